@@ -62,13 +62,13 @@ def heads_energy(y, W_a, **options):
     return sum(pair_energy(y, W_a=W, **options) for W in W_a)
 
 
-def heads_step(y, W_a, *, majoriser, rho="softmax", form="jacobi", graph=None, ridge=0.0, anchor=None, step_size=1.0):
-    """y_u - a P_u^+ g_u, token by token, its matrices written out; "orthogonal" asks for orthonormal W_a."""
+def heads_step(y, W_a, *, rho="softmax", form="jacobi", graph=None, ridge=0.0, anchor=None, step_size=1.0):
+    """y_u - a P_u^+ g_u, token by token, its matrices written out."""
     n, d = y.shape
     anchor = np.zeros_like(y) if anchor is None else np.broadcast_to(anchor, y.shape)
     stepped = np.empty_like(y)
     for u in range(n):
-        block, bound, gradient = np.zeros((d, d)), 0.0, np.zeros(d)
+        block, gradient = np.zeros((d, d)), np.zeros(d)
         for W in W_a:
             degree = ridge + (RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0)
             gradient += ridge * W @ W.T @ (y[u] - anchor[u])
@@ -78,33 +78,29 @@ def heads_step(y, W_a, *, majoriser, rho="softmax", form="jacobi", graph=None, r
                     degree += gamma
                     gradient += gamma * W @ W.T @ (y[u] - y[v])
             block += degree * W @ W.T
-            bound += degree * np.sum(np.linalg.eigvalsh(W.T @ W) ** 16) ** (1 / 16)
-        inverse = np.eye(d) / bound if majoriser == "scalar" and bound > 0.0 else np.linalg.pinv(block, rcond=1e-10)
-        stepped[u] = y[u] - step_size * inverse @ gradient
+        stepped[u] = y[u] - step_size * np.linalg.pinv(block, rcond=1e-10) @ gradient
     return stepped
 
 
-def causal_energy(y, context, *, rho="softmax", graph=None, W_a=None):
-    """The energy of each token towards those it attends to, (n,): its predecessors in the context, or graph's row."""
+def causal_energy(y, context, *, rho="softmax", W_a=None):
+    """The energy of each token towards its predecessors in the context, (n,)."""
     z, c = (y, context) if W_a is None else (y @ W_a, context @ W_a)
     shares = np.zeros(len(y))
-    for u, v in itertools.product(range(len(y)), repeat=2):
-        if v != u and (v < u if graph is None else graph[u, v]):
-            shares[u] += RHO_VALUES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
+    for v, u in itertools.combinations(range(len(y)), 2):
+        shares[u] += RHO_VALUES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
     return shares
 
 
-def causal_step(y, context, *, rho="softmax", form="jacobi", graph=None, W_a=None, step_size=1.0):
-    """Each token towards the weighted mean of those it attends to in the context, and of itself if form="softmax"."""
+def causal_step(y, context, *, rho="softmax", form="jacobi", W_a=None, step_size=1.0):
+    """Each token towards the weighted mean of its predecessors in the context, and of itself if form="softmax"."""
     z, c = (y, context) if W_a is None else (y @ W_a, context @ W_a)
     stepped = y.copy()
     for u in range(len(y)):
         denominator = RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0
         numerator = denominator * y[u]
-        for v in range(len(y)):
-            if v != u and (v < u if graph is None else graph[u, v]):
-                gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
-                numerator, denominator = numerator + gamma * context[v], denominator + gamma
+        for v in range(u):
+            gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
+            numerator, denominator = numerator + gamma * context[v], denominator + gamma
         if denominator > 0.0:
             stepped[u] = (1.0 - step_size) * y[u] + step_size * numerator / denominator
     return stepped

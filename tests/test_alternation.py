@@ -11,6 +11,8 @@ from tests.errors import assert_names
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 A1, A2, DIM = 0.07, 0.1, 3
 PARTS = transformer_parts(DIM, step_size=A2)
 
@@ -88,16 +90,6 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(batch, dtype):
         np.testing.assert_allclose(energy, sum(halves) + penalty(phi, at), rtol=rtol, err_msg=str(phi))
 
 
-@pytest.mark.usefixtures("x64")
-def test_a_step_given_replaces_the_gradient_step():
-    f, g = quadratic("f"), quadratic("g")
-    given = {"f_step": lambda p, y, x: y - A1 * (y - p["f"][1]) @ p["f"][0]}
-    systems = [uj.alternating(f, g, g_step_size=A2, **first) for first in ({"f_step_size": A1}, given)]
-    y = np.random.default_rng(3).normal(size=(4, DIM))
-    plain, other = jax.jit(lambda p, y: [system.step(p, y, None) for system in systems])(draw_params(2), y)
-    np.testing.assert_allclose(other, plain, rtol=1e-12)
-
-
 def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
     with jax.enable_x64(True):
         system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=np.float64(A1), g_step_size=np.float64(A2))
@@ -105,11 +97,8 @@ def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
         assert jax.eval_shape(system.step, params, y, None).dtype == jnp.bfloat16
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("form", ["softmax", "jacobi"])
-def test_the_transformer_is_an_alternating_system(form):
-    parts = transformer_parts(DIM, form=form, step_size=0.2)
-    layer = uj.transformer(DIM, form=form, step_size=0.2)
+def test_the_transformer_is_an_alternating_system_whose_first_step_is_given():
+    parts, layer = transformer_parts(DIM, step_size=0.2), uj.transformer(DIM, step_size=0.2)
     system = uj.alternating(
         parts.attention.energy,
         parts.feedforward.energy,
@@ -127,7 +116,6 @@ def test_the_transformer_is_an_alternating_system(form):
     chex.assert_trees_all_close(*both(*np.random.default_rng(2).uniform(size=(2, 2, 5, DIM))), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("phi", "first"),
     [(box(0.2, 1.0), {"f_step": PARTS.attention.step}), ("tanh", {"f_step_size": A1})],
@@ -187,7 +175,6 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
     chex.assert_trees_all_close(stepped, y, rtol=1e-4)  # sinh 9 in float32
 
 
-@pytest.mark.usefixtures("x64")
 def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point():
     params = draw_params(4)
     system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2)
@@ -200,7 +187,6 @@ def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point():
     np.testing.assert_allclose(both(params | {"g": (B, a)}, a[None])[1], a[None], atol=1e-14)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_energy_of_the_paper_s_example_falls_and_then_levels_off_above_its_minimum():
     """Figs. 2 and 3 at a tenth of their size: steps stop descending near the minimiser, in a region of small radius."""
     rng = np.random.default_rng(6)

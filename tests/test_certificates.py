@@ -16,6 +16,8 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import relu, soft_threshold, transformer_parts
 from unroll_jax.energies.transformer_parts import TransformerParams
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 
 def quadratic(A, b: Any = 0.0):
     """The energy (y - b) A (y - b) / 2 of states (*batch, n, d), summed over tokens."""
@@ -31,18 +33,9 @@ def transformer_case(batch=(4,), scale=2.0, dim=4, tokens=6, dtype=np.float32, *
     return parts, alternating(parts), params, y
 
 
-def alternating(parts, g_step_size=None, phi=None):
-    """The layer of `transformer_parts`; its layer norm, if it has one, belongs to the first half."""
-    f, norm = parts.attention, parts.layer_norm
-
-    def energy(params, y, x):
-        return f.energy(params, y, x) + (0.0 if norm is None else norm.energy(params, y, x))
-
-    def step(params, y, x):
-        return f.step(params, y if norm is None else norm.step(params, y, x), x)
-
-    options = {"g_step_size": g_step_size or parts.step_size, "phi": phi or parts.phi}
-    return uj.alternating(energy, parts.feedforward.energy, f_step=step, **options)
+def alternating(parts, phi=None):
+    f, g = parts.attention, parts.feedforward
+    return uj.alternating(f.energy, g.energy, f_step=f.step, g_step_size=parts.step_size, phi=phi or parts.phi)
 
 
 def seen_smoothness(params, y, x):
@@ -53,8 +46,8 @@ def seen_smoothness(params, y, x):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "options"),
-    [((), {}), ((2, 3), {}), ((4,), {"phi": "tanh"}), ((4,), {"phi": "leaky_relu"}), ((4,), {"norm_radius": 2.0})],
-    ids=["rank0", "rank2", "tanh", "leaky_relu", "layer_norm"],
+    [((), {}), ((2, 3), {}), ((4,), {"phi": "tanh"}), ((4,), {"phi": "leaky_relu"})],
+    ids=["rank0", "rank2", "tanh", "leaky_relu"],
 )
 def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch, options):
     parts, layer, params, y = transformer_case(batch, 0.9, step_size=0.1, **options)
@@ -77,7 +70,6 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch, opti
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("phi", ["relu", "tanh", "group_shrinkage"])
 def test_padding_does_not_change_a_certificate(phi):
     """Any padding; examples of near tokens, whose smoothness counts the tokens, and of far ones, guaranteed."""
@@ -97,7 +89,6 @@ def test_padding_does_not_change_a_certificate(phi):
     assert phi != "relu" or np.all(plain.outcome[:, 1] == Outcome.GUARANTEED)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_condition_of_the_docstring_of_transformer_is_contained():
     parts, layer, params, y = transformer_case((64,), 1.0, dtype=np.float64, step_size=0.5)
     y = y * np.logspace(-1, 1, 64)[:, None, None]
@@ -116,7 +107,6 @@ def test_the_condition_of_the_docstring_of_transformer_is_contained():
     assert np.all(certificate.limit[0, stated] >= 2.5)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("phi", [None, "relu", "soft_threshold"])
 def test_the_numbers_of_a_certificate_are_those_of_the_descent_lemma(phi):
     rng = np.random.default_rng(2)
@@ -150,32 +140,16 @@ def test_the_numbers_of_a_certificate_are_those_of_the_descent_lemma(phi):
     assert {int(value) for value in certificate.outcome.ravel()} == set(Outcome)
 
 
-@pytest.mark.slow
-def test_far_tokens_are_guaranteed_and_a_smoothness_above_the_limit_guarantees_nothing():
-    parts, layer, params, y = transformer_case(scale=8.0, dim=32, step_size=0.3)
-    long = alternating(parts, g_step_size=1.1)
-
-    @jax.jit
-    def both(params, y):
-        known = {"num_layers": 2, "num_points": 1}
-        far = certify(layer, params, y, smoothness=seen_smoothness, **known)
-        return far, certify(long, params, y, smoothness=2.0 / 1.1 + 0.5, **known)
-
-    far, long = jax.tree.map(np.asarray, both(params, y))
-    assert np.all(far.outcome == Outcome.GUARANTEED)
-    assert not np.any((long.outcome == Outcome.GUARANTEED) & (long.limit < long.smoothness))
-
-
 def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
     f = g = lambda params, y, x: jnp.sum(y**2, (-2, -1)) - 1000.0
     layer = uj.alternating(f, g, f_step_size=0.1, g_step_size=0.1)
     certificate = jax.jit(lambda y: certify(layer, None, y, smoothness=4.0))(np.zeros((1, 1), np.float32))
     np.testing.assert_array_equal(certificate.energy, -2000.0)
+    assert np.isinf(certificate.limit)
     assert np.asarray(certificate.outcome) == Outcome.GUARANTEED
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 def test_layers_may_have_parameters_of_their_own():
     _, layer, _, y = transformer_case((), dtype=np.float64, step_size=0.1)
     stacked = TransformerParams(*np.random.default_rng(1).normal(size=(2, 3, 4, 4)) / 4)
@@ -264,12 +238,6 @@ def test_a_smoothness_that_the_slopes_refute_guarantees_nothing_and_a_step_too_l
     long = examine(4.0, [[1.0], [0.1]], smoothness=3.0)  # 0.03 at the second
     assert list(long.outcome[0]) == [Outcome.ROSE, Outcome.DESCENDED]
     assert list(long.curvature[0] <= long.limit[0]) == [False, True]
-
-
-def test_a_fixed_point_is_guaranteed():
-    still = examine(0.5, np.zeros((1, 3)), smoothness=1.0)
-    assert np.all(np.isinf(still.limit))
-    assert np.all(still.outcome == Outcome.GUARANTEED)
 
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():

@@ -11,7 +11,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 import unroll_jax as uj
 from tests.devices import on_eight_devices
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies.attention.heads import MAJORISERS
 from unroll_jax.models import Decoder, DecoderConfig, decode, decoder_logits, empty_cache
 
 ROWS = PartitionSpec("data")
@@ -84,8 +83,8 @@ def of_probe():
     return lambda W, x: jnp.sum(equilibrium(W, x, fp.zero_probe(x.shape[0]))), WEIGHT, INPUT
 
 
-def of_heads(majoriser):
-    descent = uj.multihead_attention(4, num_heads=2, majoriser=majoriser, ridge=0.1)
+def of_heads():
+    descent = uj.multihead_attention(4, num_heads=2, ridge=0.1)
     value = lambda params, y: jnp.sum(descent.step(params, y, None))  # noqa: E731
     return value, descent.init(jax.random.key(0)), jnp.ones((4, 3, 4))
 
@@ -112,7 +111,7 @@ def of_constraints():
 
 
 QUICK = {
-    **{f"heads, {name}": functools.partial(of_heads, name) for name in MAJORISERS},
+    "heads": of_heads,
     "opteq": lambda: of_kind("opteq"),
     "forward mode": lambda: of_equilibrium(False, forward_mode=True),
     "probe": of_probe,
@@ -121,7 +120,7 @@ QUICK = {
     "constrained losses": of_constraints,
 }
 SLOW = {
-    **{name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq", "unit_layer")},
+    **{name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq")},
     **{
         f"solver {name}": functools.partial(of_equilibrium, fp.SOLVERS[name]().symmetric, solver=name)
         for name in fp.SOLVERS

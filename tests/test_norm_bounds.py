@@ -11,14 +11,8 @@ from tests.errors import assert_names
 from unroll_jax import certificates
 from unroll_jax.certificates import spectral_normalise
 
+pytestmark = pytest.mark.usefixtures("x64")
 IMAGE = (5, 4)
-
-
-@pytest.fixture(autouse=True)
-def wide(request):
-    """Float64 but for the test of float32."""
-    with jax.enable_x64("float32" not in request.node.name):
-        yield
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)], ids=str)

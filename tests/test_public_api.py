@@ -16,9 +16,9 @@ NAMES = {
         causal_attention certificates certify clip_spectrum constrained constraint_names constraint_report crate
         deep_opteq delta_rule descent_constraints dual_ascent dust energies energy_transformer equilibrium fast_weights
         feasibility_report feedforward fixed_point hopfield hyper_set implicit_argmin implicit_root in_coordinates
-        lagrangian layer_norm lista looped mesa moreau_envelope multihead_attention multipliers_of nu_pi opteq
+        lagrangian layer_norm lista looped mesa multihead_attention multipliers_of nu_pi opteq
         opteq_conv perturbations primal_dual proportional_integral prox_gradient resilient_lagrangian safeguarded
-        sample_constraints symmetric_embedding tail_mean transformer transformer_parts unit_layer unroll
+        sample_constraints symmetric_embedding tail_mean transformer transformer_parts unroll
     """,
     "unroll_jax.certificates": """
         Ball Certificate Curvature Outcome apollonian_ball certify contraction_bound conv_norm_bound curvature
@@ -38,12 +38,12 @@ NAMES = {
         DESCENTS MONOTONES PROXIMALS REGULARISERS RHOS AsymmetricLayer AttentionParams CrateParams DustParams
         EnergyTransformerParams FeedForwardParams HeadsParams HopfieldParams HyperSetParams ListaLayerParams ListaParams
         MesaState Monotone OptEqParams Proximal Regulariser Rho SymmetricEmbedding TransformerParams TransformerParts
-        UnitLayerParams UnrolledLayerParams absolute activation attention box causal_attention clip_spectrum
+        UnrolledLayerParams absolute activation attention box causal_attention clip_spectrum
         cosine_dictionary crate decorrelation deep_opteq deep_opteq_objective delta_rule dust elastic_net
         energy_transformer fast_weights feedforward group_shrinkage half_square hopfield hyper_set identity
-        inverse_square layer_norm leaky_relu lista lista_layer mesa moreau_envelope multi_block multihead_attention
+        inverse_square layer_norm leaky_relu lista lista_layer mesa multi_block multihead_attention
         nonnegative_soft_threshold opteq opteq_conv opteq_objective regularised relu safeguarded sigmoid soft_threshold
-        softplus symmetric_embedding tanh transformer transformer_parts unit_layer unrolled_layer
+        softplus symmetric_embedding tanh transformer transformer_parts unrolled_layer
     """,
     "unroll_jax.fixed_point": """
         ADJOINTS ON_FAILURE SOLVERS SPLITTINGS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo

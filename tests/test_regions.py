@@ -20,8 +20,7 @@ def symmetric(rng, d):
     return A + A.T
 
 
-@pytest.mark.parametrize("batch", [(), (2, 3)], ids=["rank0", "rank2"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("batch", "dtype"), [((), "float32"), ((2, 3), "float64")], ids=["rank0", "rank2"])
 def test_the_gradient_ratio_is_the_quotient_of_the_norms(batch, dtype):
     rng = np.random.default_rng(0)
     A, B, y = symmetric(rng, 4), symmetric(rng, 4), rng.normal(size=(*batch, 4)).astype(dtype)

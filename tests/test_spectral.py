@@ -12,6 +12,8 @@ from unroll_jax import certificates, spectral
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 IMAGE = (6, 5)
 
 
@@ -40,7 +42,6 @@ def test_norms_and_their_gradients_hold_over_all_magnitudes():
     np.testing.assert_array_equal(slope[0], [0.0, 0.0])
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_norm_of_a_matrix_is_met_from_both_sides():
     rng = np.random.default_rng(0)
     both = jax.jit(lambda W: (certificates.weight_norm(W, num_steps=300), certificates.weight_norm_bound(W)))
@@ -53,8 +54,7 @@ def test_the_norm_of_a_matrix_is_met_from_both_sides():
     assert [float(value) for value in both(np.zeros((3, 8)))] == [0.0, 0.0]
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 3, 3, 1), (1, 1, 2, 2)], ids=str)
+@pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 3, 3, 1)], ids=str)
 def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
     """Against the singular values of the matrix that it is."""
     W = np.random.default_rng(1).normal(size=kernel)
@@ -71,7 +71,6 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
     assert of_larger >= true
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_bound_of_a_convolution_sees_frequencies_that_images_of_its_size_do_not_have():
     """Differences of neighbours have norm 2 cos(pi / 7) in rows of three pixels, and 2 sin(pi / 3) on a ring of 3."""
     W = np.zeros((3, 3, 1, 1))
@@ -81,7 +80,6 @@ def test_the_bound_of_a_convolution_sees_frequencies_that_images_of_its_size_do_
     assert 2.0 * np.cos(np.pi / 7.0) <= bound <= 2.0
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
     W = np.random.default_rng(2).normal(size=(6, 4))
     left, _, right = np.linalg.svd(W)
@@ -96,24 +94,13 @@ def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
     assert np.max(np.abs(early - np.outer(left[:, 0], right[0]))) > 0.01
 
 
-@pytest.mark.usefixtures("x64")
-def test_norm_and_radius_of_a_linear_map_are_those_of_its_matrix():
-    rng = np.random.default_rng(2)
-    A, square = rng.normal(size=(30, 20)), rng.normal(size=(20, 20))
-
-    @jax.jit
-    def measure(A, square):
-        norm = certificates.spectral_norm(lambda v: A @ v, jnp.zeros(20), num_steps=400)
-        radius = certificates.jacobian_radius(lambda v: square @ v, jnp.zeros(20), num_steps=2000)
-        return norm, radius, certificates.spectral_norm(lambda v: 0.0 * v, jnp.zeros(20))
-
-    norm, radius, of_zero = measure(A, square)
-    np.testing.assert_allclose(norm, np.linalg.norm(A, 2), rtol=1e-9)
-    np.testing.assert_allclose(radius, np.abs(np.linalg.eigvals(square)).max(), rtol=5e-3)
-    assert of_zero == 0.0
+def test_the_norm_of_a_linear_map_is_that_of_its_matrix():
+    A = np.random.default_rng(2).normal(size=(30, 20))
+    norm = jax.jit(lambda A: certificates.spectral_norm(lambda v: A @ v, jnp.zeros(20), num_steps=400))
+    np.testing.assert_allclose(norm(A), np.linalg.norm(A, 2), rtol=1e-9)
+    assert norm(0.0 * A) == 0.0
 
 
-@pytest.mark.usefixtures("x64")
 def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
     """Two blocks that swap places on the way, with different gains in every example."""
     gains = np.array([[0.5, 0.8], [2.0, 0.3], [1.0, 0.0]])
@@ -126,34 +113,30 @@ def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
     np.testing.assert_allclose(radius, np.sqrt(gains.prod(axis=1)), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
     turn = 0.9 * np.array([[0.5, -np.sqrt(0.75)], [np.sqrt(0.75), 0.5]])
     shear = np.array([[0.5, 30.0], [0.0, 0.4]])  # far from normal: the norm is 30
     nilpotent = np.array([[0.0, 1.0], [0.0, 0.0]])
-    radius = jax.jit(lambda matrix: certificates.jacobian_radius(lambda v: matrix @ v, jnp.ones(2)))
-    assert float(radius(turn)) == pytest.approx(0.9, abs=1e-12)
-    v = np.array([1.0, 0.0])
-    assert v @ turn @ v == pytest.approx(0.45)
-    assert float(radius(shear)) == pytest.approx(0.5, abs=1e-6)
-    assert float(radius(nilpotent)) == 0.0
+    measure = jax.jit(jax.vmap(lambda matrix: certificates.jacobian_radius(lambda v: matrix @ v, jnp.ones(2))))
+    of_turn, of_shear, of_nilpotent = map(float, measure(np.stack([turn, shear, nilpotent])))
+    assert of_turn == pytest.approx(0.9, abs=1e-12)
+    assert turn[0, 0] == pytest.approx(0.45)  # the quotient of the first unit vector
+    assert of_shear == pytest.approx(0.5, abs=1e-6)
+    assert of_nilpotent == 0.0
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_jacobians_of_a_layer_are_measured_per_example(batch):
+def test_jacobians_of_a_layer_are_measured_per_example():
+    batch = 2, 3
     _, params, z, x = dense(batch)
-    layer, rank = opteq(M, H, I, activation="tanh", skip=0.8), len(batch)
+    layer = opteq(M, H, I, activation="tanh", skip=0.8)
 
     @jax.jit
     def measure(z, x, key):
         step, jacobian = (lambda z: layer.step(params, z, x)), jax.jacobian(layer.step, 1)
-        for _ in batch:
-            jacobian = jax.vmap(jacobian, (None, 0, 0))
         return (
-            certificates.jacobian_radius(step, z, num_steps=2000, batch_ndim=rank),
-            certificates.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=rank),
-            jacobian(params, z, x),
+            certificates.jacobian_radius(step, z, num_steps=2000, batch_ndim=2),
+            certificates.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=2),
+            jax.vmap(jax.vmap(jacobian, (None, 0, 0)), (None, 0, 0))(params, z, x),
         )
 
     radius, penalty, jacobians = map(np.asarray, measure(z, x, jax.random.key(0, impl="rbg")))
@@ -164,7 +147,6 @@ def test_jacobians_of_a_layer_are_measured_per_example(batch):
         np.testing.assert_allclose(penalty[place], np.sum(J**2) / M, rtol=0.1)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_penalty_is_differentiable_in_the_parameters():
     W = np.random.default_rng(6).normal(size=(4, 4))
 
@@ -177,9 +159,7 @@ def test_the_penalty_is_differentiable_in_the_parameters():
     np.testing.assert_allclose(gradient, 2.0 * np.outer(v, W.T @ v) / 4.0, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("certified", [True, False])
-@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize(("kind", "certified"), [("dense", False), ("conv", True)])
 def test_normalised_weights_keep_to_their_bound_and_smaller_ones_are_left_alone(kind, certified):
     rng = np.random.default_rng(3)
     W = rng.normal(size=(6, 4)) if kind == "dense" else rng.normal(size=(3, 3, 2, 4))
@@ -212,7 +192,6 @@ def spread(values, shape, rng):
     return (left * spectrum) @ right.T
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_few_steps_miss_a_norm_whose_singular_values_are_close_and_the_certified_bound_never_does():
     """As `DeepOptEq` normalises W with norm_steps=2, and by default (None), by NumPy's singular values."""
     rng = np.random.default_rng(5)

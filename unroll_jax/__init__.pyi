@@ -50,7 +50,6 @@ from .energies import hyper_set as hyper_set
 from .energies import layer_norm as layer_norm
 from .energies import lista as lista
 from .energies import mesa as mesa
-from .energies import moreau_envelope as moreau_envelope
 from .energies import multihead_attention as multihead_attention
 from .energies import opteq as opteq
 from .energies import opteq_conv as opteq_conv
@@ -58,7 +57,6 @@ from .energies import safeguarded as safeguarded
 from .energies import symmetric_embedding as symmetric_embedding
 from .energies import transformer as transformer
 from .energies import transformer_parts as transformer_parts
-from .energies import unit_layer as unit_layer
 from .fixed_point import ADJOINTS as ADJOINTS
 from .fixed_point import SOLVERS as SOLVERS
 from .fixed_point import EquilibriumInfo as EquilibriumInfo

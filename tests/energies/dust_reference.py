@@ -1,6 +1,5 @@
-"""Sparse coding in float64 NumPy; draws and programs for the tests of LISTA and DUST."""
+"""Sparse coding in float64 NumPy, and draws for the tests of LISTA and DUST."""
 
-import jax
 import numpy as np
 
 from tests import reference
@@ -12,16 +11,14 @@ def soft(y, threshold):
     return np.sign(y) * np.maximum(np.abs(y) - threshold, 0.0)
 
 
-def coding_energy(H, D, x, sparsity, measurement=None):
-    """|x - Phi D^T h|^2 / 2 + lambda |h|_1 of each token, summed."""
-    Phi = np.eye(D.shape[1]) if measurement is None else measurement
-    return 0.5 * np.sum((x - H @ D @ Phi.T) ** 2) + sparsity * np.sum(np.abs(H))
+def coding_energy(H, D, x, sparsity):
+    """|x - D^T h|^2 / 2 + lambda |h|_1 of each token, summed."""
+    return 0.5 * np.sum((x - H @ D) ** 2) + sparsity * np.sum(np.abs(H))
 
 
-def coding_step(H, D, x, sparsity, c=None, measurement=None):
-    Phi = np.eye(D.shape[1]) if measurement is None else measurement
-    c = np.linalg.norm(D @ Phi.T, 2) ** 2 if c is None else c
-    return soft(H + (x - H @ D @ Phi.T) @ Phi @ D.T / c, sparsity / c)
+def coding_step(H, D, x, sparsity, c=None):
+    c = np.linalg.norm(D, 2) ** 2 if c is None else c
+    return soft(H + (x - H @ D) @ D.T / c, sparsity / c)
 
 
 def mixing_step(H, V, form, *, damping=1.0, graph=None, self_loops=True):
@@ -34,8 +31,3 @@ def mixing_step(H, V, form, *, damping=1.0, graph=None, self_loops=True):
 def draw(seed, count=()):
     rng = np.random.default_rng(seed)
     return tuple(rng.normal(size=(*count, *shape)) for shape in ((N, ATOMS), (ATOMS, DIM), (RANK, ATOMS), (N, DIM)))
-
-
-def at_once(layers):
-    """Energies and steps of all layers, compiled as one program."""
-    return jax.jit(lambda *a: [(layer.energy(*a), layer.step(*a)) for layer in layers])

@@ -32,8 +32,13 @@ def broken(*shape, at):
     return jnp.asarray(values)
 
 
+def made(function, *arguments):
+    """Ones in the shapes that a function returns: errors come before numbers, and nothing is compiled."""
+    return jax.tree.map(lambda leaf: ones(*leaf.shape), jax.eval_shape(function, *arguments))
+
+
 def step(layer, y, x=None, part="step"):
-    return getattr(layer, part)(layer.init(jax.random.key(0)), y, x)
+    return getattr(layer, part)(made(layer.init, jax.random.key(0)), y, x)
 
 
 Y, H, X = ones(2, N, DIM), ones(N, ATOMS), ones(N, DIM)
@@ -61,8 +66,8 @@ an activation: energies.activation(jax.nn.gelu, lambda z: z)
 dim must be: uj.energy_transformer(1, num_memories=3, **HEADS)
 num_heads: uj.hyper_set(4, num_heads=0, head_dim=2, width=3)
 rank: uj.transformer(DIM, rank=4); uj.dust(DIM, ATOMS, rank=7); uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
-form: uj.dust(DIM, ATOMS, form="gauss"); uj.crate(4, form="paper", **HEADS); uj.fast_weights(2, 2, form="delta");
-    energies.symmetric_embedding([SQUARE], form="gauss");
+form: energies.symmetric_embedding([SQUARE], form="gauss");
+    uj.dust(DIM, ATOMS, form="gauss"); uj.crate(4, form="paper", **HEADS); uj.fast_weights(2, 2, form="delta");
     energies.regularised(OPTEQ, energies.half_square(), form="newton");
     energies.regularised(OPTEQ, energies.decorrelation())
 ridge: uj.mesa(*PAIRS, ridge=0.0)
@@ -72,25 +77,17 @@ step_size: uj.fast_weights(2, 2, step_size=3.0); energies.soft_threshold().prox(
     energies.regularised(OPTEQ, energies.absolute(), form="gradient"); uj.dust(DIM, ATOMS, attention_step_size=1.5)
 attention_step_size: uj.transformer(DIM, attention_step_size=2.0)
 compression: uj.crate(4, compression=1.5, **HEADS)
-contraction: energies.symmetric_embedding([SQUARE], contraction=0.6);
-    energies.symmetric_embedding([SQUARE], contraction=0.0)
 halvings: uj.safeguarded(uj.layer_norm(4), halvings=0)
 attention_scale: uj.dust(DIM, ATOMS, attention_scale=-1.0)
+contraction: energies.symmetric_embedding([SQUARE], contraction=0.6);
+    energies.symmetric_embedding([SQUARE], contraction=0.0)
 self_loops: uj.dust(DIM, ATOMS, self_loops=False)
 strength: energies.half_square(0.0); energies.absolute(FAR); energies.decorrelation(-1.0)
 epsilon: energies.inverse_square(epsilon=0.0)
 skip: energies.opteq_objective(MATRIX, ones(4), skip=1.5); preimage(MATRIX, ones(4), skip=1.0)
-anchor: step(uj.transformer(DIM, anchor=lambda x: x[..., :2]), Y, Y)
-attention_anchor: uj.transformer(DIM, attention_anchor=3, ridge=1.0);
-    uj.transformer_parts(DIM, attention_anchor="row")
 layers: energies.symmetric_embedding([AsymmetricLayer(np.ones((3, 2)), 10000.0 * np.ones((3, 3)))] * 8)
 layers[1]: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))])
 layers[0]: energies.symmetric_embedding([AsymmetricLayer(np.ones((2, 2)), np.ones((3, 3)))])
-measurement: uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM + 1))); uj.lista(DIM, ATOMS, measurement=np.ones(DIM));
-    uj.lista(DIM, ATOMS, measurement=np.ones((0, DIM))); uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), np.nan));
-    uj.lista(DIM, ATOMS, measurement=np.full((2, DIM), 1j));
-    jax.eval_shape(lambda Phi: step(uj.lista(DIM, ATOMS, measurement=Phi), H, X), ones(2, DIM));
-    uj.dust(DIM, ATOMS, measurement=np.ones((2, DIM + 2)))
 mask: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool));
     jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool));
     uj.attention(mask=np.ones((3, 3), bool)).step_and_energy(NONE, Y, None)
@@ -106,14 +103,14 @@ blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
 values: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])
 y must: energies.unrolled_layer(FREE, ones(5, 4)); step(uj.fast_weights(2, 3), ones(2, 2), ones(4, 5));
-    step(uj.lista(DIM, ATOMS), X, X); step(uj.unit_layer(DIM), ones(5, 4));
+    step(uj.lista(DIM, ATOMS), X, X);
     check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jnp.arange(7) < 5))
 y[1, 3, 2] is nan: uj.attention().step(NONE, broken(2, N, DIM, at=(1, 3, 2)))
 x must: uj.attention().step(NONE, Y, ones(2, DIM)); uj.causal_attention().step(NONE, Y, ones(4, DIM));
-    step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3)); step(uj.unit_layer(DIM), X, ones(N, 2));
-    step(uj.unit_layer(DIM, 4, 2), X, X); step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2));
+    step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3));
+    step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2));
     step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3)); step(uj.opteq(4, 6, 3), ones(4), ones(3, 3));
-    step(uj.lista(DIM, ATOMS, measurement=np.ones((2, DIM))), H, X); step(uj.hopfield(DIM), Y, None);
+    step(uj.hopfield(DIM), Y, None);
     step(uj.hopfield(DIM), Y, None, "energy"); step(uj.hopfield(DIM), Y, ones(KEYS, 4));
     step(uj.hopfield(DIM), Y, ones(0, DIM)); step(uj.hopfield(DIM), Y, ones(DIM));
     step(uj.hopfield(DIM), Y, ones(4, KEYS, DIM)); step(uj.lista(DIM, ATOMS), H, None);
@@ -134,8 +131,7 @@ threshold: energies.soft_threshold("much")
 headz: uj.transformer(DIM, headz=3)
 y must: energies.unrolled_layer(FREE, ones(5, 3, dtype=np.uint8))
 z must: step(OPTEQ, ones(3, 4, dtype=int)); step(OPTEQ, None)
-x must: step(uj.hopfield(DIM), Y, ones(KEYS, DIM, dtype=int));
-    step(uj.unit_layer(DIM, 4, 2), X, ones(N, 2, dtype=int))
+x must: step(uj.hopfield(DIM), Y, ones(KEYS, DIM, dtype=int))
 x.present: uj.attention().step(NONE, Y, Anchor(None, ones(2, N)));
     step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(KEYS)))
 """
@@ -152,13 +148,19 @@ def test_an_error_names_the_argument(error, words, expression):
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_params_of_another_shape_are_named(name):
     """Also those that broadcasting would let pass, and None; OptEq takes weights of any width."""
-    layer, y, x = uj.DESCENTS[name].example(jax.random.key(0), ())
-    params = jax.eval_shape(layer.init, jax.random.key(0))
+    layers = []
+
+    def tokens(key):
+        layer, y, x = uj.DESCENTS[name].example(key, ())
+        layers.append(layer)
+        return y, x
+
+    y, x = made(tokens, jax.random.key(0))
+    params = made(layers[0].init, jax.random.key(0))
     if not hasattr(params, "_fields") or "opteq" in name:
         return
     for field, leaf in zip(params._fields, params, strict=True):
-        made = jax.tree.map(lambda leaf: ones(*leaf.shape), params)
         others = [ones(2)] if leaf is None else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]
         for other in others:
             with pytest.raises(ValueError, match=f"{field} must be"):
-                layer.energy(made._replace(**{field: other}), y, x)
+                layers[0].energy(params._replace(**{field: other}), y, x)

@@ -159,7 +159,7 @@ def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_it
     assert errors[1] <= np.sum(value**2) < errors[0]
 
 
-@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 5)])
+@pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
 @pytest.mark.parametrize("read", [delta_rule, mesa])
 def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(read, shape):
     queries, values, rates = jnp.ones((*shape, 4)), jnp.ones((*shape, 3)), jnp.ones(shape)

@@ -11,6 +11,8 @@ import unroll_jax as uj
 from tests import reference
 from unroll_jax.energies import FeedForwardParams, clip_spectrum
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 
 def weights(seed, dim, low, high):
     """An asymmetric matrix whose symmetric part has eigenvalues spread over [low, high]."""
@@ -20,7 +22,6 @@ def weights(seed, dim, low, high):
     return basis * np.linspace(low, high, dim) @ basis.T + skew - skew.T
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("anchored", [False, True])
 def test_energy_and_step_equal_the_reference(anchored):
     """By name an activation is applied as it is at any step size a: its phi is divided by a."""
@@ -71,7 +72,6 @@ def test_with_any_phi_a_step_of_at_most_one_over_the_smoothness_never_raises_the
         assert np.all(after <= before + rounding), case
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_step_beyond_two_over_the_smoothness_raises_the_energy():
     """Along the top eigenvector the gap to the minimum is multiplied by (1 - a L)^2 a step."""
     W_f, smoothness = weights(4, 4, 0.2, 3.0), 4.0
@@ -86,7 +86,6 @@ def test_a_step_beyond_two_over_the_smoothness_raises_the_energy():
     np.testing.assert_allclose(ratios(FeedForwardParams(W_f), top), (0.81, 1.21), rtol=1e-6)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("spectrum", [(-0.5, 0.3), (0.0, 0.95), (2.0, 3.0)], ids=str)
 def test_a_clipped_spectrum_is_the_nearest_symmetric_matrix_in_the_interval(spectrum):
     """Eigenvalues against NumPy's. It is the nearest, as the rest lies in the normal cone, which holds for no other."""
@@ -104,7 +103,6 @@ def test_a_clipped_spectrum_is_the_nearest_symmetric_matrix_in_the_interval(spec
     np.testing.assert_allclose(clip_spectrum(jnp.asarray(W_f), -2.0, 5.0), symmetric, atol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_derivative_of_a_clipped_spectrum_equals_finite_differences():
     rng = np.random.default_rng(8)
     weight, W_f, direction = rng.normal(size=(5, 5)), weights(8, 5, -1.0, 2.0), rng.normal(size=(5, 5))
@@ -118,7 +116,6 @@ def test_the_derivative_of_a_clipped_spectrum_equals_finite_differences():
     np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=1e-8)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_derivative_of_a_clipped_spectrum_is_finite_where_eigenvalues_meet():
     """All eigenvalues equal: inside the interval the map is the identity, outside it is constant."""
     gradient = jax.jit(jax.grad(lambda W_f: jnp.sum(clip_spectrum(W_f) ** 2)))

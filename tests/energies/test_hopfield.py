@@ -1,7 +1,5 @@
 """Hopfield energies and cross-attention."""
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
@@ -9,6 +7,8 @@ from scipy.special import logsumexp, softmax
 
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
+
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
 
 N, M, DIM = 5, 7, 3
 OWN = HopfieldParams(None)
@@ -35,11 +35,10 @@ def draw(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-@pytest.mark.usefixtures("x64")
 def test_energy_and_step_equal_the_reference():
     y, S, x, seen = draw(0, N, DIM), draw(1, M, DIM), draw(2, N, DIM), np.arange(M) % 3 != 1
     nobody = np.zeros(M, bool)
-    table = list(itertools.product((0.5, 1.0, 20.0), (1.0, 0.3)))
+    table = [(0.5, 1.0), (20.0, 0.3)]
 
     @jax.jit
     def all_of(y, S, x, seen, nobody):
@@ -60,7 +59,6 @@ def test_energy_and_step_equal_the_reference():
             np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14, err_msg=message)
 
 
-@pytest.mark.usefixtures("x64")
 def test_as_printed_without_the_transpose_the_step_raises_the_energy():
     """S softmax(b S y), eq. 7 as printed, for square S."""
     rng, rose = np.random.default_rng(5), 0
@@ -71,7 +69,6 @@ def test_as_printed_without_the_transpose_the_step_raises_the_energy():
     assert rose > 5
 
 
-@pytest.mark.usefixtures("x64")
 def test_cold_lookups_return_the_nearest_pattern():
     """For patterns of one length the limit of b to infinity is retrieval of the nearest of them, in one step."""
     S = draw(6, M, DIM)

@@ -1,4 +1,4 @@
-"""Sparse coding of tokens (LISTA), of signals and of fewer measurements of them."""
+"""Sparse coding of tokens (LISTA), and the dictionary that it starts from."""
 
 import itertools
 
@@ -11,29 +11,20 @@ import pytest
 from tests.energies.dust_reference import ATOMS, DIM, N, coding_energy, coding_step, draw
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
-MEASURED = 2  # numbers a token that are left of its DIM
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
 
 
-def measurements(seed=20, rows=MEASURED):
-    return np.random.default_rng(seed).normal(size=(rows, DIM))
-
-
-@pytest.mark.usefixtures("x64")
 def test_lista_equals_the_reference():
     H, D, _, x = draw(0)
-    cases = list(itertools.product((0.0, 0.3), (None, 7.0), (None, measurements(), measurements(rows=4))))
-    layers = [lista(DIM, ATOMS, sparsity=s, curvature=c, measurement=Phi) for s, c, Phi in cases]
-    signals = [x if Phi is None else x @ Phi.T for *_, Phi in cases]
-    pairs = list(zip(layers, signals, strict=True))
-    both = jax.jit(lambda *a: [(layer.energy(*a, x), layer.step(*a, x)) for layer, x in pairs])
-    for (s, c, Phi), signal, (energy, stepped) in zip(cases, signals, both(ListaParams(D), H), strict=True):
-        name = f"sparsity {s}, curvature {c}, measurement {np.shape(Phi)}"
-        np.testing.assert_allclose(energy, coding_energy(H, D, signal, s, Phi), rtol=1e-12, err_msg=name)
-        expected = coding_step(H, D, signal, s, c, Phi)
-        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-13, err_msg=name)
+    cases = list(itertools.product((0.0, 0.3), (None, 7.0)))
+    layers = [lista(DIM, ATOMS, sparsity=s, curvature=c) for s, c in cases]
+    both = jax.jit(lambda *a: [(layer.energy(*a), layer.step(*a)) for layer in layers])
+    for (s, c), (energy, stepped) in zip(cases, both(ListaParams(D), H, x), strict=True):
+        np.testing.assert_allclose(energy, coding_energy(H, D, x, s), rtol=1e-12, err_msg=str((s, c)))
+        expected = coding_step(H, D, x, s, c)
+        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-13, err_msg=str((s, c)))
 
 
-@pytest.mark.usefixtures("x64")
 def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
     """|D|_2^2 of four times as many unit atoms as dimensions is about 4, and half of that more than 1."""
     D, x = cosine_dictionary(64, 16), np.random.default_rng(8).normal(size=(N, 16))
@@ -50,39 +41,29 @@ def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
     of_dictionary, of_one = map(np.asarray, energies(ListaParams(D), x))
     assert np.all(np.diff(of_dictionary) < 0.0)
     assert of_one[-1] > 10.0 * of_one[0]
-    # The dictionary's curvature is too little where a measurement stretches: 1 + (0 - 2) 2 = -3.
-    layer, ones = lista(1, 1, sparsity=0.0, curvature=1.0, measurement=np.array([[2.0]])), jnp.ones((1, 1))
-    np.testing.assert_allclose(layer.step(ListaParams(ones), ones, 0.0 * ones), [[-3.0]])
 
 
-def curvatures(D, x, measurement=None):
-    """c of the default step, read from the codes that it makes of a signal: x A^T / c."""
-    layer = lista(D.shape[1], D.shape[0], sparsity=0.0, measurement=measurement)
-    A = D if measurement is None else D @ measurement.T
+def curvatures(D, x):
+    """c of the default step, read from the codes that it makes of a signal: x D^T / c."""
     start = jnp.zeros((*x.shape[:-1], len(D)), x.dtype)
-    return jnp.sqrt(jnp.sum((x @ A.T) ** 2) / jnp.sum(layer.step(ListaParams(D), start, x) ** 2))
+    stepped = lista(D.shape[1], D.shape[0], sparsity=0.0).step(ListaParams(D), start, x)
+    return jnp.sqrt(jnp.sum((x @ D.T) ** 2) / jnp.sum(stepped**2))
 
 
-@pytest.mark.parametrize(
-    ("shape", "measured"),
-    [((12, 9), True), ((9, 12), False), ((40, 9), False), ((1, 5), True), ((5, 1), False)],
-    ids=str,
-)
-def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape, measured):
+@pytest.mark.parametrize("shape", [(9, 12), (40, 9), (5, 1)], ids=str)
+def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape):
     """In float32, for dictionaries of any spread of singular values and any size; rounding apart."""
     rng = np.random.default_rng(21)
     D = rng.normal(size=(60, *shape)) * 10.0 ** rng.uniform(-2, 2, size=(60, 1, 1))
     D *= 10.0 ** (rng.uniform(0, 3, size=(60, 1, 1)) * rng.uniform(-1, 0, size=(60, 1, shape[1])))
     D[:20] = np.linalg.qr(rng.normal(size=(20, max(shape), min(shape))))[0].reshape(20, *shape)  # some are tight frames
-    Phi = rng.normal(size=(3, shape[1])) if measured else None
-    x = rng.normal(size=(4, 3 if measured else shape[1]))
-    bounds = jax.jit(jax.vmap(lambda D: curvatures(D, x.astype(np.float32), Phi)))(D.astype(np.float32))
-    true = np.linalg.norm(D if Phi is None else D @ Phi.T, 2, axis=(1, 2)) ** 2
+    x = rng.normal(size=(4, shape[1]))
+    bounds = jax.jit(jax.vmap(lambda D: curvatures(D, x.astype(np.float32))))(D.astype(np.float32))
+    true = np.linalg.norm(D, 2, axis=(1, 2)) ** 2
     assert np.all(bounds >= true * (1.0 - 1e-4))
     assert np.all(bounds <= true * 1.02)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("atoms", [4, 7])
 def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_values_are_alike(atoms):
     """A step from zero is x D^T / c, which shrinks as D grows: its derivative along D is minus itself."""
@@ -105,7 +86,6 @@ def test_a_dictionary_of_zeros_leaves_no_code():
     np.testing.assert_array_equal(stepped, 0.0)
 
 
-@pytest.mark.usefixtures("x64")
 def test_lista_with_one_dictionary_converges_to_the_sparse_code():
     _, D, _, x = draw(9)
     layer = lista(DIM, ATOMS, sparsity=0.3)
@@ -121,3 +101,16 @@ def test_lista_with_one_dictionary_converges_to_the_sparse_code():
     least = cvxpy.Problem(cvxpy.Minimize(objective)).solve(solver=cvxpy.CLARABEL)
     np.testing.assert_allclose(energy, least, rtol=1e-7)
     assert 0 < np.sum(H == 0.0) < H.size  # sparse, and not all of it
+
+
+@pytest.mark.parametrize(("atoms", "dim"), [(4, 4), (10, 4), (3, 9), (12, 5), (3, 7), (1, 1)])
+def test_the_dictionary_has_unit_cosines_from_low_to_high_frequency(atoms, dim):
+    D = cosine_dictionary(atoms, dim)
+    assert D.shape == (atoms, dim)
+    np.testing.assert_allclose(np.linalg.norm(D, axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(D[0], 1.0 / np.sqrt(dim), rtol=1e-12)
+    if atoms <= dim:
+        np.testing.assert_allclose(D @ D.T, np.eye(atoms), atol=1e-12)
+    if int(np.sqrt(dim)) ** 2 != dim:
+        wave = np.cos(np.pi * np.arange(atoms)[:, None] * (2 * np.arange(dim) + 1) / (2 * max(atoms, dim)))
+        np.testing.assert_allclose(D, wave / np.linalg.norm(wave, axis=1, keepdims=True), atol=1e-12)

@@ -20,14 +20,14 @@ CALLS = {
     "layers": r"""
 TypeError
 dim: uj.attention(dim="4"); uj.multihead_attention("4", num_heads=2); uj.feedforward("4"); uj.layer_norm("4");
-    uj.transformer("4"); uj.hopfield("4"); uj.unit_layer("4"); uj.lista("4", 6); uj.opteq("4", 3)
+    uj.transformer("4"); uj.hopfield("4"); uj.lista("4", 6); uj.opteq("4", 3)
 step_size: uj.attention(step_size="1")
 rho: uj.attention(rho=3)
 block: uj.attention(block="all")
 params: uj.attention().step(None, Y, None); uj.attention().energy(None, Y);
     uj.multihead_attention(4, num_heads=2).step(None, Y, None); uj.feedforward(4).step(None, Y, None);
     uj.transformer(4).step(None, Y, None); uj.hopfield(4, num_patterns=3).step(None, Y, None);
-    uj.unit_layer(4).step(None, Y, None); uj.lista(4, 6).step(None, Y, None); uj.dust(4, 6).step(None, Y, Y);
+    uj.lista(4, 6).step(None, Y, None); uj.dust(4, 6).step(None, Y, Y);
     uj.opteq(4, 3).step(None, Z); uj.deep_opteq([uj.opteq(4, 3)]).step(None, Z)
 W_a: uj.attention().step(energies.AttentionParams([[1.0]]), Y, None)
 y: uj.attention().step(P, [[1.0]], None); uj.attention().step(P, np.ones((5, 4), int), None)
@@ -47,10 +47,9 @@ kernel_size: uj.opteq_conv(2, 3, kernel_size="3")
 layers: uj.deep_opteq(None)
 ValueError
 dim: uj.attention(dim=0); uj.attention(dim=-3); uj.feedforward(0); uj.layer_norm(1)
-rank: uj.attention(rank=2); uj.attention(dim=4, rank=9); uj.attention(dim=4, rank=0);
-    uj.multihead_attention(4, num_heads=3, majoriser="orthogonal", rank=2)
+rank: uj.attention(rank=2); uj.attention(dim=4, rank=9); uj.attention(dim=4, rank=0)
 step_size: uj.attention(step_size=0.0); uj.attention(step_size=float("nan")); uj.causal_attention(step_size=-1.0);
-    uj.layer_norm(4, step_size=3.0); uj.feedforward(4, step_size=0.0); uj.moreau_envelope("relu", Y, 0.0)
+    uj.layer_norm(4, step_size=3.0); uj.feedforward(4, step_size=0.0)
 ridge: uj.attention(ridge=-1.0); uj.attention(ridge=float("inf"))
 form: uj.attention(form="spectral")
 kernel: uj.attention(kernel="cuda"); uj.attention(kernel=3); uj.multihead_attention(4, num_heads=2, kernel="cudnn")
@@ -73,22 +72,18 @@ x: uj.attention(ridge=0.1).step(P, Y, ones((7, 4))); uj.hopfield(4).step(energie
     uj.opteq(4, 3, 2).step(uj.opteq(4, 3, 2).init(K), Z, np.ones((3, 2), np.float32))
 x.present: uj.attention(ridge=0.1).step(P, Y, uj.Anchor(None, np.ones((2, 4), bool)))
 num_heads: uj.multihead_attention(4, num_heads=0); uj.multihead_attention(4, num_heads=8)
-majoriser: uj.multihead_attention(4, num_heads=2, majoriser="diagonal")
-phi: uj.feedforward(4, phi="relu6"); uj.transformer(4, phi="gelu"); uj.unit_layer(4, activation="sign");
-    uj.symmetric_embedding([np.ones((3, 4))], phi="gelu")
+phi: uj.feedforward(4, phi="relu6"); uj.transformer(4, phi="gelu")
 spectrum: uj.feedforward(4, spectrum=(1.0, 0.0)); uj.clip_spectrum(W, 1.0, 0.0)
 W_f: uj.feedforward(4).step(energies.FeedForwardParams(np.ones((4, 3))), Y, None);
     uj.clip_spectrum(np.ones((2, 3), np.float32))
-radius: uj.layer_norm(4, radius=-1.0); uj.transformer(4, norm_radius=0.0)
+radius: uj.layer_norm(4, radius=-1.0)
 epsilon: uj.layer_norm(4, epsilon=-1e-3)
 anchor: uj.transformer(4, anchor="bias"); uj.transformer(4, anchor=None)
-input_dim: uj.opteq(2, 2, 0); uj.unit_layer(4, input_dim=0)
+input_dim: uj.opteq(2, 2, 0)
 input_channels: uj.opteq_conv(2, 2, 0)
-energy: uj.unit_layer(4, energy="moreau"); uj.unit_layer(4, width=2, energy="conjugate")
 num_patterns: uj.hopfield(4, num_patterns=0)
 inverse_temperature: uj.hopfield(4, num_patterns=3, inverse_temperature=0.0)
-mu: uj.unit_layer(4, mu=0.0)
-skip: uj.unit_layer(4, skip=0.0); uj.opteq(4, 3, skip=0.0); uj.opteq(4, 3, skip=1.5)
+skip: uj.opteq(4, 3, skip=0.0); uj.opteq(4, 3, skip=1.5)
 num_atoms: uj.lista(4, 0); energies.cosine_dictionary(0, 4)
 sparsity: uj.lista(4, 6, sparsity=-1.0)
 curvature: uj.dust(4, 6, curvature=0.0)
@@ -97,7 +92,7 @@ activation: uj.opteq(4, 3, activation="softmax")
 z: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3]);
     uj.opteq_conv(2, 3).step(energies.OptEqParams(ones((3, 3, 2, 3)), None, ones(3)), Z)
 kernel_size: uj.opteq_conv(2, 3, kernel_size=2)
-layers: uj.deep_opteq([]); energies.multi_block([]); uj.symmetric_embedding([])
+layers: uj.deep_opteq([]); energies.multi_block([])
 params: uj.deep_opteq([uj.opteq(4, 3)]).step((), Z);
     uj.deep_opteq([uj.opteq(4, 3), uj.opteq(4, 3)]).step((uj.opteq(4, 3).init(K),), Z)
 lower: energies.box(1.0, 0.0); energies.box(float("nan"), 1.0)

@@ -33,11 +33,11 @@ def python_loop(params, h, x, loops):
     return np.stack(states)
 
 
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize(("batch", "remat"), [((), False), ((2, 3), True)])
 def test_states_are_those_of_a_python_loop(batch, remat, x64):
     params, h, x = arguments(*batch)
-    state, records = run_loops(block, params, h, x, loops=6, record=lambda h: h, remat=remat)
+    run = jax.jit(lambda *a: run_loops(block, *a, loops=6, record=lambda h: h, remat=remat))
+    state, records = run(params, h, x)
     chex.assert_trees_all_close(records, python_loop(params, h, x, 6), rtol=1e-12)
     chex.assert_trees_all_close(state, records[-1])
 
@@ -51,14 +51,14 @@ def test_free_loops_come_before_the_others(x64):
     assert run_loops(block, params, h, x, loops=5)[1] is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 4, 7])
-def test_a_traced_number_of_loops_stops_there_and_repeats_the_last_record(count, x64):
+def test_a_traced_number_of_loops_stops_there_and_repeats_the_last_record(x64):
     params, h, x = arguments(2)
     run = jax.jit(lambda n: run_loops(block, params, h, x, loops=n, most=7, record=lambda h: h))
     states = python_loop(params, h, x, 7)
-    state, records = run(count)
-    chex.assert_trees_all_close(records, states[np.minimum(np.arange(8), count)], rtol=1e-12)
-    chex.assert_trees_all_close(state, states[count], rtol=1e-12)
+    for count in (0, 1, 4, 7):
+        state, records = run(count)
+        chex.assert_trees_all_close(records, states[np.minimum(np.arange(8), count)], rtol=1e-12)
+        chex.assert_trees_all_close(state, states[count], rtol=1e-12)
 
 
 def truncated_gradient(params, h, x, free, loops):
@@ -76,9 +76,8 @@ def truncated_gradient(params, h, x, free, loops):
     return jax.grad(loss, argnums=(0, 1, 2))(params, h, x)
 
 
-@pytest.mark.parametrize(("free", "loops"), [(0, 4), (3, 4), (3, 1)])
 @pytest.mark.parametrize("traced", [False, True])
-def test_gradients_are_those_through_the_last_loops(free, loops, traced, x64):
+def test_gradients_are_those_through_the_last_loops(traced, x64):
     operands = arguments(2)
 
     def gradient(operands, free, loops):
@@ -88,8 +87,10 @@ def test_gradients_are_those_through_the_last_loops(free, loops, traced, x64):
 
         return jax.grad(loss, argnums=(0, 1, 2))(*operands)
 
-    actual = jax.jit(gradient)(operands, free, loops) if traced else gradient(operands, free, loops)
-    chex.assert_trees_all_close(actual, truncated_gradient(*operands, free, loops), rtol=1e-10, atol=1e-14)
+    gradient = jax.jit(gradient) if traced else gradient
+    for free, loops in ((0, 4), (3, 4), (3, 1)):
+        expected = truncated_gradient(*operands, free, loops)
+        chex.assert_trees_all_close(gradient(operands, free, loops), expected, rtol=1e-10, atol=1e-14)
 
 
 def test_remat_changes_no_gradient_and_needs_less_memory():

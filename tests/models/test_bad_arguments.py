@@ -146,8 +146,8 @@ UnrolledClassifier: mask=MASK[:, :0], tokens=TOKENS[:, :0]; token_types=TOKENS[:
 ViTConfig: num_patches=0; num_heads=3; activation="mish"; reading="decoder"; reading="state", dim=6; std=0.0; mean=NAN
 ViT: x=np.ones((2, 6, 4), np.float32); x=FLOAT[0]; mask=np.ones(6, bool)
 DUST: num_layers=0; num_atoms=0; sparsity=-1.0; attention_scale=0.0; train_attention=True, attention_scale=0.0;
-    form="softmax", self_loops=False; measurement=np.ones((2, 5)); x=FLOAT[:, :3]; x=FLOAT[0];
-    measurement=np.ones((3, 4)), x=FLOAT; mask=np.ones(6, bool)
+    form="softmax", self_loops=False; x=FLOAT[:, :3]; x=FLOAT[0];
+    mask=np.ones(6, bool)
 UnrolledTransformer: num_layers=0; rank=0; x=FLOAT[:, :3]; x=FLOAT[0]; mask=np.ones(6, bool)
 LISTA: num_atoms=0; num_layers=0; sparsity=-0.1; sparsity=NAN; noise=-1.0; x=FLOAT[:, :3];
     z=np.ones((4, 7), np.float32)

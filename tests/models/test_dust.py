@@ -13,9 +13,8 @@ from unroll_jax.energies import DustParams, cosine_dictionary
 from unroll_jax.models import DUST, dictionary_bases
 from unroll_jax.perturbations import lost_layer
 
-DIM, ATOMS, TOKENS, LAYERS, MEASURED = 4, 7, 5, 3, 3
+DIM, ATOMS, TOKENS, LAYERS = 4, 7, 5, 3
 X = jax.ShapeDtypeStruct((TOKENS, DIM), jnp.float32)
-PHI = np.random.default_rng(5).normal(size=(MEASURED, DIM))
 
 
 def make(**options):
@@ -28,15 +27,14 @@ def layers_of(params, scale):
     return D, np.broadcast_to(scale * np.eye(ATOMS) if V is None else V, (LAYERS, ATOMS, ATOMS))
 
 
-def reference_outputs(params, x, *, scale=0.25, measurement=None, lost=None, **mixing):
+def reference_outputs(params, x, *, scale=0.25, lost=None, **mixing):
     (dictionaries, weights), x = layers_of(params, scale), np.asarray(x, np.float64)
-    A = dictionaries[0] if measurement is None else dictionaries[0] @ measurement.T
-    codes = x @ A.T / np.linalg.norm(A, 2) ** 2
+    codes = x @ dictionaries[0].T / np.linalg.norm(dictionaries[0], 2) ** 2
     outputs = [codes @ dictionaries[0]]
     for number, (D, V) in enumerate(zip(dictionaries, weights, strict=True), start=1):
         if number != lost:
             mixed = mixing_step(codes, V, **{"form": "plain"} | mixing)
-            codes = coding_step(mixed, D, x, 0.05, measurement=measurement)
+            codes = coding_step(mixed, D, x, 0.05)
         outputs.append(codes @ D)
     return np.stack(outputs)
 
@@ -45,7 +43,6 @@ CASES = {
     "tied": ({"tied": True, "attention_scale": 0.5}, {"scale": 0.5}),
     "softmax, V trained": ({"form": "softmax", "train_attention": True}, {"form": "softmax"}),
     "without self-loops": ({"self_loops": False}, {"self_loops": False}),
-    "measured": ({"measurement": PHI}, {"measurement": PHI}),
 }
 
 
@@ -54,7 +51,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_all_outputs_equal_the_reference(case):
     options, of_reference = CASES[case]
-    model, x = make(param_dtype=jnp.float64, **options), normal(TOKENS, MEASURED if case == "measured" else DIM)
+    model, x = make(param_dtype=jnp.float64, **options), normal(TOKENS, DIM)
     params = drawn(model, x)
     outputs = np.asarray(jax.jit(model.apply)(params, x))
     assert outputs.shape == (LAYERS + 1, TOKENS, DIM)

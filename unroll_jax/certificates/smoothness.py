@@ -6,11 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, checked, one_of
+from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.curvature import curvature
 from unroll_jax.descent import Params
 from unroll_jax.energies.attention.graphs import check_mask
-from unroll_jax.energies.attention.heads import MAJORISERS, orthonormal_heads
 from unroll_jax.energies.attention.pairs import neighbourhood
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.tokens import as_anchor, blank_absent
@@ -51,10 +50,8 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     return smoothness
 
 
-@checked(ridge=at_least(0.0), majoriser=one_of(MAJORISERS))
-def pairwise_smoothness(
-    *, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0, majoriser: str = "block"
-) -> Energy:
+@checked(ridge=at_least(0.0))
+def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
     r"""The smoothness of an attention energy as seen from the state Y, by its tangent majoriser.
 
     .. math:: L_f(Y) = |W_a|_2^2 \bigl( \min(2 \max_u \sum_v \gamma_{uv} , \, n \rho'(0)) + r \bigr) , \qquad
@@ -66,7 +63,6 @@ def pairwise_smoothness(
 
     Args:
       rho, mask, ridge: as in `attention`, with its errors.
-      majoriser: as in `multihead_attention`; only "orthogonal" changes anything: heads are made orthonormal first.
 
     Returns:
       ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads, d, k), or None: the identity.
@@ -91,7 +87,6 @@ def pairwise_smoothness(
         if params.W_a is None:
             return of_head(None, tokens, present)
         heads = params.W_a.reshape(-1, *params.W_a.shape[-2:]).astype(tokens.dtype)
-        heads = orthonormal_heads(heads) if majoriser == "orthogonal" else heads
         return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
 
     def of_head(W: Array | None, tokens: Array, present: Array | None) -> Array:

@@ -46,7 +46,6 @@ from unroll_jax.energies.equilibrium.regularisers import (
     inverse_square,
     regularised,
 )
-from unroll_jax.energies.equilibrium.unit_layer import UnitLayerParams, unit_layer, unit_layer_example
 from unroll_jax.energies.fast_weights import (
     delta_rule,
     fast_weights,
@@ -70,7 +69,7 @@ from unroll_jax.energies.proximal.operators import (
     relu,
     soft_threshold,
 )
-from unroll_jax.energies.proximal.penalty import Proximal, moreau_envelope
+from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.energies.safeguard import safeguarded
 from unroll_jax.energies.transformer import (
     residual_transformer_descends,
@@ -108,7 +107,6 @@ __all__ = [
     "SymmetricEmbedding",
     "TransformerParams",
     "TransformerParts",
-    "UnitLayerParams",
     "UnrolledLayerParams",
     "absolute",
     "activation",
@@ -138,7 +136,6 @@ __all__ = [
     "lista",
     "lista_layer",
     "mesa",
-    "moreau_envelope",
     "multi_block",
     "multihead_attention",
     "nonnegative_soft_threshold",
@@ -155,7 +152,6 @@ __all__ = [
     "tanh",
     "transformer",
     "transformer_parts",
-    "unit_layer",
     "unrolled_layer",
 ]
 
@@ -176,7 +172,6 @@ DESCENTS: dict[str, Entry] = {
     "hyper_set": Entry(hyper_set, hyper_set_example),
     "fast_weights": Entry(fast_weights, fast_weights_example),
     "proximal_fast_weights": Entry(fast_weights, proximal_fast_weights_example),
-    "unit_layer": Entry(unit_layer, unit_layer_example),
     "lista": Entry(lista, lista_example),
     "dust": Entry(dust, dust_example, dust_descends),
     "opteq": Entry(opteq, opteq_example, event_ndim=1),

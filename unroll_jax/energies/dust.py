@@ -40,7 +40,6 @@ def dust(
     form: str = "softmax",
     sparsity: float = 0.1,
     curvature: float | None = None,
-    measurement: Any = None,
     attention_step_size: float = 1.0,
     attention_scale: float | None = None,
     self_loops: bool = True,
@@ -54,9 +53,9 @@ def dust(
     .. math:: U = softmax_\beta(H V^T V H^T) H , \qquad
               H' = S_{\lambda / c}( U + \tfrac1c (x - U D) D^T ) , \quad \beta_v = e^{-|V h_v|^2 / 2} .
 
-    With a ``measurement`` Phi, :math:`D \Phi^T` replaces D, see `lista`. ``form`` names the first half. "softmax",
-    above, and "jacobi" are forms of `attention`, which always lower the first term. "plain" is the published layer,
-    without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal; else it may raise the first.
+    ``form`` names the first half. "softmax", above, and "jacobi" are forms of `attention`, which always lower the
+    first term. "plain" is the published layer, without beta: softmax(H V^T V H^T) H. It is the same where
+    all |V h_v| are equal; else it may raise the first.
 
     The second half lowers the other terms for :math:`c \ge \tfrac12 |D|_2^2`, see `lista`. With f the first term,
     a = 1 / c, and :math:`L = |D|_2^2 + n |V|_2^2`, which bounds the curvature from above, the whole E does not rise if
@@ -73,7 +72,6 @@ def dust(
       form: "softmax", "jacobi" or "plain", see above.
       sparsity: lambda >= 0.
       curvature: c > 0, fixed; None takes a bound of |D|_2^2, see `lista`.
-      measurement: Phi (m, dim), see `lista`; None takes the signal itself.
       attention_step_size: damping of the attention half, in (0, 1].
       attention_scale: V as this positive multiple of the identity, fixed, without a product; None makes V a parameter.
       self_loops: for form="plain", whether tokens attend to themselves, see `unrolled_layer`; without, a token that has
@@ -95,7 +93,7 @@ def dust(
       >>> bool(layer.energy(params, layer.step(params, codes, x), x) < layer.energy(params, codes, x))
       True
     """
-    coder = lista(dim, num_atoms, sparsity=sparsity, curvature=curvature, measurement=measurement)
+    coder = lista(dim, num_atoms, sparsity=sparsity, curvature=curvature)
     _check_attention(form, rank, attention_scale, self_loops, mask)
     fixed, scale = attention_scale is not None, attention_scale or 1.0
     options = {"step_size": attention_step_size, "mask": mask, "dim": None if fixed else num_atoms, "rank": rank}
@@ -122,8 +120,7 @@ def dust(
     def weight(params: DustParams) -> AttentionParams:
         return AttentionParams(None if params.V is None else params.V.T)
 
-    width = dim if measurement is None else len(measurement)
-    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", width))
+    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", dim))
 
 
 def dust_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -1,14 +1,12 @@
-"""Sparse coding of single tokens (ISTA, LISTA), from the signal or fewer measurements, and LISTA with free weights."""
+"""Sparse coding of single tokens (ISTA, LISTA), and LISTA with free weights."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked, require
-from unroll_jax.arrays import check_known
+from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
@@ -33,22 +31,20 @@ class ListaParams(NamedTuple):
 
 
 @checked(dim=SIZE, num_atoms=SIZE, sparsity=at_least(0.0), curvature=POSITIVE)
-def lista(
-    dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float | None = None, measurement: Any = None
-) -> Descent:
+def lista(dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float | None = None) -> Descent:
     r"""Sparse coding of tokens, each on its own, by iterative soft thresholding.
 
-    With the codes H (n, num_atoms) as state, the measured signal x (n, m) as input and :math:`A = D \Phi^T`,
+    With the codes H (n, num_atoms) as state and the signal x (n, dim) as input,
 
-    .. math:: g(H) = \tfrac12 |x - H A|_F^2 + \lambda |H|_1 , \qquad
-              H' = S_{\lambda / c}( H + \tfrac1c (x - H A) A^T ) , \quad S_t(h) = sign(h) \max(|h| - t, 0) ,
+    .. math:: g(H) = \tfrac12 |x - H D|_F^2 + \lambda |H|_1 , \qquad
+              H' = S_{\lambda / c}( H + \tfrac1c (x - H D) D^T ) , \quad S_t(h) = sign(h) \max(|h| - t, 0) ,
 
-    a proximal gradient step of length 1 / c. Without a ``measurement`` Phi is the identity, and x the signal. It never
-    raises g for :math:`c \ge \tfrac12 |A|_2^2`: the quadratic part curves by at most :math:`|A|_2^2`, hence
+    a proximal gradient step of length 1 / c. It never raises g for :math:`c \ge \tfrac12 |D|_2^2`: the quadratic part
+    curves by at most :math:`|D|_2^2`, hence
 
-    .. math:: g(H') \le g(H) - (c - \tfrac12 |A|_2^2) |H' - H|_F^2 .
+    .. math:: g(H') \le g(H) - (c - \tfrac12 |D|_2^2) |H' - H|_F^2 .
 
-    By default c is an upper bound of :math:`|A|_2^2` by `matrix_norm_bound`, computed in every step: it holds while D
+    By default c is an upper bound of :math:`|D|_2^2` by `matrix_norm_bound`, computed in every step: it holds while D
     is trained. It is, at rank 256, at most 2.2% above, and less than 0.1% unless many singular values are alike.
     Derivatives pass through c. If c is held constant in the gradient, D grows without effect.
 
@@ -58,15 +54,13 @@ def lista(
       dim, num_atoms: widths of the signal and of the codes; ``num_atoms > dim`` is overcomplete.
       sparsity: lambda >= 0, in units of the signal.
       curvature: c > 0, fixed; None takes the bound.
-      measurement: Phi (m, dim), fixed, of compressed sensing: x is then :math:`s \Phi^T`, s the signal; None takes s.
 
     Returns:
       A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`; ``y`` is the codes H (zeros are a good
-      start), ``x`` the measured signal (*batch, n, m) or broadcasting to it, or an `Anchor` of it that marks the
-      tokens present. The reconstruction of the signal is ``y @ params.D``.
+      start), ``x`` the signal (*batch, n, dim) or broadcasting to it, or an `Anchor` of it that marks the tokens
+      present. The reconstruction of the signal is ``y @ params.D``.
 
-    Source: Gregor and LeCun (2010) for LISTA; the coupling of D^T and D as in Porras-Valenzuela et al. (2026), C.4; the
-    measurements as in De Weerdt, Eldar, Deligiannis (2023).
+    Source: Gregor and LeCun (2010) for LISTA; the coupling of D^T and D as in Porras-Valenzuela et al. (2026), C.4.
 
     Example:
       >>> import jax
@@ -76,28 +70,22 @@ def lista(
       >>> bool(layer.energy(params, layer.step(params, codes, x), x) < layer.energy(params, codes, x))
       True
     """
-    Phi = _measurement(measurement, dim)
 
     def init(key: jax.Array) -> ListaParams:
         return ListaParams(jnp.asarray(cosine_dictionary(num_atoms, dim), jnp.float32))
 
     def energy(params: ListaParams, tokens: Tokens) -> Float[Array, "*batch"]:
         codes, signal, present, _ = tokens
-        misfit = 0.5 * jnp.sum((signal - linear(codes, measured(params))) ** 2, axis=-1)
+        misfit = 0.5 * jnp.sum((signal - linear(codes, params.D)) ** 2, axis=-1)
         return sum_present(misfit + sparsity * jnp.sum(jnp.abs(codes), axis=-1), present)
 
     def step(params: ListaParams, tokens: Tokens) -> Array:
         codes, signal, _, _ = tokens
-        A = measured(params)
-        c = _square_norm_bound(A) if curvature is None else curvature
-        moved = codes + linear(signal - linear(codes, A), A.T / c)
+        c = _square_norm_bound(params.D) if curvature is None else curvature
+        moved = codes + linear(signal - linear(codes, params.D), params.D.T / c)
         return shrink(moved, sparsity / c)
 
-    def measured(params: ListaParams) -> Array:
-        """A = D Phi^T, the atoms as they are measured."""
-        return params.D if Phi is None else params.D @ jnp.asarray(Phi.T, params.D.dtype)
-
-    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", dim if Phi is None else len(Phi)))
+    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", dim))
 
 
 class ListaLayerParams(NamedTuple):
@@ -161,19 +149,7 @@ def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     return lista(DIM, ATOMS), y, normal(key_x, 1, batch)[0]
 
 
-def _measurement(measurement: Any, dim: int) -> np.ndarray | None:
-    if measurement is None:
-        return None
-    check_known("measurement", measurement)
-    Phi = np.asarray(measurement)
-    fits = Phi.ndim == 2 and Phi.shape[1] == dim and len(Phi) >= 1
-    require(fits, "measurement", f"be (m, dim={dim}) with m at least 1, or None", f"shape {Phi.shape}")
-    real = Phi.dtype.kind in "fiu" and np.isfinite(Phi).all()
-    require(real, "measurement", "hold finite real numbers", f"{Phi.dtype} with others")
-    return Phi
-
-
-def _square_norm_bound(A: Float[Array, "atoms m"]) -> Float[Array, ""]:
-    bound = matrix_norm_bound(A, num_squarings=SQUARINGS) ** 2
+def _square_norm_bound(D: Float[Array, "atoms dim"]) -> Float[Array, ""]:
+    bound = matrix_norm_bound(D, num_squarings=SQUARINGS) ** 2
     # A dictionary of zeros leaves no code, and divides by it; so large that derivatives do not overflow.
     return jnp.maximum(bound, float(jnp.finfo(bound.dtype).tiny) ** 0.5)

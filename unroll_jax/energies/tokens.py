@@ -138,30 +138,26 @@ def on_tokens(
     layer = guarded(layer, lambda params: _check_params(params, made()))
     for function, of_tokens in zip(layer[1:4], (energy, step, step_and_energy), strict=True):
         if function is not None:
-            setattr(function, PLAIN, (function, of_tokens, separate))
+            setattr(function, PLAIN, (of_tokens, separate))
     return layer
 
 
-# The attribute of a layer's function that holds it, the plain one and `Rows.separate`; wrappers may copy it.
+# The attribute of a layer's function that holds the plain one and `Rows.separate`; wrappers may copy it.
 PLAIN = "on_tokens"
 
 
 def plain(descent: Descent) -> Plain:
-    """The plain functions that `on_tokens` made a layer of; of any other layer, its functions on an `Anchor`."""
+    """The plain functions that `on_tokens` made a layer of."""
 
     def find(function: Any) -> Any:
-        def on_anchor(params: Any, tokens: Tokens) -> Any:
-            return function(params, tokens.y, Anchor(tokens.x, tokens.present))
-
-        itself, of_tokens, _ = getattr(function, PLAIN, (None, None, False))
-        return function and (of_tokens if itself is function else on_anchor)
+        return function and getattr(function, PLAIN)[0]
 
     return Plain(*map(find, descent[1:4]))
 
 
 def present_of(descent: Descent, x: Any) -> Any:
     """The marks of the tokens that are there, or None; an `Anchor` of keys or pairs marks no tokens."""
-    _, _, separate = getattr(descent.step, PLAIN, (None, None, False))
+    _, separate = getattr(descent.step, PLAIN, (None, False))
     return None if separate else as_anchor(x).present
 
 

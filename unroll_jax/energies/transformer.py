@@ -1,6 +1,5 @@
 """A whole transformer layer: alternating descent on a pairwise and a feed-forward energy."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,12 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.descent import Descent
-from unroll_jax.energies.attention.pairwise import attention
 from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens, plain
-from unroll_jax.energies.transformer_parts import AnchorRule, TransformerParams, TransformerParts, transformer_parts
+from unroll_jax.energies.transformer_parts import TransformerParams, TransformerParts, transformer_parts
 
 __all__ = [
     "residual_transformer_descends",
@@ -46,16 +44,12 @@ def transformer(
     attention_step_size: float = 1.0,
     step_size: float = 0.5,
     mask: Any = None,
-    anchor: str | AnchorRule = "input",
-    attention_anchor: str | AnchorRule = "input",
-    norm_radius: float | None = None,
+    anchor: str = "input",
     spectrum: tuple[float, float] | None = None,
-    attention_factory: Callable[..., Descent] = attention,
-    **attention_options: Any,
 ) -> Descent:
     r"""Transformer layer as one round of alternating inexact minimisation.
 
-    .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2) + \tfrac{r}{2} |(Y - A) W_a|_F^2
+    .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2) + \tfrac{r}{2} |(Y - X) W_a|_F^2
                    + \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) ,
 
     an `attention` step on the first two terms, then a `feedforward` step on the rest. With the defaults, where r = 0
@@ -74,32 +68,23 @@ def transformer(
     for both parts is a fixed point; one that is stationary only for E need not be.
 
     **Residual connections.** (1) ``attention_step_size`` below 1 leaves that share of each token in place. (2) The
-    anchor B adds a2 B to every layer: an initial residual for ``anchor="input"`` (B = x), for x = f(X) computed by the
-    caller or with ``anchor=f`` (B = f(x)); a bias for ``anchor="row"`` (B a learnable row, the same for all tokens).
-    (3) With ``ridge`` > 0, A does the same in the attention half, divided by the token's degree.
-
-    **Layer norm.** With ``norm_radius`` R, `layer_norm` comes before attention, and its energy joins E (and f, which
-    adds 1 to L). Tokens then have norm R when they meet attention. With W_a a multiple of an orthogonal matrix, beta is
-    constant and softmax_beta is the plain softmax; with any other W_a beta counts, and is kept.
+    anchor B adds a2 B to every layer: an initial residual for ``anchor="input"`` (B = x), a bias for ``anchor="row"``
+    (B a learnable row, the same for all tokens). (3) With ``ridge`` > 0, the input x does the same in the attention
+    half, divided by the token's degree.
 
     Args:
       dim: width d of the tokens.
       rank, rho, form, mask: as in `attention`.
       phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for "relu" at a negative entry. The trace
         of signed tokens then starts at inf; ``jax.nn.relu(y)`` starts it at a number.
-      ridge: r >= 0, weight of the pull to A in the attention half.
+      ridge: r >= 0, weight of the pull to the input X = x in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
       step_size: a2 > 0 of the feed-forward step.
-      anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the params; or a function of x.
-      attention_anchor: A, likewise; it needs ``ridge`` > 0 to count.
-      norm_radius: radius R of the layer norm; None leaves it out.
+      anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the params.
       spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that interval, see `feedforward`.
-      attention_factory: what makes the attention half, with the keywords of `attention` and params that hold only W_a:
-        for several heads, ``functools.partial(multihead_attention, num_heads=...)``.
-      **attention_options: further keywords of the attention half.
 
     Returns:
-      A `Descent` with params `TransformerParams`; ``x`` is the input of the anchors, or None.
+      A `Descent` with params `TransformerParams`; ``x`` is the input, or None.
 
     Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4; docs/explanation/errata.md.
 
@@ -110,28 +95,26 @@ def transformer(
       >>> layer.step(params, y, y).shape, layer.energy(params, y, y).shape
       ((8, 5, 4), (8,))
     """
-    attention_options |= {"form": form, "rank": rank, "ridge": ridge, "rho": rho, "mask": mask}
     parts = transformer_parts(
         dim,
+        rank=rank,
+        rho=rho,
         phi=phi,
+        form=form,
+        ridge=ridge,
         attention_step_size=attention_step_size,
         step_size=step_size,
+        mask=mask,
         anchor=anchor,
-        attention_anchor=attention_anchor,
-        norm_radius=norm_radius,
         spectrum=spectrum,
-        attention_factory=attention_factory,
-        **attention_options,
     )
     attend, mix = plain(parts.attention), plain(parts.feedforward)
-    norm = None if parts.layer_norm is None else plain(parts.layer_norm)
 
     def energy(params: TransformerParams, tokens: Tokens) -> Float[Array, "*batch"]:
         return attend.energy(params, tokens) + rest(params, tokens)
 
     def step(params: TransformerParams, tokens: Tokens) -> Array:
-        normed = tokens if norm is None else tokens._replace(y=norm.step(params, tokens))
-        return finish(params, tokens, attend.step(params, normed))
+        return finish(params, tokens, attend.step(params, tokens))
 
     def step_and_energy(params: TransformerParams, tokens: Tokens) -> tuple[Array, Float[Array, "*batch"]]:
         assert attend.step_and_energy is not None
@@ -139,15 +122,12 @@ def transformer(
         return finish(params, tokens, attended), pairs + rest(params, tokens)
 
     def rest(params: TransformerParams, tokens: Tokens) -> Array:
-        total = mix.energy(params, tokens) + penalty_of_present(parts.phi, tokens.y, tokens.present)
-        return total if norm is None else total + norm.energy(params, tokens)
+        return mix.energy(params, tokens) + penalty_of_present(parts.phi, tokens.y, tokens.present)
 
     def finish(params: TransformerParams, tokens: Tokens, attended: Array) -> Array:
         return parts.phi.prox(mix.step(params, tokens._replace(y=attended)), step_size)
 
-    # After layer norm attention sees other tokens than the energy is asked for, and there is nothing to share.
-    shared = attend.step_and_energy is not None and norm is None
-    return on_tokens(parts.attention.init, energy, step, step_and_energy if shared else None, dim=dim)
+    return on_tokens(parts.attention.init, energy, step, step_and_energy, dim=dim)
 
 
 def transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

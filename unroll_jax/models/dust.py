@@ -49,7 +49,6 @@ class DUST(nn.Module):
       tied: whether all layers share their parameters.
       sparsity: lambda of the energy, in units of the signal.
       curvature: c of every layer; None takes a bound of |D|_2^2, which holds while D is trained.
-      measurement: Phi (m, dim), fixed, see `unroll_jax.lista`; inputs are then of width m, outputs of width ``dim``.
       form: of attention, see `unroll_jax.dust`.
       self_loops: whether tokens attend to themselves, see `unroll_jax.dust`.
       attention_scale: the multiple of the identity that V is or starts as; its square scales the codes' products.
@@ -74,7 +73,6 @@ class DUST(nn.Module):
     tied: bool = False
     sparsity: float = 0.1
     curvature: float | None = None
-    measurement: Any = None
     form: str = "plain"
     self_loops: bool = True
     attention_scale: float = 0.25
@@ -97,7 +95,7 @@ class DUST(nn.Module):
         """Runs all layers, as `UnrolledTransformer` does, with reconstructions (*batch, n, dim) for outputs.
 
         Args:
-          x: signals (*batch, n, dim), or measurements of them (*batch, n, m).
+          x: signals (*batch, n, dim).
           mask: which of them are real, bool (*batch, n); None takes all for real.
           record: of reconstructions.
           perturb: replaces each layer's codes, see `unroll_jax.unroll`; its dictionary reads the replaced ones.
@@ -136,16 +134,14 @@ class DUST(nn.Module):
 
     def _descents(self) -> tuple[Descent, Descent]:
         """The layer, and the step from zero that makes the codes of layer 0."""
-        shared: dict[str, Any] = {"curvature": self.curvature, "measurement": self.measurement}
         V = {"attention_scale": None if self.train_attention else self.attention_scale, "self_loops": self.self_loops}
-        layer = dust(self.dim, self.num_atoms, form=self.form, sparsity=self.sparsity, **V, **shared)
-        return layer, lista(self.dim, self.num_atoms, sparsity=0.0, **shared)
+        layer = dust(self.dim, self.num_atoms, form=self.form, sparsity=self.sparsity, curvature=self.curvature, **V)
+        return layer, lista(self.dim, self.num_atoms, sparsity=0.0, curvature=self.curvature)
 
     def _check(self, x: jax.Array, mask: jax.Array | None) -> None:
-        name, width = ("dim", self.dim) if self.measurement is None else ("m", len(self.measurement))
         check_dtype("x", x)
-        fits = x.ndim >= 2 and x.shape[-1] == width
-        require(fits, "x", f"be (*batch, n, {name}={width})", f"shape {x.shape}")
+        fits = x.ndim >= 2 and x.shape[-1] == self.dim
+        require(fits, "x", f"be (*batch, n, dim={self.dim})", f"shape {x.shape}")
         check_mask(mask, x)
 
     def _layers(self) -> DustParams:

@@ -1,47 +1,23 @@
-"""Attention with several heads, and every choice of its majoriser."""
-
-import itertools
+"""Attention with several heads."""
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import softmax
 
 import unroll_jax as uj
 from tests import reference
 from unroll_jax.energies import AttentionParams
-from unroll_jax.energies.attention.heads import MAJORISERS, HeadsParams, multihead_attention, orthonormal_heads
+from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention
 
 GRAPH = reference.random_graph(np.random.default_rng(7), 6)
 # Heads and rank for tokens of width 4: fewer columns than the width, as many, and more.
 SHAPES = {"narrow": (2, 1), "square": (2, 2), "one": (1, 4), "wide": (3, 2)}
-CHOICES = [(m, s) for m, s in itertools.product(MAJORISERS, SHAPES) if (m, s) != ("orthogonal", "wide")]
-every_choice = pytest.mark.parametrize(("majoriser", "shape"), CHOICES)
-every_majoriser = pytest.mark.parametrize("majoriser", MAJORISERS)
 
 
 def tokens(seed, shape=(6, 4), scale=1.0):
     return scale * np.random.default_rng(seed).normal(size=shape)
-
-
-def weights(shape, majoriser, seed=2):
-    """Raw heads, and those that the energy is taken with: Gram-Schmidt's, written out, for orthogonal ones."""
-    num_heads, rank = SHAPES[shape]
-    raw = tokens(seed, (num_heads, 4, rank))
-    if majoriser != "orthogonal":
-        return raw, raw
-    columns = []
-    for column in np.concatenate(list(raw), axis=1).T:
-        rest = column - sum((column @ other) * other for other in columns)
-        columns.append(rest / np.linalg.norm(rest))
-    return raw, np.stack(np.split(np.stack(columns, axis=1), num_heads, axis=1))
-
-
-def build(majoriser, shape, **options):
-    num_heads, rank = SHAPES[shape]
-    return multihead_attention(4, num_heads=num_heads, rank=rank, majoriser=majoriser, **options)
 
 
 def both(layer, *args):
@@ -50,57 +26,30 @@ def both(layer, *args):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@every_choice
-def test_energy_and_step_equal_the_reference(majoriser, shape):
-    """Rhos and forms in turn; "block" with a ridge, far from singular, and without, where it need not be."""
-    y, x = tokens(0), tokens(1)
-    raw, W_a = weights(shape, majoriser)
-    joined, place = np.concatenate(list(W_a), axis=1), CHOICES.index((majoriser, shape))
-    entries = []
+@pytest.mark.parametrize("shape", SHAPES)
+def test_energy_and_step_equal_the_reference(shape):
+    """Rhos and forms in turn; with a ridge, far from singular, and without, where it need not be."""
+    y, x, (num_heads, rank), place = tokens(0), tokens(1), SHAPES[shape], list(SHAPES).index(shape)
+    W_a, entries = tokens(2, (num_heads, 4, rank)), []
     for i, (ridge, step_size, graph) in enumerate(((0.7, 1.0, None), (0.0, 0.3, GRAPH))):
-        if majoriser == "block" or (place + i) % 2 == 0:
-            form = ("jacobi", "softmax")[(place // 2 + i) % 2]
-            rho = list(uj.RHOS)[(3 * place + 2 * i) % len(uj.RHOS)]
-            numbers = {"ridge": ridge, "step_size": step_size, "block": (None, 4)[i]}
-            entries.append({"rho": rho, "form": form, "mask": graph, **numbers})
-    layers = [build(majoriser, shape, **entry) for entry in entries]
+        form, rho = ("jacobi", "softmax")[(place // 2 + i) % 2], list(uj.RHOS)[(3 * place + 2 * i) % len(uj.RHOS)]
+        numbers = {"ridge": ridge, "step_size": step_size, "block": (None, 4)[i]}
+        entries.append({"rho": rho, "form": form, "mask": graph, **numbers})
+    layers = [multihead_attention(4, num_heads=num_heads, rank=rank, **entry) for entry in entries]
     all_of = jax.jit(lambda W_a, y, x: [both(layer, HeadsParams(W_a), y, x) for layer in layers])
-    for entry, (energy, stepped) in zip(entries, all_of(raw, y, x), strict=True):
+    for entry, (energy, stepped) in zip(entries, all_of(W_a, y, x), strict=True):
         system = {"rho": entry["rho"], "graph": entry["mask"], "ridge": entry["ridge"], "anchor": x}
         expected = reference.heads_energy(y, W_a, **system)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(entry))
         if shape == "one":  # one head has the energy of `attention`
             np.testing.assert_allclose(energy, reference.pair_energy(y, W_a=W_a[0], **system), rtol=1e-12)
-        system |= {"majoriser": majoriser, "form": entry["form"], "step_size": entry["step_size"]}
+        system |= {"form": entry["form"], "step_size": entry["step_size"]}
         expected = reference.heads_step(y, W_a, **system)
-        tolerance = 1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" or majoriser != "block" else 1e-9
+        tolerance = 1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" else 1e-9
         np.testing.assert_allclose(stepped, expected, rtol=tolerance, atol=tolerance, err_msg=str(entry))
+        joined = np.concatenate(list(W_a), axis=1)
         unseen = np.eye(4) - joined @ np.linalg.pinv(joined)
         np.testing.assert_allclose(stepped @ unseen, y @ unseen, atol=1e-12)  # what no head sees stays
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", ["narrow", "square", "one"])
-def test_orthogonal_heads_in_softmax_form_are_standard_multi_head_attention(shape):
-    """W_h as query, key and value weights, W_h^T as output weights; the fused primitive works in float32."""
-    raw, W_a = weights(shape, "orthogonal")
-    y = tokens(0)
-    z = np.einsum("nd,hdk->nhk", y, W_a)
-    bias = -0.5 * np.sum(z**2, axis=-1).T[:, None, :]
-    unseen = np.eye(4) - np.einsum("hdk,hek->de", W_a, W_a)
-    layer = build("orthogonal", shape, form="softmax")
-
-    @jax.jit
-    def all_of(raw, y, z, bias):
-        return layer.step(HeadsParams(raw), y), jax.nn.dot_product_attention(z, z, z, bias=bias, scale=1.0)
-
-    stepped, fused = all_of(raw, y, z, bias)
-    written = np.stack([softmax(z[:, h] @ z[:, h].T + bias[h], axis=-1) @ z[:, h] for h in range(len(W_a))], axis=1)
-    for attended, tolerance in ((fused, 1e-5), (written, 1e-12)):
-        expected = np.einsum("nhk,hdk->nd", attended, W_a) + y @ unseen
-        np.testing.assert_allclose(stepped, expected, rtol=tolerance, atol=tolerance)
-    if shape != "narrow":
-        np.testing.assert_allclose(unseen, 0.0, atol=1e-12)
 
 
 def test_heads_of_independent_columns_all_get_their_means():
@@ -113,36 +62,19 @@ def test_heads_of_independent_columns_all_get_their_means():
     np.testing.assert_allclose(np.einsum("nd,hdk->hnk", stepped, W_a), alone, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("majoriser", "form"), [("block", "jacobi"), ("block", "softmax"), ("orthogonal", "jacobi")])
-def test_tokens_far_apart_keep_step_and_gradients_finite(majoriser, form):
-    layer = build(majoriser, "square", form=form)
-    raw, y = np.float32(tokens(2, (2, 4, 2))), np.float32(1e8 * np.arange(12.0).reshape(3, 4))
-    loss = lambda W_a, y: 1e-8 * jnp.sum(layer.step(HeadsParams(W_a), y))  # noqa: E731
-    chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss, (0, 1)))(raw, y))
-
-
-@every_majoriser
-def test_tokens_alone_stay_with_finite_gradients_and_a_nan_is_not_hidden(majoriser):
-    layer = build(majoriser, "square", rho="truncated_quadratic")
+def test_tokens_far_apart_or_alone_have_finite_gradients_and_a_nan_is_not_hidden():
+    layer, others = (multihead_attention(4, num_heads=2, **rho) for rho in ({"rho": "truncated_quadratic"}, {}))
     raw, y = np.float32(tokens(2, (2, 4, 2))), np.float32([[0.0] * 4, [0.1] * 4, [50.0, 80.0, -70.0, 90.0]])
+    far = np.float32(1e8 * np.arange(12.0).reshape(3, 4))
 
     @jax.jit
-    def all_of(W_a, y):
+    def all_of(W_a, y, far):
         step = lambda *args: (layer.step(HeadsParams(args[0]), args[1]),) * 2  # noqa: E731
-        return jax.jacobian(step, (0, 1), has_aux=True)(W_a, y)
+        of_far = lambda W_a, y: 1e-8 * jnp.sum(others.step(HeadsParams(W_a), y))  # noqa: E731
+        return jax.jacobian(step, (0, 1), has_aux=True)(W_a, y), jax.value_and_grad(of_far, (0, 1))(W_a, far)
 
-    slopes, stepped = all_of(raw, y)
+    (slopes, stepped), of_far = all_of(raw, y, far)
     np.testing.assert_allclose(stepped[2], y[2], rtol=1e-6)
-    chex.assert_tree_all_finite(slopes)
+    chex.assert_tree_all_finite((slopes, of_far))
     y[0, 0] = np.nan
-    assert np.all(np.any(np.isnan(all_of(raw, y)[1]), axis=-1))
-
-
-def test_init_draws_heads_of_the_stated_shape(getkey):
-    shape = lambda **options: jax.eval_shape(multihead_attention(6, **options).init, getkey()).W_a.shape  # noqa: E731
-    assert shape(num_heads=2) == (2, 6, 3)
-    assert shape(num_heads=4, rank=5) == (4, 6, 5)
-    W_a = multihead_attention(6, num_heads=2, majoriser="orthogonal").init(getkey()).W_a
-    for heads in (W_a, jax.jit(orthonormal_heads)(np.float32(3.0 * tokens(2, (2, 6, 3))))):
-        gram = np.einsum("gdj,hdk->gjhk", heads, heads).reshape(6, 6)
-        np.testing.assert_allclose(gram, np.eye(6), atol=1e-5)
+    assert np.all(np.any(np.isnan(all_of(raw, y, far)[0][1]), axis=-1))

@@ -106,7 +106,7 @@ def test_in_bfloat16_they_are_those_of_attention_in_float32(case):
 
 @pytest.mark.usefixtures("interpreted")
 def test_several_heads_take_it_too():
-    options = {"num_heads": 2, "majoriser": "orthogonal", "rho": "log", "ridge": 0.3}
+    options = {"num_heads": 2, "rank": 1, "rho": "log", "ridge": 0.3}
     y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
     present = jnp.asarray(np.arange(N) < 17)
     layers = uj.multihead_attention(DIM, **options, kernel="pallas", block=32), uj.multihead_attention(DIM, **options)
@@ -126,19 +126,19 @@ def test_numbers_of_32_bits_are_those_of_attention_where_64_are_on():
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("rho", ["softmax", "log"])
-def test_step_and_energy_by_themselves_are_those_of_both(rho):
+def test_step_and_energy_by_themselves_are_those_of_both():
     y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
-    layer = uj.attention(rho=rho, kernel="pallas", block=32)
+    layer, plain = uj.attention(rho="log", kernel="pallas", block=32), uj.attention(rho="log")
 
     @jax.jit
     def both_ways(y):
         apart = layer.step(NO_WEIGHT, y, None), layer.energy(NO_WEIGHT, y, None)
-        return apart, jax.grad(lambda y: layer.energy(NO_WEIGHT, y, None))(y), layer.step_and_energy(NO_WEIGHT, y, None)
+        slopes = [jax.grad(lambda y, each=each: each.energy(NO_WEIGHT, y, None))(y) for each in (layer, plain)]
+        return apart, layer.step_and_energy(NO_WEIGHT, y, None), slopes
 
-    apart, gradient, together = both_ways(y)
+    apart, together, slopes = both_ways(y)
     chex.assert_trees_all_close(apart, together, rtol=1e-6)
-    close(gradient, jax.jit(jax.grad(lambda y: uj.attention(rho=rho).energy(NO_WEIGHT, y, None)))(y), 1e-5)
+    close(*slopes, 1e-5)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -154,7 +154,7 @@ def test_a_nan_reaches_all_that_it_may_and_infinity_is_no_number():
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (0, 4, 3), (1, 3), (2, 0)])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 4, 3), (1, 3), (2, 0)])
 def test_without_pairs_or_tokens_there_is_no_energy(shape):
     rho = resolve_rho("truncated_quadratic")
 

@@ -14,6 +14,8 @@ from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import resolve_rho, softmax
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 NO_WEIGHT = AttentionParams(None)
 PLAIN = softmax()._replace(exponential=False)  # the same function, as any other rho
 RHOS = {"softmax": softmax(), "plain softmax": resolve_rho(PLAIN), "log": resolve_rho("log")}
@@ -34,7 +36,6 @@ def total(rho, z, values, graph=None, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("name", "bounded"), [("softmax", False), ("softmax", True), ("plain softmax", True), ("log", False)]
 )
@@ -61,7 +62,6 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
     chex.assert_trees_all_close(actual[2:], expected[2:], rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("block", [None, 4])
 def test_the_softmax_sums_know_what_any_rho_would_compute(block):
     """The derivative written out for rho = -exp(-z) is the one autodiff finds for the same function."""
@@ -74,7 +74,6 @@ def test_the_softmax_sums_know_what_any_rho_would_compute(block):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("block", "order"), [(None, 2), (4, 1)])
 def test_derivatives_equal_finite_differences_in_both_modes(block, order):
     """Second derivatives where the first are written by hand; the test of blocks above compares the others."""
@@ -120,7 +119,6 @@ def test_long_sequences_are_taken_in_blocks_unasked():
     assert temporary_bytes(layer, 1024, 32) < 4 * 32 * 1024**2 / 2
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_bound_costs_nothing_where_a_token_counts_itself():
     """The tokens are far apart: their weights underflow, and the token itself has all the weight anyway."""
     y = 1e3 * draw()[0]

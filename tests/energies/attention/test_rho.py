@@ -223,13 +223,11 @@ def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
         (jax.jit(build) if jitted else build)(np.ones((2, 2), np.float32))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
+def test_a_rho_that_is_not_concave_would_raise_the_energy(monkeypatch):
     """The check prevents this: rho(z) = z^3 and four tokens on a line."""
     monkeypatch.setattr(table, "check_rho", lambda *functions: None)
     layer, params = uj.attention(rho=lambda z: z**3), AttentionParams(None)
     energies = jax.jit(lambda y: (layer.energy(params, y), layer.energy(params, layer.step(params, y))))
-    with jax.enable_x64(dtype == "float64"):
-        before, after = energies(np.arange(4.0, dtype=dtype)[:, None])
+    before, after = energies(np.arange(4.0, dtype=np.float32)[:, None])
     assert float(before) == pytest.approx(107.5)
     assert float(after) == pytest.approx(152.6207, rel=1e-6)

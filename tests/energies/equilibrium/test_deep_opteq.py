@@ -13,6 +13,8 @@ from tests.energies.opteq_layers import H, I, M, convolutional, dense
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 DEEP = {
     "dense": lambda: [opteq(M, H), opteq(M, M, I, skip=0.6), opteq(M, 3, I, activation="tanh")],
     "conv": lambda: [opteq_conv(2, 3), opteq_conv(2, 5, 3, kernel_size=1, skip=0.6)],
@@ -20,7 +22,6 @@ DEEP = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("dense", (2, 3)), ("conv", (3,))])
 def test_a_deep_step_applies_every_layer_and_never_raises_the_residual(kind, batch):
     layers = DEEP[kind]()
@@ -44,7 +45,6 @@ def test_a_deep_step_applies_every_layer_and_never_raises_the_residual(kind, bat
     assert np.all(after <= before)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_residual_can_rise_where_a_norm_is_above_1():
     layer = deep_opteq([opteq(M, H, activation="identity"), opteq(M, H, activation="identity")])
 
@@ -57,7 +57,6 @@ def test_the_residual_can_rise_where_a_norm_is_above_1():
     assert float(after) > float(before)
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_deep_opteq_of_one_layer_is_that_layer():
     layer, params, z, x = dense((3,))
     deep = deep_opteq(collections.deque([layer]))  # any sequence

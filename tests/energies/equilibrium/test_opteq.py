@@ -14,6 +14,8 @@ from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
 CASES += [("conv", "relu", 1.0, (2, 3))]
@@ -21,7 +23,6 @@ KINDS = {"dense": (dense, reference.dense_matrix), "conv": (convolutional, refer
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.mark.usefixtures("x64")
 def test_step_and_energy_equal_loops():
     made = [KINDS[kind][0](batch, activation=name, skip=skip) for kind, name, skip, batch in CASES]
     layers, inputs = [case[0] for case in made], [case[1:] for case in made]
@@ -42,7 +43,6 @@ def test_step_and_energy_equal_loops():
             np.testing.assert_allclose(energy[place], expected, rtol=1e-12, err_msg=str(case))
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
     layer, params, u, x = dense((500,))
     v = 10.0 * np.random.default_rng(5).normal(size=u.shape)
@@ -59,7 +59,6 @@ def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 @every_kind
 def test_initial_weights_contract(kind):
     init = KINDS[kind][0]()[0].init
@@ -93,7 +92,6 @@ def test_a_layer_without_an_input_does_not_see_it():
     chex.assert_trees_all_close(*steps(np.ones((3, M), np.float32), np.ones(7, np.float32)))
 
 
-@pytest.mark.usefixtures("x64")
 def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_conjugate():
     t, grid = np.append(np.linspace(-8.0, 8.0, 4001), 0.0), np.linspace(-1.5, 1.5, 41)
 
@@ -131,7 +129,6 @@ def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_
         assert np.all(np.isfinite(at["pulls"])), name
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_users_own_activation_serves_a_layer():
     softplus = Monotone(jax.nn.softplus, lambda t: jnp.zeros_like(t))  # an integral that autodiff must not touch
     layer, params, z, x = dense((2,), activation=softplus)
@@ -141,7 +138,6 @@ def test_a_users_own_activation_serves_a_layer():
     assert resolve_monotone(softplus) is softplus
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("skip", [1.0, 0.3])
 def test_the_factored_form_is_the_layer(skip):
     layer, params, z, x = dense((2, 3), activation="tanh", skip=skip)

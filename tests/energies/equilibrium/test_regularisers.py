@@ -19,6 +19,8 @@ from unroll_jax.energies.equilibrium.regularisers import (
     regularised,
 )
 
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+
 
 def correlations(Z):
     """|D Z Z^T D - I|_F^2 / 2 written out, Z with a row per feature."""
@@ -38,7 +40,6 @@ def test_every_regulariser_is_tested():
     assert VALUES.keys() == REGULARISERS.keys()
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", VALUES)
 def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name):
     regulariser, expected = VALUES[name]
@@ -57,7 +58,6 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
     assert (lowest >= -1e-12) == regulariser.convex
 
 
-@pytest.mark.usefixtures("x64")
 def test_features_that_are_0_in_the_whole_batch_do_no_harm():
     z = np.random.default_rng(0).normal(size=(6, 4)) * np.array([1.0, 1.0, 0.0, 1.0])
     value, gradient = jax.jit(jax.value_and_grad(decorrelation().value))(z)
@@ -65,7 +65,6 @@ def test_features_that_are_0_in_the_whole_batch_do_no_harm():
     assert np.all(np.isfinite(gradient))
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["half_square", "absolute"])
 def test_prox_is_the_numerical_minimiser(name):
     (regulariser, value), points, step_sizes = VALUES[name], np.random.default_rng(1).normal(size=(5, 2)), (0.3, 2.0)
@@ -93,7 +92,6 @@ def system(kind, batch):
     return layer, params, rng.normal(size=(*batch, *event)), rng.normal(size=(*batch, *event[:-1], 3)), event
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("dense", (2, 3)), ("conv", (2, 3))])
 def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(kind, batch):
     layer, params, z, x, event = system(kind, batch)
@@ -118,7 +116,6 @@ def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(kin
     assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["prox", "gradient"])
 def test_no_step_with_a_convex_regulariser_raises_the_residual(form):
     layer, params, z, x, _ = system("dense", (100,))
@@ -130,7 +127,6 @@ def test_no_step_with_a_convex_regulariser_raises_the_residual(form):
     assert np.mean(after < before) > 0.9
 
 
-@pytest.mark.usefixtures("x64")
 def test_a_regulariser_that_is_not_convex_can_raise_the_residual():
     layer = opteq(4, 4, activation="identity")
     wrapped = regularised(layer, inverse_square(epsilon=0.1), step_size=1.0, form="gradient")
@@ -139,7 +135,6 @@ def test_a_regulariser_that_is_not_convex_can_raise_the_residual():
     assert float(after) > float(before)
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_objective_of_a_convolution_is_that_of_its_matrix():
     """Images of one pixel: a convolution is then a matrix, its kernel's middle."""
     rng = np.random.default_rng(4)

@@ -8,19 +8,21 @@ from scipy.optimize import brentq
 
 import unroll_jax as uj
 from tests.energies.opteq_reference import SIGMA
+from tests.energies.proximal.test_proximal import CASES
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
+
+pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
 
 FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}  # in NumPy
 FUNCTIONS["softplus"] = lambda w: np.logaddexp(0.0, w)
 
 
 def test_every_activation_is_tested():
-    assert FUNCTIONS.keys() == ACTIVATIONS.keys()
+    assert FUNCTIONS.keys() == CASES.keys() == ACTIVATIONS.keys()
     assert ACTIVATIONS.items() <= uj.PROXIMALS.items()
 
 
-@pytest.mark.usefixtures("x64")
 def test_the_prox_at_its_own_step_size_is_the_activation():
     y, sizes = np.linspace(-8.0, 8.0, 40).reshape(10, 4), (0.1, 1.0, 3.0)
     proxes = jax.jit(lambda y: {n: [make(step_size=s).prox(y, s) for s in sizes] for n, make in ACTIVATIONS.items()})
@@ -29,7 +31,6 @@ def test_the_prox_at_its_own_step_size_is_the_activation():
             np.testing.assert_allclose(prox, FUNCTIONS[name](y), rtol=1e-12, err_msg=name)
 
 
-@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_prox_at_another_step_size_solves_its_equation(name):
     """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; six decades of y."""
@@ -47,7 +48,6 @@ def test_the_prox_at_another_step_size_solves_its_equation(name):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
 def test_the_solved_prox_is_differentiable_twice():
     points, width = np.linspace(-3.0, 3.0, 8), 1e-5
     points = np.stack([points, points + width, points - width])

@@ -19,9 +19,7 @@ from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens
 from unroll_jax.steps import vary_like
 
-__all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "multihead_attention_example", "orthonormal_heads"]
-
-MAJORISERS = ("block", "orthogonal")
+__all__ = ["HeadsParams", "multihead_attention", "multihead_attention_example"]
 
 
 class HeadsParams(NamedTuple):
@@ -33,14 +31,13 @@ class HeadsParams(NamedTuple):
     W_a: Float[Array, "h d k"]
 
 
-@checked(dim=SIZE, num_heads=SIZE, rank=SIZE, majoriser=one_of(MAJORISERS), kernel=one_of(("xla", "pallas")))
+@checked(dim=SIZE, num_heads=SIZE, rank=SIZE, kernel=one_of(("xla", "pallas")))
 @checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, block=SIZE)
 def multihead_attention(
     dim: int,
     *,
     num_heads: int,
     rank: int | None = None,
-    majoriser: str = "block",
     rho: RhoLike = "softmax",
     form: str = "jacobi",
     ridge: float = 0.0,
@@ -63,36 +60,28 @@ def multihead_attention(
 
     with s = 0 for ``form="jacobi"`` and s = rho'(0) for ``form="softmax"``. The step is
 
-    .. math:: y_u' = y_u - a P_u^+ g_u , \qquad g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E ,
+    .. math:: y_u' = y_u - a P_u^+ g_u , \qquad g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E , \qquad
+              P_u = \sum_h D_u^h W_h W_h^T .
 
-    and ``majoriser`` chooses P:
+    With a = 1 the token goes where it fits all its heads best, to the y nearest to it of least
+    :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns, at most d together, every head gets its
+    mean. One linear system a token, of min(d, num_heads rank) unknowns, is solved by conjugate gradients for a slightly
+    larger P, which still descends: the step falls short in directions whose eigenvalues of :math:`P_u` are below about
+    1e-3 of its trace (1e-6 in float64).
 
-    - ``"block"``: :math:`P_u = \sum_h D_u^h W_h W_h^T`. With a = 1 the token goes where it fits all its heads best, to
-      the y nearest to it of least :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns, at most d
-      together, every head gets its mean. One linear system a token, of min(d, num_heads rank) unknowns, is solved by
-      conjugate gradients for a slightly larger P, which still descends: the step falls short in directions whose
-      eigenvalues of :math:`P_u` are below about 1e-3 of its trace (1e-6 in float64).
-    - ``"orthogonal"``: heads kept orthonormal, :math:`W_g^T W_h = 0` and :math:`W_h^T W_h = I` (the params are made so
-      by `orthonormal_heads` at each call). Then P of "block" needs no solving, and the step is the standard multi-head
-      output plus what no head sees: with ``form="softmax"``, r = 0 and rho = softmax,
-
-      .. math:: Y' = (1 - a) Y + a \Bigl( \sum_h softmax_v( z^h_u . z^h_v - \tfrac12 |z^h_v|^2 ) \, Y W_h W_h^T
-                + Y \bigl( I - \sum_h W_h W_h^T \bigr) \Bigr) .
-
-    No choice ever raises E, for every rho concave and nondecreasing, every undirected graph, W_h, r >= 0, B and a in
+    No step ever raises E, for every rho concave and nondecreasing, every undirected graph, W_h, r >= 0, B and a in
     (0, 1]. E lies below its tangent quadratic, whose Hessian is
     :math:`H = \sum_h (D^h - s - A^h) \otimes W_h W_h^T`, :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is
     diagonally dominant, :math:`2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0`. The gradient is in
     the range of P, so x = P^+ g has g.x = x.Px, and along the step the quadratic changes by
     :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`; likewise for any larger P.
 
-    One head has the energy of ``attention(dim=dim, rank=rank)`` and, in "block", moves Z the same way; the part of Y
-    that W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.
+    One head has the energy of ``attention(dim=dim, rank=rank)`` and moves Z the same way; the part of Y that
+    W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.
 
     Args:
       dim, num_heads: width d of the tokens, and number of heads, at least 1.
       rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
-      majoriser: "block" or "orthogonal", see above; the last needs num_heads rank <= dim.
       rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no kernel="cudnn".
 
     Returns:
@@ -102,23 +91,25 @@ def multihead_attention(
 
     Example:
       >>> import jax
-      >>> layer = multihead_attention(6, num_heads=2, majoriser="orthogonal", form="softmax")
+      >>> layer = multihead_attention(6, num_heads=2, form="softmax")
       >>> params: HeadsParams = layer.init(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 6))
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    _check_heads(dim, num_heads, rank, majoriser)
+    require(rank is not None or num_heads <= dim, "num_heads", f"be at most dim={dim} unless rank is given", num_heads)
+    require(rank is None or rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
     chosen, graph, width = resolve_rho(rho), check_mask(mask), rank or dim // num_heads
     check_kernel(kernel, chosen, mask, block)
     assert chosen.log_slope is not None
     log_slope = chosen.log_slope
 
     def init(key: jax.Array) -> HeadsParams:
-        return _first_heads(key, dim, num_heads, width, orthogonal=majoriser == "orthogonal")
+        xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
+        return HeadsParams(xavier(key, (num_heads, dim, width)))
 
     def energy(params: HeadsParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        W, anchor, present = prepare(params, tokens)
+        W, (anchor, present) = params.W_a, prepare(tokens)
         z = _project(tokens.y, W)
         pairs = energy_by(kernel, chosen, z, graph, present, dtype=tokens.dtype, block=block)
         return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
@@ -129,7 +120,7 @@ def multihead_attention(
     def step_and_energy(
         params: HeadsParams, tokens: Tokens, *, energy: bool = True
     ) -> tuple[Array, Float[Array, "*batch"]]:
-        W, anchor, present = prepare(params, tokens)
+        W, (anchor, present) = params.W_a, prepare(tokens)
         z = _project(tokens.y, W)
         options = {"dtype": tokens.dtype, "block": block, "bounded": form == "softmax", "energy": energy}
         around = neighbourhood_by(kernel, chosen, z, z, graph, present, **options)
@@ -138,36 +129,21 @@ def multihead_attention(
         if ridge > 0.0:
             pulls.append((math.log(ridge), jnp.zeros_like(z) if anchor is None else _project(anchor, W)))
         log_weights, mean = combine(pulls)
-        stepped = tokens.y - step_size * _solve(majoriser, W, log_weights, z - mean)
+        stepped = tokens.y - step_size * _solve(W, log_weights, z - mean)
         return stepped, jnp.sum(around.energy, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
 
-    def prepare(params: HeadsParams, tokens: Tokens) -> tuple[Array, Array | None, Array | None]:
-        """The heads, the anchor as rows, and the tokens that each head sees (*batch, 1, n)."""
-        W = orthonormal_heads(params.W_a) if majoriser == "orthogonal" else params.W_a
+    def prepare(tokens: Tokens) -> tuple[Array | None, Array | None]:
+        """The anchor as rows, and the tokens that each head sees (*batch, 1, n)."""
         anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
-        return W, anchor, None if tokens.present is None else tokens.present[..., None, :]
+        return anchor, None if tokens.present is None else tokens.present[..., None, :]
 
     return on_tokens(init, energy, step, step_and_energy, dim=dim)
-
-
-def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
-    """Heads with W_g^T W_h = 0 and W_h^T W_h = I that span, up to any h, the same as the heads of W_a."""
-    joined, _ = jnp.linalg.qr(_join(W_a))
-    return _split(joined, W_a.shape[0])
 
 
 def multihead_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Two heads that together see all of a token, and a ridge."""
     y, x = normal(key, 2, batch)
     return multihead_attention(DIM, num_heads=2, ridge=0.5), y, x
-
-
-def _first_heads(key: jax.Array, dim: int, num_heads: int, width: int, *, orthogonal: bool) -> HeadsParams:
-    if orthogonal:
-        columns = jax.nn.initializers.orthogonal()(key, (dim, num_heads * width))
-        return HeadsParams(_split(columns, num_heads))
-    xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
-    return HeadsParams(xavier(key, (num_heads, dim, width)))
 
 
 def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h n k"]:
@@ -183,13 +159,11 @@ def _pull(ridge: float, W: Float[Array, "h d k"], z: Array, tokens: Array, ancho
 
 
 def _solve(
-    majoriser: str, W: Float[Array, "h d k"], log_weights: Float[Array, "*batch h n 1"], offset: Array
+    W: Float[Array, "h d k"], log_weights: Float[Array, "*batch h n 1"], offset: Array
 ) -> Float[Array, "*batch n d"]:
     """P_u^+ g_u of every token, from the log of D_u^h and the offset z_u^h - m_u^h of its heads."""
     alone = jnp.isneginf(log_weights)
     offset = jnp.where(alone, 0.0, offset)
-    if majoriser == "orthogonal":
-        return jnp.einsum("...hnk,hdk->...nd", offset, W)
     # P and g may be scaled alike: of each token's heads the heaviest now has weight 1.
     largest = jnp.max(log_weights, axis=-3, keepdims=True)
     log_weights = log_weights - jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
@@ -205,14 +179,3 @@ def _solve(
 def _join(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:
     """The columns of all heads side by side, (d, h k)."""
     return jnp.moveaxis(W, 0, 1).reshape(W.shape[1], -1)
-
-
-def _split(columns: Float[Array, "d m"], num_heads: int) -> Float[Array, "h d k"]:
-    return jnp.moveaxis(columns.reshape(columns.shape[0], num_heads, -1), 1, 0)
-
-
-def _check_heads(dim: int, num_heads: int, rank: int | None, majoriser: str) -> None:
-    require(rank is not None or num_heads <= dim, "num_heads", f"be at most dim={dim} unless rank is given", num_heads)
-    require(rank is None or rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
-    fit = majoriser != "orthogonal" or num_heads * (rank or 1) <= dim
-    require(fit, "rank", f"be at most dim // num_heads = {dim // num_heads} for orthogonal heads", rank)

@@ -1,3 +1,3 @@
-"""Layers with tied weights, whose fixed points minimise a convex function: OptEq, deep OptEq and the unit layer."""
+"""Layers with tied weights, whose fixed points minimise a convex function: OptEq and deep OptEq."""
 
 __all__: list[str] = []
