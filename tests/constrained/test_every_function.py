@@ -23,7 +23,6 @@ from tests.constrained.calls import (
     SGD,
     STEPWISE,
     gap,
-    implicit,
     kl,
     norm,
     of_classes,
@@ -64,10 +63,8 @@ TRACED = {
     "lagrangian, equality": (lambda m: c.lagrangian(1.0, THREE, m, kinds="equal"), -ONES, False),
     "augmented_lagrangian, multiplier": (lambda m: c.augmented_lagrangian(1.0, THREE, m, penalty=1.0), -ONES, True),
     "augmented_lagrangian, penalty": (lambda p: c.augmented_lagrangian(1.0, THREE, THREE, penalty=p), MINUS, True),
-    "resilient_lagrangian": (lambda s: c.resilient_lagrangian(1.0, THREE, s, THREE, resilience=1.0), -ONES, True),
     "ratio of a negative loss": (RATIO, np.float32([4.0, -1.0, 1.0]), [True, True]),
     "log of a negative loss": (LOG_RATIO, np.float32([4.0, 2.0, -1.0]), [False, True]),
-    "switching_objective, tolerance": (lambda t: c.switching_objective(1.0, THREE, tolerance=t), MINUS, True),
     "take_rows": (lambda rows: c.take_rows(THREE, rows), np.array([0, 3, -1]), [False, True, True]),
     "cross entropy, label": (lambda y: cross_entropy(y), np.array([0, -100, 8]), [False, True, True]),
     "cross entropy, weight": (lambda w: cross_entropy(w=w), np.float32([1.0, -1.0, 0.0]), [False, True, False]),
@@ -111,9 +108,6 @@ WITH_NAN = {
     "lagrangian": (lambda v: c.lagrangian(1.0, v, jnp.zeros(3)), BROKEN, True),
     "lagrangian, objective": (lambda f: c.lagrangian(f, THREE, jnp.zeros(3)), np.float32(NAN), True),
     "augmented_lagrangian": (lambda v: c.augmented_lagrangian(1.0, v, jnp.zeros(3), penalty=1.0), BROKEN, True),
-    "resilient_lagrangian": (lambda v: c.resilient_lagrangian(1.0, v, THREE, THREE, resilience=1.0), BROKEN, True),
-    "switching_objective": (lambda v: c.switching_objective(5.0, v), BROKEN, True),
-    "switching_objective, objective": (lambda f: c.switching_objective(f, THREE), np.float32(NAN), True),
     "stepwise": (STEPWISE, BROKEN, [True, False]),
     "ratio": (RATIO, BROKEN, [True, False]),
     "log_ratio": (LOG_RATIO, BROKEN, [True, False]),
@@ -124,7 +118,6 @@ WITH_NAN = {
     "chunked_cross_entropy": (lambda h: cross_entropy(h=h[:, None] * jnp.ones(4)), BROKEN, FIRST),
     "nu_pi": (lambda g: update_of(c.nu_pi(0.1), g), BROKEN, FIRST),
     "proportional_integral": (lambda g: update_of(c.proportional_integral(0.1), g), BROKEN, FIRST),
-    "proximal_smoothing": (lambda g: update_of(c.proximal_smoothing(SGD), g), BROKEN, FIRST),
 }
 OF_NAN = traced(WITH_NAN)
 
@@ -147,11 +140,9 @@ HALF = {
         ("kl", lambda z: kl(z[:, None] * jnp.ones(2, z.dtype), jnp.zeros((MANY, 2), z.dtype)), -0.1),
         ("lagrangian", lambda v: c.lagrangian(0.0, v, v), MANY),
         ("augmented_lagrangian", lambda v: c.augmented_lagrangian(0.0, v, 0 * v, penalty=2.0), MANY),
-        ("resilient_lagrangian", lambda v: c.resilient_lagrangian(0.0, v, v, 0 * v, resilience=2.0), MANY),
         ("tail_mean", lambda v: c.tail_mean(0.5)(v[:, None]), [1.0]),
         ("mean", lambda v: c.tail_mean(0.0)(v[:, None]), [1.0]),
         ("sample_constraints", lambda f: halved(c.sample_constraints(STEPWISE, c.tail_mean(0.0)), f), [-0.3]),
-        ("implicit", lambda v: implicit(v, features=v[:, None], kind="equal"), [2.0]),
     ]
 }
 

@@ -5,7 +5,7 @@ or SGD and Adam on halves of x) share no variable, so they are one problem with 
 surrogates are mapped over. A width of 5 is one of 10 with columns of zeros, whose variables start and stay at 0.
 
 Source: cooper-optim 1.0.1, tests/pipeline/test_convergence.py and conftest.py; humancompatible-train 0.4.1,
-tests/test_cooper_parity.py and test_ssg.py.
+tests/test_cooper_parity.py.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.constrained.calls import solve
-from unroll_jax.constrained import growing_penalty, switching_objective, take_rows
+from unroll_jax.constrained import growing_penalty, take_rows
 from unroll_jax.constrained.transformation import ORDERS
 
 pytestmark = pytest.mark.slow
@@ -201,18 +201,3 @@ def test_twenty_steps_are_those_of_humancompatible_train(order):
     np.testing.assert_allclose(uj.multipliers_of(state), prices, atol=1e-14, rtol=0.0)
     assert prices[0] > 0.5
     assert float(uj.multipliers_of(state)[1]) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("violations", "value", "slopes"),
-    [
-        ([-1.0, -0.5, -0.2], 5.0, [0.0, 0.0, 0.0]),
-        ([-1.0, 0.25, 0.1], 0.25, [0.0, 1.0, 0.0]),
-        ([0.0, 0.0, 0.005], 5.0, [0.0, 0.0, 0.0]),
-    ],
-)
-def test_switching_is_that_of_humancompatible_train(violations, value, slopes):
-    """The largest violation where it exceeds the tolerance, and only its gradient; else the objective."""
-    actual, slope = jax.value_and_grad(lambda c: switching_objective(5.0, c, tolerance=0.01))(jnp.array(violations))
-    assert float(actual) == value
-    assert slope.tolist() == slopes

@@ -11,7 +11,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.constrained.calls import solve
-from unroll_jax.constrained import growing_penalty, proximal_smoothing, switching_objective
+from unroll_jax.constrained import growing_penalty
 from unroll_jax.constrained.transformation import ORDERS
 
 KINDS = {"sum": "equal", "bound": "at_most"}
@@ -53,40 +53,6 @@ def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalt
     report = uj.constraint_report(problem(x)[1], uj.multipliers_of(state), kinds=KINDS, tolerance=1e-5)
     assert report.feasible
     assert max(group.slackness for group in report.groups) < 1e-5
-
-
-@pytest.mark.usefixtures("x64")
-def test_smoothed_stochastic_steps_come_near_the_solution():
-    """SSL-ALM with noise of deviation .3 on gradients and .1 on violations; rates fall with the root of the step."""
-    problem, solution, _ = program()
-
-    def falling(rate):
-        return optax.sgd(lambda count: rate / jnp.sqrt(1.0 + count / 50.0))
-
-    def noisy(x, noise):
-        objective, violations = problem(x)
-        violations = {"sum": violations["sum"] + 0.1 * noise[6:8], "bound": violations["bound"] + 0.1 * noise[8:]}
-        return objective + 0.3 * noise[:6] @ x, violations
-
-    dual = uj.dual_ascent(falling(0.1), kinds=KINDS, penalty=1.0)
-    optimizer = uj.primal_dual(proximal_smoothing(falling(0.05), weight=1.0, rate=0.3), dual, violations=SHAPES)
-    noise = jax.random.normal(jax.random.key(0), (8000, 11))
-    _, (iterates, _) = solve(optimizer, noisy, jnp.zeros(6), None, kinds=KINDS, each=noise)
-    np.testing.assert_allclose(np.mean(iterates[-1000:], axis=0), solution, atol=0.05)
-
-
-@pytest.mark.usefixtures("x64")
-def test_switching_subgradients_end_at_the_solution_within_their_tolerance():
-    problem, solution, _ = program()
-
-    def step(x, count):
-        rate = 0.1 / jnp.sqrt(1.0 + count)
-        gradient = jax.grad(lambda x: switching_objective(*problem(x), kinds=KINDS, tolerance=rate))(x)
-        return x - rate * gradient, None
-
-    x, _ = jax.jit(lambda x: jax.lax.scan(step, x, jnp.arange(20_000)))(jnp.zeros(6))
-    np.testing.assert_allclose(x, solution, atol=0.02)
-    assert float(jnp.max(jnp.abs(problem(x)[1]["sum"]))) < 5e-3
 
 
 def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit_and_it_maps_over_problems(tmp_path):

@@ -39,7 +39,6 @@ from unroll_jax.fixed_point.solvers import (
     anderson,
     averaged,
     damped,
-    jaxopt_solver,
     picard,
 )
 
@@ -67,7 +66,6 @@ __all__ = [
     "gmres",
     "implicit_argmin",
     "implicit_root",
-    "jaxopt_solver",
     "monotone_equilibrium",
     "monotone_init",
     "monotone_weight",
