@@ -46,7 +46,7 @@ NAMES = {
         softplus symmetric_embedding tanh transformer transformer_parts unit_layer unrolled_layer
     """,
     "unroll_jax.fixed_point": """
-        ADJOINTS ON_FAILURE SOLVERS SPLITTINGS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo
+        ADJOINTS ON_FAILURE SOLVERS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo
         MonotoneParams Point Probe Solver Unrolled accelerated_gradient anderson averaged conjugate_gradient damped
         equilibrium gmres implicit_argmin implicit_root monotone_equilibrium monotone_init monotone_weight
         neumann one_step phantom picard unrolled zero_probe

@@ -89,30 +89,6 @@ def test_each_row_starts_as_sgd_when_it_first_moves():
     assert state.multipliers.tolist() == [0.5 + 1.5 + 2.0 * 3.0, 0.5]
 
 
-@pytest.mark.oracle("torch", "cooper")
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("start", "integral_gain"), [("zero", 0.1), ("sgd", 0.1), ("sgd", 0.0)])
-def test_nu_pi_equals_coopers(start, integral_gain):
-    """On the ascent direction; the projection at 0 is the multiplier's, here and in Cooper."""
-    import cooper
-    import torch
-
-    multiplier = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    gains = {"Kp": torch.tensor(0.7), "Ki": torch.tensor(integral_gain), "ema_nu": 0.6}
-    init_type = {"zero": cooper.optim.nuPIInitType.ZEROS, "sgd": cooper.optim.nuPIInitType.SGD}[start]
-    peer = cooper.optim.nuPI([multiplier], lr=1.0, init_type=init_type, maximize=True, **gains)
-    expected = []
-    for violation in VIOLATIONS:
-        multiplier.grad = torch.from_numpy(violation)
-        peer.step()
-        multiplier.data.clamp_(min=0.0)
-        expected.append(multiplier.tolist())
-    assert 0.0 in np.array(expected)
-    # Their gains are float32.
-    (actual,) = runs([nu_pi(integral_gain, 0.7, nu=0.6, start=start)])
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
-
-
 CAPPED = {
     "sgd": optax.sgd(0.1),
     "adam": optax.adam(0.1),

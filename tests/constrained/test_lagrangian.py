@@ -129,7 +129,8 @@ def test_the_method_of_multipliers_needs_few_dual_steps():
 
 
 @pytest.mark.parametrize(
-    ("name", "resilience", "normalise"), [*itertools.product(RUNS, (None, BETA), (False,)), ("sgd", None, True)]
+    ("name", "resilience", "normalise"),
+    [*((name, None, False) for name in RUNS), ("sgd", BETA, False), ("nu_pi", BETA, False), ("sgd", None, True)],
 )
 def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, normalise):
     """One gradient step on x, one dual step, in turns: as in training."""

@@ -28,8 +28,7 @@ class ConstrainedState(TrainState):
         return self.replace(step=self.step + 1, params=optax.apply_updates(self.params, updates), opt_state=opt_state)
 
 
-@pytest.mark.parametrize("scanned", [False, True], ids=["loop", "scan"])
-def test_flax_linen(scanned):
+def test_a_train_state_of_flax_passes_violations_on():
     """Random labels in [0, 1] under a bound of 0.2 on the mean prediction, which binds."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(64, 2)).astype(np.float32), rng.uniform(size=64).astype(np.float32)
@@ -48,11 +47,7 @@ def test_flax_linen(scanned):
         grads, violations = jax.grad(loss_fn, has_aux=True)(state.params)
         return state.apply_gradients(grads=grads, violations=violations)  # was: state.apply_gradients(grads=grads)
 
-    if scanned:
-        state, _ = jax.lax.scan(lambda state, _: (train_step(state, x, y), None), state, length=STEPS)
-    else:
-        for _ in range(STEPS):
-            state = train_step(state, x, y)
+    state, _ = jax.lax.scan(lambda state, _: (train_step(state, x, y), None), state, length=STEPS)
     np.testing.assert_allclose(np.mean(state.apply_fn({"params": state.params}, x)), BOUND, atol=0.02)
     # At an optimum the gradient of the Lagrangian in the last bias is 0.
     np.testing.assert_allclose(uj.multipliers_of(state.opt_state)["mean"], 2.0 * (np.mean(y) - BOUND), rtol=0.1)

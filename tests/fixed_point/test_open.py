@@ -1,10 +1,6 @@
-"""Steps as users have them: modules as params, complex states, auxiliary results, keys and flags."""
-
-from collections.abc import Callable
-from typing import Any
+"""Steps as users have them: modules as params, complex states, auxiliary results, keys. See also test_layers."""
 
 import equinox as eqx
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,26 +36,6 @@ class Cell(nnx.Module):
         return self.dropout(0.3 * jnp.tanh(self.linear(concatenated(z, x))))
 
 
-class Linen(nn.Module):
-    @nn.compact
-    def __call__(self, z, x):
-        return 0.3 * jnp.tanh(nn.Dense(3)(concatenated(z, x)))
-
-
-class Model(nn.Module):
-    """An unbound submodule is a function of its variables, as docs/how_to/equilibrium.md shows."""
-
-    solve: Callable[..., Any]
-
-    @nn.compact
-    def __call__(self, x):
-        bound = Linen()
-        if self.is_initializing():
-            bound(jnp.zeros_like(x), x)
-        cell, variables = bound.unbind()
-        return self.solve(cell.apply, variables)
-
-
 def of_equinox():
     """With functions among its leaves, and a probability and a flag."""
     mlp = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
@@ -78,15 +54,7 @@ def of_nnx():
         yield nnx.to_pure_dict(gradient)
 
 
-def of_linen():
-    variables = jax.jit(Model(solved).init)(jax.random.key(0), X)
-    for way in (solved, unrolled):
-        yield jax.jit(jax.grad(lambda variables: Model(way).apply(variables, X)))(variables)  # noqa: B023
-
-
-@pytest.mark.parametrize(
-    "gradients", [of_nnx, *(pytest.param(way, marks=pytest.mark.slow) for way in (of_equinox, of_linen))]
-)
+@pytest.mark.parametrize("gradients", [of_nnx, pytest.param(of_equinox, marks=pytest.mark.slow)])
 def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradients):
     assert problems.relative_error(*gradients()) < 1e-4
 

@@ -152,7 +152,6 @@ terms: fp.neumann(0)
 num_steps: fp.unrolled(0); certificates.spectral_norm(lambda v: v, Z, num_steps=0);
     certificates.curvature(lambda y: jnp.sum(y**2, (-2, -1)), Y, num_steps=0)
 size: fp.monotone_init(K, 0)
-splitting: fp.monotone_equilibrium(W, ones(4), splitting="newton")
 x: fp.monotone_equilibrium(W, ones(3))
 num_points: uj.certify(uj.attention(), P, Y, num_points=0)
 smoothness: uj.certify(uj.attention(), P, Y, smoothness=-1.0)
