@@ -49,7 +49,7 @@ NAMES = {
         ADJOINTS ON_FAILURE SOLVERS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo
         MonotoneParams Point Probe Solver Unrolled accelerated_gradient anderson averaged conjugate_gradient damped
         equilibrium gmres implicit_argmin implicit_root monotone_equilibrium monotone_init monotone_weight
-        neumann one_step phantom picard unrolled zero_probe
+        neumann one_step picard unrolled zero_probe
     """,
     "unroll_jax.linen": "Equilibrium",
     "unroll_jax.looped": """

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 # Averaging takes all of its steps, to the point of least regulariser, at another rate: see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
 # The first two are inexact by choice; the others have no adjoint system.
-EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled", "phantom")]
+EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled")]
 OPTIONS = {"tol": 1e-10, "max_steps": 2000, "on_failure": "accept", "batch_ndim": 1}
 
 

@@ -18,7 +18,6 @@ from unroll_jax.fixed_point.adjoints import (
     gmres,
     neumann,
     one_step,
-    phantom,
     unrolled,
 )
 from unroll_jax.fixed_point.derivatives import Probe, zero_probe
@@ -69,7 +68,6 @@ __all__ = [
     "monotone_weight",
     "neumann",
     "one_step",
-    "phantom",
     "picard",
     "unrolled",
     "zero_probe",
