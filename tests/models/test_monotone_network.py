@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.models.drawing import drawn, normal
+from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.monotone import monotone_product
 from unroll_jax.models import MonotoneOperatorNetwork
 
