@@ -40,9 +40,8 @@ def loss_of(step, batch_ndim=1, **options):
 
 def test_gradients_equal_finite_differences():
     step = lambda params, z, x: jnp.tanh(z @ params[0].T + x @ params[1].T) @ params[0]  # noqa: E731
-    losses = [loss_of(step, adjoint=adjoint, solver="picard") for adjoint in ("gmres", "conjugate_gradient")]
-    both = jax.jit(lambda *point: jnp.stack([loss(*point) for loss in losses]))
-    check_grads(both, (symmetric_weights(), inputs(2, 3)), order=1, modes=["rev"])
+    loss = jax.jit(loss_of(step, adjoint="gmres", solver="picard"))
+    check_grads(loss, (symmetric_weights(), inputs(2, 3)), order=1, modes=["rev"])
 
 
 def test_neumann_terms_equal_the_series_and_one_step_is_its_first():

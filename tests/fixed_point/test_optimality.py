@@ -77,7 +77,7 @@ def test_forward_mode_gives_tangents_and_second_derivatives():
 
 
 def test_a_condition_of_any_scale_leaves_the_root_alone():
-    cases = [((), 1e6), ((3,), 1e-6), ((2, 3), 1.0)]
+    cases = [((), 1e6), ((2, 3), 1e-6)]
     points = [np.linspace(-2.0, 3.0, int(np.prod(batch)) * 4).reshape(*batch, 4) for batch, _ in cases]
 
     def root(a, batch, scale):
@@ -106,7 +106,7 @@ def test_adjoints_by_name_and_value_and_pytrees():
         total = lambda root: jnp.sum(root["u"]) + jnp.sum(root["v"] ** 2)  # noqa: E731
         return jax.grad(lambda p, x: total(solve(p, start, x)), (0, 1))(p, x)
 
-    adjoints = ("conjugate_gradient", "gmres", fp.gmres(5))
+    adjoints = ("gmres", fp.conjugate_gradient())
     run = jax.jit(lambda *point: [gradient(adjoint, *point) for adjoint in adjoints])
     for for_p, for_x in run(jnp.ones(2), jnp.arange(3.0)):
         np.testing.assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
