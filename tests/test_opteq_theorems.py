@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tests.opteq_solutions import I, M, blocks_of, draw, layers_of, newton, smooth_minimum
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
@@ -130,9 +131,7 @@ def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_la
     blocks, (moved, residual), end, energies = measure(params, newton(deep)(params, x), start, x)
     stacked = np.concatenate(blocks)
     # Eq. 6 written out: W block diagonal, P the cyclic shift, U and b stacked.
-    W = np.zeros((16, 3 * M))
-    for (row, width), (place, layer) in zip([(0, 5), (5, 4), (9, 7)], enumerate(params), strict=True):
-        W[row : row + width, place * M : (place + 1) * M] = layer.W
+    W = scipy.linalg.block_diag(*(layer.W for layer in params))
     P = np.kron(np.roll(np.eye(3), 1, axis=0), np.eye(M))
     U, b = np.concatenate([layer.U for layer in params]), np.concatenate([layer.b for layer in params])
     expected = 0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
