@@ -240,6 +240,7 @@ FAULTS = [
     Fault(f"{CONSTRAINED}controllers.py:proportional_integral.moved", "-", 0, "constrained/test_controllers.py"),
     Fault(f"{CONSTRAINED}lagrangian.py:lagrangian", "+", 0, "constrained/test_lagrangian.py"),
     Fault(f"{CONSTRAINED}lagrangian.py:augmented_lagrangian", "/", 0, "constrained/test_lagrangian.py"),
+    Fault(f"{CONSTRAINED}lagrangian.py:resilient_lagrangian", "*", 0, "constrained/test_lagrangian.py"),
     Fault("train/step.py:train_step", "+", 0, "train/test_state.py train/test_loop.py"),
 ]
 

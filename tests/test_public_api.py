@@ -17,7 +17,7 @@ NAMES = {
         deep_opteq delta_rule descent_constraints dual_ascent dust energies energy_transformer equilibrium fast_weights
         feasibility_report feedforward fixed_point hopfield hyper_set implicit_argmin implicit_root in_coordinates
         lagrangian layer_norm lista looped mesa moreau_envelope multihead_attention multipliers_of nu_pi opteq
-        opteq_conv perturbations primal_dual proportional_integral prox_gradient safeguarded
+        opteq_conv perturbations primal_dual proportional_integral prox_gradient resilient_lagrangian safeguarded
         sample_constraints symmetric_embedding tail_mean transformer transformer_parts unit_layer unroll
     """,
     "unroll_jax.certificates": """
@@ -31,7 +31,7 @@ NAMES = {
         PenaltyRule augmented_lagrangian batch_violations chunked_cross_entropy class_losses column_means column_sums
         constraint_names constraint_report descent_constraints descent_warnings dual_ascent feasibility_report gap
         growing_penalty held_out_report kl lagrangian level_constraints multipliers_of norm nu_pi
-        primal_dual proportional_integral rate sample_constraints suggest_alpha
+        primal_dual proportional_integral rate resilient_lagrangian sample_constraints suggest_alpha
         tail_mean take_rows violations
     """,
     "unroll_jax.energies": """
@@ -48,7 +48,7 @@ NAMES = {
     "unroll_jax.fixed_point": """
         ADJOINTS ON_FAILURE SOLVERS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo
         MonotoneParams Point Probe Solver Unrolled accelerated_gradient anderson averaged conjugate_gradient damped
-        equilibrium gmres implicit_argmin implicit_root monotone_equilibrium monotone_init monotone_weight
+        equilibrium gmres implicit_argmin implicit_root jaxopt_solver monotone_equilibrium monotone_init monotone_weight
         neumann one_step picard unrolled zero_probe
     """,
     "unroll_jax.linen": "Equilibrium",

@@ -21,6 +21,7 @@ from .constrained import multipliers_of as multipliers_of
 from .constrained import nu_pi as nu_pi
 from .constrained import primal_dual as primal_dual
 from .constrained import proportional_integral as proportional_integral
+from .constrained import resilient_lagrangian as resilient_lagrangian
 from .constrained import sample_constraints as sample_constraints
 from .constrained import tail_mean as tail_mean
 from .coordinates import Sides as Sides

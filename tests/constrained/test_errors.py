@@ -65,6 +65,10 @@ def augmented(multipliers=ONES, penalty=1.0, **options):
     return c.augmented_lagrangian(1.0, ONES, multipliers, penalty=penalty, **options)
 
 
+def resilient(slacks=ONES, multipliers=ONES, resilience=1.0, violations=ONES):
+    return c.resilient_lagrangian(1.0, violations, slacks, multipliers, resilience=resilience)
+
+
 def lagrangian(multipliers, **options):
     return c.lagrangian(1.0, ONES, multipliers, **options)
 
@@ -126,6 +130,7 @@ VALUES = [
     ("means", lambda name: c.violations({"a": c.norm(at_most=1.0)}, {name: {}}), "b"),
     ("objective", lambda objective: c.lagrangian(objective, ONES, ONES), ONES),
     ("objective", lambda objective: c.augmented_lagrangian(objective, ONES, ONES, penalty=1.0), ONES),
+    ("objective", lambda objective: c.resilient_lagrangian(objective, ONES, ONES, ONES, resilience=1.0), ONES),
     ("multipliers", lagrangian, NAN * ONES, TWO, {"a": ONES}),
     ("multipliers", lambda multipliers: lagrangian(multipliers, kinds="at_most"), -ONES),
     ("multipliers", lambda prices: c.lagrangian(1.0, [ONES] * 2, prices, kinds=["equal", "at_most"]), [-ONES] * 2),
@@ -136,6 +141,8 @@ VALUES = [
     ("multipliers", held_out, -1.0),
     ("multipliers", lambda multipliers: c.descent_warnings([2.0, 1.0], multipliers), [NAN]),
     ("multipliers", lambda missing: PI(0.1).update(ONES, ONES, missing), None),
+    ("multipliers", lambda multipliers: resilient(multipliers=multipliers), -ONES, TWO),
+    ("slacks", resilient, -ONES, TWO),
     ("penalty", lambda penalty: augmented(penalty=penalty), -1.0, TWO),
     ("penalty", lambda penalty: c.dual_ascent(None, penalty=penalty), INFINITY, 0.0),
     ("penalty", c.growing_penalty, 0.0, NAN, 1e7),
@@ -144,6 +151,7 @@ VALUES = [
     ("shrinkage", lambda shrinkage: c.growing_penalty(1.0, shrinkage=shrinkage), 1.5),
     ("maximum", lambda maximum: c.growing_penalty(1.0, maximum=maximum), NAN),
     ("resilience", lambda resilience: c.dual_ascent(SGD, resilience=resilience), NAN),
+    ("resilience", lambda resilience: resilient(resilience=resilience), 0.0),
     ("cap", lambda cap: ascent(cap=cap), NAN, TWO, 0.0),
     ("cap", lambda cap: PI(0.1, 0.1, cap=cap), -1.0),
     ("start", lambda start: ascent(3, start), -0.1, (1.0, 2.0), NAN),
@@ -184,6 +192,7 @@ KINDS = [
     ("objective", lambda objective: c.lagrangian(objective, ONES, ONES), COMPLEX[0]),
     ("violations", lambda violations: c.lagrangian(1.0, violations, ONES), COMPLEX),
     ("violations", lambda violations: c.augmented_lagrangian(1.0, violations, ONES, penalty=1.0), COMPLEX),
+    ("violations", lambda violations: resilient(violations=violations), COMPLEX),
     ("violations", lambda violations: c.constraint_report(violations, ONES), COMPLEX),
     ("violations", jax.jit(lambda violations: c.constraint_report(violations, violations).feasible), ONES),
     ("violations", ascent, COMPLEX, "3"),

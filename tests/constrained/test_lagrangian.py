@@ -170,3 +170,50 @@ def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, norma
     np.testing.assert_allclose(state.dual.multipliers, multipliers, atol=1e-3)
     if resilience is not None:
         np.testing.assert_allclose(optimal_slacks(state.dual.multipliers, resilience), slacks, atol=1e-3)
+
+
+ADAM = optax.adam(optax.cosine_decay_schedule(0.01, STEPS))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "restart"), [(optax.sgd(0.05), 0), (ADAM, 0), (optax.sgd(0.05), 500)], ids=["sgd", "adam", "restarts"]
+)
+def test_explicit_slacks_end_at_the_solution_of_the_decaying_form(optimizer, restart):
+    """Slacks are parameters that optax keeps at 0 or above; a restart sets them to 0."""
+    dual, descent = uj.dual_ascent(optax.sgd(0.02)), optax.chain(optimizer, optax.keep_params_nonnegative())
+
+    def step(carry, number):
+        x, duals, slacks, moments = carry
+
+        def value(x, slacks):
+            objective, violations = problem(x)
+            multipliers = duals.multipliers
+            return uj.resilient_lagrangian(objective, violations, slacks, multipliers, resilience=BETA), violations
+
+        (slope, of_slacks), violations = jax.grad(value, (0, 1), has_aux=True)(x, slacks)
+        updates, moments = descent.update(of_slacks, moments, slacks)
+        slacks = optax.apply_updates(slacks, updates)
+        if restart:
+            slacks = jnp.where((number % restart == restart - 1) & (number < STEPS // 2), 0.0, slacks)
+        return (x - 0.05 * slope, dual.update(duals, violations - slacks), slacks, moments), None
+
+    start = (jnp.zeros(2), dual.init(4), jnp.zeros(4), descent.init(jnp.zeros(4)))
+    (x, duals, slacks, _), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, jnp.arange(STEPS)))(start)
+    expected = known_solution(BETA)
+    assert np.sum(expected[2] > 0.05) >= 2  # slack is used
+    for actual, known in zip((x, duals.multipliers, slacks), expected, strict=True):
+        np.testing.assert_allclose(actual, known, atol=1e-3)
+
+
+def test_the_lagrangian_with_slacks_equals_its_definition():
+    objective, violations = problem(jnp.ones(2))
+    slacks = np.array([0.1, 0.0, 2.0, 0.3])
+
+    def value(slacks, multipliers):
+        return uj.resilient_lagrangian(objective, violations, slacks, multipliers, resilience=BETA)
+
+    actual, (in_slacks, in_multipliers) = jax.jit(jax.value_and_grad(value, (0, 1)))(slacks, MULTIPLIERS)
+    expected = objective + MULTIPLIERS @ (violations - slacks) + 0.5 * BETA * slacks @ slacks
+    np.testing.assert_allclose(actual, expected, rtol=1e-14)
+    np.testing.assert_allclose(in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15)
+    assert not np.any(in_multipliers)

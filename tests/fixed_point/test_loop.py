@@ -225,3 +225,22 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
     for name, (full, *tiny) in gradients.items():
         for size, gradient in zip((1e-12, 1e-30), tiny, strict=True):
             assert relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5, (name, size)
+
+
+@pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")
+@pytest.mark.parametrize("name", ["FixedPointIteration", "AndersonAcceleration", "Broyden"])
+def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_states_are_an_error(name):
+    import jaxopt
+
+    solver = fp.jaxopt_solver(getattr(jaxopt, name))
+    A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    z, info = program(affine, solver=solver)(A, 0.0 * x, x)
+    assert info.converged.all()
+    np.testing.assert_allclose(z, np.linalg.solve(np.eye(8) - np.asarray(A).T, np.asarray(x).T).T, atol=1e-3)
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("data")
+    run = lambda x: uj.equilibrium(affine, A, jnp.zeros_like(x), x, solver=solver, batch_ndim=1)[0]  # noqa: E731
+    with pytest.raises(ValueError, match="jaxopt's solvers take no sharded states"):
+        jax.eval_shape(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows), x)
+    with pytest.raises(ValueError, match='adjoint="unrolled" needs a solver whose steps can be differentiated'):
+        program(affine, solver=solver, adjoint="unrolled")(A, 0.0 * x, x)

@@ -14,7 +14,7 @@ Example:
 from unroll_jax.constrained.constraint import Constraint, batch_violations, column_means, column_sums, violations
 from unroll_jax.constrained.controllers import PenaltyRule, growing_penalty, nu_pi, proportional_integral
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
-from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian
+from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, resilient_lagrangian
 from unroll_jax.constrained.layer_bounds import (
     BOUNDS,
     LayerConstraints,
@@ -62,6 +62,7 @@ __all__ = [
     "primal_dual",
     "proportional_integral",
     "rate",
+    "resilient_lagrangian",
     "sample_constraints",
     "suggest_alpha",
     "tail_mean",

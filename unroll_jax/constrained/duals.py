@@ -111,7 +111,7 @@ def dual_ascent(
         dual_ascent(optax.partition({"a": optax.sgd(0.1), "b": optax.set_to_zero()}, {"gap": "a", "norm": "b"}))
 
     Violations that are NaN or infinite are an error if they are known; under `jax.jit` the call changes nothing, and
-    ``state.skipped`` counts it.
+    ``state.skipped`` counts it. With explicit slacks (`resilient_lagrangian`) pass c - s, and no ``resilience``.
 
     Args:
       optimizer: any optax gradient transformation; None takes the penalty as the rate,

@@ -1,4 +1,4 @@
-"""The Lagrangian of an objective under constraints: plain and augmented."""
+"""The Lagrangian of an objective under constraints: plain, augmented, and with slacks."""
 
 import functools
 import operator
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from unroll_jax.arguments import POSITIVE, checked
 from unroll_jax.constrained import trees
 
-__all__ = ["augmented_lagrangian", "lagrangian", "optimal_slacks"]
+__all__ = ["augmented_lagrangian", "lagrangian", "optimal_slacks", "resilient_lagrangian"]
 
 
 def lagrangian(
@@ -112,6 +112,48 @@ def augmented_lagrangian(
 def optimal_slacks(multipliers: Float[Array, "*constraints"], resilience: float) -> Float[Array, "*constraints"]:
     """Slacks lambda / beta, the best c <= s at the cost beta/2 |s|^2 (Porras-Valenzuela et al., eqs. 34 to 37)."""
     return trees.signed(trees.as_losses("multipliers", multipliers), "at_most") / resilience
+
+
+@checked(resilience=POSITIVE)
+def resilient_lagrangian(
+    objective: Float[Array, ""] | float, violations: PyTree, slacks: PyTree, multipliers: PyTree, *, resilience: float
+) -> Float[Array, ""]:
+    r"""The Lagrangian with slacks, :math:`L = f + \sum_i \lambda_i (c_i - s_i) + \frac{\beta}{2} |s|^2`.
+
+    Its gradient in the slacks is :math:`\beta s - \lambda`, so they come to rest at :math:`\lambda / \beta`. The dual
+    step on c - s decays the multipliers there, as ``resilience=`` of `dual_ascent` does. Slacks are parameters of an
+    optimiser that keeps them at 0 or above; the paper sets them to 0 after every epoch:
+
+    .. code-block:: python
+
+        optimizer = optax.chain(optax.sgd(0.05), optax.keep_params_nonnegative())
+        slacks = jax.tree.map(jnp.zeros_like, violations)  # at the start, and after every epoch
+
+    Args:
+      objective, violations: as in `lagrangian`; all constraints are inequalities.
+      slacks: s >= 0, of the structure and shapes of the violations; a traced one below 0 gives NaN.
+      multipliers: lambda >= 0, likewise; no gradient flows to them.
+      resilience: beta > 0, cost of slack.
+
+    Raises:
+      ValueError: if resilience is out of range, a known slack or multiplier is negative, or structures differ.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 36, Appendices A.5 and B.2; Hounie et al. (2023).
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> violations, slacks, multipliers = jnp.array([-1.0, 0.5]), jnp.array([0.0, 0.25]), jnp.array([0.0, 2.0])
+      >>> value = jax.value_and_grad(resilient_lagrangian, argnums=2)
+      >>> total, gradient = value(2.0, violations, slacks, multipliers, resilience=4.0)
+      >>> float(total), gradient.tolist()
+      (2.625, [0.0, -1.0])
+    """
+    violations, slacks = trees.as_violations("violations", violations), trees.as_violations("slacks", slacks)
+    trees.check_matching("slacks", slacks, violations)
+    slacks = trees.signed(slacks, "at_most", "slacks")
+    cost = 0.5 * resilience * sum(jnp.sum(trees.wide("slacks", leaf) ** 2) for leaf in jax.tree.leaves(slacks))
+    relaxed = jax.tree.map(jnp.subtract, violations, slacks)
+    return lagrangian(objective, relaxed, multipliers, kinds="at_most") + cost
 
 
 def _parts(objective: Any, violations: Any, multipliers: Any) -> tuple[Float[Array, ""], PyTree, PyTree]:

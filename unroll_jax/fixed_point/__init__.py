@@ -37,6 +37,7 @@ from unroll_jax.fixed_point.solvers import (
     anderson,
     averaged,
     damped,
+    jaxopt_solver,
     picard,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "gmres",
     "implicit_argmin",
     "implicit_root",
+    "jaxopt_solver",
     "monotone_equilibrium",
     "monotone_init",
     "monotone_weight",

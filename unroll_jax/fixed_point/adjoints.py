@@ -203,14 +203,16 @@ def unroll_solver(
     apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """``rule.max_steps`` updates in a scan that autodiff goes through; the residual is of the last evaluation."""
-    none = filled(z, False)
+    if solver.update is None:
+        raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
+    update, none = solver.update, filled(z, False)
 
     def body(carry: tuple[Array, Any, Array], number: Array) -> tuple[Any, Array]:
         z, memory, scale = carry
         fz = apply(z)
         sizes = jax.lax.stop_gradient(measure(rule, fz, z, scale, first=number == 0, frozen=False))
         point = Point(z, fz, jnp.sqrt(sizes.residual), sizes.unit, ~none, none, number)
-        z, memory = solver.update(point, memory)
+        z, memory = update(point, memory)
         return (z, memory, sizes.scale), sizes.residual
 
     begin = z, solver.init(z), jax.lax.stop_gradient(largest(z))

@@ -61,12 +61,12 @@ class Solver(NamedTuple):
 
     Attributes:
       init: ``z -> memory``, a pytree whose leaves lead with the example axis.
-      update: ``(point, memory) -> (z', memory')``.
+      update: ``(point, memory) -> (z', memory')``; None if the solver is ``whole``.
       symmetric: whether it needs a map whose Jacobian is symmetric.
       extrapolates: whether its states may be far from all before. Plain steps, z' = f(z), then come first, as long as
         they contract quickly, and a row whose residual rises too far returns to its best state.
-      whole: ``(f, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that do not stop on a residual;
-        steps unrolled for autodiff are ``update`` all the same.
+      whole: ``(f, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours and those that do
+        not stop on a residual; steps unrolled for autodiff are ``update`` all the same.
 
     Example:
       >>> import jax.numpy as jnp
@@ -78,7 +78,7 @@ class Solver(NamedTuple):
     """
 
     init: Callable[[Float[Array, "b m"]], Any]
-    update: Callable[[Point, Any], tuple[Float[Array, "b m"], Any]]
+    update: Callable[[Point, Any], tuple[Float[Array, "b m"], Any]] | None
     symmetric: bool = False
     extrapolates: bool = False
     whole: Callable[[Map, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], Int[Array, " b"]]] | None = None
@@ -204,6 +204,7 @@ def _update(
     solver: Solver, sizes: Sizes, z: Array, fz: Array, c: _Carry, more: Array, growth: Array, state: Any
 ) -> tuple[_Best, Any, Array]:
     """The best states so far, and the solver's next ones; rows whose gap has risen too far return to their best."""
+    assert solver.update is not None
     best, memory, _ = state
     allowed = MAX_RISE * jnp.fmax(growth, 1.0) * best.gap
     restart = more & ~(sizes.gap <= allowed) & (best.gap < jnp.inf) & ~best.restarted & solver.extrapolates

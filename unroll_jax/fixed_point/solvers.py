@@ -1,6 +1,7 @@
 """Fixed-point iterations by name: plain and damped steps, Anderson's, averages, and accelerated gradients."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ __all__ = [
     "anderson",
     "averaged",
     "damped",
+    "jaxopt_solver",
     "picard",
     "resolve_solver",
     "shared",
@@ -225,6 +227,41 @@ def accelerated_gradient(*, proximal: bool = False) -> Solver:
         return point.fz + share[:, None] * moved, _Momentum(point.fz, following)
 
     return Solver(init=lambda z: _Momentum(z, filled(z, 1.0)), update=update, symmetric=not proximal)
+
+
+def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
+    """An iterative solver of jaxopt, on the whole batch as one problem.
+
+    Args:
+      iteration: such as `jaxopt.AndersonAcceleration`; one of a root, such as `jaxopt.Broyden`, is given z - f(z).
+      **options: of its constructor, but for the tolerance and the number of steps.
+
+    Source: Blondel et al. (2022), "Efficient and modular implicit differentiation": the library.
+
+    Example:
+      >>> import warnings, jax.numpy as jnp, unroll_jax
+      >>> with warnings.catch_warnings(action="ignore"):  # jaxopt warns that it is not maintained
+      ...     import jaxopt
+      >>> solver = jaxopt_solver(jaxopt.AndersonAcceleration)
+      >>> z, _ = unroll_jax.equilibrium(lambda w, z, x: jnp.cos(w * z), 1.0, jnp.zeros(1), solver=solver)
+      >>> round(float(z[0]), 4)
+      0.7391
+    """
+    root = "fixed_point_fun" not in inspect.signature(iteration).parameters
+
+    def whole(apply: Map, z: Float[Array, "b m"], tol: float, max_steps: int) -> tuple[Array, Array]:
+        kind = jax.typeof(z)
+        if kind.manual_axis_type.varying or any(axes is not None for axes in kind.sharding.spec):
+            raise ValueError(f"jaxopt's solvers take no sharded states, got {kind}; choose another solver")
+        least = jnp.min(jnp.linalg.norm(apply(z), axis=-1))
+        # An absolute tolerance is a constant of its loop: the map is scaled instead, to give the least row size 1.
+        scale = jnp.where(least > 0.0, least, 1.0)
+        scaled = lambda z: apply(z * scale) / scale  # noqa: E731
+        function = (lambda z: z - scaled(z)) if root else scaled
+        z, state = iteration(function, maxiter=max_steps, tol=tol, implicit_diff=False, **options).run(z / scale)
+        return jax.lax.stop_gradient(z * scale), filled(z, 0) + state.iter_num
+
+    return Solver(init=lambda z: (), update=None, whole=whole)
 
 
 #: Solvers of `equilibrium` by name; each entry is a factory whose options have defaults.
