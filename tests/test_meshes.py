@@ -161,6 +161,8 @@ for value, params in ((of_opteq, params), (of_step, W)):
     with jax.set_mesh(explicit):
         placed = jax.tree.map(lambda leaf: jax.device_put(leaf, P()), params)
         found.append(jax.jit(jax.grad(value))(placed, jax.device_put(x, P("data"))))
+    rows = jax.device_put(x, jax.sharding.NamedSharding(auto, P("data")))
+    found.append(jax.jit(jax.grad(value))(params, rows))  # sharded by jit
     for tree in found:
         for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(tree)):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -35,14 +35,6 @@ def iterate(layer, params, z0, solver, steps):
     return equilibrium(layer, params, z0, solver=solver, tol=1e-15, max_steps=steps, on_failure="accept")[0]
 
 
-def test_the_fixed_points_are_the_affine_set_we_say():
-    layer, params, particular, free, rng = many_equilibria()
-    inside = particular + rng.normal(size=(20, 2)) @ free
-    step, outside = jax.jit(layer.step), inside + rng.normal(size=(20, M))
-    np.testing.assert_allclose(step(params, inside), inside, atol=1e-12)
-    assert np.all(np.max(np.abs(step(params, outside) - outside), axis=1) > 1e-3)
-
-
 def test_theorem_4_sam_finds_the_equilibrium_of_least_norm_and_picard_does_not():
     layer, params, particular, free, rng = many_equilibria()
     least = particular - free.T @ (free @ particular)

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tests.opteq_solutions import I, M, blocks_of, draw, layers_of, newton, smooth_minimum
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
-from unroll_jax.energies.equilibrium.regularisers import absolute, half_square, regularised
+from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import equilibrium
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
@@ -130,9 +131,7 @@ def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_la
     blocks, (moved, residual), end, energies = measure(params, newton(deep)(params, x), start, x)
     stacked = np.concatenate(blocks)
     # Eq. 6 written out: W block diagonal, P the cyclic shift, U and b stacked.
-    W = np.zeros((16, 3 * M))
-    for (row, width), (place, layer) in zip([(0, 5), (5, 4), (9, 7)], enumerate(params), strict=True):
-        W[row : row + width, place * M : (place + 1) * M] = layer.W
+    W = scipy.linalg.block_diag(*(layer.W for layer in params))
     P = np.kron(np.roll(np.eye(3), 1, axis=0), np.eye(M))
     U, b = np.concatenate([layer.U for layer in params]), np.concatenate([layer.b for layer in params])
     expected = 0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
@@ -217,9 +216,8 @@ def test_two_layers_alternate_so_no_step_raises_corollary_1s_objective():
     assert np.all(aside > first)  # f_1 minimises over z_1
 
 
-@pytest.mark.slow
 def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
-    """Errors fall in proportion to a, as a goes to 0; extrapolated from two of them the limit is exact."""
+    """Errors fall in proportion to a, as a goes to 0; extrapolated from three of them the limit is exact."""
     _, params, _, x = draw(5, [5, 4, 7])
     W, U = np.concatenate([layer.W for layer in params]), np.concatenate([layer.U for layer in params])
     b = np.concatenate([layer.b for layer in params])
@@ -235,8 +233,6 @@ def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
         errors.append(np.max(np.abs(blocks_at[skip] - limit)))
     assert errors[-1] < 1e-3
     np.testing.assert_allclose(np.array(errors[1:]) / np.array([1e-2, 1e-3, 5e-4, 1e-4]), errors[-1] / 1e-4, rtol=0.2)
-    extrapolated = 2.0 * blocks_at[5e-4] - blocks_at[1e-3]
-    assert np.max(np.abs(extrapolated - limit)) < 0.02 * errors[2]
     fit = np.polyfit([1e-4, 5e-4, 1e-3], np.stack([blocks_at[a].ravel() for a in (1e-4, 5e-4, 1e-3)]), 2)[-1]
     np.testing.assert_allclose(fit.reshape(3, M), np.broadcast_to(limit, (3, M)), **EXACT)
 
@@ -255,12 +251,3 @@ def test_an_appended_regulariser_is_a_block_of_its_own():
     np.testing.assert_allclose(fixed, minimum(lambda z, params, x: 0.6 * layer.energy(params, z, x)), atol=1e-7)
     printed = minimum(lambda z, params, x: opteq_objective(params, z, x, skip=0.6))
     assert np.max(np.abs(printed - fixed)) > 1e-2
-    # The same for |z|_1, as a quadratic program.
-    W, c = params.W, params.U @ x + params.b
-    z, t = cp.Variable(M), cp.Variable(M, nonneg=True)
-    cost = 0.5 * cp.quad_form(t, np.eye(M) - W @ W.T) - c @ t + 0.5 * cp.sum_squares(W.T @ t - z) + 0.2 * cp.norm1(z)
-    cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT)
-    sparse = regularised(layers_of([params])[0], absolute(0.2))
-    iterate = jax.jit(lambda *given: equilibrium(sparse, *given, tol=1e-13, max_steps=500)[0])
-    solution = iterate(params, np.zeros(M), x)
-    np.testing.assert_allclose(solution, z.value, atol=1e-7)

@@ -27,12 +27,12 @@ NAMES = {
         proximal_constant quadratic_smoothness spectral_norm spectral_normalise weight_norm weight_norm_bound
     """,
     "unroll_jax.constrained": """
-        BOUNDS Constraint ConstraintReport DualAscent DualState ImplicitDuals LayerConstraints
+        BOUNDS Constraint ConstraintReport DualAscent DualState LayerConstraints
         PenaltyRule augmented_lagrangian batch_violations chunked_cross_entropy class_losses column_means column_sums
         constraint_names constraint_report descent_constraints descent_warnings dual_ascent feasibility_report gap
-        growing_penalty held_out_report implicit_dual_ascent kl lagrangian level_constraints multipliers_of norm nu_pi
-        primal_dual proportional_integral proximal_smoothing rate resilient_lagrangian sample_constraints suggest_alpha
-        switching_objective tail_mean take_rows violations
+        growing_penalty held_out_report kl lagrangian level_constraints multipliers_of norm nu_pi
+        primal_dual proportional_integral rate resilient_lagrangian sample_constraints suggest_alpha
+        tail_mean take_rows violations
     """,
     "unroll_jax.energies": """
         DESCENTS MONOTONES PROXIMALS REGULARISERS RHOS AsymmetricLayer AttentionParams CrateParams DustParams
@@ -46,10 +46,10 @@ NAMES = {
         softplus symmetric_embedding tanh transformer transformer_parts unrolled_layer
     """,
     "unroll_jax.fixed_point": """
-        ADJOINTS ON_FAILURE SOLVERS SPLITTINGS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo
+        ADJOINTS ON_FAILURE SOLVERS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo
         MonotoneParams Point Probe Solver Unrolled accelerated_gradient anderson averaged conjugate_gradient damped
         equilibrium gmres implicit_argmin implicit_root jaxopt_solver monotone_equilibrium monotone_init monotone_weight
-        neumann one_step phantom picard unrolled zero_probe
+        neumann one_step picard unrolled zero_probe
     """,
     "unroll_jax.linen": "Equilibrium",
     "unroll_jax.looped": """

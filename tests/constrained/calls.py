@@ -9,7 +9,7 @@ from unroll_jax import constrained as c
 
 NAN = float("nan")
 ONES, SGD = np.ones(3, np.float32), optax.sgd(0.1)
-LOSSES, FEATURES = np.array([4.0, 2.0, 1.0], np.float32), np.ones((3, 1), np.float32)
+LOSSES = np.array([4.0, 2.0, 1.0], np.float32)
 STEPWISE, RATIO = c.descent_constraints(0.2), c.descent_constraints(0.2, form="ratio")
 
 
@@ -41,12 +41,6 @@ def norm(params, **options):
 
 def sized(value, bound=1.0, count=1.0):
     return violation(c.Constraint(lambda x, batch: {"x": (x, count)}, lambda means: means["x"], bound), value)
-
-
-def implicit(violations, apply=lambda params, x: x @ params, features=FEATURES, **options):
-    """Parameters after one step from 1."""
-    ascent = c.implicit_dual_ascent(apply, optax.sgd(1.0), **options)
-    return ascent.update(ascent.init(jnp.ones(1, violations.real.dtype)), violations, features).params
 
 
 def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None, each=None, state=None):

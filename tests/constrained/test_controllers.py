@@ -11,23 +11,18 @@ import unroll_jax as uj
 from unroll_jax.constrained import growing_penalty, nu_pi, proportional_integral
 
 VIOLATIONS = np.random.default_rng(3).normal(size=(24, 3))
-CAPPED = {
-    "sgd": optax.sgd(0.1),
-    "adam": optax.adam(0.1),
-    "pi": proportional_integral(0.1, 0.5, cap=1.0),
-    "nu_pi": nu_pi(0.1, 0.5),
-}
 
 
-def run(optimizer, violations=VIOLATIONS, start=0.0, **options):
-    """Multipliers after every call, (T, C)."""
-    dual, rows = uj.dual_ascent(optimizer, **options), jnp.asarray(violations)
+def runs(cases, violations=VIOLATIONS, start=0.0, **options):
+    """Multipliers after every call of each optimiser, (T, C), in one program."""
+    duals, rows = [uj.dual_ascent(optimizer, **options) for optimizer in cases], jnp.asarray(violations)
 
-    def step(state, row):
-        state = dual.update(state, row)
-        return state, state.multipliers
+    def step(states, row):
+        states = [dual.update(state, row) for dual, state in zip(duals, states, strict=True)]
+        return states, [state.multipliers for state in states]
 
-    return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, dual.init(rows.shape[1], start), rows)[1])(rows))
+    states = [dual.init(rows.shape[1], start) for dual in duals]
+    return [np.asarray(one) for one in jax.jit(lambda rows: jax.lax.scan(step, states, rows)[1])(rows)]
 
 
 def by_hand(rule, start=0.0):
@@ -44,33 +39,28 @@ def in_calls(optimizer, count=2):
     return optax.MultiSteps(optimizer, count, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
 
 
-def after(optimizer, first):
-    return optax.conditionally_mask(optimizer, lambda step, **_: step >= first)
-
-
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("gain", [0.0, 0.7])
-def test_the_multiplier_is_integral_plus_proportional_part(gain):
+def test_the_multiplier_is_integral_plus_proportional_part():
     """I <- [I + k_i c]_+, lambda = [I + k_p c]_+."""
-    integral = by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0))
-    expected = np.maximum(integral + gain * VIOLATIONS, 0.0)
-    np.testing.assert_allclose(run(proportional_integral(0.1, gain)), expected, rtol=1e-12, atol=1e-14)
+    gains, integral = (0.0, 0.7), by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0))
+    for gain, actual in zip(gains, runs([proportional_integral(0.1, gain) for gain in gains]), strict=True):
+        np.testing.assert_allclose(actual, np.maximum(integral + gain * VIOLATIONS, 0.0), rtol=1e-12, atol=1e-14)
+
+
+STARTS = [(0.0, "zero", 0.1), (0.6, "zero", 0.1), (-0.3, "zero", 0.1), (0.6, "sgd", 0.1), (0.6, "sgd", 0.0)]
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("nu", "start", "integral_gain"),
-    [(0.0, "zero", 0.1), (0.6, "zero", 0.1), (-0.3, "zero", 0.1), (0.6, "sgd", 0.1), (0.6, "sgd", 0.0)],
-)
-def test_nu_pi_equals_its_definition(nu, start, integral_gain):
+def test_nu_pi_equals_its_definition():
     """xi = nu xi + (1 - nu) c, lambda = [lambda + k_i c + k_p (change of xi)]_+; from "sgd" xi changes from c_1 on."""
-    first = 0 if start == "zero" else 1
-    smoothed = by_hand(lambda call, c, xi: nu * xi + (1.0 - nu) * c if call >= first else xi)
-    change = np.diff(smoothed, axis=0, prepend=0.0)
-    expected = by_hand(lambda call, c, m: np.maximum(m + integral_gain * c + 0.7 * change[call], 0.0), 0.3)
-    assert 0.0 in expected
-    optimizer = nu_pi(integral_gain, 0.7, nu=nu, start=start)
-    np.testing.assert_allclose(run(optimizer, start=0.3), expected, rtol=1e-12, atol=1e-13)
+    optimizers = [nu_pi(integral_gain, 0.7, nu=nu, start=start) for nu, start, integral_gain in STARTS]
+    for (nu, start, integral_gain), actual in zip(STARTS, runs(optimizers, start=0.3), strict=True):
+        first = 0 if start == "zero" else 1
+        smoothed = by_hand(lambda call, c, xi: nu * xi + (1.0 - nu) * c if call >= first else xi)  # noqa: B023
+        change = np.diff(smoothed, axis=0, prepend=0.0)
+        expected = by_hand(lambda call, c, m: np.maximum(m + integral_gain * c + 0.7 * change[call], 0.0), 0.3)  # noqa: B023
+        assert 0.0 in expected
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=f"{nu} {start}")
 
 
 BETA = 0.8
@@ -83,13 +73,13 @@ RELATIVES = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", RELATIVES)
-def test_nu_pi_holds_the_methods_that_the_paper_names(name):
+def test_nu_pi_holds_the_methods_that_the_paper_names():
     """On multipliers far from 0, where nothing is projected. optax takes its first optimistic step as plain one."""
-    ours, theirs = (run(optimizer, start=100.0) for optimizer in RELATIVES[name])
-    assert np.ptp(theirs) > 0.1
-    first = 100.0 + 0.1 * VIOLATIONS[0] if name == "optimistic" else ours[0]
-    np.testing.assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12)
+    results = runs([one for pair in RELATIVES.values() for one in pair], start=100.0)
+    for name, ours, theirs in zip(RELATIVES, results[::2], results[1::2], strict=True):
+        assert np.ptp(theirs) > 0.1
+        first = 100.0 + 0.1 * VIOLATIONS[0] if name == "optimistic" else ours[0]
+        np.testing.assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12, err_msg=name)
 
 
 def test_each_row_starts_as_sgd_when_it_first_moves():
@@ -99,78 +89,48 @@ def test_each_row_starts_as_sgd_when_it_first_moves():
     assert state.multipliers.tolist() == [0.5 + 1.5 + 2.0 * 3.0, 0.5]
 
 
-@pytest.mark.oracle("torch", "cooper")
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("start", "integral_gain"), [("zero", 0.1), ("sgd", 0.1), ("sgd", 0.0)])
-def test_nu_pi_equals_coopers(start, integral_gain):
-    """On the ascent direction; the projection at 0 is the multiplier's, here and in Cooper."""
-    import cooper
-    import torch
-
-    multiplier = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    gains = {"Kp": torch.tensor(0.7), "Ki": torch.tensor(integral_gain), "ema_nu": 0.6}
-    init_type = {"zero": cooper.optim.nuPIInitType.ZEROS, "sgd": cooper.optim.nuPIInitType.SGD}[start]
-    peer = cooper.optim.nuPI([multiplier], lr=1.0, init_type=init_type, maximize=True, **gains)
-    expected = []
-    for violation in VIOLATIONS:
-        multiplier.grad = torch.from_numpy(violation)
-        peer.step()
-        multiplier.data.clamp_(min=0.0)
-        expected.append(multiplier.tolist())
-    assert 0.0 in np.array(expected)
-    # Their gains are float32.
-    np.testing.assert_allclose(run(nu_pi(integral_gain, 0.7, nu=0.6, start=start)), expected, rtol=1e-6, atol=1e-7)
+CAPPED = {
+    "sgd": optax.sgd(0.1),
+    "adam": optax.adam(0.1),
+    "pi": proportional_integral(0.1, 0.5, cap=1.0),
+    "nu_pi": nu_pi(0.1, 0.5),
+}
 
 
-@pytest.mark.parametrize("name", CAPPED)
-def test_a_multiplier_rises_to_its_cap_and_falls_as_soon_as_its_constraint_is_met(name):
+def test_a_multiplier_rises_to_its_cap_and_falls_as_soon_as_its_constraint_is_met():
     """After 1000 violated steps at the cap; an integral that had wound up to 100 would hold it there for long."""
     violations = np.concatenate([np.ones((1000, 1)), -np.ones((20, 1))])
-    multipliers = run(CAPPED[name], violations, cap=1.0)[:, 0]
-    assert multipliers[0] > 0.0
-    assert np.all(np.diff(multipliers[:1000]) >= 0.0)
-    assert multipliers.max() == multipliers[999] == 1.0
-    assert multipliers[-1] < 0.9 if name == "adam" else multipliers[-1] == 0.0  # Adam's moments need longer to turn
+    for name, multipliers in zip(CAPPED, runs(CAPPED.values(), violations, cap=1.0), strict=True):
+        multipliers = multipliers[:, 0]
+        assert multipliers[0] > 0.0, name
+        assert np.all(np.diff(multipliers[:1000]) >= 0.0), name
+        assert multipliers.max() == multipliers[999] == 1.0, name
+        # Adam's moments need longer to turn.
+        assert multipliers[-1] < 0.9 if name == "adam" else multipliers[-1] == 0.0, name
 
 
 @pytest.mark.usefixtures("x64")
-def test_ema_puts_a_moving_average_in_the_place_of_violations():
-    """a_t = sum_s decay^(t - s) c_s / sum_s decay^(t - s)."""
-
-    def rule(call, c, multipliers):
-        average = np.average(VIOLATIONS[: call + 1], axis=0, weights=0.8 ** np.arange(call, -1, -1))
-        return np.maximum(multipliers + 0.1 * average, 0.0)
-
-    expected = by_hand(rule)
-    np.testing.assert_allclose(run(optax.chain(optax.ema(0.8), optax.sgd(0.1))), expected, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.usefixtures("x64")
-def test_all_of_them_together_equal_a_loop():
-    """Warm-up, then means of two, less lambda / beta, projected to [0, cap], at a falling rate; one stays."""
+def test_all_options_together_equal_a_loop():
+    """Warm-up, then means of two, less lambda / beta, their moving average, projected to [0, cap]; one stays."""
     start, rates, one_still = np.array([0.2, 0.25, 0.0]), 5 * [0.25] + 5 * [0.125], np.array([1.0, 0.0, 1.0])
-    multipliers, expected, pair = start.copy(), [], []
+    multipliers, expected, pair, seen = start.copy(), [], [], []
     for call, violation in enumerate(VIOLATIONS):
         if call >= 3:
             pair.append(violation)
             if len(pair) == 2:
-                gradient = np.mean(pair, axis=0) - multipliers / 3.0
+                seen.append(np.mean(pair, axis=0) - multipliers / 3.0)
+                gradient = np.average(seen, axis=0, weights=0.8 ** np.arange(len(seen))[::-1])
                 multipliers = np.clip(multipliers + rates[(call - 4) // 2] * gradient, 0.0, 0.3)
                 multipliers[1], pair = start[1], []
         expected.append(multipliers.copy())
     moving = optax.stateless(lambda updates, _: one_still * updates)
-    optimizer = after(in_calls(optax.chain(optax.sgd(optax.piecewise_constant_schedule(0.25, {5: 0.5})), moving)), 3)
-    actual = run(optimizer, start=start, resilience=3.0, cap=0.3)
+    falling = optax.sgd(optax.piecewise_constant_schedule(0.25, {5: 0.5}))
+    optimizer = in_calls(optax.chain(optax.ema(0.8), falling, moving))
+    waiting = optax.conditionally_mask(optimizer, lambda step, **_: step >= 3)
+    (actual,) = runs([waiting], start=start, resilience=3.0, cap=0.3)
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
     assert np.max(actual) == 0.3  # the cap was met
     assert len(np.unique(actual[:, 0])) > 5  # and something moved
-
-
-def test_adam_begins_after_the_warm_up():
-    """Its moments are of the calls that counted."""
-    multipliers, plain = run(after(optax.adam(0.1), 5)), run(optax.adam(0.1), VIOLATIONS[5:])
-    np.testing.assert_array_equal(multipliers[:5], 0.0)
-    np.testing.assert_allclose(multipliers[5:], plain, rtol=1e-6, atol=1e-7)
 
 
 def test_each_group_has_its_optimiser_or_none():
@@ -184,19 +144,6 @@ def test_each_group_has_its_optimiser_or_none():
     assert multipliers["gap"].tolist() == [1.0, 0.0]
     np.testing.assert_allclose(multipliers["deep"]["0"], 0.5, rtol=1e-4)
     assert float(multipliers["fixed"]) == 3.0
-
-
-def test_accumulated_gradients_and_violations_take_the_step_of_the_whole_batch():
-    """`MultiSteps` around both inner optimisers of a chain: two micro-batches of one sample against a batch of two."""
-    dual = uj.dual_ascent(in_calls(optax.sgd(1.0)))
-    optimizer = optax.chain(optax.clip(10.0), uj.primal_dual(in_calls(optax.sgd(0.1)), dual, violations=1))
-    params = jnp.array([2.0])
-    state, update = optimizer.init(params), jax.jit(optimizer.update)
-    for violation in (1.0, 3.0):
-        updates, state = update(jnp.array([violation]), state, params, violations=jnp.array([violation]))
-        params = optax.apply_updates(params, updates)
-    np.testing.assert_allclose(params, [1.8], rtol=1e-6)
-    np.testing.assert_allclose(uj.multipliers_of(state), [2.0], rtol=1e-6)
 
 
 def test_restarts_and_penalties_wait_with_the_multipliers():

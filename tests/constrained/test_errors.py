@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from tests.constrained import calls
-from tests.constrained.calls import LOSSES, NAN, ONES, RATIO, SGD, STEPWISE, implicit, kl, norm, rate, sized
+from tests.constrained.calls import LOSSES, NAN, ONES, RATIO, SGD, STEPWISE, kl, norm, rate, sized
 from unroll_jax import constrained as c
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -131,18 +131,17 @@ VALUES = [
     ("objective", lambda objective: c.lagrangian(objective, ONES, ONES), ONES),
     ("objective", lambda objective: c.augmented_lagrangian(objective, ONES, ONES, penalty=1.0), ONES),
     ("objective", lambda objective: c.resilient_lagrangian(objective, ONES, ONES, ONES, resilience=1.0), ONES),
-    ("objective", lambda objective: c.switching_objective(objective, ONES), ONES),
     ("multipliers", lagrangian, NAN * ONES, TWO, {"a": ONES}),
     ("multipliers", lambda multipliers: lagrangian(multipliers, kinds="at_most"), -ONES),
     ("multipliers", lambda prices: c.lagrangian(1.0, [ONES] * 2, prices, kinds=["equal", "at_most"]), [-ONES] * 2),
     ("multipliers", augmented, -ONES, ONES[:, None]),
-    ("multipliers", lambda multipliers: resilient(multipliers=multipliers), -ONES, TWO),
     ("multipliers", moved, -ONES),
     ("multipliers", lambda multipliers: reported(multipliers=multipliers), -TWO, ONES),
     ("multipliers", lambda multipliers: c.constraint_report(ONES, multipliers), TWO, -ONES),
     ("multipliers", held_out, -1.0),
     ("multipliers", lambda multipliers: c.descent_warnings([2.0, 1.0], multipliers), [NAN]),
     ("multipliers", lambda missing: PI(0.1).update(ONES, ONES, missing), None),
+    ("multipliers", lambda multipliers: resilient(multipliers=multipliers), -ONES, TWO),
     ("slacks", resilient, -ONES, TWO),
     ("penalty", lambda penalty: augmented(penalty=penalty), -1.0, TWO),
     ("penalty", lambda penalty: c.dual_ascent(None, penalty=penalty), INFINITY, 0.0),
@@ -161,12 +160,9 @@ VALUES = [
     ("optimizer", two_kinds, PI(0.1), optax.chain(optax.ema(0.5), PI(0.1)), optax.flatten(PI(0.1))),
     ("violations", ascent, 0, {}, CLASH, {"": ONES}),
     ("violations", lambda violations: c.constraint_report(violations, violations), CLASH, {"": 5.0}, {}),
-    ("violations", implicit, NAN * ONES, TWO),
-    ("violations", lambda none: implicit(none, features=none[:, None]), ONES[:0]),
     ("violations", c.tail_mean(0.5), ONES, np.ones((0, 2), np.float32)),
     ("violations", lambda missing: updated(violations=missing), None),
     ("violations", lambda given: updated("primal_dual", violations=given, problem=lambda x: (x[0], x)), ONES[:1]),
-    ("apply", lambda apply: implicit(ONES, apply), lambda params, x: x * params),
     ("rows", lambda rows: moved_rows(*rows), [[0, 1]], [2, 7], [-1, 0]),
     ("rows", lambda rows: moved(np.float32(0.0), TWO, rows), PAIR),
     ("rows", lambda optimizer: moved_rows(0, 1, optimizer=optimizer), IN_CALLS),
@@ -181,8 +177,6 @@ VALUES = [
     ("opt_state", lambda several: c.multipliers_of(optax.chain(*several).init(ONES)), [SGD], [SIMULTANEOUS] * 2),
     # Gradients are averaged over calls, and violations are not.
     ("opt_state", lambda dual: c.multipliers_of(optax.chain(SGD, optax.MultiSteps(dual, 2)).init(ONES)), SIMULTANEOUS),
-    ("weight", lambda weight: c.proximal_smoothing(SGD, weight=weight), -1.0),
-    ("tolerance", lambda tolerance: c.switching_objective(1.0, ONES, tolerance=tolerance), -1.0, NAN),
     ("tolerance", lambda tolerance: c.constraint_report(ONES, ONES, tolerance=tolerance), NAN),
     ("tolerance", lambda tolerance: reported(tolerance=tolerance), -1.0),
     ("tolerance", lambda tolerance: c.growing_penalty(1.0, tolerance=tolerance), -1.0),
@@ -199,13 +193,11 @@ KINDS = [
     ("violations", lambda violations: c.lagrangian(1.0, violations, ONES), COMPLEX),
     ("violations", lambda violations: c.augmented_lagrangian(1.0, violations, ONES, penalty=1.0), COMPLEX),
     ("violations", lambda violations: resilient(violations=violations), COMPLEX),
-    ("violations", lambda violations: c.switching_objective(1.0, violations), COMPLEX),
     ("violations", lambda violations: c.constraint_report(violations, ONES), COMPLEX),
     ("violations", jax.jit(lambda violations: c.constraint_report(violations, violations).feasible), ONES),
     ("violations", ascent, COMPLEX, "3"),
     ("violations", lambda violations: moved(violations=violations), COMPLEX),
     ("violations", lambda violations: c.tail_mean(0.5)(violations), COMPLEX[:, None]),
-    ("violations", implicit, COMPLEX),
     ("layer_losses", STEPWISE, COMPLEX, None, "4, 2, 1", [[1.0], [1.0, 2.0]], np.array([True, False])),
     ("alpha", jax.jit(lambda alpha: c.descent_constraints(alpha)(LOSSES)), 0.2),
     ("logits", rate, COMPLEX),
@@ -215,8 +207,6 @@ KINDS = [
     ("sample_losses", reported, COMPLEX[None]),
     ("feasibility_report", lambda option: reported(**{option: 2.0}), "bounds", "resilience"),
     ("rows", lambda rows: moved_rows(*rows), [0.0, 1.0]),
-    ("optimizer", c.proximal_smoothing, 0.1),
-    ("optimizer", lambda optimizer: c.implicit_dual_ascent(len, optimizer), 0.1),
     ("groups", lambda groups: c.gap(2, at_most=0.1, groups=groups), 3),
     ("columns of a", lambda columns: c.column_sums({"a": c.Constraint(columns, len, 1.0)}, 1.0, None), 3),
 ]

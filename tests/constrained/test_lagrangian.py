@@ -2,6 +2,7 @@
 
 import itertools
 
+import cvxpy
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +12,16 @@ import pytest
 import unroll_jax as uj
 from tests import reference
 from tests.constrained.calls import solve
-from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
 from unroll_jax.constrained import nu_pi, proportional_integral
 from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+ALPHA, REFERENCE = (0.2, 0.3, 0.1), 4.0
+# f_l(x) = k_l/2 |x - p_l|^2 + h_l. The curvatures grow: every f_l - (1 - alpha_l) f_{l-1} is convex.
+CURVATURES = np.array([0.5, 1.0, 1.5, 2.0])
+CENTRES = np.array([[1.4, 0.1], [0.3, 0.9], [0.4, 1.5], [-1.2, 0.9]])
+OFFSETS = np.array([3.0, 1.2, 0.3, 0.1])
 LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
 MULTIPLIERS = np.array([0.3, 2.0, 0.0, 0.7])
 BETA, STEPS = 0.5, 20_000
@@ -30,8 +35,29 @@ RUNS = {
 }
 
 
+def known_solution(resilience):
+    """x* and lambda* by cvxpy: each constraint written out as the convex quadratic that it is."""
+    x, slacks = cvxpy.Variable(2), cvxpy.Variable(4, nonneg=True)
+
+    def loss(weights):
+        square = 0.5 * sum(w * k for w, k in zip(weights, CURVATURES, strict=True))
+        linear = sum(w * k * p for w, k, p in zip(weights, CURVATURES, CENTRES, strict=True))
+        constant = sum(
+            w * (0.5 * k * p @ p + h) for w, k, p, h in zip(weights, CURVATURES, CENTRES, OFFSETS, strict=True)
+        )
+        return square * cvxpy.sum_squares(x) - linear @ x + constant
+
+    weights = np.eye(4)
+    rows = [loss(weights[0]) - REFERENCE]
+    rows += [loss(weights[i + 1] - (1.0 - ALPHA[i]) * weights[i]) for i in range(3)]
+    bounds = [row <= (0.0 if resilience is None else slacks[i]) for i, row in enumerate(rows)]
+    cost = loss(weights[3]) + (0.0 if resilience is None else 0.5 * resilience * cvxpy.sum_squares(slacks))
+    cvxpy.Problem(cvxpy.Minimize(cost), bounds).solve()
+    return x.value, np.array([np.ravel(bound.dual_value)[0] for bound in bounds]), slacks.value
+
+
 def problem(x):
-    losses = layer_losses(x)
+    losses = jnp.sum(0.5 * CURVATURES[:, None] * (x - CENTRES) ** 2, axis=1) + OFFSETS
     return losses[-1], CONSTRAINTS(losses)
 
 
@@ -129,7 +155,8 @@ def test_the_method_of_multipliers_needs_few_dual_steps():
 
 
 @pytest.mark.parametrize(
-    ("name", "resilience", "normalise"), [*itertools.product(RUNS, (None, BETA), (False,)), ("sgd", None, True)]
+    ("name", "resilience", "normalise"),
+    [*((name, None, False) for name in RUNS), ("sgd", BETA, False), ("nu_pi", BETA, False), ("sgd", None, True)],
 )
 def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, normalise):
     """One gradient step on x, one dual step, in turns: as in training."""

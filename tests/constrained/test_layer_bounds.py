@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import unroll_jax as uj
@@ -76,21 +75,6 @@ def test_gradients_are_those_of_finite_differences_and_a_proxy_has_none_in_the_l
     expected = np.stack(columns, axis=1)
     slope = jax.jacobian(constraints)(losses)
     np.testing.assert_allclose(slope, np.diag(np.diag(expected)) if proxy else expected, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("bounds", ["stepwise", "cumulative"])
-@pytest.mark.parametrize("form", ["ratio", "log_ratio"])
-def test_one_dual_rate_gives_losses_of_any_unit_the_same_multipliers(form, bounds):
-    init, update = uj.dual_ascent(optax.sgd(0.1))
-    small, large = init(4), init(4)
-    for losses in jnp.asarray(LOSSES[0]):
-        small, large = (
-            update(state, uj.descent_constraints(0.3, reference=2.0 * unit, form=form, bounds=bounds)(unit * losses))
-            for state, unit in ((small, 0.06), (large, 110.0))
-        )
-    assert np.any(small.multipliers > 0.0)
-    np.testing.assert_allclose(small.multipliers, large.multipliers, rtol=1e-9)
 
 
 @pytest.mark.parametrize("form", ["ratio", "log_ratio"])

@@ -1,13 +1,9 @@
-"""Reports and pictures of any constraints, and multipliers that are a function of features."""
+"""Reports and pictures of any constraints."""
 
-import jax
-import jax.numpy as jnp
 import matplotlib
 import numpy as np
-import optax
 import pytest
 
-from unroll_jax import constrained
 from unroll_jax import constraint_report as report_of
 
 matplotlib.use("agg")
@@ -80,18 +76,3 @@ def test_values_and_bounds_are_in_the_units_of_the_user():
     report = report_of({"a": np.array([-1.0, 0.5])}, {"a": np.zeros(2)}, bounds={"a": 3.0}, units="MB")
     assert (report.groups[0].value, report.groups[0].bound) == (3.5, 3.0)
     assert str(report).split()[:5] == ["constraint", "kind", "status", "value", "bound"]
-
-
-def test_implicit_multipliers_ascend_the_violations_of_their_points():
-    """Points with a positive feature are violated and others met: one weight learns to separate them."""
-    duals = constrained.implicit_dual_ascent(lambda weights, x: x @ weights, optax.sgd(0.5))
-    features = jnp.array([[1.0], [-1.0], [2.0], [-2.0]])
-    violations = jnp.sign(features[:, 0])
-    state, update = duals.init(jnp.zeros(1)), jax.jit(duals.update)
-    for _ in range(20):
-        state = update(state, violations, features)
-    prices = duals.multipliers(state, jnp.array([[3.0], [-3.0]]))
-    assert prices[0] > 1.0 > prices[1] > 0.0
-    skipping = update(state, violations.at[1].set(jnp.nan), features)
-    assert (int(state.skipped), int(skipping.skipped)) == (0, 1)
-    np.testing.assert_array_equal(skipping.params, state.params)

@@ -51,6 +51,12 @@ def program(step, **options):
     return jax.jit(lambda params, start, x=None: uj.equilibrium(step, params, start, x, **options))
 
 
+def programs(step, solvers, **options):
+    """`program` of several solvers in one: ``(params, start, x) -> {solver: (z, info)}``."""
+    runs = {str(solver): program(step, solver=solver, **options) for solver in solvers}
+    return jax.jit(lambda params, start, x=None: {solver: run(params, start, x) for solver, run in runs.items()})
+
+
 def relative_error(a, b):
     a, b = (np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]) for t in (a, b))
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.fixed_point.problems import factored_layer, inputs, program, relative_error, skew_weights, tanh_step
+from tests.fixed_point.problems import (
+    factored_layer,
+    inputs,
+    program,
+    programs,
+    relative_error,
+    skew_weights,
+    tanh_step,
+)
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import SOLVERS
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, STALLED
@@ -35,43 +43,39 @@ def test_every_example_stops_by_itself_whatever_the_batch():
     assert np.min(every.steps) < np.max(every.steps) < 100
 
 
-@pytest.mark.parametrize("solver", ["picard", None])
-def test_a_converged_example_is_frozen(solver):
+def test_a_converged_example_is_frozen():
     """An example that is at its fixed point comes back bit for bit, however long another one takes."""
     x = np.array([[0.0, 0.0], [1.0, 2.0]], np.float32)
-    y, info = program(grow, solver=solver, tol=1e-6)(0.5, 0.0 * x, x)
-    assert info.steps.tolist()[0] == 1 < info.steps.tolist()[1]
-    assert not np.any(np.asarray(y)[0])
+    for solver, (y, info) in programs(grow, ["picard", None], tol=1e-6)(0.5, 0.0 * x, x).items():
+        assert info.steps.tolist()[0] == 1 < info.steps.tolist()[1], solver
+        assert not np.any(np.asarray(y)[0]), solver
 
 
-@pytest.mark.parametrize("solver", ["picard", "damped", "anderson"])
-def test_stalled_at_round_off_is_an_outcome_of_its_own(solver):
+def test_stalled_at_round_off_is_an_outcome_of_its_own():
     """A tolerance under float32's round-off ends long before the cap, and counts as converged."""
     x = inputs(8, 8, dtype=jnp.float32)
-    _, info = program(tanh_step, solver=solver, tol=1e-12, max_steps=5000)(A, 0.0 * x, x)
-    assert set(info.status.tolist()) <= {CONVERGED, STALLED}
-    assert solver == "picard" or STALLED in info.status.tolist()  # Picard may land on it exactly
-    assert int(np.max(info.steps)) < 300
-    assert float(np.max(info.residual)) < 16 * np.finfo(np.float32).eps
+    run = programs(tanh_step, ["picard", "damped", "anderson"], tol=1e-12, max_steps=5000)
+    for solver, (_, info) in run(A, 0.0 * x, x).items():
+        assert set(info.status.tolist()) <= {CONVERGED, STALLED}, solver
+        assert solver == "picard" or STALLED in info.status.tolist(), solver  # Picard may land on it exactly
+        assert int(np.max(info.steps)) < 300, solver
+        assert float(np.max(info.residual)) < 16 * np.finfo(np.float32).eps, solver
 
 
-@pytest.mark.parametrize("solver", ["picard", None])
-def test_bfloat16_ends_at_its_round_off_and_not_before(solver):
+def test_bfloat16_ends_at_its_round_off_and_not_before():
     p, start, one = jnp.asarray(0.95, jnp.bfloat16), jnp.zeros((1, 3), jnp.bfloat16), jnp.ones((1, 3), jnp.bfloat16)
-    z, info = program(grow, solver=solver)(p, start, one)
-    assert np.all(info.converged)
-    np.testing.assert_allclose(np.asarray(z, np.float32), 20.0, rtol=0.1)
-    if solver:
-        assert np.all(program(grow, solver=solver, max_steps=3)(p, start, one)[1].status == MAX_STEPS)
+    for solver, (z, info) in programs(grow, ["picard", None])(p, start, one).items():
+        assert np.all(info.converged), solver
+        np.testing.assert_allclose(np.asarray(z, np.float32), 20.0, rtol=0.1, err_msg=solver)
+    assert np.all(program(grow, solver="picard", max_steps=3)(p, start, one)[1].status == MAX_STEPS)
 
 
-@pytest.mark.parametrize("solver", ["anderson", "picard", "damped"])
-def test_a_map_without_a_fixed_point_does_not_converge(solver):
-    run = program(lambda p, z, x: z + jax.nn.softplus(-z) + p, solver=solver)
+def test_a_map_without_a_fixed_point_does_not_converge():
+    run = programs(lambda p, z, x: z + jax.nn.softplus(-z) + p, ["anderson", "picard", "damped"])
     for drift, start in ((0.1, 0.0), (0.1, 3.0), (0.005, 0.0), (0.001, 0.0)):
-        _, info = run(drift, np.full((2, 3), start, np.float32))
-        assert not np.any(info.converged), (drift, start)
-        assert np.all(info.residual > 1e-5)
+        for solver, (_, info) in run(drift, np.full((2, 3), start, np.float32)).items():
+            assert not np.any(info.converged), (solver, drift, start)
+            assert np.all(info.residual > 1e-5), (solver, drift, start)
 
 
 def test_the_best_state_is_returned():
@@ -83,52 +87,48 @@ def test_the_best_state_is_returned():
     assert float(info.residual[0]) < 3e-3
 
 
-@pytest.mark.parametrize("solver", [*SOLVERS, None])
-def test_nan_in_is_nan_out_and_reaches_no_other_example(solver):
-    """None is the small space of a factored layer; a NaN of the input or of a parameter."""
-    x, factored = inputs(3, 8, dtype=jnp.float32), uj.OptEqParams(A, np.eye(8, dtype=np.float32), A[0])
-    step, params = (tanh_step, A) if solver else (uj.opteq(8, 8, 8), factored)
-    run = program(step, solver=solver, max_steps=30)
-    clean, dirty = run(params, 0.0 * x, x)[0], run(params, 0.0 * x, x.at[1].set(np.nan))
-    assert np.isnan(dirty[0][1]).all()
-    assert dirty[1].status[1] == NONFINITE
-    np.testing.assert_array_equal(dirty[0][::2], clean[::2])
-    assert np.isnan(run(jax.tree.map(lambda leaf: np.nan * leaf, params), 0.0 * x, x)[0]).all()
+def test_nan_in_is_nan_out_and_reaches_no_other_example():
+    """A NaN of the input or of a parameter, under every solver and in the small space of a factored layer."""
+    x, layer = inputs(3, 8, dtype=jnp.float32), uj.opteq(8, 8, 8)
+    params = A, uj.OptEqParams(A, np.eye(8, dtype=np.float32), A[0])
+    steps, small = programs(tanh_step, SOLVERS, max_steps=30), program(layer, max_steps=30)
+    run = jax.jit(lambda params, x: steps(params[0], 0.0 * x, x) | {"factored": small(params[1], 0.0 * x, x)})
+    clean, dirty = run(params, x), run(params, x.at[1].set(np.nan))
+    broken = run(jax.tree.map(lambda leaf: np.nan * leaf, params), x)
+    for solver, (z, info) in dirty.items():
+        assert np.isnan(z[1]).all(), solver
+        assert info.status[1] == NONFINITE, solver
+        np.testing.assert_array_equal(z[::2], clean[solver][0][::2], err_msg=solver)
+        assert np.isnan(broken[solver][0]).all(), solver
 
 
-@pytest.mark.parametrize("solver", ["picard", "accelerated_gradient", "anderson"])
-def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state(solver):
+def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
     """exp leaves the range after some steps, the other map its domain; anderson returns to its best state."""
     start = np.full((1, 1), 0.5, np.float32)
     for step in (lambda p, z, x: jnp.exp(p * z), lambda p, z, x: jnp.where(z > p, jnp.nan, z + 1.0)):
-        z, info = program(step, solver=solver)(2.0, start)
-        assert info.status.tolist() == [NONFINITE]
-        assert 1 < info.steps[0] < 10
-        assert np.isfinite(z).all()
-
-
-def test_an_overflow_of_a_factored_layer_is_told():
+        for solver, (z, info) in programs(step, ["picard", "accelerated_gradient", "anderson"])(2.0, start).items():
+            assert info.status.tolist() == [NONFINITE], solver
+            assert 1 < info.steps[0] < 10, solver
+            assert np.isfinite(z).all(), solver
     layer, params = uj.opteq(3, 3, allow_expansive=True), uj.OptEqParams(1e4 * jnp.eye(3), None, jnp.ones(3))
-    info = program(layer)(params, jnp.zeros((2, 3)))[1]
-    assert info.status.tolist() == [NONFINITE] * 2
+    assert program(layer)(params, jnp.zeros((2, 3)))[1].status.tolist() == [NONFINITE] * 2
 
 
-@pytest.mark.parametrize("solver", ["picard", "damped", "anderson", None])
-def test_the_size_of_the_state_changes_neither_the_steps_nor_the_answer(solver):
-    """None is a factored layer: relu is positively homogeneous. Squares of these sizes are outside float32's range."""
-    if solver:
-        layer, params = lambda p, z, x: z @ p + x, np.asarray(skew_weights(norm=0.95, dtype=jnp.float32))
-    else:
-        layer, params = factored_layer(8, 12)
-    x, zeros = np.asarray(inputs(4, 8 if solver else 3, dtype=jnp.float32)), np.zeros((4, 8), np.float32)
-    run = program(layer, solver=solver, tol=1e-5 if solver else 1e-6)
-    usual, usual_info = run(params, zeros, x)
-    direct = np.linalg.solve(np.eye(8) - params.T, x.T).T if solver else usual
-    for size in (1e-25, 1e-15, 1.0, 1e15, 1e25):
-        z, info = run(params, zeros, np.float32(size) * x)
-        assert info.converged.all(), size
-        assert np.abs(np.asarray(info.steps) - np.asarray(usual_info.steps)).max() <= (3 if solver else 2), size
-        assert relative_error(np.asarray(z, np.float64) / size, direct) < (1e-3 if solver else 1e-5), size
+def test_the_size_of_the_state_changes_neither_the_steps_nor_the_answer():
+    """A factored layer of relu is positively homogeneous. Squares of these sizes are outside float32's range."""
+    p, zeros = np.asarray(skew_weights(norm=0.95, dtype=jnp.float32)), np.zeros((4, 8), np.float32)
+    layer, params = factored_layer(8, 12)
+    x, given = (np.asarray(inputs(4, width, dtype=jnp.float32)) for width in (8, 3))
+    steps = programs(lambda p, z, x: z @ p + x, ["picard", "damped", "anderson"], tol=1e-5)
+    small = program(layer, tol=1e-6)
+    run = jax.jit(lambda x, given: steps(p, zeros, x) | {"factored": small(params, zeros, given)})
+    usual, direct = run(x, given), np.linalg.solve(np.eye(8) - p.T, x.T).T
+    for size in map(np.float32, (1e-25, 1e-15, 1.0, 1e15, 1e25)):
+        for solver, (z, info) in run(size * x, size * given).items():
+            most, error, right = (2, 1e-5, usual[solver][0]) if solver == "factored" else (3, 1e-3, direct)
+            assert info.converged.all(), (solver, size)
+            assert np.abs(np.asarray(info.steps) - np.asarray(usual[solver][1].steps)).max() <= most, (solver, size)
+            assert relative_error(np.asarray(z, np.float64) / size, right) < error, (solver, size)
 
 
 def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():
@@ -139,16 +139,14 @@ def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():
     np.testing.assert_allclose(z, 0.95750402, rtol=1e-4)
 
 
-@pytest.mark.parametrize("solver", ["picard", "damped", "accelerated_gradient", None])
-def test_a_contraction_to_zero_converges(solver):
+def test_a_contraction_to_zero_converges():
     """Half as far a step, `damped` needs twice the steps of `picard`."""
-    start = np.ones((2, 3), np.float32)
-    z, info = program(shrink, solver=solver, max_steps=1000)(0.95, start)
-    assert np.all(info.converged)
-    assert np.abs(z).max() < 2e-6
-    assert np.all(info.steps < 600)
-    if solver == "picard":
-        assert np.all(program(shrink, solver=solver, max_steps=50)(0.95, start)[1].status == MAX_STEPS)
+    start, solvers = np.ones((2, 3), np.float32), ["picard", "damped", "accelerated_gradient", None]
+    for solver, (z, info) in programs(shrink, solvers, max_steps=1000)(0.95, start).items():
+        assert np.all(info.converged), solver
+        assert np.abs(z).max() < 2e-6, solver
+        assert np.all(info.steps < 600), solver
+    assert np.all(program(shrink, solver="picard", max_steps=50)(0.95, start)[1].status == MAX_STEPS)
 
 
 def test_a_small_fixed_point_is_not_taken_for_zero():
@@ -161,21 +159,29 @@ def test_a_small_fixed_point_is_not_taken_for_zero():
 
 
 def test_an_absolute_tolerance_ends_the_solve():
-    z, info = program(shrink, solver="picard", atol=1e-3)(0.95, ONES)
-    assert info.converged.all()
-    assert 0.9e-3 < 0.05 * np.linalg.norm(z) / 0.95 <= 1.001e-3  # z is f of the state that was judged
-    z, info = program(shrink, solver="picard", atol=0.0)(0.95, ONES)  # all relative
+    """Of a step, of unrolled steps and of a factored layer."""
+    layer, given = uj.opteq(4, 3, 2), {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"}
+
+    @jax.jit
+    def run(ones, start, x):
+        solve = lambda *given_arrays, **options: uj.equilibrium(*given_arrays, **given | options)  # noqa: E731
+        params = layer.init(jax.random.key(0))
+        return {
+            "absolute": solve(shrink, 0.95, ones, atol=1e-3),
+            "relative": solve(shrink, 0.95, ones, atol=0.0),
+            "both": solve(grow, 0.5, jnp.zeros((1, 1)), jnp.ones((1, 1)), tol=1e-3, atol=2e-3),
+            "unrolled": solve(shrink, 0.9, ones, atol=1e-3, adjoint=fp.unrolled(100)),
+            "loose": solve(layer, params, start, x, solver=None, tol=1e-6, atol=1e-1),
+            "tight": solve(layer, params, start, x, solver=None, tol=1e-6),
+        }
+
+    ends = run(ONES, np.ones((2, 4), np.float32), np.ones((2, 2), np.float32))
+    assert all(ends[name][1].converged.all() for name in ("absolute", "unrolled", "loose"))
+    # z is f of the state that was judged.
+    assert 0.9e-3 < 0.05 * np.linalg.norm(ends["absolute"][0]) / 0.95 <= 1.001e-3
+    z, info = ends["relative"]
     assert info.status[0] == MAX_STEPS
     np.testing.assert_allclose(info.residual[0], 1 / 0.95 - 1, rtol=1e-4)
     assert np.abs(z).max() < 1e-4  # the last state all the same
-    _, info = program(grow, solver="picard", tol=1e-3, atol=2e-3)(0.5, np.zeros((1, 1), np.float32), np.float32(1.0))
-    assert info.steps[0] == 9  # |f(z) - z| = 2^-k, at most 2e-3 + 1e-3 * 2 from k = 8 on
-
-
-def test_a_factored_layer_and_unrolled_steps_take_an_absolute_tolerance():
-    layer = uj.opteq(4, 3, 2)
-    params, x = jax.jit(layer.init)(jax.random.key(0)), jnp.ones((2, 2))
-    loose, tight = (program(layer, tol=1e-6, atol=atol)(params, jnp.ones((2, 4)), x)[1] for atol in (1e-1, None))
-    assert np.all(loose.converged)
-    assert np.all(loose.steps <= tight.steps)
-    assert program(shrink, atol=1e-3, adjoint=fp.unrolled(100))(0.9, ONES)[1].converged.all()
+    assert ends["both"][1].steps[0] == 9  # |f(z) - z| = 2^-k, at most 2e-3 + 1e-3 * 2 from k = 8 on
+    assert np.all(ends["loose"][1].steps <= ends["tight"][1].steps)

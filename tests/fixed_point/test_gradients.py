@@ -38,10 +38,9 @@ def loss_of(step, batch_ndim=1, **options):
     return loss
 
 
-@pytest.mark.parametrize("adjoint", ["gmres", "conjugate_gradient"])
-def test_gradients_equal_finite_differences(adjoint):
+def test_gradients_equal_finite_differences():
     step = lambda params, z, x: jnp.tanh(z @ params[0].T + x @ params[1].T) @ params[0]  # noqa: E731
-    loss = jax.jit(loss_of(step, adjoint=adjoint, solver="picard"))
+    loss = jax.jit(loss_of(step, adjoint="gmres", solver="picard"))
     check_grads(loss, (symmetric_weights(), inputs(2, 3)), order=1, modes=["rev"])
 
 

@@ -1,10 +1,6 @@
-"""Steps as users have them: modules as params, complex states, auxiliary results, keys and flags."""
-
-from collections.abc import Callable
-from typing import Any
+"""Steps as users have them: modules as params, complex states, auxiliary results, keys. See also test_layers."""
 
 import equinox as eqx
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,26 +36,6 @@ class Cell(nnx.Module):
         return self.dropout(0.3 * jnp.tanh(self.linear(concatenated(z, x))))
 
 
-class Linen(nn.Module):
-    @nn.compact
-    def __call__(self, z, x):
-        return 0.3 * jnp.tanh(nn.Dense(3)(concatenated(z, x)))
-
-
-class Model(nn.Module):
-    """An unbound submodule is a function of its variables, as docs/how_to/equilibrium.md shows."""
-
-    solve: Callable[..., Any]
-
-    @nn.compact
-    def __call__(self, x):
-        bound = Linen()
-        if self.is_initializing():
-            bound(jnp.zeros_like(x), x)
-        cell, variables = bound.unbind()
-        return self.solve(cell.apply, variables)
-
-
 def of_equinox():
     """With functions among its leaves, and a probability and a flag."""
     mlp = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
@@ -78,15 +54,7 @@ def of_nnx():
         yield nnx.to_pure_dict(gradient)
 
 
-def of_linen():
-    variables = jax.jit(Model(solved).init)(jax.random.key(0), X)
-    for way in (solved, unrolled):
-        yield jax.jit(jax.grad(lambda variables: Model(way).apply(variables, X)))(variables)  # noqa: B023
-
-
-@pytest.mark.parametrize(
-    "gradients", [of_nnx, *(pytest.param(way, marks=pytest.mark.slow) for way in (of_equinox, of_linen))]
-)
+@pytest.mark.parametrize("gradients", [of_nnx, pytest.param(of_equinox, marks=pytest.mark.slow)])
 def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradients):
     assert problems.relative_error(*gradients()) < 1e-4
 
@@ -120,27 +88,17 @@ def test_complex_states_are_solved_and_differentiated(forward_mode):
         np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_aux_is_that_of_the_equilibrium_and_has_a_gradient():
-    def step(w, z, x):
-        return w * z + 1.0, {"product": w * z}
+def test_keys_are_params_and_aux_is_that_of_the_equilibrium_and_has_a_gradient():
+    def step(params, z, x):
+        return params["w"] * z + jax.random.normal(params["key"], z.shape), {"product": params["w"] * z}
 
     def product(w):
-        z, info, aux = uj.equilibrium(step, w, jnp.zeros(()), has_aux=True, batch_ndim=0, tol=1e-6)
-        return aux["product"], (z, info)
+        params = {"w": w, "key": jax.random.key(3)}
+        z, info, aux = uj.equilibrium(step, params, jnp.zeros(3), has_aux=True, batch_ndim=0, tol=1e-6)
+        return jnp.sum(aux["product"]), (z, info)
 
     slope, (z, info) = jax.jit(jax.grad(product, has_aux=True))(0.5)
+    offset = np.asarray(jax.random.normal(jax.random.key(3), (3,)))
     assert bool(info.converged)
-    np.testing.assert_allclose(z, 2.0, rtol=1e-5)
-    np.testing.assert_allclose(slope, 4.0, rtol=1e-4)  # of w / (1 - w)
-
-
-def test_keys_are_params():
-    def step(params, z, x):
-        return params["w"] * z + jax.random.normal(params["key"], z.shape)
-
-    def total(w):
-        params = {"w": w, "key": jax.random.key(3)}
-        return jnp.sum(uj.equilibrium(step, params, jnp.zeros(3), batch_ndim=0, tol=1e-6)[0])
-
-    expected = np.sum(jax.random.normal(jax.random.key(3), (3,))) / 0.25
-    np.testing.assert_allclose(jax.jit(jax.grad(total))(0.5), expected, rtol=1e-4)
+    np.testing.assert_allclose(z, offset / 0.5, rtol=1e-4)
+    np.testing.assert_allclose(slope, np.sum(offset) / 0.25, rtol=1e-4)  # of w offset / (1 - w)

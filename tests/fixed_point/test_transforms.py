@@ -1,9 +1,7 @@
-"""Under every transform, the next custom_vjp and shardings the value and its gradient equal the plain call's."""
+"""Under every transform and the next custom_vjp the value and its gradient equal the plain call's."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.export
@@ -13,6 +11,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, skew_weights, tanh_step, unrolled
+from tests.started import environment
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -53,24 +52,6 @@ def test_gradients_under_a_transform_are_the_same():
         assert relative_error(actual, expected) < 1e-8, name
 
 
-@pytest.mark.slow
-def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls():
-    """A recurrent net whose every step, with remat, is an equilibrium that is warm-started at the one before."""
-
-    def implicit(A, x, y):
-        return uj.equilibrium(tanh_step, A, y, x, batch_ndim=1, **OPTIONS)[0]
-
-    def plain(A, x, y):
-        return unrolled(tanh_step, A, y, x, steps=120)
-
-    def recurrent(A, rows, find):
-        body = jax.checkpoint(lambda y, x: (find(A, x + 0.3 * y, y), None))
-        return jnp.sum(jax.lax.scan(body, jnp.zeros((3, 8)), rows)[0] ** 2)
-
-    run = jax.jit(lambda A, rows: [jax.grad(recurrent)(A, rows, find) for find in (implicit, plain)])
-    assert relative_error(*run(skew_weights(), inputs(5, 3, 8))) < 1e-8
-
-
 OPTEQ = uj.energies.opteq(3, 3, 3)
 SOLVES = {
     "a step": lambda weight, x: uj.equilibrium(tanh_step, weight, 0.0 * x, x, batch_ndim=1)[0],
@@ -95,66 +76,25 @@ def test_values_and_gradients_are_exported_by_default_with_a_symbolic_batch(name
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
 
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = """
+NEXT_CUSTOM_VJP = """
 import jax, jax.numpy as jnp, numpy as np, unroll_jax as uj
 step = lambda A, z, x: jnp.tanh(z @ A + x)
 A, x = 0.3 * jnp.eye(8) + 0.02, jnp.arange(64.0).reshape(8, 8) / 64
-def loss(A, x):
-    y, info = uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, tol=1e-6, on_failure="error")
-    return jnp.sum(y ** 2), info
-run = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
-"""
-
-
-def in_a_process(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT + code],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"} | environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_gradients_are_the_same_under_the_next_custom_vjp():
-    in_a_process(
-        """
-(g, _), _ = run(A, x)
+loss = lambda A: jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, tol=1e-6)[0] ** 2)
+g = jax.jit(jax.grad(loss))(A)
 h = jax.grad(lambda A: jnp.sum(jax.lax.scan(lambda z, _: (step(A, z, x), None), 0 * x, length=100)[0] ** 2))(A)
 np.testing.assert_allclose(g, h, rtol=1e-4)
 try:
-    jax.jvp(jax.grad(lambda A: loss(A, x)[0]), (A,), (A,))
+    jax.jvp(jax.grad(loss), (A,), (A,))
 except TypeError as error:
     assert "forward_mode=True" in str(error), error
 else:
     raise SystemExit("a second derivative came through")
-""",
-        JAX_CUSTOM_VJP3="1",
-    )
+"""
 
 
 @pytest.mark.slow
-def test_a_batch_sharded_over_eight_devices_by_jit_gives_the_same_gradient():
-    """`jax.shard_map` and explicit meshes are in tests/test_meshes.py."""
-    in_a_process(
-        """
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
-layer = uj.opteq(8, 24, 8)  # solved in a small space of its own
-def layer_loss(params, x):
-    return jnp.sum(uj.equilibrium(layer, params, jnp.zeros_like(x), x, tol=1e-6, on_failure="error")[0] ** 2)
-run_layer = jax.jit(jax.grad(layer_loss, (0, 1)))
-params = jax.jit(layer.init)(jax.random.key(0))
-mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-whole, rows = NamedSharding(mesh, PartitionSpec()), jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
-sharded, info = run(jax.device_put(A, whole), rows)
-assert len(sharded[1].sharding.device_set) == 8 and info.converged.all()
-of_layer = run_layer(jax.device_put(params, whole), rows)
-for ours, one, rtol, atol in ((sharded, run(A, x)[0], 1e-5, 1e-6), (of_layer, run_layer(params, x), 1e-4, 1e-4)):
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(one)):
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
-""",
-        XLA_FLAGS=os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
-    )
+def test_gradients_are_the_same_under_the_next_custom_vjp():
+    variables = environment(JAX_CUSTOM_VJP3="1")
+    done = subprocess.run([sys.executable, "-c", NEXT_CUSTOM_VJP], env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

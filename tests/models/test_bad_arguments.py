@@ -124,7 +124,7 @@ DeepOptEq: num_classes=0; features=0; channels=0; norm_steps=0; pool=0; regulari
     way="unrolled", num_steps=0; way="explicit"; way="unrolled", adjoint="gmres"; way="averaged", solver="picard";
     way="averaged", regulariser="half_square", regulariser_smoothness=2.0; regulariser="l1"; activation="gelu";
     convolutional=True, kernel_size=2; convolutional=True, pool=5
-MonotoneOperatorNetwork: num_classes=0; channels=0; margin=-1.0; splitting="admm"; convolutional=True, kernel_size=2;
+MonotoneOperatorNetwork: num_classes=0; channels=0; margin=-1.0; convolutional=True, kernel_size=2;
     convolutional=True, pool=9
 FeedForwardNetwork: num_classes=0; widths=(0,); features=-1; activation="gelu"
 NeuralODE: augment=-1; tol=0.0; max_steps=0

@@ -13,19 +13,6 @@ from unroll_jax.models import MonotoneOperatorNetwork
 EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 5000, "on_failure": "error"}
 
 
-def test_the_splitting_is_told_the_networks_own_margin(monkeypatch):
-    told = []
-
-    def watched(W, x, *, margin, **options):
-        told.append(margin)
-        return fp.monotone_equilibrium(W, x, margin=margin, **options)
-
-    monkeypatch.setattr("unroll_jax.models.baselines.monotone_network.monotone_equilibrium", watched)
-    model = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, splitting="forward_backward")
-    jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((2, 4), jnp.float32))
-    assert told == [0.6]
-
-
 def start(model, x):
     """Drawn parameters, but the scales of A and B at their initial 1."""
     params = drawn(model, x)

@@ -13,7 +13,6 @@ Example:
 
 from unroll_jax.constrained.constraint import Constraint, batch_violations, column_means, column_sums, violations
 from unroll_jax.constrained.controllers import PenaltyRule, growing_penalty, nu_pi, proportional_integral
-from unroll_jax.constrained.descent import proximal_smoothing, switching_objective
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, resilient_lagrangian
 from unroll_jax.constrained.layer_bounds import (
@@ -24,7 +23,7 @@ from unroll_jax.constrained.layer_bounds import (
     level_constraints,
 )
 from unroll_jax.constrained.layer_report import descent_warnings, feasibility_report, suggest_alpha
-from unroll_jax.constrained.points import ImplicitDuals, implicit_dual_ascent, take_rows
+from unroll_jax.constrained.points import take_rows
 from unroll_jax.constrained.ready_made import class_losses, gap, kl, norm, rate
 from unroll_jax.constrained.report import ConstraintReport, constraint_report, held_out_report
 from unroll_jax.constrained.samples import sample_constraints, tail_mean
@@ -37,7 +36,6 @@ __all__ = [
     "ConstraintReport",
     "DualAscent",
     "DualState",
-    "ImplicitDuals",
     "LayerConstraints",
     "PenaltyRule",
     "augmented_lagrangian",
@@ -55,7 +53,6 @@ __all__ = [
     "gap",
     "growing_penalty",
     "held_out_report",
-    "implicit_dual_ascent",
     "kl",
     "lagrangian",
     "level_constraints",
@@ -64,12 +61,10 @@ __all__ = [
     "nu_pi",
     "primal_dual",
     "proportional_integral",
-    "proximal_smoothing",
     "rate",
     "resilient_lagrangian",
     "sample_constraints",
     "suggest_alpha",
-    "switching_objective",
     "tail_mean",
     "take_rows",
     "violations",

@@ -6,8 +6,8 @@ Example:
   >>> z, info = equilibrium(step, 0.5, jnp.zeros(3), jnp.ones(3), **options)
   >>> [round(value, 3) for value in z.tolist()], STATUS[int(info.status)]
   ([2.0, 2.0, 2.0], 'converged')
-  >>> "anderson" in SOLVERS, "gmres" in ADJOINTS, ON_FAILURE, sorted(SPLITTINGS)
-  (True, True, ('error', 'warn', 'accept'), ['forward_backward', 'peaceman_rachford'])
+  >>> "anderson" in SOLVERS, "gmres" in ADJOINTS, ON_FAILURE
+  (True, True, ('error', 'warn', 'accept'))
 """
 
 from unroll_jax.fixed_point.adjoints import (
@@ -18,14 +18,12 @@ from unroll_jax.fixed_point.adjoints import (
     gmres,
     neumann,
     one_step,
-    phantom,
     unrolled,
 )
 from unroll_jax.fixed_point.derivatives import Probe, zero_probe
 from unroll_jax.fixed_point.equilibrium import equilibrium
 from unroll_jax.fixed_point.loop import Point, Solver
 from unroll_jax.fixed_point.monotone import (
-    SPLITTINGS,
     MonotoneParams,
     monotone_equilibrium,
     monotone_init,
@@ -47,7 +45,6 @@ __all__ = [
     "ADJOINTS",
     "ON_FAILURE",
     "SOLVERS",
-    "SPLITTINGS",
     "STATUS",
     "Adjoint",
     "ConvergenceError",
@@ -73,7 +70,6 @@ __all__ = [
     "monotone_weight",
     "neumann",
     "one_step",
-    "phantom",
     "picard",
     "unrolled",
     "zero_probe",

@@ -24,7 +24,6 @@ __all__ = [
     "gmres",
     "neumann",
     "one_step",
-    "phantom",
     "resolve_adjoint",
     "unroll_solver",
     "unrolled",
@@ -58,9 +57,7 @@ class Adjoint(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """No adjoint system: ``num_steps`` steps that are differentiated themselves, see `unrolled` and `phantom`.
-
-    ``damping`` is for steps from the solution; None takes the solver's steps from the start.
+    """No adjoint system: ``num_steps`` steps that are differentiated themselves, see `unrolled`.
 
     Example:
       >>> from unroll_jax.fixed_point import unrolled
@@ -69,7 +66,6 @@ class Unrolled(NamedTuple):
     """
 
     num_steps: int
-    damping: float | None = None
 
 
 @checked(window=at_least(1))
@@ -181,29 +177,10 @@ def unrolled(num_steps: int = 20) -> Unrolled:
       >>> def fixed_point(slope, adjoint):  # 1 / (1 - slope)
       ...     step = lambda slope, z, x: slope * z + 1.0
       ...     return unroll_jax.equilibrium(step, slope, jnp.zeros(()), adjoint=adjoint, batch_ndim=0)[0]
-      >>> [round(float(jax.grad(fixed_point)(0.5, adjoint)), 3) for adjoint in (unrolled(50), phantom(3))]
-      [4.0, 3.5]
+      >>> round(float(jax.grad(fixed_point)(0.5, unrolled(50))), 3)
+      4.0
     """
     return Unrolled(num_steps)
-
-
-@checked(num_steps=at_least(1), damping=in_interval("(0, 1]"))
-def phantom(num_steps: int = 5, *, damping: float = 1.0) -> Unrolled:
-    r"""Phantom gradients: damped steps from the equilibrium, differentiated by autodiff.
-
-    .. math:: z \leftarrow (1 - \lambda) z + \lambda f(z) ,
-
-    from the forward solution, which gets no gradient, to the last. Memory and derivatives are as of `unrolled`.
-
-    Args:
-      num_steps: k, at least 1; `one_step` is k = 1 without damping.
-      damping: :math:`\lambda`, in (0, 1].
-
-    Source: Geng et al. (2021), On Training Implicit Models, the unrolled form (Section 3.2).
-
-    Example: see `unrolled`.
-    """
-    return Unrolled(num_steps, damping)
 
 
 #: Ways to the gradient of `equilibrium` by name; each entry is a factory whose options have defaults.
@@ -213,7 +190,6 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "neumann": neumann,
     "one_step": one_step,
     "unrolled": unrolled,
-    "phantom": phantom,
 }
 
 

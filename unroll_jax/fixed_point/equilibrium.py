@@ -23,7 +23,7 @@ from unroll_jax.fixed_point.reports import (
     report_rows,
 )
 from unroll_jax.fixed_point.sizes import Rule, filled, row_info
-from unroll_jax.fixed_point.solvers import damped, resolve_solver
+from unroll_jax.fixed_point.solvers import resolve_solver
 from unroll_jax.steps import full_precision
 
 __all__ = ["equilibrium"]
@@ -102,8 +102,8 @@ def equilibrium(
         layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` with a symmetric
         Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe for it, at
         two products; without it, examples count as failed.
-      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: k steps of the solver under autodiff; or
-        `phantom`. None is conjugate gradients for a symmetric or (in its small space) factored layer, else "gmres".
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: k steps of the solver under autodiff.
+        None is conjugate gradients for a symmetric or (in its small space) factored layer, else "gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
         cannot get there for round-off counts as converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
@@ -149,7 +149,7 @@ def equilibrium(
     reporting, advice = Reporting(on_failure, tol, call_site(), prepared.hint), "raise max_steps or tol"
     if isinstance(plan.adjoint, Unrolled):
         y, info = _run_unrolled(prepared, plan, plan.adjoint, rule)
-        advice = "raise num_steps" if plan.adjoint.damping is None else advice
+        advice = "raise num_steps"
     else:
         cap = adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS)
         backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
@@ -169,7 +169,7 @@ def _choose(prepared: Prepared, descent: Any, params: Params, x: Any, solver: An
     """The solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
     defaults = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
     backward = resolve_adjoint(adjoint or defaults[1])
-    if isinstance(backward, Unrolled) and backward.damping is None:
+    if isinstance(backward, Unrolled):
         return _Plan(resolve_solver(solver or UNROLLED), backward, None)
     layer = None
     if solver is None or adjoint is None:
@@ -222,9 +222,6 @@ def _run_unrolled(
     program, operands = prepared.program, prepared.operands
     apply = functools.partial(program.apply, operands)
     last = rule._replace(max_steps=adjoint.num_steps)
-    if adjoint.damping is not None:
-        z, info, _, _ = _solve(prepared, plan, rule, False)
-        return unroll_solver(apply, z, damped(adjoint.damping), last)[0], info
     assert isinstance(plan.solver, Solver)
     y, info = unroll_solver(apply, prepared.start, plan.solver, last)
     return y, _probed(plan.solver, program, *jax.lax.stop_gradient((operands, y)), info)

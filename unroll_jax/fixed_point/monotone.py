@@ -1,25 +1,21 @@
-"""Monotone operator networks: weights with a unique equilibrium, and splittings that find it."""
+"""Monotone operator networks: weights with a unique equilibrium, and the splitting that finds it."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from unroll_jax.arguments import ODD, POSITIVE, at_least, checked, one_of, require
+from unroll_jax.arguments import ODD, POSITIVE, at_least, checked, require
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point.equilibrium import equilibrium
 from unroll_jax.fixed_point.reports import EquilibriumInfo
-from unroll_jax.norm_bounds import matrix_norm_bound
 from unroll_jax.spectral import unit
 
 __all__ = [
-    "SPLITTINGS",
     "MonotoneParams",
-    "forward_backward",
     "monotone_equilibrium",
     "monotone_init",
     "monotone_product",
@@ -113,19 +109,6 @@ def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[
     return jnp.fft.irfft2(transformed, s=z.shape[-3:-1], axes=(-3, -2)).astype(z.dtype)
 
 
-def forward_backward(
-    W: Inexact[Array, "..."], z: Array, x: Array, *, activation: Proximal, step_size: float | Float[Array, ""]
-) -> Array:
-    r"""One step of forward-backward splitting, :math:`z' = prox_{\alpha f}((1 - \alpha) z + \alpha (W z + x))`.
-
-    Its fixed points are the equilibria :math:`z = \sigma(W z + x)`, :math:`\sigma = prox_f`. It contracts for
-    :math:`\alpha < 2 m / |I - W|^2`, at best by :math:`\sqrt{1 - m^2 / |I - W|^2}`.
-
-    Source: Winston and Kolter (2020), Section 3.3 and Theorem A.1.
-    """
-    return _prox(activation, (1.0 - step_size) * z + step_size * (monotone_product(W, z) + x), step_size)
-
-
 def peaceman_rachford(
     V: Inexact[Array, "..."], u: Array, x: Array, *, activation: Proximal, step_size: float | Float[Array, ""]
 ) -> Array:
@@ -142,21 +125,12 @@ def peaceman_rachford(
     return 2.0 * monotone_product(V, reflected + step_size * x) - reflected
 
 
-#: Splitting methods of `monotone_equilibrium` by name.
-SPLITTINGS: dict[str, Callable[..., Array]] = {
-    "forward_backward": forward_backward,
-    "peaceman_rachford": peaceman_rachford,
-}
-
-
-@checked(splitting=one_of(SPLITTINGS), step_size=POSITIVE)
+@checked(step_size=POSITIVE)
 def monotone_equilibrium(
     W: Inexact[Array, "..."],
     x: Float[Array, "..."],
     *,
-    splitting: str = "peaceman_rachford",
     step_size: float | None = None,
-    margin: float = 1.0,
     activation: str | Proximal = "relu",
     **options: Any,
 ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
@@ -167,12 +141,10 @@ def monotone_equilibrium(
     Args:
       W: of `monotone_weight`.
       x: (*batch, m), or images (*batch, height, width, c) of the size that W was made for.
-      splitting: a name of `SPLITTINGS`.
-      step_size: alpha > 0; None is 1, or for forward-backward the best known to contract, :math:`m / |I - W|^2`.
-      margin: m that W was made with, for that.
+      step_size: alpha > 0 of `peaceman_rachford`; None is 1.
       activation: sigma, a name of `PROXIMALS` or a `Proximal` whose prox at step size 1 is sigma.
       **options: of `equilibrium`, on the splitting's step. Its solver is "picard" by default, the splitting itself, and
-        ``tol`` is relative to the splitting's state, u for Peaceman-Rachford.
+        ``tol`` is relative to its state u.
 
     Returns:
       ``(z, info)``; ``info`` is of the splitting's iteration.
@@ -187,21 +159,16 @@ def monotone_equilibrium(
     """
     _check_shapes(W, x)
     sigma = resolve_proximal(activation)
-    forward = splitting == "forward_backward"
     length = step_size or 1.0
-    if forward and step_size is None:
-        norms = matrix_norm_bound(jnp.eye(W.shape[-1], dtype=W.dtype) - jax.lax.stop_gradient(W))
-        length = margin / jnp.max(norms) ** 2
-    operator = W if forward else monotone_resolvent(W, length)
+    resolvent = monotone_resolvent(W, length)
     event = 1 if W.ndim == 2 else 3
 
-    def step(operators: tuple[Any, Any], state: Array, x: Array) -> Array:
-        matrix, length = operators
-        return SPLITTINGS[splitting](matrix, state, x, activation=sigma, step_size=length)
+    def step(V: Any, u: Array, x: Array) -> Array:
+        return peaceman_rachford(V, u, x, activation=sigma, step_size=length)
 
     options = {"solver": "picard", "batch_ndim": x.ndim - event} | options
-    state, info = equilibrium(step, (operator, length), jnp.zeros_like(x), x, **options)
-    return (state if forward else _prox(sigma, state, length)), info
+    u, info = equilibrium(step, resolvent, jnp.zeros_like(x), x, **options)
+    return _prox(sigma, u, length), info
 
 
 def _prox(activation: Proximal, z: Array, step_size: Any) -> Array:

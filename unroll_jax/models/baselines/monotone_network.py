@@ -28,8 +28,7 @@ class MonotoneOperatorNetwork(nn.Module):
     Attributes:
       channels: width of the state z, or its channels.
       margin: m, positive.
-      splitting: a name of `SPLITTINGS`.
-      step_size: alpha of the splitting; None is the default of `monotone_equilibrium`.
+      step_size: as in `monotone_equilibrium`.
       activation: sigma, a name of `PROXIMALS` or a `Proximal`.
       solver, adjoint, tol, max_steps, on_failure: as in `monotone_equilibrium`.
       param_dtype: dtype of the parameters and of the computation; inverses and transforms need at least float32.
@@ -50,7 +49,6 @@ class MonotoneOperatorNetwork(nn.Module):
     channels: int = 81
     kernel_size: int = 3
     margin: float = 1.0
-    splitting: str = "peaceman_rachford"
     step_size: float | None = None
     activation: str | Proximal = "relu"
     pool: int | None = 4
@@ -75,9 +73,7 @@ class MonotoneOperatorNetwork(nn.Module):
         z, info = monotone_equilibrium(
             W,
             self._inject(x.astype(self.param_dtype)),
-            splitting=self.splitting,
             step_size=self.step_size,
-            margin=self.margin,
             activation=self.activation,
             solver=self.solver,
             adjoint=self.adjoint,
