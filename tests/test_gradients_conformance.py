@@ -16,6 +16,7 @@ WITHOUT_PRESENCE = {"fast_weights", "proximal_fast_weights", "opteq", "opteq_con
 NUMBERS = ("ordinary", "a token of zero", "zeros", "two equal tokens", "equal entries", 1e-6, 1e6, 1e10)
 ZEROS = ("parameters of zero", "input of zero")
 NANS = ("NaN in the state", "NaN in parameters", "NaN in the input")
+EXTREMES = (1e-40, 1e-30, 1e-15, 1e15, 1e30)  # of values; gradients are not tested there
 INPUT_UNUSED = {"softmax_attention"}
 
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
@@ -100,7 +101,7 @@ def results(name, dtype):
         ]
 
     with jax.enable_x64(dtype == "float64"):
-        return {kind: of_case(kind) for kind in (*NUMBERS, *ZEROS, *NANS)}
+        return {kind: of_case(kind) for kind in (*NUMBERS, *ZEROS, *NANS, *EXTREMES)}
 
 
 def of_each_case(name, dtype, kinds):
@@ -148,6 +149,18 @@ def assert_near(ours, theirs, tolerance, size, message):
     np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=tolerance * size, err_msg=message)
 
 
+def kept_of(name, stepped):
+    """The part of the first example's step that is of present tokens."""
+    return PRESENT[0] if stepped.ndim == 3 and name not in (*WITHOUT_PRESENCE, "cross_attention") else ...
+
+
+@every_system
+def test_no_finite_state_of_any_magnitude_becomes_a_nan(name):
+    for kind, (((energy, stepped), _), _) in of_each_case(name, "float32", EXTREMES):
+        assert not np.isnan(energy).any(), f"{name}, {kind}"
+        assert not np.isnan(stepped[0][kept_of(name, stepped)]).any(), f"{name}, {kind}"
+
+
 @every_system
 def test_nan_in_is_nan_out(name):
     params, _, x = drawn(name)[1:4]
@@ -155,10 +168,8 @@ def test_nan_in_is_nan_out(name):
         of_params, of_input = kind == "NaN in parameters", kind == "NaN in the input"
         if (of_params and not jax.tree.leaves(params)) or (of_input and (x is None or name in INPUT_UNUSED)):
             continue
-        kept = np.ones(stepped[0].shape, bool) if stepped.ndim != 3 or name in WITHOUT_PRESENCE else None
-        kept = PRESENT[0] if kept is None and name != "cross_attention" else ...
         assert np.isnan(energy[0]), f"{name}, {kind}"
-        assert np.isnan(stepped[0][kept]).any(), f"{name}, {kind}"
+        assert np.isnan(stepped[0][kept_of(name, stepped)]).any(), f"{name}, {kind}"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from .config.errors import UserError
 from .constraints import INFEASIBLE
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
-from .step import held_out, state_like
+from .step import state_like
 from .system.distributed import is_first
 from .system.files import AGAIN, write_json, writing
 from .task import VALIDATED, Log, Row, Task, json_value
