@@ -34,7 +34,7 @@ MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
 OF_BENCHMARKS = {"--quick", "--peers", "--compare", "--only"}
-OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--over"} | OF_BENCHMARKS
+OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
 
 
 def code(text):

@@ -29,7 +29,7 @@ OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {"
 OF_PREPARE = {"root": "--from", "data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
 OF_PREPARE |= {f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")}
 USAGE = """\
-usage: unroll-jax [--coordinator HOST:PORT --processes N --process I] COMMAND ...
+usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; resumes an interrupted run
   run FOLDER [--option value ...]       go on with the run in a folder

@@ -92,7 +92,8 @@ LINES = {
     "--processes 2 run video-ut": "--coordinator, --processes and --process",
     "--coordinator localhost:1 --processes 2 --process 2 run video-ut": "--process",
     "--coordinator localhost:1 --processes a --process 0 run video-ut": "--processes",
-    "--cluster slurm run video-ut": "--cluster",
+    "--cluster slurmm run video-ut": "--cluster",
+    "--cluster auto --processes 2 run video-ut": "--cluster",
     "--steps 3 run video-ut": "--steps",
     "--processes": "no command given",
 }

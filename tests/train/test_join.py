@@ -1,4 +1,4 @@
-"""Processes that join: the coordinator's address, and a wait in time."""
+"""Processes that join: the coordinator's address, a wait in time, clusters that JAX detects from the environment."""
 
 import socket
 import subprocess
@@ -6,16 +6,26 @@ import sys
 import textwrap
 
 import pytest
+from jax._src import clusters  # the detection of jax.distributed.initialize, without a connection
 
 from tests.errors import one_line
 from tests.started import environment, free_port
 from unroll_jax.train.config.commands import Membership
-from unroll_jax.train.system.distributed import join
+from unroll_jax.train.system.distributed import CLUSTERS, join
 
 
 def started(program: str, *arguments: str) -> subprocess.Popen:
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def initialised(monkeypatch):
+    """The options that `join` passes to JAX, which connects to nothing."""
+    options = {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("jax.distributed.initialize", lambda **given: options.update(given))
+    return options
 
 
 @pytest.mark.slow
@@ -49,10 +59,7 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
             process.wait()
 
 
-def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(monkeypatch):
-    initialised = {}
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr("jax.distributed.initialize", lambda **options: initialised.update(options))
+def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(initialised, monkeypatch):
     for coordinator, is_bound in (("127.0.0.1:5000", True), ("[::1]:5000", True), ("node0:5000", False)):
         join(Membership(coordinator, 2, 1))
         assert initialised["coordinator_address"] == coordinator
@@ -97,3 +104,35 @@ def test_a_coordinator_on_loopback_answers_there_alone_and_a_process_that_waits_
     waits, error = errors.splitlines()[:2]
     assert waits.startswith(f"waiting for the other processes (process 1 at 127.0.0.1:{other}")
     assert error.startswith("error: the processes did not come together in 2 s")
+
+
+SLURM = {
+    "SLURM_JOB_ID": "4097",
+    "SLURM_STEP_NODELIST": "node[003,005-007]",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://10.0.0.7,10.1.0.7:3491",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
+
+
+@pytest.mark.parametrize(("name", "variables", "host"), [("slurm", SLURM, "node003"), ("ompi", OPEN_MPI, "10.0.0.7")])
+def test_a_cluster_tells_where_the_first_process_is_and_which_one_this_is(
+    name, variables, host, initialised, monkeypatch
+):
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    for named in (name, "auto"):
+        join(Membership(cluster=named))
+        method = initialised["cluster_detection_method"]
+        detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, method, None)
+        assert detected == (f"{host}:61441", 4, 3, [1])
+
+
+def test_every_name_is_one_that_jax_knows():
+    assert set(CLUSTERS) - {"auto"} <= {cluster.name for cluster in clusters.ClusterEnv._cluster_types}

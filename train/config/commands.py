@@ -50,6 +50,8 @@ class Membership:
     """Number of processes."""
     process: int | None = None
     """Number of this process, from 0."""
+    cluster: str | None = None
+    """A name of JAX's cluster detection in place of the three, or auto."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,8 +26,9 @@ from .machine import USAGE_ERROR, handling, order_collectives
 HEARTBEAT_SECONDS = 10
 # For the others to start, as JAX has it; and until a line says that this process waits.
 JOIN_SECONDS, REMIND_SECONDS = 300, 10
-WAYS = "check that all of them run, and --coordinator, --processes and --process"
+WAYS = "check that all of them run, and --coordinator, --processes and --process, or --cluster"
 ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
+CLUSTERS = ("auto", "slurm", "ompi", "mpi4py", "gcetpu", "gketpu")  # of JAX; auto: the first that it detects
 
 
 def join(member: Membership) -> None:
@@ -35,13 +36,13 @@ def join(member: Membership) -> None:
     if member == Membership():
         return
     order_collectives(processes=True)
-    options = _options(member)
+    options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
     try:
         with _in_time(member):
             jax.distributed.initialize(
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS, initialization_timeout=2 * JOIN_SECONDS, **options
             )
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, KeyError, ImportError) as error:
         reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         raise UserError(f"the processes did not come together ({reason}); {WAYS}") from error
 
@@ -49,7 +50,7 @@ def join(member: Membership) -> None:
 @contextlib.contextmanager
 def _in_time(member: Membership) -> Iterator[None]:
     """Ends the process with one line if another does not come in time; JAX ends it by SIGABRT."""
-    of = f"process {member.process} at {member.coordinator}"
+    of = member.cluster if member.coordinator is None else f"process {member.process} at {member.coordinator}"
     joined = threading.Event()
 
     def watch() -> None:
@@ -191,7 +192,7 @@ def _checksum(leaves: list[Array]) -> UInt32[Array, ""]:
     return total
 
 
-def _options(member: Membership) -> dict[str, Any]:
+def _explicit_options(member: Membership) -> dict[str, Any]:
     coordinator, processes, process = member.coordinator, member.processes, member.process
     if coordinator is None or processes is None or process is None:
         raise UserError(
@@ -224,3 +225,11 @@ def _require_port(host: str, port: int, coordinator: str) -> None:
         raise UserError(
             f"--coordinator {coordinator} is not free ({reason}); pass another port, or another address"
         ) from None
+
+
+def _cluster_options(member: Membership) -> dict[str, Any]:
+    if member.cluster not in CLUSTERS:
+        raise UserError(f"--cluster must be one of {', '.join(CLUSTERS)}, got {member.cluster}")
+    if member != Membership(cluster=member.cluster):
+        raise UserError("--cluster finds the processes by itself; drop it, or --coordinator, --processes and --process")
+    return {"cluster_detection_method": None if member.cluster == "auto" else member.cluster}
