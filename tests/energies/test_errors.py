@@ -32,13 +32,8 @@ def broken(*shape, at):
     return jnp.asarray(values)
 
 
-def made(function, *arguments):
-    """Ones in the shapes that a function returns: errors come before numbers, and nothing is compiled."""
-    return jax.tree.map(lambda leaf: ones(*leaf.shape), jax.eval_shape(function, *arguments))
-
-
 def step(layer, y, x=None, part="step"):
-    return getattr(layer, part)(made(layer.init, jax.random.key(0)), y, x)
+    return getattr(layer, part)(layer.init(jax.random.key(0)), y, x)
 
 
 Y, H, X = ones(2, N, DIM), ones(N, ATOMS), ones(N, DIM)
@@ -148,19 +143,13 @@ def test_an_error_names_the_argument(error, words, expression):
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_params_of_another_shape_are_named(name):
     """Also those that broadcasting would let pass, and None; OptEq takes weights of any width."""
-    layers = []
-
-    def tokens(key):
-        layer, y, x = uj.DESCENTS[name].example(key, ())
-        layers.append(layer)
-        return y, x
-
-    y, x = made(tokens, jax.random.key(0))
-    params = made(layers[0].init, jax.random.key(0))
+    layer, y, x = uj.DESCENTS[name].example(jax.random.key(0), ())
+    params = jax.eval_shape(layer.init, jax.random.key(0))
     if not hasattr(params, "_fields") or "opteq" in name:
         return
     for field, leaf in zip(params._fields, params, strict=True):
+        made = jax.tree.map(lambda leaf: ones(*leaf.shape), params)
         others = [ones(2)] if leaf is None else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]
         for other in others:
             with pytest.raises(ValueError, match=f"{field} must be"):
-                layers[0].energy(params._replace(**{field: other}), y, x)
+                layer.energy(made._replace(**{field: other}), y, x)
