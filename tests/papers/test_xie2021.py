@@ -93,7 +93,7 @@ def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(nam
     for _, batch in zip(range(20), task.batches(0, None), strict=False):
         state, _ = step(state, batch)
     figures = robustness(task, state.params, RobustnessConfig((), noises=(0.1,), attacks=RADII, attack_steps=4))
-    clean = task.split_scores(state.params, "test").scores.accuracy
+    clean = task.split_scores(state.params, "test")[0]["accuracy"]
     left = [figures["attack_accuracy"][str(radius)] for radius in RADII]
     assert list(figures["noise_accuracy"]) == ["0.1"]
     assert figures["attacked_examples"] == 10

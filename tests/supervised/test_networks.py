@@ -36,9 +36,6 @@ def parameters(name, of):
     images = np.zeros((1, int(np.prod(shape))) if sees_vectors(network) else (1, *shape), np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.models.opteq_base.equilibrium", guessed)
-        patch.setattr(
-            "unroll_jax.models.baselines.monotone_network.monotone_equilibrium", lambda W, x, **options: (x, None)
-        )
         patch.setattr("unroll_jax.models.opteq_base.spectral_normalise", lambda params, **options: params)
         return jax.eval_shape(build(network, classes).init, jax.random.key(0), images)
 
