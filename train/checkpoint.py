@@ -35,10 +35,8 @@ PUT_BACK = "put the config.json and model.json that it was trained with back"
 TELL = sys.unraisablehook
 # Messages of reads and writes that Orbax has given up, when they are freed; the manager raises the error before.
 GIVEN_UP = ("Event loop is closed", "Encountered error while reading array index")
-# Orbax logs its work, and tracebacks of its threads, by absl; asyncio logs writes that failed after another one. The
-# manager raises the same errors.
+# Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
-logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
 
 
 def _quiet(raised: Any) -> None:
@@ -48,6 +46,11 @@ def _quiet(raised: Any) -> None:
 
 # For good: Python crashes if a hook is replaced, and so freed, while a thread of TensorStore is about to call it.
 sys.unraisablehook = _quiet
+
+
+def _not_a_lost_write(record: logging.LogRecord) -> bool:
+    """False for the log of a write that failed after another one, which the manager raises."""
+    return "exception was never retrieved" not in record.getMessage()
 
 
 def way_back(config: RunConfig) -> str:
@@ -83,14 +86,18 @@ class Checkpoints:
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself; leaving the context waits for the last save."""
+        logging.getLogger("asyncio").addFilter(_not_a_lost_write)
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Waits for the last save: without it, an asynchronous save is lost when the process ends."""
-        with self._writing() if kind is None else contextlib.suppress(Exception):
-            self._manager.close()
-        if kind is not None:
-            gc.collect()  # errors of a failed save are reported here, or when the process ends
+        try:
+            with self._writing() if kind is None else contextlib.suppress(Exception):
+                self._manager.close()
+        finally:
+            if kind is not None:
+                gc.collect()  # errors of a failed save are reported here, or when the process ends
+            logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
         """Starts writing a checkpoint, and returns when the state may be donated; StorageError if the disk is full."""

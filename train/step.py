@@ -86,7 +86,7 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         batch,
         task.probe,
         parts=config.accumulate,
-        affine=objective.is_affine,
+        affine=objective.is_affine is True,  # a method of this name, as before 0.3, only costs a pass
         place=lambda part, axis: keep_rows(part, axis=axis),
     )
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)

@@ -56,7 +56,7 @@ def test_a_damaged_run_is_handled_or_refused_in_one_line(number, trained, tmp_pa
 
 
 # Of processes, of messages with a placeholder, and of other programs.
-KNOWN = {*MEMBERSHIP, "--all", "--help", "--version", "--option", "--over", "--data", "--network", "--logdir"}
+KNOWN = {*MEMBERSHIP, "--all", "--help", "--version", "--option", "--over", "--data", "--network"}
 KNOWN |= {"--no-deps", "--local-dir"}
 KNOWN |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
 

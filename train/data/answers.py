@@ -71,9 +71,9 @@ class AnswerTokenizer:
                 f"the tokenizer of {self.tokenizer.where} puts a space before texts, as SentencePiece does; "
                 "give a decoder of byte-level tokens, as Llama 3 or SmolLM2"
             )
-        prompts, answers = zip(*map(self._render, conversations), strict=True)
-        both = zip(self.tokenizer.encode(prompts), self.tokenizer.encode(answers), strict=True)
-        return [self._joined(prompt, answer) for prompt, answer in both]
+        pairs = [self._render(one) for one in conversations]
+        prompts, answers = (self.tokenizer.encode([pair[place] for pair in pairs]) for place in range(2))
+        return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
 
     def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes questions up to the start of an answer."""

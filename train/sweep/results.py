@@ -45,7 +45,7 @@ def read_result(sweep: Sweep, cell: Cell) -> Result:
     if state == "failed" or not path.exists():
         return Result(cell, state, None, None, {})
     evaluation = read_object(path)
-    step, rows = evaluation["best_step"], read_metrics(folder / "metrics.jsonl")
+    step, rows = evaluation.get("best_step"), read_metrics(folder / "metrics.jsonl")
     best = next((row for row in rows if row["kind"] == "validation" and row["step"] == step), None)
     validation = None if best is None else cell.config.judge(best)
     return Result(cell, state, step, validation, _test_figures(cell, evaluation))

@@ -26,9 +26,7 @@ START: dict[str, Any] = {
 
 def loop_options(config: RunConfig) -> dict[str, Any]:
     """Returns the options of a model's loop over its layers."""
-    return {
-        "remat": POLICIES[config.remat] or False,
-    }
+    return {"remat": POLICIES[config.remat] or False}
 
 
 def unrolled_transformer(model: ModelConfig | UnrolledConfig, dim: int, **options: Any) -> UnrolledTransformer:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.data.decoders.conftest import CONFIG, llama_tensors
-from unroll_jax.models import Decoder, DecoderConfig
+from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer, folder_tokenizer
@@ -49,7 +49,9 @@ def test_a_family_is_read_and_written_with_its_biases_and_norms(write_folder, ki
     for layer in range(2):
         tensors |= {f"model.layers.{layer}.{name}": draw.normal(size=size).astype("f4") for name, size in more.items()}
     config = {"model_type": kind, "use_sliding_window": False, "tie_word_embeddings": tied}
-    source = source_of(write_folder(config=config, tensors=tensors))
+    lines = []
+    source = open_decoder_source(str(write_folder(config=config, tensors=tensors)), log=lines.append)
+    assert lines == [f"{kind} of 2 layers, 8 wide, 270 tokens"]
     params = jax.device_get(source.read())
     if leaf is not None:
         first = tensors[f"model.layers.1.{next(iter(more))}"]
@@ -120,3 +122,11 @@ def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
     for other in ([*replied, question], [system, question], [question, question], replied[1:]):
         with pytest.raises(UserError, match="the template is of one question"):
             tokenizer.chat(other, answer=True)
+
+
+@pytest.mark.parametrize(
+    "field", [{"qkv_bias": True}, {"qk_norm": True}, {"rotary_scaling": RotaryScaling("llama3", 8.0)}]
+)
+def test_a_decoder_that_is_not_drawn_is_not_written_without_its_config_json(field):
+    with pytest.raises(UserError, match="export its run"):
+        config_values(DecoderConfig(270, **SMALL, **field))

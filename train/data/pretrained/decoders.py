@@ -189,14 +189,15 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
             f"{option}={source} is not a folder; give a folder of config.json, tokenizer.json and model.safetensors "
             "(`hf download OWNER/NAME --local-dir FOLDER` fetches one of the hub)"
         )
-    config = read_decoder_config(folders.read_json(path / "config.json"), where=str(path / "config.json"))
+    values = folders.read_json(path / "config.json")
+    config = read_decoder_config(values, where=str(path / "config.json"))
     tokenizer = folder_tokenizer(path)
     if tokenizer.size > config.vocabulary_size:
         raise UserError(
             f"{source} has a tokenizer of {tokenizer.size} tokens for an embedding table of {config.vocabulary_size} "
             "rows; use the tokenizer and config.json that came with the weights"
         )
-    log(f"llama of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
+    log(f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
     return DecoderSource(config, tokenizer, path)
 
 

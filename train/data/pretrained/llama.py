@@ -85,6 +85,8 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
 
 def config_values(config: DecoderConfig) -> dict[str, Any]:
     """Returns the fields of a config.json of a decoder that was drawn: the inverse of `read_decoder_config`."""
+    if config.qkv_bias or config.qk_norm or config.rotary_scaling is not None:
+        raise UserError("a pretrained decoder is written with the config.json of its folder; export its run")
     values: dict[str, Any] = {"model_type": "llama", "hidden_act": REQUIRED["hidden_act"]}
     values |= {name: getattr(config, field) for field, name in NUMBERS.items()}
     return values | {"head_dim": config.head_size, "rope_theta": config.rotary_base, "tie_word_embeddings": config.tied}

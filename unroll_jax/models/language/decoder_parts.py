@@ -34,7 +34,7 @@ Layer = Any  # parameters of one layer: a dict of dicts of arrays, see `layer_sh
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a decoder of Llama's family: Llama, SmolLM2, TinyLlama, Mistral, Qwen2 or Qwen3.
+    """The shape of a decoder of Llama's family: Llama, SmolLM2, TinyLlama, Qwen2 or Qwen3.
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings, and of the head.
