@@ -40,6 +40,14 @@ def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(capsys, monk
         assert f"opteq step {figure}" in printed
 
 
+def test_a_command_takes_less_than_nine_minutes_and_the_new_two_eleven_together():
+    of_new = [{"pairs", "decoder"}, {"equilibria", "opteq"}]
+    assert set(gpu.DEFAULT) == set.union(*of_new)
+    for names in [*of_new, set(gpu.PARTS) - set(gpu.DEFAULT)]:
+        assert sum(gpu.PARTS[name].seconds for name in names) <= 520
+    assert sum(gpu.PARTS[name].seconds for name in gpu.DEFAULT) <= 11 * 60
+
+
 def test_a_part_that_fails_is_reported_and_the_others_go_on(capsys, monkeypatch, tmp_path):
     def measured(name, seconds, *, quick, file):
         assert file == tmp_path / "gpu" / f"{name}.json"
