@@ -87,7 +87,6 @@ def test_rare_words_are_unknown(on_table, count, words):
 
 
 BAD = {
-    "unrolled, recomputed": ({"unroll": 2, "remat": "dots"}, "unroll must be 1 or None with remat, got 2"),
     "layers of an encoder": ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "model.num_layers=2 has no"),
     "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
     "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained no/such/place is neither"),

@@ -119,8 +119,8 @@ def _tokenizer_and_weights(
 ) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
     if config.pretrained is None:
         return learn_words(data, at_least=config.min_count), None, None
-    option = "pretrained" if config.is_encoder else "embeddings"
-    pretrained = load_pretrained(config.pretrained, option=f"--model.{option}", log=log)
+    option = "--model.pretrained" if config.is_encoder else "--model.embeddings"
+    pretrained = load_pretrained(config.pretrained, option=option, log=log)
     if config.min_count != 1:  # allowed, as it may be the experiment's default for learned embeddings
         log(f"{option_text('min_count', config.min_count)} has no effect: the tokens are those of {config.pretrained}")
     table = np.asarray(pretrained.params["embeddings"]["word"]["embedding"])
