@@ -20,7 +20,10 @@ EXTREMES = (1e-40, 1e-30, 1e-15, 1e15, 1e30)  # of values; gradients are not tes
 INPUT_UNUSED = {"softmax_attention"}
 
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
-slow_bfloat16 = pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+NEAR = {"float32": (5e-4, 1e-5), "bfloat16": (2.0**-6, 2.0**-6), "float64": (5e-4, 1e-10)}  # and for ordinary tokens
+every_dtype = pytest.mark.parametrize(
+    "dtype", [dtype if dtype == "float32" else pytest.param(dtype, marks=pytest.mark.slow) for dtype in NEAR]
+)
 
 
 @functools.cache
@@ -109,12 +112,11 @@ def of_each_case(name, dtype, kinds):
 
 
 @every_system
-@slow_bfloat16
+@every_dtype
 def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_finite(name, dtype):
-    tolerance, cotangent = (5e-4 if dtype == "float32" else 2.0**-6), drawn(name)[4]
-    cotangent = np.asarray(jnp.asarray(cotangent, dtype), np.float64)
+    cotangent = drawn(name)[4].astype(jnp.dtype(dtype)).astype(np.float64)
     for kind, (((energy, stepped), gradients), alone) in of_each_case(name, dtype, (*NUMBERS, *ZEROS)):
-        message = f"{name}, {kind}"
+        message, (tolerance, near) = f"{name}, {kind}", NEAR[dtype]
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients)), message
         assert not np.isnan(energy).any(), message
         if alone is None or (name, kind) == ("hyper_set", 1e-6):  # whose step's length is decided by round-off
@@ -125,7 +127,7 @@ def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_f
         np.testing.assert_allclose(energy[0], energy_alone, rtol=tolerance, err_msg=message)
         kept = np.full(len(stepped[0]), True) if name == "cross_attention" else PRESENT[0]
         if kind == "ordinary":
-            near = 1e-5 if dtype == "float32" else tolerance
+            tolerance = near if dtype == "float64" else tolerance
             np.testing.assert_allclose(energy[0], energy_alone, rtol=near, err_msg=message)
             assert_near(stepped[0][kept], step_alone, near, np.max(np.abs(step_alone)), message)
         assert np.isnan(stepped[0][~kept]).all(), message  # the padding, as it was

@@ -13,7 +13,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.constrained.calls import solve
-from unroll_jax.constrained import growing_penalty
+from unroll_jax.constrained import growing_penalty, take_rows
 from unroll_jax.constrained.transformation import ORDERS
 
 KINDS = {"sum": "equal", "bound": "at_most"}
@@ -99,6 +99,32 @@ def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(or
     # Where the multiplier moves first, or both take a trial step, the surrogate's gradient weighs 3 already.
     expected = {"primal_dual": -0.2, "dual_primal": -0.5, "extragradient": -0.1 * (1.6 + 3.0)}
     np.testing.assert_allclose(updates, [expected[order]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_of_a_table_move_as_a_table_of_their_own_and_others_stay(order):
+    """Two steps, whose penalties grow: four multipliers, of which rows 2 and 0 move, against two."""
+    dual, rows = uj.dual_ascent(optax.sgd(0.5), penalty=growing_penalty(1.0)), np.array([2, 0])
+
+    def problem(x):
+        return jnp.sum(x**2), x - jnp.array([0.5, 1.0])
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def two_steps(x, count):
+        optimizer, steps = uj.primal_dual(optax.sgd(0.1), dual, violations=count, order=order), []
+        state, options = optimizer.init(x), {"rows": rows} if count == 4 else {}
+        for _ in range(2):
+            given = {"violations": problem(x)[1]} if order == "simultaneous" else {"problem": problem}
+            updates, state = optimizer.update(2.0 * x, state, x, **given, **options)
+            x, steps = x + updates, [*steps, updates]
+        return steps, (uj.multipliers_of(state), state.dual.penalty)
+
+    (steps, table), (expected, few) = (two_steps(jnp.array([1.0, 3.0]), count) for count in (4, 2))
+    np.testing.assert_allclose(steps, expected, rtol=1e-6)
+    chex.assert_trees_all_close(take_rows(table, rows), few, rtol=1e-6)
+    assert np.all(few[0] > 0.0)
+    assert np.all(few[1] > 1.0)
+    assert [leaf[1::2].tolist() for leaf in table] == [[0.0, 0.0], [1.0, 1.0]]
 
 
 @pytest.mark.parametrize("order", ORDERS)

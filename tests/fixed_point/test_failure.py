@@ -61,7 +61,10 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
     assert relative_error(accepted, warned) == 0.0
 
 
-@pytest.mark.parametrize(("transform", "place"), [("eager", 0), pytest.param("jit", 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("transform", "place"),
+    [("eager", 0), *(pytest.param(transform, 1, marks=pytest.mark.slow) for transform in ("eager", "jit"))],
+)
 def test_an_error_is_raised_of_either_pass(transform, place):
     function, options, what = BOTH[place]
     error = ConvergenceError if transform == "eager" else jax.errors.JaxRuntimeError

@@ -53,9 +53,10 @@ def iterates(solver, step, count):
 
 
 @in_float64
-def test_anderson_takes_the_step_of_least_linearised_residual():
+@pytest.mark.parametrize("window", [2, 9])
+def test_anderson_takes_the_step_of_least_linearised_residual(window):
     """By NumPy's least squares over differences that are orthogonal in turn to the window of those before."""
-    A, x, window = np.asarray(skew_weights()), np.asarray(inputs(8)), 2
+    A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
     z, Q, U, last = np.zeros(8), [], [], None
     states = iterates(fp.anderson(window), lambda z: jnp.tanh(z @ A + x), range(1, 7))
     for k in range(6):

@@ -52,6 +52,24 @@ def test_gradients_under_a_transform_are_the_same():
         assert relative_error(actual, expected) < 1e-8, name
 
 
+@pytest.mark.slow
+def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls():
+    """A recurrent net whose every step, with remat, is an equilibrium that is warm-started at the one before."""
+
+    def implicit(A, x, y):
+        return uj.equilibrium(tanh_step, A, y, x, batch_ndim=1, **OPTIONS)[0]
+
+    def plain(A, x, y):
+        return unrolled(tanh_step, A, y, x, steps=120)
+
+    def recurrent(A, rows, find):
+        body = jax.checkpoint(lambda y, x: (find(A, x + 0.3 * y, y), None))
+        return jnp.sum(jax.lax.scan(body, jnp.zeros((3, 8)), rows)[0] ** 2)
+
+    run = jax.jit(lambda A, rows: [jax.grad(recurrent)(A, rows, find) for find in (implicit, plain)])
+    assert relative_error(*run(skew_weights(), inputs(5, 3, 8))) < 1e-8
+
+
 OPTEQ = uj.energies.opteq(3, 3, 3)
 SOLVES = {
     "a step": lambda weight, x: uj.equilibrium(tanh_step, weight, 0.0 * x, x, batch_ndim=1)[0],

@@ -59,11 +59,12 @@ def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
-    options = {**VECTORS, **EXACT, "max_norm": 0.8}
+@both_kinds
+def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options):
+    options = {**options, **EXACT, "max_norm": 0.8}
     implicit = DeepOptEq(num_classes=3, **options)
     unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=150, **options)
-    x = vectors(2)
+    x = draw(2)
 
     @jax.jit
     def gradients(params, x):

@@ -89,9 +89,8 @@ def transformer_parts(
     features = feedforward(dim, step_size=step_size, spectrum=spectrum)
 
     def init(key: jax.Array) -> TransformerParams:
-        key_a, key_f = jax.random.split(key)
-        xavier = jax.nn.initializers.xavier_normal()
-        row = xavier(jax.random.fold_in(key, 0), (1, dim)) if anchor == "row" else None
+        key_a, key_f, key_row = jax.random.split(key, 3)
+        row = jax.nn.initializers.xavier_normal()(key_row, (1, dim)) if anchor == "row" else None
         return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, row)
 
     def of_pair(params: TransformerParams, tokens: Tokens) -> tuple[AttentionParams, Tokens]:

@@ -25,7 +25,7 @@ def both(layer):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_energy_and_step_equal_the_reference(form):
-    """Every rho on every graph; any two of the other options meet. By name, softmax has separate sums."""
+    """Every rho on every graph; any two of the other options meet. By name, softmax has separate sums. NaN stays."""
     y, x, W_a = tokens(0, (6, 3)), tokens(1, (6, 3)), tokens(2, (3, 2))
     options = list(itertools.product((0.0, 0.7), (1.0, 0.3), (False, True), (False, True)))
     table = [(graph, *options[(5 * g + 2 * (form == "softmax")) % 16]) for g, graph in enumerate(GRAPHS)]
@@ -36,12 +36,15 @@ def test_energy_and_step_equal_the_reference(form):
             options = {"rho": rho, "form": form, "ridge": ridge, "step_size": step_size, "mask": GRAPHS[graph]}
             layer = uj.attention(**options, **({"dim": 3, "rank": 2} if learned else {}))
             results.append(both(layer)(AttentionParams(W_a if learned else None), y, x if anchored else None))
-        return results
+        return [*results, both(uj.attention(rho=rho, form=form))(NO_WEIGHT, jnp.asarray(y).at[1, 0].set(jnp.nan), None)]
 
     of_rhos = of_every_rho(all_of)(y, x, W_a)
     by_name = jax.jit(functools.partial(all_of, "softmax"))(y, x, W_a)
     for i, rho in enumerate((*uj.RHOS, "softmax")):
         results = by_name if i == len(uj.RHOS) else jax.tree.map(lambda leaf, i=i: leaf[i], of_rhos)
+        *results, (energy, stepped) = results
+        assert np.isnan(energy), rho
+        assert np.all(np.any(np.isnan(stepped), axis=-1)), rho
         for (graph, ridge, step_size, anchored, learned), (energy, stepped) in zip(table, results, strict=True):
             system = {"rho": rho, "graph": GRAPHS[graph], "ridge": ridge}
             system |= {"anchor": x if anchored else None, "W_a": W_a if learned else None}
