@@ -14,7 +14,7 @@ from PIL import Image
 from ..config.errors import UserError, option_text, require_extra
 from ..system.files import writing
 from ..system.reading import check_regular
-from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, root_error, tenth
+from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, likely_splits, root_error, tenth
 from .media import Media, brought_to, check_none_vanishes
 
 FRAME_SIZE = 160  # side of a frame, in pixels
@@ -85,14 +85,21 @@ def find_clips(media: Media, *, root: Path, log: Log) -> Files:
 
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
     """Assigns clips to the splits that their folders or names state. Without validation the last tenth of train is
-    taken; clips of one folder that state none are split 80/10/10."""
+    taken; clips of one folder that state none are split 80/10/10. Others that look like splits are an error."""
     stated = {name: _stated_split(name, root=root) for name in names}
+    if len({*stated.values()}) == 1 and not any(_splits_above(name) for name in names):
+        stated = dict.fromkeys(names)  # names that all state one split divide nothing
     unstated = [name for name in names if stated[name] is None]
-    if len(unstated) == len(names):
+    none_stated = len(unstated) == len(names)
+    if none_stated:
         if others := [name for name in names if name.parent != names[0].parent]:
             raise root_error(root, f"names no splits in '{names[0]}' and '{others[0]}'; the layout is {LAYOUT}")
         if len(names) < len(SPLITS):
             raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
+    likely = {name: likely_splits(name.name if none_stated else str(name)) for name in unstated}
+    if (not none_stated or len({*likely.values()}) > 1) and (like := next(filter(likely.get, unstated), None)):
+        raise root_error(root, f": '{like}' looks like a split; the layout is {LAYOUT}; rename it if it is not")
+    if none_stated:
         return _dealt(names)
     if unstated:
         log(f"  passing over {len(unstated)} clip(s) outside of the splits, as '{unstated[0]}'")
@@ -195,10 +202,13 @@ def _dealt(clips: Sequence[T]) -> dict[str, list[T]]:
 
 def _stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
     """Returns the split named by the folders above a clip, or else by the clip, as Test001 is; None for neither."""
-    above = {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
-    if len(above) > 1:
+    if len(above := _splits_above(clip)) > 1:
         raise root_error(root, f": clip '{clip}' lies in folders of {' and '.join(sorted(above))}; keep one")
     return above.pop() if above else KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
+
+
+def _splits_above(clip: PurePosixPath) -> set[str]:
+    return {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
 
 
 def _unread(clips: Collection[PurePosixPath], folder: PurePosixPath) -> str | None:
