@@ -22,7 +22,7 @@ NUM_FRAMES = 20  # frames of a sequence
 # A file with another name is a video if it begins as one.
 VIDEO_SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts", ".flv", ".3gp")
 # The formats of FFmpeg that are read: none that lists other files, and none that makes frames of text.
-CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
 OPTIONS = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx + dy), x to the right, y down.
 TURNS = {
