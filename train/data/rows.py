@@ -12,10 +12,11 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import KNOWN, NAMES, root_error, three_splits
+from .files import NAMES, likely_splits, root_error, three_splits
 
 T = TypeVar("T")
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+TABULAR = (*SUFFIXES, ".json", ".parquet", ".txt")
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
 OF_SUFFIXES = "of a .csv are separated by commas, of a .tsv by tabs"
@@ -134,9 +135,10 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
         if files:
             paths[split] = files[0]
     for file in sorted(root.iterdir()):  # a split that is not read would be cut from train instead
-        of_split = file.suffix.lower() in suffixes or file.stem.lower() in KNOWN
-        if of_split and file not in paths.values() and not file.is_dir():
-            raise root_error(root, f": '{file.name}' is not named after a split; {wanted}")
+        tabular = file.suffix.lower() in TABULAR and not file.name.startswith(".") and not file.is_dir()
+        if tabular and file not in paths.values() and likely_splits(file.stem):
+            words = "looks like a split that is not read; move it away or rename it, or"
+            raise root_error(root, f": '{file.name}' {words} {wanted}")
     if "train" not in paths:
         raise root_error(root, f"holds no train file; {wanted}")
     return paths
