@@ -191,6 +191,7 @@ BAD = [
     ("table", {"t.tsv": HEADER}, "t.tsv has no labelled texts"),
     ("table", {"t.tsv": GOOD.replace("\n", "\r")}, "t.tsv ends its lines with carriage returns"),
     ("table", {"t.csv": "text,label\ra,x\rb,y\r"}, "t.csv ends its lines with carriage returns"),
+    ("table", {"t.csv": "text,label\na\rb,x\n"}, "t.csv line 2 cannot be read as CSV (new-line character"),
     ("table", {"t.xlsx": "PK"}, "t.xlsx ends in none of .tsv, .csv, .jsonl"),
     ("table", {"t.tsv": f"{GOOD}one\tc\n"}, "validation_share=0.1 cannot be cut"),
     ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, "'test_set.tsv' looks like a split ... move it away"),

@@ -158,6 +158,10 @@ def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_break
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n")
     texts = opened("table", tmp_path / "t.csv").whole("train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
+    rows = "".join(f'"first\rsecond {number}\t{"ab"[number % 2]}\r\n' for number in range(40))
+    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\r\n" + rows.encode() + b"\r\n")
+    texts = opened("table", tmp_path / "t.tsv").whole("train").texts
+    assert all(re.fullmatch(r'"first\rsecond \d+', text) for text in texts)
 
 
 def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(opened, tmp_path):

@@ -112,9 +112,7 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":
         return _objects(where, lines, columns, hint)
-    csv.field_size_limit(LONGEST_FIELD)
-    form: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
-    return _records(where, csv.reader(lines, strict=True, **form), columns, hint)
+    return _records(where, (_tabbed if suffix == ".tsv" else _quoted)(where, lines), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
@@ -165,9 +163,9 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
     return value
 
 
-def _records(source: str, reader: Any, columns: Sequence[str], hint: str) -> Iterator[Row]:
+def _records(source: str, rows: Iterator[tuple[str, list[str]]], columns: Sequence[str], hint: str) -> Iterator[Row]:
     header: list[str] | None = None
-    for where, fields in _fields(source, reader):
+    for where, fields in rows:
         if header is None:
             header = fields
             if repeated := {name for name in header if header.count(name) > 1} & set(columns):
@@ -184,8 +182,18 @@ def _records(source: str, reader: Any, columns: Sequence[str], hint: str) -> Ite
         raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
-def _fields(source: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
-    number = 1
+def _tabbed(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        content = line.removesuffix("\n").removesuffix("\r")
+        if number == 1 and "\r" in content:
+            raise UserError(f"{source} {OLD_LINES}")
+        if content:
+            yield f"{source} line {number}", content.split("\t")
+
+
+def _quoted(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
+    csv.field_size_limit(LONGEST_FIELD)
+    reader, number = csv.reader(lines, strict=True), 1
     try:
         for fields in reader:
             if fields:
@@ -193,7 +201,7 @@ def _fields(source: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
         other = f"line {number} cannot be read as CSV ({error}); correct the line"
-        raise UserError(f"{source} {OLD_LINES if 'new-line character' in str(error) else other}") from error
+        raise UserError(f"{source} {OLD_LINES if number == 1 and 'new-line' in str(error) else other}") from error
 
 
 def _objects(source: str, lines: Iterator[str], columns: Sequence[str], hint: str) -> Iterator[Row]:
