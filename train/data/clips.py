@@ -66,6 +66,9 @@ def find_clips(media: Media, *, root: Path, log: Log) -> Files:
     for file in media.pictures:
         files[file.path.parent].append(file)
     folders = set(files)
+    if (here := PurePosixPath(".")) in folders and len(folders) + len(media.videos) > 1:
+        mixed = f"frames and folders of frames{' or videos' if media.videos else ''}, as '{files[here][0].path}'"
+        raise root_error(root, f"holds {mixed}; give each a folder")
     files |= {file.path: [file] for file in media.videos}
     passed_over = [name for name in files if _is_mask(name) or not folders.isdisjoint(name.parents)]
     if passed_over:
