@@ -133,6 +133,7 @@ BAD = [
     ("video", VIDEOS | {"d.avi": two_sizes}, "'d.avi' changes from 160x160 to 80x80 at frame 2"),
     ("video", {"a.avi": "#EXTM3U\n#EXTINF:1,\nb.avi\n"}, "a.avi cannot be read as a video"),
     ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
+    ("video", {"a.avi": video(60), "README": "x"}, "holds 1 clip(s); give ... name one video file itself by data.root"),
     ("video", pictures({"Train/1": 20, "Train/2": 20}), "0 Test"),
     ("video", {"a.avi": video(59)}, "has 59 frames for 3 splits; give 60"),
     ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),

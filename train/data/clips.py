@@ -98,7 +98,9 @@ def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print)
         if others := [name for name in names if name.parent != names[0].parent]:
             raise root_error(root, f"names no splits in '{names[0]}' and '{others[0]}'; the layout is {LAYOUT}")
         if len(names) < len(SPLITS):
-            raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
+            one = f"name one video file itself by {option_text('data.root')}, which is cut in time"
+            least = f"give at least 3, one for each of {', '.join(SPLITS)}"
+            raise root_error(root, f"holds {len(names)} clip(s); {least}, or {one}")
     likely = {name: likely_splits(name.name if none_stated else str(name)) for name in unstated}
     if (not none_stated or len({*likely.values()}) > 1) and (like := next(filter(likely.get, unstated), None)):
         raise root_error(root, f": '{like}' looks like a split; the layout is {LAYOUT}; rename it if it is not")
