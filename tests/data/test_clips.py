@@ -3,6 +3,7 @@
 import contextlib
 import re
 import resource
+import sys
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from tests.data.conftest import pack, truncate, write_pictures, write_video
 from tests.errors import assert_fails
-from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.data.clips import split_clips, standard_frame
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.media import fingerprint_media
@@ -182,6 +183,16 @@ def test_a_truncated_video_is_used_as_far_as_it_decodes_and_logged(tmp_path, nam
     lines: list[str] = []
     read(truncate(write_video(tmp_path / name, count, codec=codec, options=options), share), lines.append)
     assert any(re.search(line, each) for each in lines)
+
+
+def test_a_file_that_may_be_a_video_needs_its_reader_and_an_archive_of_frames_does_not(tmp_path, monkeypatch):
+    for module in ("av", "av.error"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "clip").write_bytes(b"a video of any name")
+    with pytest.raises(UserError, match=r"^av must be installed first"):
+        read(tmp_path / "clip")
+    archive = pack(write_pictures(tmp_path / "data", dict.fromkeys("abc", 20)), "w")
+    assert [len(clips) for clips in read(archive).values()] == [1, 1, 1]
 
 
 def test_a_video_that_stops_decoding_fails(tmp_path):

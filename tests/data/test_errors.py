@@ -127,6 +127,11 @@ BAD = [
     ("video", {"t.tar": tar(end=0)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(f"{'a' * 300}/001.png")}, "too long; shorten it"),
+    (
+        "video",
+        {"clip.bin": "text"},
+        "is neither a video that can be read, nor a folder, nor a whole tar or ... or give a",
+    ),
     ("video", VIDEOS | {"d.avi": video(19)}, "'d.avi' has 19 frames, fewer than the 20"),
     ("video", VIDEOS | {"d.avi": b""}, "'d.avi' cannot be read as a video"),
     ("video", VIDEOS | {"d.avi": no_frames}, "'d.avi' has 0 frames, fewer than the 20"),
