@@ -3,6 +3,7 @@
 import contextlib
 import re
 import resource
+import sys
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from tests.data.conftest import pack, truncate, write_pictures, write_video
 from tests.errors import assert_fails
-from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.data.clips import split_clips, standard_frame
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.media import fingerprint_media
@@ -46,7 +47,24 @@ SPLIT = {
     "files": (["train.avi"], ["val.avi"], ["test.avi"]),
     "names": (["Train001", "Train002"], ["Train003"], ["Test001"]),
 }
-UNNAMED = (("trn/1", "trn/2", "tst/1"), ("MyTrainSet/1", "MyTrainSet/2", "MyTestSet/1"), ("a", "b", "c", "held-out/d"))
+UNNAMED = [
+    ("trn/1 trn/2 tst/1", "names no splits"),
+    ("MyTrainSet/1 MyTrainSet/2 MyTestSet/1", "names no splits"),
+    ("a b c held-out/d", "names no splits"),
+    ("s1_test.avi s1_train.avi s2_test.avi s2_train.avi", "'s1_test.avi' looks like a split"),
+    ("TestVideoA TrainVideoA TrainVideoB", "'TestVideoA' looks like a split"),
+    ("train_clips test_clips val_clips", "'train_clips' looks like a split"),
+    ("set/a set/b set/my-eval2", "'set/my-eval2' looks like a split"),
+    ("train-test/1_train train-test/1_test train-test/2_train", "1_train' looks like a split"),
+    ("train/1 train/2 test/1 test_hard/1", "'test_hard/1' looks like a split"),
+    ("Train001 Train002 Test001 TestVideoA", "'TestVideoA' looks like a split"),
+]
+ALIKE = (
+    "test_1 test_2 test_3",
+    "in/TestA in/TestB in/TestC",
+    "trailer contest latest",
+    "train.1.avi train.2.avi train.avi",
+)
 
 
 def paths(*names):
@@ -69,9 +87,15 @@ def test_folders_and_names_state_the_split(case, tmp_path):
     assert ["extra/d" in line for line in lines] == [True]
 
 
-@pytest.mark.parametrize("names", UNNAMED)
-def test_clips_of_several_folders_that_state_no_split_fail(names, tmp_path):
-    assert_fails(lambda root: split_clips(paths(*names), root=root), tmp_path, "names no splits", "ROOT/train/")
+@pytest.mark.parametrize(("names", "words"), UNNAMED)
+def test_clips_of_several_folders_and_unknown_names_of_splits_fail(names, words, tmp_path):
+    assert_fails(lambda root: split_clips(paths(*names.split()), root=root), tmp_path, words, "ROOT/train/")
+
+
+@pytest.mark.parametrize("names", ALIKE)
+def test_names_that_all_mean_one_split_divide_nothing(names, tmp_path):
+    clips = paths(*names.split())
+    assert list(split_clips(clips, root=tmp_path).values()) == [[each] for each in clips]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +183,16 @@ def test_a_truncated_video_is_used_as_far_as_it_decodes_and_logged(tmp_path, nam
     lines: list[str] = []
     read(truncate(write_video(tmp_path / name, count, codec=codec, options=options), share), lines.append)
     assert any(re.search(line, each) for each in lines)
+
+
+def test_a_file_that_may_be_a_video_needs_its_reader_and_an_archive_of_frames_does_not(tmp_path, monkeypatch):
+    for module in ("av", "av.error"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "clip").write_bytes(b"a video of any name")
+    with pytest.raises(UserError, match=r"^av must be installed first"):
+        read(tmp_path / "clip")
+    archive = pack(write_pictures(tmp_path / "data", dict.fromkeys("abc", 20)), "w")
+    assert [len(clips) for clips in read(archive).values()] == [1, 1, 1]
 
 
 def test_a_video_that_stops_decoding_fails(tmp_path):

@@ -135,6 +135,14 @@ def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, 
     assert sum(sizes(opened("table", tmp_path / "table" / name.format("TRAIN")))) == 30
 
 
+def test_files_in_a_folder_of_tables_that_look_like_none_of_its_splits_are_ignored(opened, tmp_path):
+    write(tmp_path / "train.jsonl", ROWS)
+    for name in ("dataset_info.json", "._train.csv", ".test.tsv", "sample_submission.csv", "train.py"):
+        (tmp_path / name).write_text("no table")
+    (tmp_path / "test.json").mkdir()
+    assert sum(sizes(opened("table", tmp_path))) == len(ROWS)
+
+
 def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
     rows = [(f"review {number}", number % 11, "x") for number in range(88)]
     root = write(tmp_path / "table.jsonl", rows, ("review", "stars", "who"))
@@ -150,6 +158,10 @@ def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_break
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n")
     texts = opened("table", tmp_path / "t.csv").whole("train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
+    rows = "".join(f'"first\rsecond {number}\t{"ab"[number % 2]}\r\n' for number in range(40))
+    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\r\n" + rows.encode() + b"\r\n")
+    texts = opened("table", tmp_path / "t.tsv").whole("train").texts
+    assert all(re.fullmatch(r'"first\rsecond \d+', text) for text in texts)
 
 
 def test_texts_of_both_splits_that_were_cut_from_one_file_are_logged(opened, tmp_path):

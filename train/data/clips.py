@@ -14,7 +14,7 @@ from PIL import Image
 from ..config.errors import UserError, option_text, require_extra
 from ..system.files import writing
 from ..system.reading import check_regular
-from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, root_error, tenth
+from .files import KNOWN, SPLITS, TEMPORARY, Log, OriginalFile, likely_splits, root_error, tenth
 from .media import Media, brought_to, check_none_vanishes
 
 FRAME_SIZE = 160  # side of a frame, in pixels
@@ -22,7 +22,7 @@ NUM_FRAMES = 20  # frames of a sequence
 # A file with another name is a video if it begins as one.
 VIDEO_SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts", ".flv", ".3gp")
 # The formats of FFmpeg that are read: none that lists other files, and none that makes frames of text.
-CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
 OPTIONS = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx + dy), x to the right, y down.
 TURNS = {
@@ -66,6 +66,9 @@ def find_clips(media: Media, *, root: Path, log: Log) -> Files:
     for file in media.pictures:
         files[file.path.parent].append(file)
     folders = set(files)
+    if (here := PurePosixPath(".")) in folders and len(folders) + len(media.videos) > 1:
+        mixed = f"frames and folders of frames{' or videos' if media.videos else ''}, as '{files[here][0].path}'"
+        raise root_error(root, f"holds {mixed}; give each a folder")
     files |= {file.path: [file] for file in media.videos}
     passed_over = [name for name in files if _is_mask(name) or not folders.isdisjoint(name.parents)]
     if passed_over:
@@ -85,14 +88,23 @@ def find_clips(media: Media, *, root: Path, log: Log) -> Files:
 
 def split_clips(names: Sequence[PurePosixPath], *, root: Path, log: Log = print) -> dict[str, list[PurePosixPath]]:
     """Assigns clips to the splits that their folders or names state. Without validation the last tenth of train is
-    taken; clips of one folder that state none are split 80/10/10."""
+    taken; clips of one folder that state none are split 80/10/10. Others that look like splits are an error."""
     stated = {name: _stated_split(name, root=root) for name in names}
+    if len({*stated.values()}) == 1 and not any(_splits_above(name) for name in names):
+        stated = dict.fromkeys(names)  # names that all state one split divide nothing
     unstated = [name for name in names if stated[name] is None]
-    if len(unstated) == len(names):
+    none_stated = len(unstated) == len(names)
+    if none_stated:
         if others := [name for name in names if name.parent != names[0].parent]:
             raise root_error(root, f"names no splits in '{names[0]}' and '{others[0]}'; the layout is {LAYOUT}")
         if len(names) < len(SPLITS):
-            raise root_error(root, f"holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}")
+            one = f"name one video file itself by {option_text('data.root')}, which is cut in time"
+            least = f"give at least 3, one for each of {', '.join(SPLITS)}"
+            raise root_error(root, f"holds {len(names)} clip(s); {least}, or {one}")
+    likely = {name: likely_splits(name.name if none_stated else str(name)) for name in unstated}
+    if (not none_stated or len({*likely.values()}) > 1) and (like := next(filter(likely.get, unstated), None)):
+        raise root_error(root, f": '{like}' looks like a split; the layout is {LAYOUT}; rename it if it is not")
+    if none_stated:
         return _dealt(names)
     if unstated:
         log(f"  passing over {len(unstated)} clip(s) outside of the splits, as '{unstated[0]}'")
@@ -195,10 +207,13 @@ def _dealt(clips: Sequence[T]) -> dict[str, list[T]]:
 
 def _stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
     """Returns the split named by the folders above a clip, or else by the clip, as Test001 is; None for neither."""
-    above = {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
-    if len(above) > 1:
+    if len(above := _splits_above(clip)) > 1:
         raise root_error(root, f": clip '{clip}' lies in folders of {' and '.join(sorted(above))}; keep one")
     return above.pop() if above else KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
+
+
+def _splits_above(clip: PurePosixPath) -> set[str]:
+    return {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
 
 
 def _unread(clips: Collection[PurePosixPath], folder: PurePosixPath) -> str | None:

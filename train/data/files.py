@@ -5,6 +5,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import stat
 import tarfile
 import tempfile
@@ -36,6 +37,7 @@ NAMES = {
     "test": ("test", "testing", "test_frames", "testing_frames", "test_videos", "testing_videos"),
 }
 KNOWN = {name: split for split, names in NAMES.items() for name in names}
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 class OriginalFile(NamedTuple):
@@ -85,6 +87,13 @@ class Published(NamedTuple):
 def root_error(root: Path | str, problem: str) -> UserError:
     """Returns an error about a root; the problem follows its name, or is a clause after a colon."""
     return UserError(f"{option_text('data.root', root)}{'' if problem.startswith(':') else ' '}{problem}")
+
+
+def likely_splits(name: str) -> frozenset[str]:
+    """Returns the splits that words of a name may mean, as those of TestSet-1 and my_training_set do."""
+    words = {word.lower() for word in WORD.findall(name)}
+    split_of = KNOWN | {"eval": "validation"} | {w: s for w in words for s in ("train", "test") if w.startswith(s)}
+    return frozenset(split_of[word] for word in words & split_of.keys())
 
 
 def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:

@@ -67,8 +67,8 @@ def is_picture(file: Path) -> bool:
     try:
         with open_regular(file, where=str(file)) as content, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            Image.open(content, formats=FORMATS).close()
-            return True
+            with Image.open(content, formats=FORMATS) as picture:
+                return picture.format != "GIF" or getattr(picture, "n_frames", 1) == 1  # a GIF that moves is a video
     except IMAGE_ERRORS as error:
         return isinstance(error, BOMBS)
 

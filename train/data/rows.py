@@ -12,10 +12,11 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import KNOWN, NAMES, root_error, three_splits
+from .files import NAMES, likely_splits, root_error, three_splits
 
 T = TypeVar("T")
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+TABULAR = (*SUFFIXES, ".json", ".parquet", ".txt")
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's default of 131,072 letters is shorter than long reviews
 OF_SUFFIXES = "of a .csv are separated by commas, of a .tsv by tabs"
@@ -111,9 +112,7 @@ def read_rows(path: Path, columns: Sequence[str], *, where: str | None = None, h
     lines = lines_of(path, where)
     if (suffix := path.suffix.lower()) == ".jsonl":
         return _objects(where, lines, columns, hint)
-    csv.field_size_limit(LONGEST_FIELD)
-    form: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
-    return _records(where, csv.reader(lines, strict=True, **form), columns, hint)
+    return _records(where, (_tabbed if suffix == ".tsv" else _quoted)(where, lines), columns, hint)
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
@@ -134,9 +133,10 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
         if files:
             paths[split] = files[0]
     for file in sorted(root.iterdir()):  # a split that is not read would be cut from train instead
-        of_split = file.suffix.lower() in suffixes or file.stem.lower() in KNOWN
-        if of_split and file not in paths.values() and not file.is_dir():
-            raise root_error(root, f": '{file.name}' is not named after a split; {wanted}")
+        tabular = file.suffix.lower() in TABULAR and not file.name.startswith(".") and not file.is_dir()
+        if tabular and file not in paths.values() and likely_splits(file.stem):
+            words = "looks like a split that is not read; move it away or rename it, or"
+            raise root_error(root, f": '{file.name}' {words} {wanted}")
     if "train" not in paths:
         raise root_error(root, f"holds no train file; {wanted}")
     return paths
@@ -163,9 +163,9 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
     return value
 
 
-def _records(source: str, reader: Any, columns: Sequence[str], hint: str) -> Iterator[Row]:
+def _records(source: str, rows: Iterator[tuple[str, list[str]]], columns: Sequence[str], hint: str) -> Iterator[Row]:
     header: list[str] | None = None
-    for where, fields in _fields(source, reader):
+    for where, fields in rows:
         if header is None:
             header = fields
             if repeated := {name for name in header if header.count(name) > 1} & set(columns):
@@ -182,8 +182,18 @@ def _records(source: str, reader: Any, columns: Sequence[str], hint: str) -> Ite
         raise UserError(f"{source} is empty; it must begin with a header that has {_listed(columns)}")
 
 
-def _fields(source: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
-    number = 1
+def _tabbed(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        content = line.removesuffix("\n").removesuffix("\r")
+        if number == 1 and "\r" in content:
+            raise UserError(f"{source} {OLD_LINES}")
+        if content:
+            yield f"{source} line {number}", content.split("\t")
+
+
+def _quoted(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
+    csv.field_size_limit(LONGEST_FIELD)
+    reader, number = csv.reader(lines, strict=True), 1
     try:
         for fields in reader:
             if fields:
@@ -191,7 +201,7 @@ def _fields(source: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
             number = reader.line_num + 1  # a quoted field may hold line breaks: a row is named by its first line
     except csv.Error as error:
         other = f"line {number} cannot be read as CSV ({error}); correct the line"
-        raise UserError(f"{source} {OLD_LINES if 'new-line character' in str(error) else other}") from error
+        raise UserError(f"{source} {OLD_LINES if number == 1 and 'new-line' in str(error) else other}") from error
 
 
 def _objects(source: str, lines: Iterator[str], columns: Sequence[str], hint: str) -> Iterator[Row]:

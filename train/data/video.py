@@ -1,7 +1,9 @@
 """Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
 import contextlib
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -11,7 +13,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
-from ..config.errors import UserError, option_text
+from ..config.errors import UserError, option_text, require_extra
 from . import generated
 from .clips import (
     FRAME_SIZE,
@@ -25,7 +27,7 @@ from .clips import (
     standard_frame,
     video_frames,
 )
-from .files import SPLITS, Log, OriginalFile
+from .files import ARCHIVE_ERRORS, SPLITS, Log, OriginalFile, root_error
 from .media import decode_in_order, fingerprint_media, is_picture, open_media
 from .pictures import CHANNELS, moments, picture_of, pixels_of
 from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with_progress
@@ -135,6 +137,11 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
         with tempfile.TemporaryFile() as spool:
             yield cut_in_time(root, spool, log)
         return
+    with contextlib.suppress(*ARCHIVE_ERRORS):  # which unpacking reports
+        if root.is_file() and not (tarfile.is_tarfile(root) or zipfile.is_zipfile(root)):
+            require_extra("video")
+            problem = "is neither a video that can be read, nor a folder, nor a whole tar or zip archive"
+            raise root_error(root, f"{problem}; copy it again, or give {WANTED}")
     with open_media(root, log, is_video=is_video) as media:
         clips = find_clips(media, root=root, log=log)
         chosen = split_clips(list(clips), root=root, log=log)
