@@ -15,20 +15,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.constrained import test_errors
-from tests.constrained.calls import (
-    LOSSES,
-    NAN,
-    ONES,
-    RATIO,
-    SGD,
-    STEPWISE,
-    gap,
-    kl,
-    norm,
-    of_classes,
-    rate,
-    sized,
-)
+from tests.constrained.calls import LOSSES, NAN, ONES, RATIO, SGD, STEPWISE, gap, kl, norm, of_classes, rate, sized
 from unroll_jax import constrained as c
 from unroll_jax.constrained.lagrangian import optimal_slacks
 

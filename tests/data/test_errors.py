@@ -237,9 +237,7 @@ BAD = [
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),
     ("prompts", {"p.txt": link("gone")}, "cannot be read (No such file or directory)"),
 ]
-OTHERS = {
-    "prompts": lambda path: read_prompts(path, answers=True),
-}
+OTHERS = {"prompts": lambda path: read_prompts(path, answers=True)}
 
 
 @pytest.mark.parametrize(("source", "files", "words"), BAD)

@@ -67,8 +67,5 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
         assert message in refused(capsys, "predict", run, *words)
     assert there.read_text() == "old"
     with_noise = ["--prompts", str(odd), "--gamma", "1e30"]
-    for command in (
-        ["predict", run, "--text", "a", "--gamma", "1e30"],
-        ["generate", run, *with_noise],
-    ):
+    for command in (["predict", run, "--text", "a", "--gamma", "1e30"], ["generate", run, *with_noise]):
         assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(capsys, *command)

@@ -128,9 +128,7 @@ def test_a_report_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
 def test_aggregates_over_seeds_equal_numpy(make_run):
     folders = [
         make_run(
-            method,
-            seed=seed,
-            evaluation=FLOORS | rmse([(10 + place) * (1 + 0.1 * seed**power) for place in range(6)]),
+            method, seed=seed, evaluation=FLOORS | rmse([(10 + place) * (1 + 0.1 * seed**power) for place in range(6)])
         )
         for seed in range(3)
         for power, method in enumerate(("plain", "constrained"))

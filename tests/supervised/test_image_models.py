@@ -7,14 +7,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.tasks.image_models import (
-    confusion,
-    flip,
-    flip_and_shift,
-    mean_cross_entropy,
-    scores,
-    standardise,
-)
+from unroll_jax.train.tasks.image_models import confusion, flip, flip_and_shift, mean_cross_entropy, scores, standardise
 
 SHIFT = 4
 augment = jax.jit(flip_and_shift)
