@@ -55,7 +55,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a comparison with packages that are not installed."""
     packages = [package for mark in item.iter_markers("oracle") for package in mark.args]
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         pytest.skip(f"{' and '.join(missing)} not installed; make test-oracles has what tests compare with")
@@ -81,7 +80,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Removes the programs of this session, once its workers are gone."""
     if OWN_PROGRAMS and not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 

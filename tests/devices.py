@@ -10,7 +10,6 @@ __all__ = ["on_eight_devices"]
 
 
 def on_eight_devices(program: str) -> list[str]:
-    """The lines that a program prints in a new process."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     variables = environment(XLA_FLAGS=flags)
     done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False)

@@ -80,7 +80,6 @@ class Outcome(NamedTuple):
 
 
 def _files(**contents: Any) -> Callable[[Path], None]:
-    """Writes files by stem, as JSON where they are not bytes."""
 
     def write(folder: Path) -> None:
         for name, content in contents.items():
@@ -158,14 +157,12 @@ READERS = {
 
 @st.composite
 def changed(draw: st.DrawFn, content: bytes) -> bytes:
-    """A file with one to three changes."""
     for _ in range(draw(st.integers(1, 3))):
         content = draw(st.sampled_from([_value, _bytes, _number]))(draw, content)
     return content
 
 
 def _value(draw: st.DrawFn, content: bytes) -> bytes:
-    """Another value, or none, somewhere in the JSON."""
     try:
         root = json.loads(content)
     except ValueError:
@@ -203,7 +200,6 @@ def _number(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def fuzzed(reader: Reader, seconds: float, *, most: int = 10**9) -> Outcome:
-    """Reads changed files for a time, or at the most so many."""
     counts, broken = {"accepted": 0, "refused": 0}, dict[str, str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

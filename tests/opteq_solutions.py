@@ -11,7 +11,6 @@ M, I = 4, 3  # noqa: E741 (state and input widths)
 
 
 def draw(seed, widths, *, norm=0.9):
-    """A rng, params of layers with the given hidden widths and norm, a state and an input, all float64."""
     rng = np.random.default_rng(seed)
     params = []
     for width in widths:

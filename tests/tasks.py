@@ -53,7 +53,6 @@ def perturbed(params: Any) -> Any:
 
 
 def trained_losses(task: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Mean validation losses of layers before and after all steps of a task."""
     state, step, batches = init_state(task), jit_step(task), task.batches(0, None)
     before = task.validate(state.params, None).losses.mean(axis=0)
     for _ in range(task.config.steps):

@@ -18,7 +18,6 @@ PARTS = transformer_parts(DIM, step_size=A2)
 
 
 def quadratic(name):
-    """params[name] = (A, b) of E(Y) = sum over tokens of (y - b) A (y - b) / 2, A symmetric."""
 
     def energy(params, y, x=None):
         A, b = params[name]
@@ -122,7 +121,6 @@ def test_the_transformer_is_an_alternating_system_whose_first_step_is_given():
     ids=["infinite at 0", "tanh"],
 )
 def test_absent_tokens_neither_move_nor_count(phi, first):
-    """As in a transformer, for any values at the padding."""
     rng = np.random.default_rng(3)
     params = TransformerParams(*rng.normal(size=(2, DIM, DIM)))
     system = uj.alternating(PARTS.attention.energy, PARTS.feedforward.energy, g_step_size=A2, phi=phi, **first)

@@ -20,12 +20,10 @@ pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test 
 
 
 def quadratic(A, b: Any = 0.0):
-    """The energy (y - b) A (y - b) / 2 of states (*batch, n, d), summed over tokens."""
     return lambda params, y, x: jnp.sum(0.5 * ((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=(-2, -1))
 
 
 def transformer_case(batch=(4,), scale=2.0, dim=4, tokens=6, dtype=np.float32, **options):
-    """A transformer as alternating steps on its halves, with its parameters and tokens."""
     parts, rng = transformer_parts(dim, **options), np.random.default_rng(0)
     W_a, W_f = np.linalg.qr(rng.normal(size=(dim, dim)))[0], rng.normal(size=(dim, dim))
     params = TransformerParams(W_a.astype(dtype), (0.9 * W_f / np.linalg.norm(W_f, 2)).astype(dtype))

@@ -21,7 +21,6 @@ both_dtypes = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64
 
 @functools.cache
 def many(name):
-    """A table row's system, and its parameters, tokens and anchors for 200 random keys, in float32."""
     descents = []
 
     def one(key):
@@ -36,7 +35,6 @@ def many(name):
 
 
 def draw(name, place, batch, dtype):
-    """A system of the table, and NumPy's parameters, tokens and anchor in the batch rank and dtype asked for."""
     descent, (params, y, x) = many(name)
     corner = {0: (place, 0, 0), 1: (place, 0), 2: (place,)}[len(batch)]
     params = jax.tree.map(lambda leaf: leaf[place], params)
@@ -178,7 +176,6 @@ def test_an_input_left_out_is_zero_or_missed(name):
 
 @functools.cache
 def slope_and_step(name):
-    """(params, y, x) -> (energy, its gradient in y, the step), compiled once a system."""
     descent, _ = many(name)
     return jax.jit(
         lambda params, y, x: (*jax.value_and_grad(descent.energy, 1)(params, y, x), descent.step(params, y, x))

@@ -15,7 +15,6 @@ TARGET = np.random.default_rng(2).standard_normal((2, 3, 4))
 
 
 def slope(matrix):
-    """The slope of a loss whose curvature differs from entry to entry."""
     return np.arange(1.0, 13.0).reshape(3, 4) * (matrix - TARGET)
 
 

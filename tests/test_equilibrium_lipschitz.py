@@ -20,7 +20,6 @@ def params_of(W):
 
 
 def drawn(rng, window, widths, seeing, norm):
-    """Layers of the given widths whose W have about the given norm; layers in ``seeing`` have a U."""
     params = []
     for place, width in enumerate(widths):
         shapes = [(*window, inner, width) if window else (width, inner) for inner in (CHANNELS, INPUTS)]

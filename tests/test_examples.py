@@ -20,7 +20,6 @@ FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 
 def documented(modules):
-    """The functions and classes among the public names of modules, by module and name."""
     public = {
         f"{module}.{name}": getattr(importlib.import_module(module), name)
         for module in modules
@@ -34,7 +33,6 @@ def places(values):
 
 
 def examples(modules):
-    """The source of every docstring's examples, as they are collected to be run."""
     tests = [test for module in modules for test in FINDER.find(importlib.import_module(module))]
     return {test.name: "".join(example.source for example in test.examples) for test in tests if test.examples}
 

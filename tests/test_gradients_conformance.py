@@ -25,7 +25,6 @@ slow_bfloat16 = pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloa
 
 @functools.cache
 def drawn(name):
-    """A system, and NumPy's parameters, two states, inputs and cotangents of the step."""
     descents = []
 
     @jax.jit
@@ -41,7 +40,6 @@ def drawn(name):
 
 
 def case(kind, params, y, x):
-    """The arguments with special tokens, all of them present in the first example."""
     y = y.copy()
     if kind in ("a token of zero", "equal entries"):
         y[:, 0] = 0.0 if kind == "a token of zero" else 0.5
@@ -150,7 +148,6 @@ def assert_near(ours, theirs, tolerance, size, message):
 
 
 def kept_of(name, stepped):
-    """The part of the first example's step that is of present tokens."""
     return PRESENT[0] if stepped.ndim == 3 and name not in (*WITHOUT_PRESENCE, "cross_attention") else ...
 
 

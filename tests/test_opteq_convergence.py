@@ -81,7 +81,6 @@ STATE, WIDTH, INPUT, OUTPUT, SAMPLES, LAYERS, UNROLLED = 24, 24, 8, 2, 6, 2, 5
 
 @functools.cache
 def problem(seed=0):
-    """A deep OptEq with K = 5 SAM iterations and a linear head, its initial parameters, inputs and targets."""
     layer = deep_opteq([opteq(STATE, WIDTH, INPUT, activation=SMOOTH, skip=0.1) for _ in range(LAYERS)])
     rng = np.random.default_rng(seed)
     params = jax.tree.map(np.asarray, jax.jit(layer.init)(jax.random.key(seed)))
@@ -100,7 +99,6 @@ def problem(seed=0):
 
 @functools.partial(jax.jit, static_argnames=("residual", "steps"))
 def descend(residual, params, x, y, rate, steps):
-    """Losses and gradient norms along gradient descent, and the last parameters and those halfway."""
     loss = lambda params: 0.5 * jnp.sum(residual(params, x, y) ** 2)  # noqa: E731
 
     def step(params, _):

@@ -11,7 +11,6 @@ from unroll_jax import certificates as certified
 
 
 def quadratic(A, b: Any = 0.0):
-    """The energy (y - b) A (y - b) / 2 of states (*batch, d)."""
     return lambda y: 0.5 * jnp.sum(((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=-1)
 
 

@@ -56,7 +56,6 @@ def test_the_norm_of_a_matrix_is_met_from_both_sides():
 
 @pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 3, 3, 1)], ids=str)
 def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
-    """Against the singular values of the matrix that it is."""
     W = np.random.default_rng(1).normal(size=kernel)
     true = np.linalg.norm(reference.conv_matrix(W, IMAGE), 2)
 
@@ -186,7 +185,6 @@ def test_normalised_weights_keep_to_their_bound_and_smaller_ones_are_left_alone(
 
 
 def spread(values, shape, rng):
-    """A random matrix with the given leading singular values; the others are 0.1."""
     left, right = (np.linalg.qr(rng.normal(size=(side, min(shape))))[0] for side in shape)
     spectrum = np.concatenate([values, np.full(min(shape) - len(values), 0.1)])
     return (left * spectrum) @ right.T

@@ -44,7 +44,6 @@ def g(params, y, x=None):
 
 
 def f_step(params, y, x=None):
-    """A gradient step on f whose length differs by draw."""
     return y - params["a1"][:, None, None] * jax.grad(lambda y: jnp.sum(f(params, y)))(y)
 
 
@@ -59,7 +58,6 @@ def random_half(rng, spread):
 
 
 def slope(p, y):
-    """The gradient of `part` at y (draws, d), in NumPy."""
     inner = np.einsum("bkd,bd->bk", p["M"], y)
     rho = np.stack([0.0 * inner, np.tanh(inner), 0.5 * (1.0 + np.tanh(0.5 * inner))])[KINDS, np.arange(DRAWS)]
     return p["scale"][:, None] * (np.einsum("bk,bkd->bd", rho, p["M"]) + np.einsum("bde,be->bd", p["A"], y)) + p["l"]
@@ -111,7 +109,6 @@ def tightest(ratio, places):
 
 
 def rises(params, y, phi=None):
-    """Returns whether an alternating step raises h + phi by more than rounding."""
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
     after = system.step(params, y, None)
     size = sum(abs(half(params, point)) for half in (f, g) for point in (y, after))
@@ -119,7 +116,6 @@ def rises(params, y, phi=None):
 
 
 def assert_enough(tested, rising):
-    """No violation among at least 3,500 draws, and no kind of function left out."""
     assert np.sum(tested) >= 3_500
     assert all(np.sum(np.asarray(tested)[kind == KINDS]) >= 700 for kind in range(3))
     assert not np.any(np.asarray(tested) & np.asarray(rising))

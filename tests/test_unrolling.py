@@ -31,7 +31,6 @@ def tokens(*batch):
 
 
 def python_loop(layer, params, y, x, *, num_layers, tied):
-    """The definition: the last state, and the energy before every layer and after the last."""
     params_of = lambda index: params if tied else jax.tree.map(lambda leaf: leaf[index], params)  # noqa: E731
     energies = []
     for index in range(num_layers):

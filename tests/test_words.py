@@ -42,7 +42,6 @@ def files(place, suffix=".py"):
 
 
 def documentation(source):
-    """The docstrings and comments of Python."""
     documented, pending = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef), [ast.parse(source)]
     comments = [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT]
     while pending:
@@ -53,7 +52,6 @@ def documentation(source):
 
 
 def prose(text):
-    """A page without its code."""
     return re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)
 
 
@@ -63,7 +61,6 @@ def rate(patterns, text):
 
 
 def questions(source):
-    """The docstrings, also of fields, that open with a question word."""
     if not re.search(rf"""["']\s*{OPENING}""", source):
         return []
     texts = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))
@@ -71,7 +68,6 @@ def questions(source):
 
 
 def vague_names(source):
-    """The variables, arguments, functions and classes that are called one of `VAGUE`."""
     if not re.search(rf"(?<![a-zA-Z0-9])({'|'.join(VAGUE)})(?![a-zA-Z0-9])", source):
         return
     for node in ast.walk(ast.parse(source)):

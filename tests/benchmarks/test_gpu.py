@@ -26,7 +26,6 @@ STEPS = steps.StepSizes(UnrolledSizes(2, 4, 3, 2), TINY, product=16, repeats=2)
 
 
 def last(records):
-    """The record of a part as it ends."""
     *_, record = records
     return record
 

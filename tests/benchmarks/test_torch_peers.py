@@ -107,7 +107,6 @@ SIZES = UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2)
 
 @pytest.fixture(scope="module")
 def problem():
-    """A small one, and parameters other than cosines."""
     problem = dust(SIZES, Sparse(curvature=2.5))
     params = jax.jit(problem.init)(jax.random.key(0))
     noise = lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape)  # noqa: E731

@@ -26,7 +26,6 @@ def runs(cases, violations=VIOLATIONS, start=0.0, **options):
 
 
 def by_hand(rule, start=0.0):
-    """Multipliers after every call of ``rule(call, violations, multipliers)``."""
     multipliers, after_calls = np.full(3, start), []
     for call, violation in enumerate(VIOLATIONS):
         multipliers = rule(call, violation, multipliers)

@@ -26,7 +26,6 @@ def cross_entropy(labels=PAIR, weights=None, hidden=HIDDEN, head=HEAD, **options
 
 
 def where(*weights):
-    """The argument of this name, for samples of `ONES`."""
     return {"where": lambda batch: np.array(weights, np.float32)}
 
 

@@ -138,7 +138,6 @@ HALF = {
 
 
 def halved(function, losses):
-    """Calls ``function`` with losses that the layer halves."""
     return function(losses[:, None] * jnp.array([1.0, 0.5], losses.dtype))
 
 

@@ -70,7 +70,6 @@ def test_the_tail_leaves_out_a_sample_of_minus_infinity():
 
 
 def test_a_tail_within_its_bound_leaves_the_stated_share_of_samples_without_a_violation():
-    """A mean within its bound does not."""
     skewed = np.random.default_rng(1).exponential(size=(200, 3)) * np.array([-1.0, 1.0, 5.0])
     for level, tail in zip(TAILS, tails(skewed), strict=True):
         assert np.all((skewed - np.asarray(tail) <= 1e-9).mean(axis=0) >= level), level

@@ -43,7 +43,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 def write_pictures(
     root: Path, counts: Mapping[str, int], *, size: tuple[int, int] = (6, 5), suffix: str = "png", mode: str = "RGB"
 ) -> Path:
-    """Writes random pictures, {folder: number of pictures}, of sides (width, height) below a root."""
     generator = np.random.default_rng(0)
     for folder, count in counts.items():
         (root / folder).mkdir(parents=True, exist_ok=True)

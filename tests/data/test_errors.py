@@ -21,13 +21,11 @@ def picture(seed=0, shape=(5, 6, 3)):
 
 
 def pictures(counts, shape=(5, 6, 3)):
-    """Random pictures by path, {folder: how many}."""
     paths = [f"{folder}/{number:03d}.png" for folder, count in counts.items() for number in range(1, count + 1)]
     return {path: picture(seed, shape) for seed, path in enumerate(paths)}
 
 
 def without(files, *gone):
-    """Files but for those whose paths begin so."""
     return {name: content for name, content in files.items() if not name.startswith(gone)}
 
 
@@ -67,7 +65,6 @@ def two_sizes(path):
 
 
 def tar(name="clip/002.png", kind=tarfile.REGTYPE, end=None):
-    """An archive of two members, cut at a place after the start of the last."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for each in ("clip/001.png", name):

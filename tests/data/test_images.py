@@ -23,7 +23,6 @@ def sizes(data):
 
 
 def pairs(*batches) -> Counter:
-    """Counts of every pair of image and label."""
     return Counter((image.tobytes(), int(label)) for batch in batches for image, label in zip(*batch, strict=True))
 
 
@@ -102,7 +101,6 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
 
 @pytest.fixture
 def camvid(tmp_path):
-    """Random scenes in SegNet's layout, every label from 0 to 11 among them."""
     generator = np.random.default_rng(0)
     for name, pixels in SCENES.items():
         path = tmp_path / "CamVid" / name

@@ -32,7 +32,6 @@ def data(texts):
 
 
 def numbers_of(batch: TokenBatch, data) -> list[int]:
-    """The numbers of the texts of a batch, from the words they begin with."""
     return [int(data.tokenizer.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
 
 
@@ -118,8 +117,6 @@ def test_texts_at_hand_are_a_batch_without_labels():
 
 
 class Letters:
-    """Another tokenizer, with another padding."""
-
     padding_token, checksum = 9, 0
 
     def encode(self, texts, seconds=None, *, max_length=None):

@@ -22,7 +22,6 @@ FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}  # frames of clips: a and b train, c
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory) -> tuple[DataConfig, list[str]]:
-    """Four random clips, prepared, and the log of it."""
     folder, lines = tmp_path_factory.mktemp("clips"), []
     config = DataConfig("video", str(write_pictures(folder / "clips", FLAT, size=(160, 160))), str(folder / "prepared"))
     prepare(config, log=lines.append)
@@ -96,7 +95,6 @@ def damaged(call, folder: Path) -> None:
 
 @pytest.fixture
 def prepared(frames, tmp_path) -> tuple[DataConfig, Path]:
-    """A copy of the prepared data, and the folder of its records."""
     config = DataConfig("video", frames[0].root, str(tmp_path / "prepared"))
     shutil.copytree(str(frames[0].prepared), str(config.prepared))
     return config, prepare(config)

@@ -36,7 +36,6 @@ DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 
 @functools.cache
 def drawn(name):
-    """A layer and NumPy's parameters, state and input of one example, in float64."""
     rng = np.random.default_rng(0)
     if name in uj.DESCENTS:
         layer, params, y, x, _ = gradients.drawn(name)
@@ -128,7 +127,6 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
     y, *inputs = (rng.normal(size=size) for size in ((2, TOKENS, DIM), *shapes))
 
     def of(y, x):
-        """Energy, step, and step where some tokens or keys are absent."""
         marks = jnp.arange(rows) < 2
         some = Anchor(x, jnp.broadcast_to(marks, x.shape[:-1]) if keys else marks)
         return layer.energy(params, y, x), layer.step(params, y, x), layer.step(params, y, some)

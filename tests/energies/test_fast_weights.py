@@ -32,7 +32,6 @@ def delta_reference(q, k, v, b, form, W):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
 def test_the_delta_rule_in_chunks_is_the_loop(form):
-    """A batch in chunks that divide the sequence or not and that hold all of it, and one example."""
     arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
 
     @jax.jit

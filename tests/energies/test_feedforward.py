@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test 
 
 
 def weights(seed, dim, low, high):
-    """An asymmetric matrix whose symmetric part has eigenvalues spread over [low, high]."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
     skew = rng.normal(size=(dim, dim))

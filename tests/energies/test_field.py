@@ -120,7 +120,6 @@ def test_energy_and_step_equal_the_public_code_in_numpy(name, options):
 
 
 def rises(layers, params, y):
-    """Returns whether a step of each layer raises the energy that all of them share: (layers, *batch)."""
 
     @jax.jit
     def energies(params, y):

@@ -30,7 +30,6 @@ def radius(W_a, W_f, step_size):
 
 
 def change(layer):
-    """The change of a layer's energy over a step, ``(params, y) -> (*batch,)``."""
     return jax.jit(lambda params, y: layer.energy(params, layer.step(params, y), None) - layer.energy(params, y, None))
 
 

@@ -67,7 +67,6 @@ def by_unroll(problem, params, x):
 
 
 def gradient_from(problem, solver, adjoint):
-    """``(params, x, start) -> (gradient, (point, whether all converged))``."""
 
     def loss(params, x, start):
         y, info = uj.equilibrium(problem.layer, params, start, x, solver=solver, adjoint=adjoint, **OPTIONS)

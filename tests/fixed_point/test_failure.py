@@ -141,7 +141,6 @@ def test_the_worst_of_those_that_failed_is_named_and_one_that_stalled_at_round_o
 
 
 def problem_of(sizes, square, dtype):
-    """A step, or a factored layer of dim, width and rows: ``(solve, x)``."""
     dim, width, rows = sizes or (8, 0, 4)
     if sizes is None:
         layer, params, given = tanh_step, skew_weights(norm=0.9, dtype=dtype), {"solver": "picard", "batch_ndim": 1}

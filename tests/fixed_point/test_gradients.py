@@ -83,7 +83,6 @@ def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_th
 
 
 def test_a_state_may_be_a_pytree_and_what_the_step_closes_over_gets_its_gradient():
-    """Integers may be closed over too."""
     zeros = {"a": jnp.zeros((4, 2, 3)), "b": jnp.zeros((4, 2))}
 
     @jax.jit

@@ -49,7 +49,6 @@ def dictionaries(count, dim, atoms, seed=0):
 
 @functools.cache
 def lista_problem(count, dim, atoms):
-    """Layers, inputs, and the judge of codes; every example has another dictionary."""
     layer, (D, x) = uj.lista(dim, atoms, sparsity=SPARSITY), dictionaries(count, dim, atoms)
     step = jax.vmap(lambda D, z, x: layer.step(ListaParams(D), z, x))
     energy = jax.vmap(lambda D, z, x: layer.energy(ListaParams(D), z, x))
@@ -58,7 +57,6 @@ def lista_problem(count, dim, atoms):
 
 
 def lista_results(count, dim, atoms, solver, dtype, max_steps):
-    """Returns how many of the examples converged, and how many of these are wrong."""
     layer, D, x, is_right = lista_problem(count, dim, atoms)
 
     def solve(D, x):

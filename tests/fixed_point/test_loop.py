@@ -39,13 +39,11 @@ def steps_of(solvers, p, x, **options):
 
 
 def symmetric(size=8, norm=0.99):
-    """Symmetric with eigenvalues in [0, norm]."""
     basis, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))
     return (basis * np.linspace(0.0, norm, size)) @ basis.T
 
 
 def iterates(solver, step, count):
-    """The states that each of ``count`` updates of a solver leads to from 0, in one program."""
     z = jnp.zeros((1, 8))
     rule = Rule(1e-12, 1, float(jnp.finfo(z.dtype).eps))
     run = lambda z: [unroll_solver(step, z, solver, rule._replace(max_steps=k))[0][0] for k in count]  # noqa: E731

@@ -37,7 +37,6 @@ class Cell(nnx.Module):
 
 
 def of_equinox():
-    """With functions among its leaves, and a probability and a flag."""
     mlp = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
     module = mlp, eqx.nn.Dropout(0.5, inference=True)
     step = lambda pair, z, x: 0.3 * jax.vmap(lambda v: pair[1](pair[0](v)))(concatenated(z, x))  # noqa: E731

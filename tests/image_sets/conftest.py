@@ -60,12 +60,10 @@ def config(options: SetConfig) -> ImageSetConfig:
 
 @pytest.fixture(scope="session")
 def task(config: ImageSetConfig, data: SetData) -> ImageSetTask:
-    """The task of the small configuration; tests share its compiled programs."""
     return ImageSetTask(config, data)
 
 
 def changed(config: ImageSetConfig, **fields: Any) -> ImageSetConfig:
-    """The configuration with fields replaced, checked."""
     config = dataclasses.replace(config, **fields)
     config.check()
     return config

@@ -18,7 +18,6 @@ ROWS = [
 
 @pytest.fixture
 def run(finished):
-    """The folder of the constrained run, as a word of a command."""
     return str(finished.folders[1])
 
 

@@ -20,14 +20,12 @@ pytestmark = pytest.mark.xdist_group("language")
 
 @pytest.fixture(scope="module")
 def started(task_of, wide):
-    """A task without noise, its parameters, and the same as the reference takes them."""
     task = task_of(train_gamma=0.0)
     params = jax.jit(task.init)(jax.random.key(1))
     return task, params, wide(params["decoder"])
 
 
 def alone(task, decoder, split):
-    """Losses of each text of a split on its own: a list of (L + 1, tokens)."""
     texts = task.data.answers.encode(conversations(task, split))
     return [answer_losses(decoder, task.model.source.config, *text) for text in texts]
 

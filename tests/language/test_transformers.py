@@ -31,7 +31,6 @@ KINDS = ("drawn", "changes merged", "tied, Alpaca")
 
 @pytest.fixture
 def run_of(finished, given, tmp_path):
-    """A run of a kind, and the folder that it started from."""
     make, folder = given
     values = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 400}
 
@@ -55,7 +54,6 @@ def tokens_of(opened):
 
 
 def assert_same_decoder(run, out):
-    """The exported folder holds the run's decoder bit for bit, its tokenizer, and the template of its prompts."""
     ours, read = open_decoder(str(run), log=quiet), open_decoder(str(out), log=quiet)
     assert (read.config, read.tokenizer.stops) == (ours.config, ours.tokenizer.stops)
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *map(jax.device_get, (ours.params, read.params)))))

@@ -21,7 +21,6 @@ def small_params(seed=0, dtype=jnp.float32, config=SMALL):
 
 
 def named_by_layers(params, text, key=None, noise=0.0, config=SMALL):
-    """The most probable next token at layers 0..L, at each place of a text; (L + 1, n)."""
     added = None
     if key is not None:
         places = jnp.arange(len(text))[None]

@@ -38,7 +38,6 @@ def made(cls, options):
 
 
 def shaped(model, *inputs, **options):
-    """Initialises a model by shapes only."""
     return jax.eval_shape(lambda given, options: model.init(jax.random.key(0), *given, **options), inputs, options)
 
 

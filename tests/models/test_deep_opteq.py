@@ -32,7 +32,6 @@ def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(
 
 
 def run(params, *calls):
-    """The output of every (model, x) and the equilibrium in it, in one program."""
     apply = lambda params: [model.apply(params, x, mutable="intermediates") for model, x in calls]  # noqa: E731
     return [(*out, np.asarray(kept["intermediates"]["equilibrium"][0])) for out, kept in jax.jit(apply)(params)]
 

@@ -22,7 +22,6 @@ def factor(product, left, rng):
 
 
 def network(widths, rng):
-    """Weights and biases of a feed-forward network: the hidden layers, and the linear layer that reads the last."""
     pairs = zip(widths[1:], widths[:-1], strict=True)
     return [(rng.normal(size=shape) / np.sqrt(shape[1]), 0.3 * rng.normal(size=shape[0])) for shape in pairs]
 

@@ -17,7 +17,6 @@ SMALL = FiguresConfig(tokens=TOKENS, width=WIDTH, half_steps=HALF_STEPS, seed=SE
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """Numbers of Figs. 1 to 4 at small sizes, by name, and the folder that holds them."""
     out = tmp_path_factory.mktemp("figures")
     lines: list[str] = []
     draw(dataclasses.replace(SMALL, out=str(out)), log=lines.append)
@@ -25,7 +24,6 @@ def drawn(tmp_path_factory):
 
 
 def problem():
-    """S, W, B_1, B_2 and Y(0) of Figs. 2 and 3."""
     generator = np.random.default_rng(SEED)
     S, W = (0.1 * generator.normal(size=(side, side)) for side in (TOKENS, WIDTH))
     B_1, B_2 = generator.random((2, TOKENS, WIDTH))

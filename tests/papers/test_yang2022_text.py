@@ -41,7 +41,6 @@ def weights_of(network):
 
 
 def energies_of(Y, X, network, *, residual):
-    """The components of the energy, from the equations, pair by pair."""
     W_a, W_f, B = weights_of(network)
     pull = 0.5 * np.sum(((Y - X if residual else Y) @ W_a) ** 2)
     return {
@@ -57,7 +56,6 @@ def similarity(Y, u, v, W_a):
 
 
 def states_of(X, network, stack):
-    """The tokens at every layer: softmax attention with the anchor X, token by token, then the feed-forward step."""
     W_a, W_f, B = weights_of(network)
     ridge, a_1, a_2 = float(stack.residual), stack.attention_step_size, stack.step_size
     states = [X]
@@ -171,7 +169,6 @@ def test_every_word_of_a_text_has_its_vector():
 
 @pytest.fixture
 def root(tmp_path):
-    """Twenty texts of each data set, and a file of embeddings."""
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
     texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]

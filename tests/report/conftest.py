@@ -39,7 +39,6 @@ def grouped(folders: Sequence[Path]) -> list[Setting]:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> RunMaker:
-    """Writes a run folder below ``tmp_path``; ``evaluation``, ``config``, ``status`` override keys."""
 
     def make(
         method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides: Any
@@ -52,12 +51,10 @@ def make_run(tmp_path: Path) -> RunMaker:
 
 @pytest.fixture
 def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figures, for tests of sentences and numbers."""
     monkeypatch.setattr("unroll_jax.train.report.figures.pictures", lambda *_: [])
 
 
 def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:
-    """One finished run with noise that depends on the seed."""
     rng = np.random.default_rng(1000 * num_layers + seed)
     folder.mkdir(parents=True)
     evaluation = _evaluation(method, num_layers, seed, steps, rng) | overrides.get("evaluation", {})

@@ -19,7 +19,6 @@ def settings(make_run):
 
 
 def drawn(name, settings):
-    """The axes of the figures of a name, one for each setting."""
     made = figures.pictures(name, settings)
     assert all(one.caption for one in made)
     return [one.figure.axes[0] for one in made]

@@ -28,8 +28,6 @@ FLOORS = {
 
 
 class Page(HTMLParser):
-    """Collects tags, attributes and the visible text; checks that tags close in order."""
-
     def __init__(self, text):
         super().__init__()
         self.tags, self.attributes, self.words, self.open = [], [], [], []

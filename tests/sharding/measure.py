@@ -71,7 +71,6 @@ def video(mesh: str, dtype: Any = "float32") -> Task:
 
 
 def encoder(mesh: str, dtype: Any = "float32") -> Task:
-    """The encoder of the tests, trained as the experiment is."""
     return encoder_task(dtype, mesh=mesh, steps=STEPS)
 
 
@@ -91,7 +90,6 @@ PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (v
 def trained(
     task: Task, advance: Callable[..., Any] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """The state and the metrics after five steps, and the shape of one device's part of every array of the state."""
     mesh, state, advance, arrays = task.training.mesh, init_state(task), advance or jit_step(task), {}
     batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
@@ -155,7 +153,6 @@ def _fail(message: str) -> None:
 
 
 def main(out: Path) -> None:
-    """Writes arrays.npz and measurements.json."""
     arrays, parts, plans, communication = {}, {}, {}, {}
     for name, model in MODELS.items():
         for key, mesh in MESHES.items():
@@ -185,7 +182,6 @@ def main(out: Path) -> None:
 
 
 def pair(out: Path, coordinator: str, number: int) -> None:
-    """Writes pair.npz: the same as one device, in float64."""
     join(Membership(coordinator, 2, number))
     jax.config.update("jax_enable_x64", True)
     arrays = {}

@@ -30,7 +30,6 @@ ENTRIES = {"float32": {"video": 5e-4, "encoder": 2e-5}, "float64": dict.fromkeys
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """The folder where a process with eight devices, and two with one each, left their results."""
     folder = tmp_path_factory.mktemp("eight")
     _log_of(_started(str(folder), devices=8))
     coordinator = f"127.0.0.1:{free_port()}"

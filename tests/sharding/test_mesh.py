@@ -73,8 +73,6 @@ MIXED = AbstractMesh((2, 2, 2), AXES)
 
 
 class State(NamedTuple):
-    """A training state with all that one may have."""
-
     params: Any
     opt_state: Any
     multipliers: Any

@@ -50,7 +50,6 @@ def test_dictionaries_are_of_unit_length_and_the_same_each_time(name):
 
 @pytest.fixture
 def colours(monkeypatch):
-    """A source of colour images without a validation split."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (60, 4, 4, 3)).astype(np.uint8)
     labels = np.arange(40) % 2

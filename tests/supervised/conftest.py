@@ -76,8 +76,6 @@ def small(experiment: str, **options: Any) -> SupervisedConfig:
 
 
 class Traced(NamedTuple):
-    """A task with the programs of its first state and its step."""
-
     task: ImageTask
     init: Callable[[], Any]
     step: Callable[..., Any]
@@ -85,7 +83,6 @@ class Traced(NamedTuple):
 
 @functools.cache
 def traced(config: SupervisedConfig) -> Traced:
-    """The task of a configuration on images or scenes in memory; tests of one worker share its compiled programs."""
     scenes = isinstance(config, SceneTaskConfig)
     task = SceneTask(config, Fields()) if scenes else ImageTask(config, Stripes())
     return Traced(task, jax.jit(lambda: first_state(task)), jit_step(task))
@@ -93,7 +90,6 @@ def traced(config: SupervisedConfig) -> Traced:
 
 @pytest.fixture
 def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
-    """Returned by `load` in place of images."""
     data = Stripes()
     monkeypatch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
     return data
@@ -101,7 +97,6 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., list[str]]:
-    """Runs a configuration in ``tmp_path / name`` as the command line does; returns its log."""
 
     def go(config: Any, experiment: str, name: str = "run") -> list[str]:
         log: list[str] = []
@@ -115,13 +110,11 @@ DATA = {ImageConfig: Stripes(), SceneConfig: Fields()}
 
 
 def give(patch: pytest.MonkeyPatch) -> None:
-    """Commands find `DATA` in place of files."""
     patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)])
 
 
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data of both kinds, to be read only."""
     give(monkeypatch)
 
 

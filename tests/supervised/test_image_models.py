@@ -20,7 +20,6 @@ def batch():
 
 
 def places(result, image):
-    """The shifts, and whether it is mirrored, that make one image of another."""
     height, width, _ = image.shape
     padded = np.pad(image, ((SHIFT, SHIFT), (SHIFT, SHIFT), (0, 0)))
     for row, column in np.ndindex(2 * SHIFT + 1, 2 * SHIFT + 1):
@@ -66,7 +65,6 @@ CLASSES = 5
 
 @pytest.fixture(params=[(40,), (3, 6, 7)], ids=["images", "pixels"])
 def drawn(request):
-    """Logits, and labels, some of them not counted; class 3 never occurs."""
     rng = np.random.default_rng(0)
     labels = rng.choice([0, 1, 2, 4, NOT_COUNTED], request.param)
     return rng.normal(size=(*request.param, CLASSES)).astype(np.float32), labels.astype(np.uint8)

@@ -22,14 +22,12 @@ SHAPES = {"digits": ((8, 8, 1), 10), "pictures": ((32, 32, 3), 10), "scenes": ((
 
 
 def guessed(descent, params, start, *, batch_ndim, **options):
-    """Replaces the equilibrium: returns its start."""
     info = (jnp.zeros(start.shape[:batch_ndim], dtype) for dtype in (start.dtype, jnp.int32, jnp.int32))
     return start, EquilibriumInfo(*info)
 
 
 @functools.cache
 def parameters(name, of):
-    """The parameters' shapes, without what takes most of the tracing and does not touch them."""
     (shape, classes), network = SHAPES[of], SUPERVISED[name].config.network
     if hasattr(network, "num_steps"):
         network = dataclasses.replace(network, num_steps=1)

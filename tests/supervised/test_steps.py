@@ -92,7 +92,6 @@ def train_row(config):
 
 
 def validation_row(config):
-    """The row of a validation before the first step, and the parameters validated."""
     task, init, _ = traced(config)
     state = init()
     return validate(task, state)[0], state.params

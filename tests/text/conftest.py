@@ -45,13 +45,11 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the sentences, prepared once for all tests."""
     return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture(scope="session")
 def small(prepared: Path) -> Callable[..., Any]:
-    """A small configuration with fields replaced. Texts of 8 words give batches of one length, and compile once."""
 
     def make(experiment: str, **fields: Any) -> Any:
         sizes = {"train_examples": 48, "validation_examples": 20, "test_examples": 20}
@@ -90,7 +88,6 @@ def experiment(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Writes rows (text, label) as a table; returns fields of a run on all of it."""
 
     def write(train: list[Any], held_out: list[Any] | None = None, test: list[Any] | None = None) -> dict[str, Any]:
         root = tmp_path / "table"
@@ -128,7 +125,6 @@ def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
 
 @pytest.fixture(scope="session")
 def built(task_of: Callable[..., TextTask]) -> Callable[..., tuple[TextTask, Any]]:
-    """Task and fresh parameters of an experiment, drawn once per task and copied."""
     drawn = functools.cache(lambda task: jax.device_get(jax.jit(task.init)(jax.random.key(3))))
 
     def build(experiment: str, **fields: Any) -> tuple[TextTask, Any]:

@@ -33,7 +33,6 @@ def given(name, write_folder):
 
 
 def in_order(losses):
-    """Rows by their last loss: the batches of the evaluation are by length."""
     return losses[np.argsort(losses[:, -1])]
 
 

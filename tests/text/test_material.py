@@ -21,7 +21,6 @@ ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "
 
 @pytest.fixture
 def on_table(small, write_table):
-    """A small configuration on the whole table."""
     return lambda experiment="text-ut", **fields: small(experiment, **write_table(ROWS), **fields)
 
 

@@ -97,7 +97,6 @@ def _frozen() -> None:
 
 @pytest.fixture(scope="session")
 def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten of the built-in clips as a folder of frames: a tenth of the validation, a twentieth of the test."""
     root = tmp_path_factory.mktemp("clips")
     for number, clip in enumerate(
         itertools.islice(photo_clips("train", num_frames=NUM_FRAMES, frame_size=FRAME_SIZE), 10)
@@ -110,7 +109,6 @@ def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of started processes: they share prepared data."""
     return environment(UNROLL_PREPARED=str(tmp_path_factory.mktemp("prepared")))
 
 
@@ -135,7 +133,6 @@ def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., sub
 
 @pytest.fixture(scope="session")
 def alone(launched: Callable[..., subprocess.Popen], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process that nothing interrupted."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(".log").read_text()
     return folder
@@ -175,7 +172,6 @@ def config() -> VideoConfig:
 
 @pytest.fixture(scope="session")
 def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
-    """The small configuration with fields replaced: ``changed(steps=3, **{"dual.optimizer": "sgd"})``."""
 
     def change(**fields: Any) -> VideoConfig:
         new = config
@@ -196,7 +192,6 @@ traced_state = functools.cache(state_like)
 
 @contextlib.contextmanager
 def clips_in_memory() -> Iterator[None]:
-    """Commands find `CLIPS` in place of a data set, and write no report."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
         patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
@@ -209,14 +204,12 @@ def clips_in_memory() -> Iterator[None]:
 
 
 def logged(config: VideoConfig, folder: Path) -> list[str]:
-    """Runs a configuration as the command line does; returns its log."""
     log: list[str] = []
     fit(dataclasses.replace(config, out=str(folder)), experiment="video-ut", log=log.append)
     return log
 
 
 def evaluated_again(folder: Path) -> dict[str, Any]:
-    """Evaluates a run as the command line does; returns its evaluation.json."""
     evaluate_again([str(folder)])
     return read(folder / "evaluation.json")
 
@@ -235,7 +228,6 @@ def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The finished run of a task from Python, to be read."""
     from tests.train.test_fit import linear
 
     return fit(linear(), out=tmp_path_factory.mktemp("own") / "run", log=lambda line: None)[0]
@@ -243,7 +235,6 @@ def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finished runs of both methods, "plain" and "constrained": to be read; what changes a run copies its folder."""
     folder = tmp_path_factory.mktemp("both")
     with clips_in_memory():
         logged(dataclasses.replace(config, method="both"), folder)
@@ -252,14 +243,12 @@ def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The export of the constrained run, to be read."""
     with clips_in_memory():
         return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=lambda line: None)
 
 
 @pytest.fixture(scope="session")
 def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with many options at once, to be read."""
     folder = tmp_path_factory.mktemp("many") / "run"
     with clips_in_memory():
         logged(changed(**MANY), folder)
@@ -268,7 +257,6 @@ def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A finished run without a feasible checkpoint, and its log; to be read."""
     folder = tmp_path_factory.mktemp("infeasible") / "run"
     folder.mkdir()
     (folder / "left.partial").write_text("{")  # as a kill leaves it before the configuration is written
@@ -278,7 +266,6 @@ def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def finished(both: Path, tmp_path: Path) -> Path:
-    """A copy of the constrained run at ``tmp_path / "run"``."""
     return shutil.copytree(both / "constrained", tmp_path / "run")
 
 

@@ -32,8 +32,6 @@ from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
 @dataclasses.dataclass(frozen=True)
 class MeanConfig(RunConfig):
-    """Options of every run, and one more."""
-
     task: ClassVar[str] = "mean"
     metric: ClassVar[str] = "squared error"
 
@@ -47,8 +45,6 @@ class MeanConfig(RunConfig):
 
 
 class Mean(Task):
-    """A number that descends to a target; without layers and constraints."""
-
     num_layers = 0
 
     def __init__(self, config=MeanConfig()):
@@ -93,7 +89,6 @@ class Mean(Task):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The finished run of a `Mean` in the folder that it makes, and its log."""
     log = []
     with contextlib.chdir(tmp_path_factory.mktemp("mean")):
         (folder,) = fit(Mean(), log=log.append)
@@ -227,8 +222,6 @@ def test_other_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks
 
 
 class Measured(Mean):
-    """A task whose figures are numbers of NumPy and JAX, or any given value."""
-
     figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
 
     def validate(self, params, multipliers):

@@ -54,7 +54,6 @@ def _truncate(path):
 
 
 def _flip_at(share, bits=1):
-    """Flips bits of the byte at a share of the file."""
 
     def flip(path):
         content = bytearray(path.read_bytes())
@@ -229,7 +228,6 @@ def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
 
 
 def _checksum(leaves):
-    """The checksum of the docstring, in NumPy."""
     total = 0
     for leaf in leaves:
         words = np.ascontiguousarray(leaf).view(f"u{min(leaf.itemsize, 4)}").reshape(-1).astype(np.uint64)

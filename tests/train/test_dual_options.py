@@ -46,7 +46,6 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def runs(changed):
-    """Configuration, stacked metrics of the steps and last state of every variant; all of one program."""
     usual = {"steps": STEPS, "batch_size": 32, **TIGHT}
     configs = {name: changed(**usual | fields) for name, fields in (VARIANTS | OTHERS).items()}
     data = batches(STEPS, 32)
@@ -55,7 +54,6 @@ def runs(changed):
 
 
 def _replay(config, rows):
-    """Multipliers before every step: SGD and PI, written out."""
     dual, settings = config.dual, config.constraints
     lam = integral = np.broadcast_to(np.array(dual.start), 3).astype(float)
     waiting, history = [], []

@@ -27,7 +27,6 @@ def _evaluated(config, data):
 
 @pytest.fixture
 def evaluated(in_memory, changed, clips):
-    """``evaluated(**fields)``: configuration, task, params and the evaluation of the untrained model."""
     return lambda **fields: _evaluated(changed(**fields), clips)
 
 

@@ -120,7 +120,6 @@ def test_parameters_of_another_model_are_refused_by_name(exported_params):
 
 
 def _bytes(name, change):
-    """Returns a function that changes the bytes of a file of an export."""
     return lambda out: (out / name).write_bytes(change((out / name).read_bytes()))
 
 

@@ -32,7 +32,6 @@ def _without_a_report(monkeypatch):
 
 @pytest.fixture
 def run(own_run, tmp_path):
-    """A copy of the finished run of a constant learning rate."""
     return shutil.copytree(own_run, tmp_path / "run")
 
 

@@ -55,13 +55,11 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
 
 
 def collected(act):
-    """Acts in a callback of the garbage collector, whose exceptions Python ignores."""
     gc.callbacks.append(lambda phase, _: act() if phase == "start" else gc.callbacks.pop())
     gc.collect()
 
 
 def freed(act):
-    """Acts in the callback of a weak reference, whose exceptions Python ignores too."""
 
     class Thing:
         pass

@@ -21,7 +21,6 @@ def started(program: str, *arguments: str) -> subprocess.Popen:
 
 @pytest.fixture
 def initialised(monkeypatch):
-    """The options that `join` passes to JAX, which connects to nothing."""
     options = {}
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("jax.distributed.initialize", lambda **given: options.update(given))

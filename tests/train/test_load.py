@@ -37,7 +37,6 @@ def model(exported):
 
 @pytest.fixture
 def edited(finished, exported, tmp_path):
-    """A copy of the run or the export, with a JSON file of it as ``change`` leaves it; None cuts it."""
 
     def make(which, name, change, *, by_hand=False):
         folder = finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
@@ -51,7 +50,6 @@ def edited(finished, exported, tmp_path):
 
 
 def denoised(config, params, frames):
-    """The network's outputs for the patches of frames (160, 160), window by window; the last frame is repeated."""
     outputs = jax.jit(lambda noisy: traced_task(config, CLIPS).outputs(params, noisy, lambda y: y)[-1])
     places = [slice(start, start + SIDE) for start in range(0, 160, SIDE)]
     padded = np.concatenate([frames, *[frames[-1:]] * (-len(frames) % LENGTH)])
@@ -228,7 +226,6 @@ def test_the_model_card_tells_what_is_not_feasible_not_constrained_and_not_known
 
 @pytest.fixture
 def card_python(exported):
-    """The Python of a model card up to where it predicts, for its folder."""
     (code,) = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)
     return code.replace('"FOLDER"', repr(str(exported))).partition("frames =")[0]
 

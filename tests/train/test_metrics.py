@@ -18,7 +18,6 @@ ROW = {"kind": "train", "loss": 0.5, "violations": [None, 0.25], "violation/laye
 
 
 def write(folder, steps, *, after_step=0):
-    """Writes a row for each step; returns the contents of metrics.jsonl."""
     with MetricsWriter(folder, after_step=after_step) as writer:
         for step in steps:
             writer.write({**ROW, "step": step})
@@ -31,7 +30,6 @@ def steps_of(folder):
 
 
 def killed(monkeypatch, act):
-    """Acts as if it were killed before a new file takes the place of the old one."""
 
     def kill(*_):
         raise KeyboardInterrupt

@@ -33,13 +33,11 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen, *, after: int =
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest whole checkpoint; 0 if there is none."""
     return max(steps_in(folder / "checkpoints"), default=0)
 
 
 @pytest.fixture
 def pair(launched):
-    """``pair(folder, **options)``: starts two processes of one run."""
     processes = []
 
     def start(folder: Path, **options: object) -> list[subprocess.Popen]:
@@ -162,7 +160,6 @@ sys.exit(train.main(sys.argv[4:]))
 
 @pytest.fixture
 def started(of_processes, few_clips):
-    """``started(folder, *program)``: the exit code of a program that trains in a folder."""
 
     def start(folder, *program):
         words = words_of(OPTIONS | {"data.source": "video", "data.root": few_clips, "out": folder})
@@ -175,7 +172,6 @@ def started(of_processes, few_clips):
 
 
 def ended(started, folder):
-    """Lets a run end; returns the figures that must not depend on kills."""
     assert started(folder, "-m", "unroll_jax.train") == 0
     assert not list((folder / "checkpoints").glob("*tmp*")), "nothing half written is left"
     evaluation = read_object(folder / "evaluation.json")

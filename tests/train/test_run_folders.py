@@ -25,7 +25,6 @@ def _elsewhere(monkeypatch, tmp_path):
 
 
 def cut_short(folder):
-    """A run of six steps that was killed before the last."""
     shutil.rmtree(folder / "checkpoints" / "6")
     for name in ("status.json", "evaluation.json"):
         (folder / name).unlink()

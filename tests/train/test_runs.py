@@ -21,7 +21,6 @@ pytestmark = pytest.mark.xdist_group("video-runs")
 
 @pytest.fixture
 def whole(both):
-    """The run that `finished` is a copy of."""
     return both / "constrained"
 
 

@@ -31,7 +31,6 @@ VARIANTS = {
 
 @pytest.fixture
 def case(changed, clips):
-    """``case(name)``: task and the batches of a run of 5 steps."""
 
     def build(name):
         # A bound at the input's loss, asked-for shares that the first layers miss, and a clip that binds.
@@ -50,7 +49,6 @@ def _losses_and_gradient(params, clean, noisy, weights):
 
 
 def _layer_losses(params, clean, noisy):
-    """f_0..f_L of the unrolled transformer, layer after layer."""
     y, losses = noisy, []
     for layer in (None, *range(len(params.V))):
         if layer is not None:

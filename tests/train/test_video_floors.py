@@ -36,7 +36,6 @@ def sequences():
 
 
 def _inputs(sequences):
-    """Frame and temporal mean, a row for every frame."""
     means = np.broadcast_to(sequences.mean(axis=1, keepdims=True), sequences.shape)
     return np.concatenate([sequences, means], axis=-1).reshape(-1, 2 * sequences.shape[-1])
 
@@ -117,13 +116,11 @@ FRAMES_OF = Frames()
 
 
 def seen(disturbance, gamma=0.0):
-    """The frames that the model is given under a disturbance, (windows, frames, height, width)."""
     batches = disturbed_windows(FRAMES_OF, "test", FRAMES_OF.spec, disturbance, gamma * FRAMES_OF.spec.pixel_std)
     return pictures(np.concatenate([noisy for noisy, _ in batches]))
 
 
 def pictures(sequences):
-    """Frames (windows, frames, height, width) of the sequences of their patches."""
     windows = np.asarray(sequences).reshape(WINDOWS, -1, FRAMES, PATCH**2)
     return np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in windows])
 

@@ -57,7 +57,6 @@ DATA = Windows()
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def run(request, tmp_path_factory):
-    """A finished run of each, and its folder."""
     folder = tmp_path_factory.mktemp(request.param) / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)

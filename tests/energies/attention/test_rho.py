@@ -37,7 +37,6 @@ FORMULAS = {
 
 
 def values_and_slopes(rho):
-    """Values and slopes of a rho, or of each of a dict of rhos, by one program."""
     rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
     return jax.jit(lambda z: {name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()})
 

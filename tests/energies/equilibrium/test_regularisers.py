@@ -78,7 +78,6 @@ def test_prox_is_the_numerical_minimiser(name):
 
 
 def system(kind, batch):
-    """A layer, parameters with |W| below 1, states, inputs and the shape of one state."""
     layer, event, widths = (
         (opteq(4, 6, 3), (4,), (4, 6)) if kind == "dense" else (opteq_conv(2, 3, 3), (3, 4, 2), (2, 3))
     )

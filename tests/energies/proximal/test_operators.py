@@ -53,7 +53,6 @@ in_float64 = pytest.mark.usefixtures("x64")
 
 
 def both_uses(name):
-    """``(z, s, *numbers) -> prox``: with numbers that may be traced, and with the numbers of the table."""
     make, numbers = uj.PROXIMALS[name], OPERATORS[name][0]
     return lambda z, s, *given: make(*given).prox(z, s), lambda z, s, *_: make(*numbers).prox(z, s)
 
