@@ -80,7 +80,6 @@ class Outcome(NamedTuple):
 
 
 def _files(**contents: Any) -> Callable[[Path], None]:
-
     def write(folder: Path) -> None:
         for name, content in contents.items():
             path = folder / name.replace("__", ".")

@@ -18,7 +18,6 @@ PARTS = transformer_parts(DIM, step_size=A2)
 
 
 def quadratic(name):
-
     def energy(params, y, x=None):
         A, b = params[name]
         distance = y - b
@@ -81,7 +80,6 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(batch, dtype):
             expected[place] = prox(u - A2 * B @ (u - b))
         atol = 1e-12 if dtype == "float64" else 1e-5
         np.testing.assert_allclose(stepped, expected, rtol=1e-7, atol=atol, err_msg=str(phi))
-
         at = np.asarray(stepped, np.float64)
         halves = [0.5 * np.sum(((at - m) @ M) * (at - m), axis=(-2, -1)) for M, m in ((A, a), (B, b))]
         assert energy.shape == batch, phi
@@ -165,7 +163,6 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
     stepped, trace = jax.jit(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(y)
     chex.assert_trees_all_equal_shapes_and_dtypes(stepped, y)
     assert trace.energy.shape == (4, 2)
-
     for _ in range(3):
         u = {"a": y["a"] - A1 * y["a"], "b": y["b"] - A1 * (y["b"] - 0.25)}
         y = {"a": u["a"] - A2 * np.tanh(u["a"]), "b": u["b"] - A2 * np.sinh(u["b"])}

@@ -180,7 +180,6 @@ def test_stored_parameters_decode_in_shard_map():
     config = DecoderConfig(30, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=16)
     one = jax.ShapeDtypeStruct((2, 1), jnp.int32)
     params = jax.eval_shape(Decoder(config, param_dtype=jnp.bfloat16).init, jax.random.key(0), one)["params"]
-
     cache = jax.eval_shape(lambda: empty_cache(config, 2, 2))
 
     def logits(params, tokens, cache):

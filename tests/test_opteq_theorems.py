@@ -197,7 +197,6 @@ def test_two_layers_alternate_so_no_step_raises_corollary_1s_objective():
     skip = 0.7
     rng, params, _, x = draw(4, [5, 6], norm=1.0)
     layers = layers_of(params, skip=skip)
-
     z, others = 3.0 * rng.normal(size=(50, M)), rng.normal(size=(50, M))
 
     @jax.jit

@@ -12,7 +12,6 @@ __all__ = ["of_every_rho"]
 
 
 def of_every_rho(function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)) -> Callable:
-
     def of_all(*args):
         return jax.lax.map(lambda index: function(_numbered(index, rhos), *args), np.arange(len(rhos)))
 

@@ -120,7 +120,6 @@ def test_energy_and_step_equal_the_public_code_in_numpy(name, options):
 
 
 def rises(layers, params, y):
-
     @jax.jit
     def energies(params, y):
         return layers[0].energy(params, jnp.stack([y, *(layer.step(params, y) for layer in layers)]))

@@ -67,7 +67,6 @@ def by_unroll(problem, params, x):
 
 
 def gradient_from(problem, solver, adjoint):
-
     def loss(params, x, start):
         y, info = uj.equilibrium(problem.layer, params, start, x, solver=solver, adjoint=adjoint, **OPTIONS)
         return loss_of(y), (y, info.converged.all())

@@ -71,7 +71,6 @@ def cut(name: str, share: float) -> Given:
 
 
 def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTYPE, mode: Any = "w") -> Given:
-
     def write(folder: Path) -> None:
         with tarfile.open(folder / name, mode) as archive:
             for path, content in contents.items():

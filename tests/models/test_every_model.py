@@ -200,7 +200,6 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     narrow, wide, x = case.make(dtype=jnp.bfloat16), case.make(), case.draw(2)
     params = drawn(narrow, x, scale=0.2)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
-
     total = lambda params: (lambda outputs: (jnp.sum(outputs), outputs))(narrow.apply(params, x))  # noqa: E731
     run = jax.jit(lambda params: (jax.grad(total, has_aux=True)(params), wide.apply(params, x)))
     (gradient, outputs), expected = run(params)

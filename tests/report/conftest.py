@@ -39,7 +39,6 @@ def grouped(folders: Sequence[Path]) -> list[Setting]:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> RunMaker:
-
     def make(
         method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides: Any
     ) -> Path:

@@ -97,7 +97,6 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., list[str]]:
-
     def go(config: Any, experiment: str, name: str = "run") -> list[str]:
         log: list[str] = []
         fit(config, out=tmp_path / name, experiment=experiment, log=log.append)

@@ -50,7 +50,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small(prepared: Path) -> Callable[..., Any]:
-
     def make(experiment: str, **fields: Any) -> Any:
         sizes = {"train_examples": 48, "validation_examples": 20, "test_examples": 20}
         usual = {"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0, 2.0), "max_length": 8, **sizes}
@@ -88,7 +87,6 @@ def experiment(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-
     def write(train: list[Any], held_out: list[Any] | None = None, test: list[Any] | None = None) -> dict[str, Any]:
         root = tmp_path / "table"
         root.mkdir(exist_ok=True)

@@ -172,7 +172,6 @@ def config() -> VideoConfig:
 
 @pytest.fixture(scope="session")
 def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
-
     def change(**fields: Any) -> VideoConfig:
         new = config
         for name, value in fields.items():

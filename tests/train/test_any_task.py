@@ -34,7 +34,6 @@ from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 class MeanConfig(RunConfig):
     task: ClassVar[str] = "mean"
     metric: ClassVar[str] = "squared error"
-
     target: float = 1.0
 
     def label(self):

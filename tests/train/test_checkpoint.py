@@ -54,7 +54,6 @@ def _truncate(path):
 
 
 def _flip_at(share, bits=1):
-
     def flip(path):
         content = bytearray(path.read_bytes())
         content[int(share * (len(content) - 1))] ^= bits

@@ -60,7 +60,6 @@ def collected(act):
 
 
 def freed(act):
-
     class Thing:
         pass
 

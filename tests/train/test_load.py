@@ -37,7 +37,6 @@ def model(exported):
 
 @pytest.fixture
 def edited(finished, exported, tmp_path):
-
     def make(which, name, change, *, by_hand=False):
         folder = finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
         values = read(folder / name)

@@ -30,7 +30,6 @@ def steps_of(folder):
 
 
 def killed(monkeypatch, act):
-
     def kill(*_):
         raise KeyboardInterrupt
 

@@ -160,7 +160,6 @@ sys.exit(train.main(sys.argv[4:]))
 
 @pytest.fixture
 def started(of_processes, few_clips):
-
     def start(folder, *program):
         words = words_of(OPTIONS | {"data.source": "video", "data.root": few_clips, "out": folder})
         command = [sys.executable, *program, "run", "video-ut", *words]

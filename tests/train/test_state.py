@@ -31,7 +31,6 @@ VARIANTS = {
 
 @pytest.fixture
 def case(changed, clips):
-
     def build(name):
         # A bound at the input's loss, asked-for shares that the first layers miss, and a clip that binds.
         tight = {"constraints.reference": REFERENCE, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}

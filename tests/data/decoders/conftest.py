@@ -65,7 +65,6 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def write_folder(tmp_path: Path) -> WriteFolder:
-
     def write(
         *, config: dict[str, Any] | None = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1
     ) -> Path:

@@ -69,7 +69,6 @@ def word_tokenizer(words: list[str]) -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def write_folder(tmp_path: Path) -> WriteFolder:
-
     def write(*, config: Any = None, tensors: dict[str, np.ndarray] | None = None, words: Any = WORDS) -> Path:
         folder = tmp_path / "bert"
         folder.mkdir()
