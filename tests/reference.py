@@ -123,8 +123,7 @@ def feedforward_energy(y, W_f, anchor=None):
 def feedforward_step(y, W_f, anchor=None, *, step_size, prox=lambda y, step_size: y):
     """prox of a gradient step of length a on E: U - a (U (W_f + W_f^T)/2 + U - B)."""
     anchor = np.zeros_like(y) if anchor is None else anchor
-    gradient = y @ (W_f + W_f.T) / 2 + y - anchor
-    return prox(y - step_size * gradient, step_size)
+    return prox(y - step_size * (y @ (W_f + W_f.T) / 2 + y - anchor), step_size)
 
 
 def unrolled_layer(y, V, W, U):

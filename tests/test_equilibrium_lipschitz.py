@@ -99,8 +99,7 @@ def test_what_does_not_contract_has_no_bound_and_what_sees_no_input_does_not_mov
 def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
     rng = np.random.default_rng(4)
     layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
-    Ws = [rng.normal(size=(5, 4)) for _ in layers]
-    params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in Ws)
+    params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in [rng.normal(size=(5, 4)) for _ in layers])
     deep = deep_opteq(layers)
     right = np.linalg.svd(params[0].W)[2][0]
 
@@ -132,8 +131,7 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
     assert promised.shape == (20,)
     assert np.all((promised > 50) & (promised < 1000))
     assert np.all(bound >= np.linalg.norm(z - far, axis=-1))
-    after = np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)]
-    assert np.all(after <= 1e-6)
+    assert np.all(np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)] <= 1e-6)
 
 
 def test_what_does_not_contract_has_no_promise():

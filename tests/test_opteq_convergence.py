@@ -55,8 +55,7 @@ def test_theorem_4_holds_for_a_regulariser_that_is_convex_and_no_more():
     layer, params, particular, free, rng = many_equilibria(1)
     A, q = rng.normal(size=(3, M)), rng.normal(size=3)
     R = Regulariser(lambda z: 0.5 * jnp.sum((A @ z - q) ** 2), None, float(np.linalg.norm(A, 2) ** 2), convex=True)
-    along = np.linalg.lstsq(A @ free.T, q - A @ particular, rcond=None)[0]
-    least = particular + free.T @ along
+    least = particular + free.T @ np.linalg.lstsq(A @ free.T, q - A @ particular, rcond=None)[0]
     start = particular + 2.0 * rng.normal(size=M)
     sam = averaged(R.value, smoothness=R.smoothness, p=0.3, c=0.3)
     counts = [1000, 5000, 25_000]
@@ -137,8 +136,7 @@ def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     residual, params, x, y = problem()
     twins = np.concatenate([x[:1], x[:1], x[2:]])
     losses, sizes, _ = map(np.asarray, descend(residual, params, twins, y, 0.05, 3000))
-    floor = 0.25 * np.sum((y[0] - y[1]) ** 2)
-    assert float(losses[-1]) == pytest.approx(floor, rel=1e-6)
+    assert float(losses[-1]) == pytest.approx(0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6)
     # Lemma 16 bounds the gradient below by a constant times the residual; here it vanishes and the residual does not.
     assert sizes[-1] < 1e-5 * np.sqrt(losses[-1])
     rng = np.random.default_rng(9)

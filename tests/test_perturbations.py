@@ -33,8 +33,7 @@ def test_a_lost_layer_is_the_loop_without_it(tied):
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_noise_reaches_the_next_layer_and_the_record(remat):
-    key = jax.random.key(3)
-    perturb = layer_noise(key, 0.1)
+    perturb = layer_noise(jax.random.key(3), 0.1)
     last, trace = uj.unroll(
         affine, 0.5, ROWS, 0.0, num_layers=3, record=lambda p, y, x: y, perturb=perturb, remat=remat
     )

@@ -27,8 +27,7 @@ def test_norms_and_their_gradients_hold_over_all_magnitudes():
     draws = {"a": rng.uniform(0.5, 1.0, (9, 5)), "b": rng.uniform(0.5, 1.0, (9, 2, 3))}
     v = {name: (leaf * sizes.reshape(9, *(1,) * (leaf.ndim - 1))).astype(np.float32) for name, leaf in draws.items()}
     summed = lambda v: jnp.sum(jnp.log(spectral.norm(v, 1)))  # noqa: E731
-    both = jax.jit(lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1)))
-    sizes, gradient, unit = both(v)
+    sizes, gradient, unit = jax.jit(lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1)))(v)
     exact = np.sqrt(sum(np.sum(leaf.reshape(9, -1).astype(float) ** 2, axis=1) for leaf in v.values()))
     np.testing.assert_allclose(sizes, exact, rtol=1e-6)
     for name, leaf in v.items():

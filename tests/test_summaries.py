@@ -85,7 +85,6 @@ def test_a_record_draws_a_line_by_layer(records, name):
     np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-6)
     assert axes.get_xlabel() == "layer"
     assert axes.get_ylabel() == "energy"
-    marked = [line for line in axes.lines if line.get_marker() == "x"]
-    assert len(marked) == (name == "rises")
+    assert len([line for line in axes.lines if line.get_marker() == "x"]) == (name == "rises")
     assert record.plot(axes) is axes
     matplotlib.pyplot.close("all")

@@ -180,8 +180,7 @@ def test_layers_at_once_change_the_program_alone(layer, remat):
         return jnp.sum(last**2) + jnp.sum(trace.energy)
 
     chosen = (1, 2, None) if remat else (1, 2, 5, 9, None)
-    run = jax.jit(lambda params: [jax.value_and_grad(loss)(params, unroll) for unroll in chosen])
-    one, *others = run(params)
+    one, *others = jax.jit(lambda params: [jax.value_and_grad(loss)(params, unroll) for unroll in chosen])(params)
     for other in others:
         chex.assert_trees_all_close(other, one, rtol=1e-4, atol=1e-5)
 

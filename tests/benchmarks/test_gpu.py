@@ -206,8 +206,7 @@ def test_the_published_network_is_timed_by_the_image():
         assert figures[f"{name}_share_of_peak"] == pytest.approx(rate / figures["peak_flops_a_second"])
         hours = 200 * 50_000 / figures[f"{name}_images_a_second"] / 3600
         assert figures[f"{name}_hours_for_200_epochs"] == pytest.approx(hours)
-    program = opteq.programs(opteq.FULL._replace(batch=1))["opteq step"]
-    params, _ = program.arguments[0]
+    params, _ = opteq.programs(opteq.FULL._replace(batch=1))["opteq step"].arguments[0]
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 199_338
 
 
@@ -226,8 +225,7 @@ def test_shares_of_the_peak_are_operations_over_seconds():
     record = steps.measure(STEPS)
     figures = record.figures
     for kind in ("plain", "constrained"):
-        floor = record.floors[f"encoder_{kind}_seconds"]["flops"]
-        rate = floor / figures[f"encoder_{kind}_seconds"]
+        rate = record.floors[f"encoder_{kind}_seconds"]["flops"] / figures[f"encoder_{kind}_seconds"]
         for peak in ("bfloat16", "tf32", "float32"):
             share = figures[f"encoder_{kind}_share_of_{peak}"]
             assert share == pytest.approx(rate / figures[f"peak_{peak}_flops_a_second"])

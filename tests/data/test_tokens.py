@@ -75,8 +75,7 @@ def test_batches_depend_on_seed_and_step_alone(data, texts, start):
     again = TokenData(texts, data.tokenizer, max_length=50, log=quiet)
     resumed = itertools.islice(again.batches("train", batch_size=8, seed=3, start_step=start), 12)
     for step, batch in enumerate(resumed, start=start):
-        expected = next(data.batches("train", batch_size=8, seed=3, start_step=step))
-        for part, wanted in zip(batch, expected, strict=True):
+        for part, wanted in zip(batch, next(data.batches("train", batch_size=8, seed=3, start_step=step)), strict=True):
             np.testing.assert_array_equal(part, wanted)
     first, other = (next(data.batches("train", batch_size=8, seed=seed)) for seed in (3, 4))
     assert numbers_of(first, data) != numbers_of(other, data)
@@ -104,8 +103,7 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data, length, lost
     assert lines == []
     for _ in range(2):
         batches = list(shorter.examples("train", batch_size=16))
-    line = f"  train: {lost} of 81 texts have more than {length} tokens and lose their end"
-    assert lines == [line] * (lost > 0)
+    assert lines == [f"  train: {lost} of 81 texts have more than {length} tokens and lose their end"] * (lost > 0)
     assert max(batch.tokens.shape[1] for batch in batches) == length
 
 

@@ -149,7 +149,6 @@ def test_params_of_another_shape_are_named(name):
         return
     for field, leaf in zip(params._fields, params, strict=True):
         made = jax.tree.map(lambda leaf: ones(*leaf.shape), params)
-        others = [ones(2)] if leaf is None else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]
-        for other in others:
+        for other in [ones(2)] if leaf is None else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]:
             with pytest.raises(ValueError, match=f"{field} must be"):
                 layer.energy(made._replace(**{field: other}), y, x)

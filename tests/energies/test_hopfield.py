@@ -75,10 +75,8 @@ def test_cold_lookups_return_the_nearest_pattern():
     S /= np.linalg.norm(S, axis=1, keepdims=True)
     y = draw(7, 4, N, DIM)
     nearest = S[np.argmin(np.linalg.norm(y[..., None, :] - S, axis=-1), axis=-1)]
-    retrieved = jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S)
-    np.testing.assert_allclose(retrieved, nearest, atol=1e-9)
+    np.testing.assert_allclose(jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S), nearest, atol=1e-9)
 
 
 def test_learned_patterns_have_about_unit_length(getkey):
-    lengths = np.linalg.norm(hopfield(400, num_patterns=50).init(getkey()).S, axis=1)
-    assert np.all(np.abs(lengths - 1.0) < 0.2)
+    assert np.all(np.abs(np.linalg.norm(hopfield(400, num_patterns=50).init(getkey()).S, axis=1) - 1.0) < 0.2)

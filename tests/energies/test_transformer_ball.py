@@ -21,12 +21,10 @@ def radius(W_a, W_f, step_size):
     is between -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N + kappa)^2 - N^2) / 2, N = |Y|_M.
     """
     mu = 1.0 + np.linalg.eigvalsh(0.5 * (W_f + W_f.T))
-    smallest = np.linalg.svd(W_a, compute_uv=False)[-1]
-    kappa = np.sqrt(mu[-1] * TOKENS / np.e) * (TOKENS - 1) / smallest
+    kappa = np.sqrt(mu[-1] * TOKENS / np.e) * (TOKENS - 1) / np.linalg.svd(W_a, compute_uv=False)[-1]
     q, pairs = np.max(np.abs(1.0 - step_size * mu)), TOKENS * (TOKENS - 1)
     assert q < 1.0
-    largest = np.roots([1.0 - q**2, -2.0 * q**2 * kappa, -(q**2) * kappa**2 - pairs])
-    return np.max(largest)
+    return np.max(np.roots([1.0 - q**2, -2.0 * q**2 * kappa, -(q**2) * kappa**2 - pairs]))
 
 
 def change(layer):
@@ -70,5 +68,4 @@ def test_with_fewer_columns_than_rows_in_w_a_there_is_no_ball():
     params = TransformerParams(jnp.asarray(W_a), jnp.zeros((n, n)))
     height = np.where(np.arange(n) == 0, 1.5, 1.0)[:, None]
     for scale in (1e2, 1e4, 1e6):
-        y = jnp.asarray(np.concatenate([place, scale * height], axis=1))
-        assert rise(params, y) > 0.01 * scale**2
+        assert rise(params, jnp.asarray(np.concatenate([place, scale * height], axis=1))) > 0.01 * scale**2

@@ -173,5 +173,4 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
             assert np.linalg.norm(y - exact) <= c * e + 1e-13, (seed, pair, tol)
             rho = tol * np.linalg.norm(y)
             bound = beta / (1.0 - c) * (rho + c * e + L_J * e * size / (1.0 - c)) + L_B * e * size / (1.0 - c)
-            error = np.linalg.norm(gradient - right)
-            assert 0.0 < error <= bound + 1e-13, (seed, pair, tol)
+            assert 0.0 < np.linalg.norm(gradient - right) <= bound + 1e-13, (seed, pair, tol)

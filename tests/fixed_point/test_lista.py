@@ -33,8 +33,7 @@ def judge_of(step, energy, start):
 
     def is_right(z):
         moved, here = evaluate(z)
-        gap = norms(jax.tree.map(lambda a, b: a - b, moved, z))
-        near = gap <= 10.0 * TOL * (1.0 + size)
+        near = norms(jax.tree.map(lambda a, b: a - b, moved, z)) <= 10.0 * TOL * (1.0 + size)
         return near | (np.asarray(here) - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest)))
 
     return is_right
@@ -52,8 +51,7 @@ def lista_problem(count, dim, atoms):
     layer, (D, x) = uj.lista(dim, atoms, sparsity=SPARSITY), dictionaries(count, dim, atoms)
     step = jax.vmap(lambda D, z, x: layer.step(ListaParams(D), z, x))
     energy = jax.vmap(lambda D, z, x: layer.energy(ListaParams(D), z, x))
-    judge = judge_of(lambda z: step(D, z, x), lambda z: energy(D, z, x), np.zeros((count, 1, atoms)))
-    return layer, D, x, judge
+    return layer, D, x, judge_of(lambda z: step(D, z, x), lambda z: energy(D, z, x), np.zeros((count, 1, atoms)))
 
 
 def lista_results(count, dim, atoms, solver, dtype, max_steps):

@@ -31,8 +31,7 @@ def test_answers_get_losses_and_accuracies_of_every_layer(run, layers_of, tmp_pa
     for row, given in zip(rows, ROWS, strict=True):
         logs, tokens, _ = layers_of(row["prompt"], given["output"])
         assert (row["answer"], row["tokens"], row["layers"]) == (given["output"], len(tokens), [0, 1, 2, 3])
-        losses = -logs[:, np.arange(len(tokens)), tokens]
-        np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
+        np.testing.assert_allclose(row["losses"], (-logs[:, np.arange(len(tokens)), tokens]).mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(row["accuracies"], (logs.argmax(axis=-1) == tokens).mean(axis=1))
 
 

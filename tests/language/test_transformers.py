@@ -41,8 +41,7 @@ def run_of(finished, given, tmp_path):
         if kind == "tied, Alpaca":
             save_file({k: v for k, v in llama_tensors().items() if k != "lm_head.weight"}, folder / "model.safetensors")
             values["tie_word_embeddings"] = True
-            model = DecoderOptions(pretrained=str(folder))
-            options = {"model": model, "template": "alpaca", "max_length": 256}
+            options = {"model": DecoderOptions(pretrained=str(folder)), "template": "alpaca", "max_length": 256}
         (folder / "config.json").write_text(json.dumps(values))
         return fit(make(**options), out=tmp_path / "run", experiment="sft-tiny", log=quiet)[0], folder
 

@@ -36,8 +36,7 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
     params = drawn(model, x, scale=0.4)
     (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
     assert info is None
-    weights = float64(params["params"])
-    (W1, b1), (W2, b2) = field_matrices(weights, image)
+    (W1, b1), (W2, b2) = field_matrices(float64(params["params"]), image)
     channels = 2 + augment
 
     def slope(t, h):

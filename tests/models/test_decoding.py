@@ -38,8 +38,7 @@ def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
     def run(decoder_params):
         cache = empty_cache(SMALL, 2, 12, jnp.float64)
         places = jnp.arange(6) + jnp.zeros((2, 1), int)
-        prompt = jnp.where(places < lengths[:, None], places, -1)
-        _, cache = decode(SMALL, decoder_params, tokens[:, :6], cache, prompt)
+        _, cache = decode(SMALL, decoder_params, tokens[:, :6], cache, jnp.where(places < lengths[:, None], places, -1))
         rest = jnp.arange(3) + lengths[:, None]
         right = jnp.take_along_axis(tokens, rest, axis=1)
         _, cache = decode(SMALL, decoder_params, (right + 1) % 30, cache, rest, last=1)

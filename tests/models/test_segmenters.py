@@ -27,8 +27,7 @@ def strided(image, layer):
     padded = np.pad(image, ((before[0], 3), (before[1], 3), (0, 0)))
     result = np.zeros((*sizes, kernel.shape[-1]))
     for i, j in np.ndindex(*sizes):
-        patch = padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3]
-        result[i, j] = np.tensordot(patch, kernel, axes=3) + layer["bias"]
+        result[i, j] = np.tensordot(padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], kernel, axes=3) + layer["bias"]
     return np.maximum(result, 0.0)
 
 

@@ -65,8 +65,7 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
         V.append(factor(weight, V[-1], rng))
     read, *hidden = V[0], *V[:0:-1]
     both = np.concatenate([hidden[1], hidden[-1]])  # W_2 and W_L
-    wanted = np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))])
-    hidden[0] = factor(wanted, both, rng)
+    hidden[0] = factor(np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))]), both, rng)
     deep = deep_opteq([opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])])
     x, z = jnp.asarray(rng.normal(size=widths[0])), jnp.asarray(rng.normal(size=m))
 
@@ -181,12 +180,10 @@ def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_
     rng, alpha, zeta, worst = np.random.default_rng(1), 0.3, 0.05, 2.0
     loss, best, history = 5.0 * np.ones(200), np.full(200, np.inf), []
     for _ in range(3000):
-        failed = rng.random(200) < delta
-        loss = np.where(failed, worst, (1.0 - alpha) * loss + zeta)
+        loss = np.where(rng.random(200) < delta, worst, (1.0 - alpha) * loss + zeta)
         best = np.minimum(best, loss)
         history.append(loss)
-    bound = (zeta + delta * worst / (1.0 - delta)) / alpha
-    assert np.all(best <= bound)
+    assert np.all(best <= (zeta + delta * worst / (1.0 - delta)) / alpha)
     assert np.all(best <= zeta / alpha + (1.0 - alpha) ** 12 * worst)
     assert np.mean(history[1000:]) > 1.5 * zeta / alpha
 

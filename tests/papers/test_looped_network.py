@@ -53,8 +53,7 @@ def test_exits_are_those_of_each_example_looped_on_its_own():
             if abs(h - before) / abs(h) < 0.05:
                 break
         needed.append(loops)
-    changes = np.asarray(state_changes(jnp.asarray(np.stack(states))))
-    assert exit_loops(changes, 0.05).tolist() == needed
+    assert exit_loops(np.asarray(state_changes(jnp.asarray(np.stack(states)))), 0.05).tolist() == needed
     assert len(set(needed)) == 4
 
 

@@ -107,8 +107,7 @@ def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(nam
 
 
 def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says():
-    rng = np.random.default_rng(2)
-    first, second = rng.uniform(size=(2, 16, 4, 4, 1)).astype(np.float32)
+    first, second = np.random.default_rng(2).uniform(size=(2, 16, 4, 4, 1)).astype(np.float32)
     second = np.concatenate([second[:8], first[8:] + 0.01 * second[8:]])
     convolutional = {"convolutional": True, "stem": (3,), "tol": 1e-6}
     for config in (

@@ -89,8 +89,7 @@ def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     states = half_steps(step_size)
     np.testing.assert_allclose(run["h"], [height(Y) for Y in states], rtol=1e-5)
     assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
-    pairs = [gradients(Y) for Y in states[::2]]
-    ratios = [np.linalg.norm(f) / np.linalg.norm(f + g) for f, g in pairs]
+    ratios = [np.linalg.norm(f) / np.linalg.norm(f + g) for f, g in [gradients(Y) for Y in states[::2]]]
     np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
     heights = [height(Y) for Y in states[::2]]
     assert run["share_of_full_steps_that_descend"] == np.mean(np.diff(heights) <= 0)

@@ -115,8 +115,7 @@ def test_the_first_loss_is_the_cross_entropy_and_its_step_follows_the_slope():
     trained, losses = train_network(stack, network, texts, learning_rate=0.5)
     chances = np.exp(logits) / np.exp(logits).sum()
     assert losses[0] == pytest.approx(-np.log(chances[0]), rel=1e-5)
-    slope = chances - np.array([1.0, 0.0])
-    np.testing.assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
+    np.testing.assert_allclose(trained.classifier.bias, -0.5 * (chances - np.array([1.0, 0.0])), rtol=1e-4)
 
 
 def test_a_loss_that_is_not_finite_is_told():
@@ -226,5 +225,4 @@ def test_the_energy_of_real_texts_falls_at_every_layer(tmp_path):
     data = load(TextConfig("sst2", os.environ["UNROLL_DATA"], str(tmp_path)), log=lambda line: None)
     texts = embed(data.read("test", choose(data.num_examples("test"), 8, seed=0)), Embeddings(50, {}, length=1.0))
     stack = Stack(50, 4)
-    measured = layer_energies(stack, init_network(stack, 2, seed=0), texts)
-    assert moves(measured)["falls"].all()
+    assert moves(layer_energies(stack, init_network(stack, 2, seed=0), texts))["falls"].all()

@@ -33,8 +33,7 @@ def heights(line):
 
 
 def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
-    folders = [make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]
-    (axes,) = drawn("score_curve", grouped(folders))
+    (axes,) = drawn("score_curve", grouped([make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]))
     curves = lines(axes)
     assert set(curves) == {"noisy input", "linear layer", "total variation", "plain", "constrained", "training gamma"}
     for name, scores in FLOORS.items():

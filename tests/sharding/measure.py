@@ -162,8 +162,7 @@ def main(out: Path) -> None:
             arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
             taken = {"arguments": compiled.memory_analysis().argument_size_in_bytes}
             plans[f"{name}/{key}"] = memory_of(compiled, *shapes) | taken
-            text = compiled.as_text() or ""
-            communication[f"{name}/{key}"] = [one._asdict() for one in collectives(text)]
+            communication[f"{name}/{key}"] = [one._asdict() for one in collectives(compiled.as_text() or "")]
     for name, keys in DOUBLE.items():
         for key in keys:
             with jax.enable_x64(True):

@@ -168,8 +168,7 @@ MOVED = pytest.mark.xfail(
 def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, model, key, request):
     if (model, key) in (("encoder", "fsdp"), ("encoder", "mixed")):
         request.applymarker(MOVED)
-    communication = measurements["communication"][f"{model}/{key}"]
-    for one in communication:
+    for one in measurements["communication"][f"{model}/{key}"]:
         if "jvp(" not in one["source"]:  # neither of the forward nor of the backward pass
             assert (one["kind"], one["times"]) == ("all-reduce", 1), one
             assert one["bytes"] == 4 * one["arrays"], f"only squares of norms are summed, one number each: {one}"
@@ -198,8 +197,7 @@ def test_a_checkpoint_is_read_on_another_mesh(measurements, key):
 )
 def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, measurements, other, mesh, devices):
     assert ("going on from the checkpoint of step 4" in measurements["log"][other]) == (other == "moved-run")
-    runs = [read_metrics(out / name / "metrics.jsonl") for name in ("one", other)]
-    for expected, row in zip(*runs, strict=True):
+    for expected, row in zip(*[read_metrics(out / name / "metrics.jsonl") for name in ("one", other)], strict=True):
         for name in set(expected) - {"kind"}:
             np.testing.assert_allclose(row[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=f"{name} of {expected}")
     one, evaluation = (json.loads((out / name / "evaluation.json").read_text()) for name in ("one", other))

@@ -23,8 +23,7 @@ SIDE, ATOMS, SPARSITY = 4, 20, 0.1
 
 def lasso(signals: np.ndarray, dictionary: np.ndarray, sparsity: float) -> np.ndarray:
     """The Lasso's solutions by scikit-learn, to the digits of float32."""
-    dim = dictionary.shape[1]
-    model = Lasso(alpha=sparsity / dim, fit_intercept=False, tol=1e-12, max_iter=10**6)
+    model = Lasso(alpha=sparsity / dictionary.shape[1], fit_intercept=False, tol=1e-12, max_iter=10**6)
     return model.fit(np.float64(dictionary).T, np.float64(signals).T).coef_
 
 

@@ -58,8 +58,7 @@ class Fields(Stripes):
     mean, std = np.full(3, 0.5), np.full(3, 0.3)
 
     def draw(self, rng: np.random.Generator, count: int) -> Any:
-        quarters = rng.integers(0, 2, (count, 2, 2))
-        labels = quarters.repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
+        labels = rng.integers(0, 2, (count, 2, 2)).repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
         images = rng.integers(0, 156, (count, 8, 8, 3)) + 100 * labels[..., None]
         labels[:, 0] = NOT_COUNTED
         return PictureBatch(images.astype(np.uint8), labels)
@@ -83,8 +82,7 @@ class Traced(NamedTuple):
 
 @functools.cache
 def traced(config: SupervisedConfig) -> Traced:
-    scenes = isinstance(config, SceneTaskConfig)
-    task = SceneTask(config, Fields()) if scenes else ImageTask(config, Stripes())
+    task = SceneTask(config, Fields()) if isinstance(config, SceneTaskConfig) else ImageTask(config, Stripes())
     return Traced(task, jax.jit(lambda: first_state(task)), jit_step(task))
 
 

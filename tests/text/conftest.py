@@ -94,8 +94,7 @@ def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         for name, rows in {"train": train, "validation": held_out, "test": test or held_out}.items():
             lines = map("\t".join, [("text", "label"), *rows])
             (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-        data = TextConfig("table", str(root), str(tmp_path / "prepared"))
-        return {"data": data, **ALL_TEXTS}
+        return {"data": TextConfig("table", str(root), str(tmp_path / "prepared")), **ALL_TEXTS}
 
     return write
 

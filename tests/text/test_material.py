@@ -52,8 +52,7 @@ def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_tab
     config = on_table()
     fingerprint = load_inputs(config, quiet).data_fingerprint()
     assert load_inputs(config, quiet).data_fingerprint() == fingerprint
-    swapped = [("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]]
-    write_table(swapped, ROWS[:4])
+    write_table([("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]], ROWS[:4])
     assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {"texts_checksums.train"}
     write_table(ROWS, [("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}

@@ -63,8 +63,7 @@ def layer_losses(params, batch):
 def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, test=None, **options):
     constraints = ConstraintConfig(alpha=(0.1,), reference=None)
     usual = {"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, "primal": STEADY}
-    config = OwnConfig(**usual | options)
-    return OwnTask(init, losses, train=train, validation=VALIDATION, test=test, config=config)
+    return OwnTask(init, losses, train=train, validation=VALIDATION, test=test, config=OwnConfig(**usual | options))
 
 
 @pytest.mark.slow

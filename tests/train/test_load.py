@@ -122,8 +122,7 @@ def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path
     frames = np.broadcast_to(2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160))
     cleaned = model.predict(path)
     assert cleaned.shape == (6, 160, 160)
-    coloured = np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3))
-    for source in (frames, coloured, list(frames)):
+    for source in (frames, np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3)), list(frames)):
         np.testing.assert_array_equal(cleaned, model.predict(source))
 
 

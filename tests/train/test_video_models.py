@@ -112,8 +112,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
     evaluation = read(place)
     assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("video", "elsewhere.avi")
-    deviation = 255.0 * math.sqrt(0.3 * DATA.spec.pixel_std)
-    assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
+    assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(255.0 * math.sqrt(0.3 * DATA.spec.pixel_std), rel=0.01)
     assert evaluation["rmse"]["0.3"] != original["rmse"]["0.3"]
     for options, message in (
         (("--on-root", "x"), "on_root=x has no effect without --on-source"),

@@ -165,8 +165,7 @@ def test_a_configuration_that_is_not_supported_is_named(write_folder, config, wo
 
 def test_fields_that_old_configurations_leave_out_have_their_defaults(write_folder):
     left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id"))
-    pretrained = reads(write_folder(config=left_out))
-    assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    assert reads(write_folder(config=left_out)).config == EncoderConfig(20, 8, 2, 2, 12, 16)
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequ
 
     @jax.jit
     def run(variables):
-        outputs = model.encoder.apply({"params": variables["params"]["encoder"]}, **ours)
-        return outputs, model.apply(variables, **ours)
+        return model.encoder.apply({"params": variables["params"]["encoder"]}, **ours), model.apply(variables, **ours)
 
     outputs, logits = run(variables)
     assert outputs.shape == states.shape == (4, 3, 12, 32)

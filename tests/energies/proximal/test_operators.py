@@ -131,8 +131,7 @@ def test_traced_numbers_out_of_range_give_nan(name):
     numbers = OPERATORS[name][0]
     use = jax.jit(both_uses(name)[0])
     for place in range(len(numbers)):
-        bad = (-1.0, np.nan, np.inf) if name != "box" else (np.nan,)
-        for value in bad:
+        for value in (-1.0, np.nan, np.inf) if name != "box" else (np.nan,):
             given = [value if i == place else number for i, number in enumerate(numbers)]
             assert np.all(np.isnan(use(np.float32(Z), STEP, *given))), (place, value)
     if name == "box":
