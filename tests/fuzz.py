@@ -42,7 +42,6 @@ from unroll_jax.train.report.records import read_runs
 from unroll_jax.train.runs import identity, read_config
 
 __all__ = ["READERS", "Outcome", "Reader", "fuzzed", "main"]
-
 LIMIT = 30  # seconds; a reader that takes longer hangs
 ROUND = 200  # changed files between two looks at the clock
 BYTES = 100  # of a file that are shown

@@ -12,7 +12,6 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 A1, A2, DIM = 0.07, 0.1, 3
 PARTS = transformer_parts(DIM, step_size=A2)
 

@@ -14,7 +14,6 @@ import unroll_jax as uj
 BATCH = (2, 3)  # of all draws; an example does not depend on its batch, see below
 KEYS = 200
 NEED_THEIR_INPUT = {"cross_attention", "lista", "dust", "fast_weights", "proximal_fast_weights"}  # keys, or a signal
-
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
 both_dtypes = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 

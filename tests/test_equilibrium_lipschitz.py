@@ -11,7 +11,6 @@ from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 IMAGE, CHANNELS, INPUTS = (3, 4), 2, 3
 
 

@@ -18,7 +18,6 @@ ZEROS = ("parameters of zero", "input of zero")
 NANS = ("NaN in the state", "NaN in parameters", "NaN in the input")
 EXTREMES = (1e-40, 1e-30, 1e-15, 1e15, 1e30)  # of values; gradients are not tested there
 INPUT_UNUSED = {"softmax_attention"}
-
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
 slow_bfloat16 = pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 

@@ -13,7 +13,6 @@ from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 IMAGE = (6, 5)
 
 

@@ -24,8 +24,6 @@ PROBLEMS = {
     "decoder": lambda: decoder(TINY),
     "decoder, sampled": lambda: decoder(TINY, share=4),
 }
-
-
 STEPS = 24  # of a sample, which are to visit every position
 
 

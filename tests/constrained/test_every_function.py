@@ -20,7 +20,6 @@ from unroll_jax import constrained as c
 from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 TWO, THREE, MINUS = jnp.ones(2), jnp.ones(3), np.float32(-1.0)
 LOG_RATIO = c.descent_constraints(0.2, form="log_ratio")
 CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")

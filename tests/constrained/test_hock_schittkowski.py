@@ -15,7 +15,6 @@ import unroll_jax as uj
 from tests.constrained.calls import solve
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
-
 STEPS, PENALTY, DUAL_RATE, SOLVED = 20_000, 10.0, 0.1, 1e-3
 LAST = 1_000  # steps whose mean is judged: at a constant rate Adam does not come to rest
 # Number | objective | constraints | start | optimal value; x = (a, b, ...). Indented lines go on with a row.

@@ -16,7 +16,6 @@ from unroll_jax.constrained import nu_pi, proportional_integral
 from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 ALPHA, REFERENCE = (0.2, 0.3, 0.1), 4.0
 # f_l(x) = k_l/2 |x - p_l|^2 + h_l. The curvatures grow: every f_l - (1 - alpha_l) f_{l-1} is convex.
 CURVATURES = np.array([0.5, 1.0, 1.5, 2.0])

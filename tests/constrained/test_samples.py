@@ -12,7 +12,6 @@ from tests import reference
 from tests.constrained.calls import solve
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 SAMPLES = np.random.default_rng(0).normal(size=(37, 3)) + np.array([0.5, -1.0, 0.0])
 LEVELS = [0.0, 0.25, 0.5, 0.9, 0.99]
 TAILS = [*LEVELS, 0.75, 0.95, (0.0, 0.5, 0.9)]

@@ -24,8 +24,6 @@ UPRIGHT = {
     7: (lambda stored: np.rot90(stored, 2).T, (0, -1, -1, 0)),
     8: (lambda stored: np.rot90(stored, 1), (0, -1, 1, 0)),
 }
-
-
 NAMED = [(".jfif", None), (".scan", None), ("", None), (".webp", "WEBP"), (".gif", "WEBP"), ("", "PPM")]
 
 

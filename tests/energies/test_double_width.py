@@ -13,7 +13,6 @@ from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
 
 pytestmark = pytest.mark.slow
-
 N = 6
 PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
 

@@ -11,7 +11,6 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, DustParams, attention, dust
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 DRAWS = 5_000
 
 

@@ -17,7 +17,6 @@ from unroll_jax.energies.equilibrium.opteq_objective import opteq_preimage
 from unroll_jax.energies.tokens import check_tokens
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 N, DIM, ATOMS, KEYS = 5, 3, 6, 7
 NONE = AttentionParams(None)
 
@@ -45,9 +44,7 @@ FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
 HEADS = {"num_heads": 2, "head_dim": 2}
 CUDNN, PAIR = {"form": "softmax", "kernel": "cudnn"}, np.ones((3, 3), bool)
-
 NAMES = {"Anchor": Anchor, "check_tokens": check_tokens, "energies": energies, "preimage": opteq_preimage, "rho": rho}
-
 # By the error, the words of the message that name the argument, and the calls.
 CALLS = r"""
 ValueError

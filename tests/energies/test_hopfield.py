@@ -9,7 +9,6 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 N, M, DIM = 5, 7, 3
 OWN = HopfieldParams(None)
 

@@ -10,7 +10,6 @@ import unroll_jax as uj
 from tests.test_conformance import energies_and_roundoff
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 DIM = 6
 
 

@@ -9,7 +9,6 @@ from unroll_jax import transformer
 from unroll_jax.energies import TransformerParams
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 DIM, TOKENS = 3, 6
 
 

@@ -20,7 +20,6 @@ from unroll_jax.fixed_point import SOLVERS
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, STALLED
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 A = np.asarray(skew_weights(norm=0.8, dtype=jnp.float32))
 ONES = np.ones((1, 3), np.float32)
 

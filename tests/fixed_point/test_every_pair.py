@@ -13,7 +13,6 @@ from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 # Averaging takes all of its steps, to the point of least regulariser, at another rate: see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
 # The first two are inexact by choice; the others have no adjoint system.

@@ -15,7 +15,6 @@ from unroll_jax.energies.equilibrium.regularisers import half_square, regularise
 from unroll_jax.fixed_point import unrolled
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 MESSAGE = r"\|W\| must be at most 1, got ([\d.]+|nan): .*spectral_normalise.*allow_expansive=True"
 
 

@@ -41,8 +41,6 @@ TRANSFORMS = {
     "scan": lambda f: jax.jit(lambda x: jax.lax.scan(lambda carry, row: (carry, f(row)), 0.0, x)[1]),
     "checkpoint": lambda f: jax.jit(jax.checkpoint(f)),
 }
-
-
 BOTH = ((value, FORWARD, "equilibrium"), (gradient, BACKWARD, "adjoint of equilibrium"))
 LOUD = ": .* examples failed at tol.*reached max_steps.*raise"
 

@@ -21,7 +21,6 @@ from tests.fixed_point.problems import (
 from unroll_jax import fixed_point
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 # The quickest to compile, for tests of neither solver nor adjoint.
 PLAIN = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "batch_ndim": 1}
 

@@ -12,7 +12,6 @@ from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import SOLVERS
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 TOL = 1e-5
 SPARSITY = 0.13
 DTYPES, STEPS = ("float32", "float64"), (2000, 200)

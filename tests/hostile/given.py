@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image
 
 __all__ = ["Given", "bomb", "both", "cut", "files", "folders", "image", "link", "pictures", "tar"]
-
 Given = Callable[[Path], None]
 SIDE = 8  # of images, in pixels
 

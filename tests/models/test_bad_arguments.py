@@ -167,8 +167,6 @@ DUST: x=np.ones((5, 4), np.uint8); mask=np.ones(5, np.int32)
 UnrolledTransformer: x=np.ones((5, 4), np.uint8); mask=np.ones(5, np.int32)
 LISTA: x=np.ones((5, 4), int)
 """
-
-
 ROWS = [
     (error, *line.split(": ", 1))
     for error, table in ((ValueError, VALUES), (TypeError, TYPES))

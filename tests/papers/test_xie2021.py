@@ -20,9 +20,7 @@ from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.image_models import lipschitz_bound
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
-
 __all__ = ["start", "stripes"]  # fixtures
-
 RADII = (0.05, 0.3, 1.0)
 
 

@@ -17,7 +17,6 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch, TextConfig, load
 
 pytestmark = pytest.mark.slow
-
 DIM, LAYERS = 4, 3
 STACKS = {
     "plain": Stack(DIM, LAYERS),

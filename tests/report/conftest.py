@@ -29,7 +29,6 @@ LOSSES = {
 }
 KEPT = 0.78
 EDGES = np.linspace(0, 2, 41)
-
 RunMaker = Callable[..., Path]
 
 

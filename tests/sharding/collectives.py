@@ -5,7 +5,6 @@ import re
 from typing import NamedTuple
 
 __all__ = ["Collective", "collectives"]
-
 KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 COLLECTIVE = re.compile(rf"= (?P<result>.+?) (?P<kind>{KINDS})\(")
 ARRAY = re.compile(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]")

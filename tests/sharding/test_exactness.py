@@ -18,7 +18,6 @@ from tests.started import environment, free_port
 from unroll_jax.train.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 DIVIDED = [key for key in MESHES if key != "one"]
 # Largest difference from one device after 5 steps, in norm, relative to an array's: sums are in another order.

@@ -17,7 +17,6 @@ from unroll_jax.train.tasks.image_models import SOLVE, adjoint_probe
 from unroll_jax.train.tasks.images import ImageTask
 
 pytestmark = pytest.mark.xdist_group("images")
-
 STEPS = 3
 
 

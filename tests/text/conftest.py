@@ -20,7 +20,6 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.text import TextTask
 
 __all__ = ["write_folder"]
-
 MODELS = {
     "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),

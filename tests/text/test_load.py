@@ -16,7 +16,6 @@ from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.text import TextTask
 
 pytestmark = pytest.mark.slow
-
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
 TRAIN = [(f"a {word} film", ("bad", "good")[word == "good"]) for word in WORDS] * 3
 TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange film", "bad"), ("bad", "good")]

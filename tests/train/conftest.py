@@ -30,7 +30,6 @@ from unroll_jax.train.tasks import video
 from unroll_jax.train.tasks.video import VideoTask
 
 RUN = runs.RUN.split()
-
 # A run that resumes at step 4 has a sum of one violation.
 MANY = {
     "batch_size": 12,

@@ -12,7 +12,6 @@ from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.task import Task
 
 __all__ = ["Ladder", "batches", "train"]
-
 WIDTH, LAYERS = 4, 2
 
 

@@ -19,11 +19,9 @@ from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
-
 STEPS, RATE = 9, 0.3
 TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
 SGD = {"dual.optimizer": "sgd", "dual.learning_rate": RATE}
-
 VARIANTS = {
     "pi": {"dual.optimizer": "pi", "dual.learning_rate": RATE, "dual.proportional_gain": 0.5},
     "every 3 batches": {**SGD, "dual.every": 3},

@@ -24,7 +24,6 @@ pytestmark = [
     # Threads of TensorStore end after a save that failed has closed their event loop.
     pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
 ]
-
 FULL = "RESOURCE_EXHAUSTED: Failed writing: Failed to write 607 bytes: No space left on device [os_error_code='28']"
 Disk = namedtuple("Disk", "total used free")
 

@@ -16,7 +16,6 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import read_object, steps_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
-
 STEPS = OF_PROCESSES["steps"]
 
 

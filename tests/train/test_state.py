@@ -12,7 +12,6 @@ from unroll_jax.train.tasks.video import VideoTask
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 REFERENCE = 0.4
-
 VARIANTS = {
     "plain": {"method": "plain"},
     "pi": {},

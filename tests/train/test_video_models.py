@@ -21,7 +21,6 @@ from unroll_jax.train.tasks.video_models import build_video_model
 from unroll_jax.train.tasks.video_samples import Frames, Sequences, cleaned_frames
 
 pytestmark = pytest.mark.slow
-
 FRAMES, SIDE, PATCH = 4, 160, 16
 POSITIONS = (SIDE // PATCH) ** 2
 COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows

@@ -15,7 +15,6 @@ from unroll_jax.train.data.pretrained.encoders import load_pretrained, start_fro
 from unroll_jax.train.data.tokens import token_batch
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
-
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 DISTIL = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48}
 COMMON = {"vocab_size": 50, "max_position_embeddings": 20, "num_labels": 3}

@@ -16,7 +16,6 @@ from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 NO_WEIGHT = AttentionParams(None)
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
 

@@ -15,7 +15,6 @@ from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import resolve_rho, softmax
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 NO_WEIGHT = AttentionParams(None)
 PLAIN = softmax()._replace(exponential=False)  # the same function, as any other rho
 RHOS = {"softmax": softmax(), "plain softmax": resolve_rho(PLAIN), "log": resolve_rho("log")}

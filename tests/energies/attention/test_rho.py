@@ -16,7 +16,6 @@ from unroll_jax.energies.attention import rho as table
 from unroll_jax.energies.attention.rho import resolve_rho
 
 DISTANCES = np.concatenate([[0.0], np.logspace(-12, 12, 97)])
-
 OPTIONS = {
     "log": {"shift": 0.3},
     "cauchy": {"scale": 0.3},

@@ -15,7 +15,6 @@ from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antide
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
 CASES += [("conv", "relu", 1.0, (2, 3))]
