@@ -33,7 +33,6 @@ def assert_names(error: type[Exception], call: Callable[..., Any], options: dict
 
 @contextlib.contextmanager
 def one_line(words: str, *others: str) -> Iterator[None]:
-    """Expects an error that the user can mend, of one line: a pattern that it holds, and other words."""
     with pytest.raises(UserError, match=words) as caught:
         yield
     message = str(caught.value)

@@ -1,11 +1,7 @@
 """Fuzzing of every reader of outside bytes: each accepts them or raises `UserError`, in time. `make fuzz` runs it.
 
-    python -m tests.fuzz --seconds 600          # ten minutes for each reader
-    python -m tests.fuzz --only chat metrics    # some of them
-
 Hypothesis changes a valid file: values of its JSON, or bytes, numbers and names anywhere. A traceback or a hang is
-printed with the bytes that led to it, and the exit code is 1.
-"""
+printed with the bytes that led to it, and the exit code is 1: ``python -m tests.fuzz --seconds 600 --only chat``."""
 
 import argparse
 import json
@@ -53,13 +49,7 @@ COUNTS = tuple(number.to_bytes(8, "little") for number in (0, 2**31, 2**32 - 1, 
 
 
 class Reader(NamedTuple):
-    """A reader of files of others.
-
-    Attributes:
-      name: the file to change, in a folder that ``prepare`` fills.
-      prepare: writes valid files into a folder.
-      read: reads the folder as the application does.
-    """
+    """``prepare`` fills a folder with valid files, of which ``name`` is changed; ``read`` is that of the application."""
 
     name: str
     prepare: Callable[[Path], Any]
@@ -234,7 +224,6 @@ def _hang(*_: object) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fuzzes the readers, one after the other; returns 1 if one raised anything but a UserError."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600.0, help="for each reader")
     parser.add_argument("--only", nargs="+", choices=READERS, default=list(READERS))

@@ -81,7 +81,6 @@ def assert_resumes(config: Any, whole: Path, again: Path, *, experiment: str, st
 
 @contextlib.contextmanager
 def without_data(run: Path, out: Path, place: str) -> Iterator[list[Model]]:
-    """The models of a run and of its export, read where the function at ``place``, which reads data, raises."""
     export(run, out, log=quiet)
 
     def refuse(*arguments: Any, **options: Any) -> None:

@@ -50,12 +50,10 @@ def test_an_example_has_the_batch_asked_for(name):
 
 
 def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
-    """The energies of y and of the step, (2, *batch), and their tolerances, of round-off only.
-
-    Each energy is computed as if its tokens and anchors were off by some units of round-off, and the step is rounded
-    likewise, relative to the largest token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all
-    entries z of both points, plus the same share of the energy itself; 32 units, as sums have up to 20 terms.
-    """
+    """The energies of y and of the step, (2, *batch), and their tolerances, of round-off only. Each energy is computed
+    as if its tokens and anchors were off by some units of round-off, and the step is rounded likewise, relative to the
+    largest token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all entries z of both points,
+    plus the same share of the energy itself; 32 units, as sums have up to 20 terms."""
     event = tuple(range(-event_ndim, 0))
     largest = [jnp.max(jnp.abs(array), axis=event) for array in (y, stepped, x) if array is not None]
     size = functools.reduce(jnp.maximum, largest)
@@ -250,10 +248,8 @@ STATIONARY = {
 @pytest.mark.usefixtures("x64")
 @every_system
 def test_a_stationary_point_is_a_fixed_point_and_another_point_moves(name):
-    """Only the part that the energy sees is fixed: attention with a low-rank W_a continues to average the rest.
-
-    An Energy Transformer sees tokens after layer norm. A bound that is met may have a slope outwards.
-    """
+    """Only the part that the energy sees is fixed: attention with a low-rank W_a continues to average the rest. An
+    Energy Transformer sees tokens after layer norm. A bound that is met may have a slope outwards."""
     for place in range(2):
         params, y, x = STATIONARY.get(name, minimiser)(name, place)
         _, gradient, stepped = slope_and_step(name)(params, y, x)

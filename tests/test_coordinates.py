@@ -19,7 +19,6 @@ def slope(matrix):
 
 
 def adam(gradient_of, start, steps=7, rate=0.05, b1=0.9, b2=0.999, eps=1e-8):
-    """Kingma and Ba (2015), Algorithm 1."""
     x, m, v = start, np.zeros_like(start), np.zeros_like(start)
     for t in range(1, steps + 1):
         g = gradient_of(x)

@@ -58,7 +58,6 @@ def case(kind, params, y, x):
 
 
 def values_and_gradients(descent, params, y, x, present, cotangent, weights):
-    """(energies, step), and gradients of the weighted sum of all energies and the step's product with the cotangent."""
 
     def both(params, y, x):
         anchor = x if present is None else Anchor(x, present)
@@ -70,7 +69,6 @@ def values_and_gradients(descent, params, y, x, present, cotangent, weights):
 
 @functools.cache
 def results(name, dtype):
-    """Results of every case: both examples, with NaN at the padding, and the first one's present tokens separately."""
     descent, params, y, x, cotangent = drawn(name)
     keys = name == "cross_attention"  # whose masks are of the input
     present = None if name in WITHOUT_PRESENCE else PRESENT[:, : x.shape[-2]] if keys else PRESENT

@@ -19,7 +19,6 @@ EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
 
 
 def gradient_in_shard_map(value, params, *rows):
-    """The shapes of value and gradient of a sum over examples, each device with other rows."""
     summed = jax.shard_map(
         lambda *given: jax.lax.psum(value(*given), "data"),
         mesh=MANUAL,

@@ -99,7 +99,6 @@ def test_the_norm_of_a_linear_map_is_that_of_its_matrix():
 
 
 def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
-    """Two blocks that swap places on the way, with different gains in every example."""
     gains = np.array([[0.5, 0.8], [2.0, 0.3], [1.0, 0.0]])
     swap = lambda v: (gains[:, 1, None] * v[1].sum(-1), gains[:, 0, None, None] * v[0][..., None])  # noqa: E731
     like = (jax.ShapeDtypeStruct((3, 4), jnp.float64), jax.ShapeDtypeStruct((3, 4, 1), jnp.float64))

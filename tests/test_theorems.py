@@ -100,7 +100,6 @@ def halves(params):
 
 
 def tightest(ratio, places):
-    """The place of each draw with the largest ratio up to 1, the most at risk; and which draws have one."""
     inside = jnp.where(ratio <= 1.0, ratio, -1.0)
     best = jnp.argmax(inside, axis=0)
     pick = lambda values: jnp.take_along_axis(values, best.reshape(1, -1, *[1] * (values.ndim - 2)), 0)[0]  # noqa: E731
@@ -206,7 +205,6 @@ def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
 
 
 def line(f_curvature, g_curvature, f_slope, h_slope):
-    """f and g on the real line, states (1, 1), with the curvatures given and the slopes given at 0."""
     quadratic = lambda c, s: lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
     return quadratic(f_curvature, f_slope), quadratic(g_curvature, h_slope - f_slope)
 

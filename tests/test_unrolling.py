@@ -172,7 +172,6 @@ def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it
 @pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_layers_at_once_change_the_program_alone(layer, remat):
-    """One at a time, two (one is left over), all at once, more than there are, and the default."""
     (y, x), params = tokens(), weights(5)
 
     def loss(params, unroll):

@@ -110,7 +110,6 @@ def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The options that each benchmark is run with; none of them measures anything."""
     calls = {}
 
     def load(name):
@@ -174,8 +173,6 @@ def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
 
 def test_a_constrained_step_takes_little_more_memory_than_a_plain_one_and_less_than_all_logits_of_a_layer():
     sizes = layer_losses.SIZES
-    plain_step, constrained = (
-        layer_losses.step_mebibytes(sizes, constrained=constrained) for constrained in (False, True)
-    )
+    plain_step, constrained = (layer_losses.step_mebibytes(sizes, constrained=way) for way in (False, True))
     assert constrained <= layer_losses.BAR * plain_step
     assert constrained < 4 * sizes.tokens * sizes.vocabulary / 2**20

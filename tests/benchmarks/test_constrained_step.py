@@ -29,7 +29,6 @@ STEPS = 24  # of a sample, which are to visit every position
 
 @pytest.fixture(scope="module")
 def read():
-    """A problem, its reads of plain risk, and its reads of the constraints in each of many steps."""
 
     @functools.cache
     def run(name):
@@ -101,9 +100,7 @@ def test_a_causal_model_alone_does_not_see_later_tokens(causal):
 
 def test_operations_are_those_of_the_weights_and_of_attention():
     model = LanguageModel(11, 7, 8, 3, heads=4, kv_heads=2, hidden=12)
-    shapes = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), jnp.int32), lambda _, y: jnp.sum(y))
-    )
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), jnp.int32), lambda _, y: y.sum()))
     matrices = [math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes["params"]["layers"]) if leaf.ndim == 3]
     layers, readout = matmul_flops_a_token(model, n=5)
     assert layers == 2 * sum(matrices) + 3 * 2 * 2 * 5 * 8

@@ -1,8 +1,6 @@
 """32 problems of Hock and Schittkowski's collection under the augmented Lagrangian, solved and judged by the report.
-
 Source: Hock, Schittkowski, "Test examples for nonlinear programming codes" (1981), the published tables: objective,
-constraints, start and optimal value. Inequalities there are g >= 0, here -g <= 0.
-"""
+constraints, start and optimal value. Inequalities there are g >= 0, here -g <= 0."""
 
 import math
 

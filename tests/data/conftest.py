@@ -76,10 +76,8 @@ def truncate(path: Path, share: float = 0.4) -> Path:
 
 
 def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False) -> Path:
-    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder.
-
-    As some programs do, the archive has an entry for a folder outside of it.
-    """
+    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder. As some
+    programs do, the archive has an entry for a folder outside of it."""
     if mode is None:
         return root
     if mode == "zip":

@@ -237,9 +237,7 @@ OTHERS = {"prompts": lambda path: read_prompts(path, answers=True)}
 
 
 @pytest.mark.parametrize(("source", "files", "words"), BAD)
-def test_bad_originals_are_told_in_one_line_and_nothing_is_prepared(
-    opened, monkeypatch, tmp_path, source, files, words
-):
+def test_bad_originals_give_one_line_and_nothing_is_prepared(opened, monkeypatch, tmp_path, source, files, words):
     monkeypatch.setattr(images, "RECORDS", len(RECORDS))
     root, prepared = tmp_path / "files", tmp_path / "prepared"
     for name, content in files.items():

@@ -94,7 +94,6 @@ def test_pictures_are_turned_upright_by_their_exif_unless_it_is_damaged(tmp_path
 
 
 def turned(path, matrix):
-    """Writes an MP4 of one picture with the matrix in the header of its track, and returns the picture."""
     av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
     pixels = np.kron(np.random.default_rng(0).integers(0, 2, (5, 5)) * 255, np.ones((32, 32))).astype(np.uint8)
     with av.open(str(path), "w") as container:

@@ -17,7 +17,6 @@ SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """81 texts to train, of many lengths; the first word of each is unique."""
     root = tmp_path_factory.mktemp("texts")
     lines = [" ".join([f"w{number}", *["and"] * (length - 1)]) for number, length in enumerate(LENGTHS)]
     for name, rows in (("train", lines), ("dev", lines[:12]), ("test", lines[:20])):
@@ -51,9 +50,7 @@ def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts):
 def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data):
     batches = data.batches("train", batch_size=8, seed=0)
     assert data.steps_an_epoch("train", batch_size=8) == 10
-    epochs = [
-        [number for batch in itertools.islice(batches, 10) for number in numbers_of(batch, data)] for _ in range(12)
-    ]
+    epochs = [[one for batch in itertools.islice(batches, 10) for one in numbers_of(batch, data)] for _ in range(12)]
     assert all(len(set(epoch)) == len(epoch) == 80 for epoch in epochs)
     left = [next(iter({*range(81)} - {*epoch})) for epoch in epochs]
     assert len({LENGTHS[number] for number in left}) > 3, "what is left over does not depend on its length"

@@ -133,9 +133,7 @@ prepare(DataConfig("video", root, own), log=log)
 """
 
 
-def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_preparation_is_done_again(
-    frames, tmp_path
-):
+def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one_is_done_again(frames, tmp_path):
     root, shared, places = str(frames[0].root), tmp_path / "shared", (tmp_path / "one", tmp_path / "two")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = [subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, folder], **pipes) for folder in places]

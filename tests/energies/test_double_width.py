@@ -34,7 +34,6 @@ def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
 
 
 def simulate(layers, y, contractions=(None,), **options):
-    """For each contraction the embedding, its wide states (depth + 1, ...), and the readout of the last."""
     wides = [symmetric_embedding(layers, contraction=contraction, **options) for contraction in contractions]
 
     @jax.jit  # the contraction affects only the parameters

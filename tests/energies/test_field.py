@@ -1,10 +1,8 @@
 """Published layers that are descents by construction or claim to be: CRATE, Energy Transformer, Hyper-SET; safeguards.
-
 Their steps are compared with NumPy written from the authors' public code (read, not copied: Ma-Lab-Berkeley/CRATE,
 bhoov/energy-transformer-jax, huyunzhe/hyper-set), to 1e-8 in float64. CRATE's model/crate.py adds attention at the
 scale head_dim^(-1/2) to the tokens and takes ISTA steps of .1 at a sparsity of .1; the Energy Transformer's core.py
-takes twelve steps of .1.
-"""
+takes twelve steps of .1."""
 
 import functools
 
@@ -187,9 +185,7 @@ def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has
 
 def wild(scale):
     """Gradient steps on |y|^2 / 2 that are ``scale`` times too long."""
-    return Descent(
-        lambda key: None, lambda params, y, x: 0.5 * jnp.sum(y**2, (-2, -1)), lambda params, y, x: -scale * y
-    )
+    return Descent(lambda key: None, lambda p, y, x: 0.5 * jnp.sum(y**2, (-2, -1)), lambda p, y, x: -scale * y)
 
 
 def test_a_safeguarded_step_is_the_longest_half_of_a_half_that_does_not_rise():

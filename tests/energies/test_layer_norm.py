@@ -14,7 +14,6 @@ DIM = 6
 
 
 def draw(batch=()):
-    """Tokens of every size, and of every share of mean, over six orders of magnitude."""
     rng = np.random.default_rng(0)
     scales = 10.0 ** rng.uniform(-3.0, 3.0, size=(*batch, 5, 1))
     return scales * (rng.normal(size=(*batch, 5, DIM)) + 3.0 * rng.normal(size=(*batch, 5, 1)))

@@ -13,12 +13,10 @@ DIM, TOKENS = 3, 6
 
 
 def radius(W_a, W_f, step_size):
-    r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f), around 0.
-
-    Attention moves no token by more than (n - 1) e^(-1/2) in z = W_a^T y, as weights fall like exp(-r^2 / 2), and so Y
-    by kappa at most; the gradient step then shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy
-    is between -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N + kappa)^2 - N^2) / 2, N = |Y|_M.
-    """
+    r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f), around 0. Attention moves no
+    token by more than (n - 1) e^(-1/2) in z = W_a^T y, as weights fall like exp(-r^2 / 2), and so Y by kappa at most;
+    the gradient step then shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy is between
+    -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N + kappa)^2 - N^2) / 2, N = |Y|_M."""
     mu = 1.0 + np.linalg.eigvalsh(0.5 * (W_f + W_f.T))
     kappa = np.sqrt(mu[-1] * TOKENS / np.e) * (TOKENS - 1) / np.linalg.svd(W_a, compute_uv=False)[-1]
     q, pairs = np.max(np.abs(1.0 - step_size * mu)), TOKENS * (TOKENS - 1)
@@ -31,7 +29,6 @@ def change(layer):
 
 
 def draw(seed, step_size):
-    """Weights, and sets of tokens on and outside of the sphere: spread, in groups, and near one line."""
     rng = np.random.default_rng(seed)
     W_a, basis = rng.normal(size=(DIM, DIM)), np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
     M = basis @ np.diag(rng.uniform(0.05, 1.9 / step_size, DIM)) @ basis.T

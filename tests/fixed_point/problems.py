@@ -61,7 +61,6 @@ def relative_error(a, b):
 
 
 def finish(result):
-    """Once it has been computed, and all that it warns of has been given."""
     jax.block_until_ready(result)
     jax.effects_barrier()
     return result

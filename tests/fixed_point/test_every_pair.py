@@ -43,10 +43,8 @@ def general():
 
 
 def opteq():
-    """Symmetric, for the entries that need it, and factored: named entries are solved in the layer's small space.
-
-    A general entry of each table represents all: the two share the point and, if only one is named, the small space.
-    """
+    """Symmetric, for the entries that need it, and factored: named entries are solved in the layer's small space. A
+    general entry of each table represents all: the two share the point and, if only one is named, the small space."""
     W, U = symmetric_weights()
     layer, params = uj.opteq(8, 6, 3, skip=0.9), uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
     solvers, adjoints = named(SOLVING, SOLVERS, symmetric=True), named(EXACT, ADJOINTS, symmetric=True)
@@ -85,10 +83,8 @@ PAIRS = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gr
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_gradient_is_that_of_an_unroll(name):
-    """Gradients of every adjoint at every solver's point, of pairs in one call, and of every solver that unrolls.
-
-    The two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve.
-    """
+    """Gradients of every adjoint at every solver's point, of pairs in one call, and of every solver that unrolls. The
+    two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve."""
     problem = PROBLEMS[name]()
     unrolling = [solver for solver in problem.solvers if solver]
 

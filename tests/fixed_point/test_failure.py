@@ -128,9 +128,7 @@ GOOD, STALL, CUT, LOST = STATUS[:4]
         ([0.1, 0.5, 1e-7], [CUT, CUT, GOOD], 1),
     ],
 )
-def test_the_worst_of_those_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(
-    residual, statuses, worst
-):
+def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(residual, statuses, worst):
     status = np.array([STATUS.index(name) for name in statuses], np.int32)
     info = EquilibriumInfo(np.asarray(residual, np.float32), np.full(3, 7, np.int32), status)
     error = worst is not None and f"{sum(s in (CUT, LOST) for s in statuses)} of 3 .* example {worst} {statuses[worst]}"

@@ -179,9 +179,7 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
 
 def test_pairs_by_name_batches_and_the_energy_of_a_step():
     z0, x = jnp.asarray(DRAW.normal(size=(2, 3, 4))), jnp.asarray(DRAW.normal(size=(2, 3, 4)))
-    layer = uj.prox_gradient(
-        lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, axis=(-2, -1)), "soft_threshold", step_size=0.5
-    )
+    layer = uj.prox_gradient(lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, (-2, -1)), "soft_threshold", step_size=0.5)
 
     @jax.jit
     def run(z0, x):

@@ -21,7 +21,6 @@ CLASSES, COUNT = ("bars", "dots", "plain"), 20
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty coloured pictures of each of three classes, of several sizes; a class is bright in one third."""
     root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     for place, name in enumerate(CLASSES):
         (root / name).mkdir()

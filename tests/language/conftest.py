@@ -96,7 +96,6 @@ def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np
 
 @pytest.fixture
 def layers_of(finished: Finished, wide: Callable[[Any], Any]) -> Callable[[str, str], tuple[np.ndarray, Any, Any]]:
-    """Float64 log-probabilities of the constrained run at an answer's tokens by layer; the tokens; the tokenizer."""
     model = load(finished.folders[1], log=lambda line: None)
     decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.source
 

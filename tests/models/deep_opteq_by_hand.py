@@ -21,7 +21,6 @@ def images(*batch, dtype=jnp.float64):
 
 
 def start(model, x, size=0.8, scale=0.4):
-    """Parameters drawn by NumPy, biases too; every W has this norm as a matrix."""
     params = drawn(model, x, scale=scale)["params"]
     for place in range(1, len(model.widths) + 1):
         W = np.asarray(params[f"layer_{place}"]["W"])

@@ -16,7 +16,6 @@ from unroll_jax.models.baselines.neural_ode import integrate
 
 
 def field_matrices(weights, image):
-    """The layers of the vector field as matrices on flattened states, time a channel of the first, and their biases."""
     layers = [weights["field"][f"layer_{place}"] for place in range(1, len(weights["field"]) + 1)]
     if image is None:
         return [(layer["W"], layer["b"]) for layer in layers]

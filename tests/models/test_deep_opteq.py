@@ -39,7 +39,6 @@ def run(params, *calls):
 @pytest.mark.usefixtures("x64")
 @both_kinds
 def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
-    """A batch with two axes, and a single example, whose logits are the same in a batch."""
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
     params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
     (logits, info, z), (logit, info_alone, one) = run(params, (model, x), (model, alone))

@@ -217,7 +217,6 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 @every_layer
 def test_unrolling_and_remat_change_nothing_but_the_program(name):
-    """By as many layers as leave one over, and by more than there are."""
     case, x = CASES[name], CASES[name].draw(2)
     params = drawn(case.make(), x, scale=0.2)
     options: list[dict[str, Any]] = [{"unroll": 5}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}]

@@ -44,7 +44,6 @@ def upsampled(logits, shape):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
-    """A batch with two axes, and a single image, whose logits are the same in a batch."""
     model = segmenter(param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error")
     x = normal(1, 2, 9, 11, 2)
     params = start(model, x, size=0.5, scale=0.3)

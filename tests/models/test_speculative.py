@@ -61,9 +61,7 @@ def test_a_draft_by_layers_that_agree_stands_whole():
 
 def exact_outputs(target, draft):
     """The joint distribution of the first tokens, accepted or drawn after, over all drafts and uniform numbers.
-
-    ``verdict`` is called on both sides of the ratio p / q; the tokens after it follow its remaining distribution.
-    """
+    ``verdict`` is called on both sides of the ratio p / q; the tokens after it follow its remaining distribution."""
     count, words = draft.shape
     outputs = np.zeros((words,) * count)
     for tokens in itertools.product(range(words), repeat=count):

@@ -48,7 +48,6 @@ def test_the_command_prints_figures_of_every_method(monkeypatch, capsys):
     given = []
 
     def train(method, setting, data):
-        """Accuracies of 0, .25, .5 and 1, losses that grow by 1 with every run, and sums of multipliers."""
         given.append(setting.width)
         losses = np.full((2, 4), float(len(given)))
         return np.tile([0.0, 0.25, 0.5, 1.0], (2, 1)), losses, losses, np.ones((2, 3)), np.array([3.0, 4.0])

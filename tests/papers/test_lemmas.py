@@ -53,11 +53,9 @@ def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers(activation):
 
 @pytest.mark.usefixtures("x64")
 def test_lemma_2_a_deep_opteq_contains_any_relu_network():
-    """With W_1 orthogonal to W_L and not 0, as printed: W_1 = 0 cuts off the input as well.
-
-    Only the first layer sees x. Its W_1 gives W_2 W_1^T as the network asks, and W_1 z = 0 for every z that the last
-    layer returns: the first round ends at the equilibrium.
-    """
+    """With W_1 orthogonal to W_L and not 0, as printed: W_1 = 0 cuts off the input as well. Only the first layer sees
+    x. Its W_1 gives W_2 W_1^T as the network asks, and W_1 z = 0 for every z that the last layer returns: the first
+    round ends at the equilibrium."""
     rng, m, widths = np.random.default_rng(2), 20, (4, 6, 3, 5, 2)
     layers = network(widths, rng)
     V = [rng.normal(size=(widths[-1], m))]

@@ -38,9 +38,7 @@ def grouped(folders: Sequence[Path]) -> list[Setting]:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> RunMaker:
-    def make(
-        method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides: Any
-    ) -> Path:
+    def make(method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides) -> Path:
         name = overrides.pop("name", f"{method}-L{num_layers}-s{seed}")
         return write_run(tmp_path / "runs" / name, method, num_layers, seed, steps, **overrides)
 

@@ -125,9 +125,7 @@ def test_a_report_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("without_drawing")
 def test_aggregates_over_seeds_equal_numpy(make_run):
     folders = [
-        make_run(
-            method, seed=seed, evaluation=FLOORS | rmse([(10 + place) * (1 + 0.1 * seed**power) for place in range(6)])
-        )
+        make_run(method, seed=seed, evaluation=FLOORS | rmse([(10 + n) * (1 + 0.1 * seed**power) for n in range(6)]))
         for seed in range(3)
         for power, method in enumerate(("plain", "constrained"))
     ]

@@ -15,21 +15,11 @@ ENTRY = ""
 
 
 class Collective(NamedTuple):
-    """One collective instruction.
-
-    Attributes:
-      kind: all-reduce, all-gather, reduce-scatter, all-to-all, or collective-permute.
-      bytes: of its result on one device.
-      arrays: number of arrays that it moves at once.
-      times: number of runs.
-      source: the operation of the program that it belongs to.
-    """
-
-    kind: str
-    bytes: int
-    arrays: int
-    times: int
-    source: str
+    kind: str  # one of `KINDS`
+    bytes: int  # of its result on one device
+    arrays: int  # number of arrays that it moves at once
+    times: int  # number of runs
+    source: str  # the operation of the program that it belongs to
 
 
 def collectives(text: str) -> list[Collective]:

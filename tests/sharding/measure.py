@@ -1,7 +1,4 @@
-"""Measures runs on eight devices, in a separate process: ``python -m tests.sharding.measure OUT``.
-
-With ``COORDINATOR NUMBER`` behind, one of two processes that do the work of `PAIRS`.
-"""
+"""Measures runs on 8 devices: ``python -m tests.sharding.measure OUT [COORDINATOR NUMBER, of two that run PAIRS]``."""
 
 import dataclasses
 import json
@@ -60,11 +57,8 @@ class Drifting:
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
-    """The experiment video-ut on frames like its data, in a loop over layers.
-
-    In float64 the optimiser works in the cosine basis, and gathers the turned arrays; in float32, where messages
-    are counted, in pixels.
-    """
+    """The experiment video-ut on frames like its data, in a loop over layers. In float64 the optimiser works in the
+    cosine basis, and gathers the turned arrays; in float32, where messages are counted, in pixels."""
     primal = VideoPrimalConfig(learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels")
     config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), primal=primal)
     return VideoTask(config, Drifting())
@@ -87,9 +81,7 @@ DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MES
 PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 
 
-def trained(
-    task: Task, advance: Callable[..., Any] | None = None
-) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+def trained(task: Task, advance: Callable | None = None) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
     mesh, state, advance, arrays = task.training.mesh, init_state(task), advance or jit_step(task), {}
     batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
@@ -109,7 +101,6 @@ def _parts(state: Any) -> dict[str, list[int]]:
 
 
 def moved(folder: Path) -> dict[str, Any]:
-    """A state saved on one mesh and read on the others: whether it is the same, and how it is shared out."""
     state = init_state(video(MESHES["mixed"]))
     expected = _named(state)
     with Checkpoints(folder) as checkpoints:
@@ -124,7 +115,6 @@ def moved(folder: Path) -> dict[str, Any]:
 
 
 def runs(folder: Path) -> dict[str, list[str]]:
-    """Runs in folders: on one device, on a mesh, and begun on a mesh and ended on one device; returns their logs."""
     config = VideoConfig(steps=6, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
     log: dict[str, list[str]] = {}
 

@@ -65,7 +65,6 @@ class Fields(Stripes):
 
 
 def small(experiment: str, **options: Any) -> SupervisedConfig:
-    """The experiment's configuration, made so small that a run takes a second."""
     config = EXPERIMENTS[experiment].config
     assert isinstance(config, SupervisedConfig)
     network = dataclasses.replace(config.network, **SMALL[type(config.network).__name__])
@@ -117,7 +116,6 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[str]]]:
-    """``trained(experiment)``: the folder of a finished run, to be read, and its log."""
     root = tmp_path_factory.mktemp("trained")
 
     @functools.cache

@@ -34,9 +34,7 @@ def parameters(name, of):
     images = np.zeros((1, int(np.prod(shape))) if sees_vectors(network) else (1, *shape), np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.models.opteq_base.equilibrium", guessed)
-        patch.setattr(
-            "unroll_jax.models.baselines.monotone_network.monotone_equilibrium", lambda W, x, **options: (x, None)
-        )
+        patch.setattr("unroll_jax.models.baselines.monotone_network.monotone_equilibrium", lambda W, x, **_: (x, None))
         patch.setattr("unroll_jax.models.opteq_base.spectral_normalise", lambda params, **options: params)
         return jax.eval_shape(build(network, classes).init, jax.random.key(0), images)
 
@@ -51,7 +49,6 @@ def assert_alike(names, of):
 
 
 def share_of_first_layer(network, params, x):
-    """The relative change of the output when the first layer of the equilibrium does not see the images."""
     flat = flax.traverse_util.flatten_dict(params)
     blind = {path: np.zeros_like(leaf) if path[-2:] == ("layer_1", "U") else leaf for path, leaf in flat.items()}
     apply = jax.jit(lambda params: build(network, num_classes=10).apply(params, x)[0])

@@ -64,7 +64,6 @@ def small(prepared: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
-    """Runs with many options (text-ut by both methods, text-encoder constrained); a test that changes one copies it."""
 
     @functools.cache
     def train(experiment: str) -> Finished:
@@ -100,7 +99,6 @@ def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Writes rows (premise, hypothesis, label) as MultiNLI has them; returns fields of a run on all of them."""
 
     def write(rows: list[tuple[str, str, str]]) -> dict[str, Any]:
         root, names = tmp_path / "table", ("sentence1", "sentence2", "gold_label")
@@ -115,7 +113,6 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
-    """The task of an experiment, opened once per configuration: only ``monkeypatch`` may change it."""
     return functools.cache(lambda experiment, **fields: TextTask.open(small(experiment, **fields), lambda line: None))
 
 

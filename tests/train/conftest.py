@@ -117,7 +117,6 @@ def words_of(options: Mapping[str, object]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
-    """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``; its output is in FOLDER.log."""
     data = {"data.source": "video", "data.root": few_clips}
 
     def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
@@ -220,7 +219,6 @@ def in_memory() -> Iterator[None]:
 
 @pytest.fixture
 def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
-    """``start(config, name)``: runs a configuration in ``tmp_path / name``; returns its log."""
     return lambda config, name="run": logged(config, tmp_path / name)
 
 
@@ -269,5 +267,4 @@ def finished(both: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def trained(in_memory: None, finished: Path) -> Path:
-    """The same, of the command `RUN`, in the folder where commands are given."""
     return finished

@@ -149,9 +149,7 @@ def _make_folder(path):
     [Path.unlink, _truncate, lambda path: path.write_bytes(b""), _make_folder, *map(_flip_at, (0, 0.3, 0.5, 0.6, 1))],
     ids=lambda damage: damage.__name__,
 )
-def test_damage_to_any_file_costs_one_checkpoint_at_most_and_never_gives_other_weights(
-    saved_once, tmp_path, capfd, damage
-):
+def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weights(saved_once, tmp_path, capfd, damage):
     files = [path.relative_to(saved_once) for path in (saved_once / "checkpoints" / "50").rglob("*") if path.is_file()]
     assert len(files) > 10
     for number, file in enumerate(files):

@@ -187,7 +187,6 @@ LEAST = {"sgd": ({}, 0.05), "pi": ({}, 1.05), "pi, half the gain": ({"dual.propo
 
 @pytest.fixture(scope="module")
 def swung(changed):
-    """By optimiser and share of the least resilience: configuration, that least, and multipliers after 2000 steps."""
     cases = {}
     for name, (fields, least) in LEAST.items():
         usual = {"dual.optimizer": name.split(",")[0], "dual.learning_rate": 0.1, **fields}

@@ -63,9 +63,7 @@ AWAY = {"moved": lambda folder: folder.rename(folder.with_name("moved")), "repla
     ("away", "event", "step"),
     [("moved", "on_step", 3), ("replaced", "on_step", 6), ("moved", "on_validation", 4), ("replaced", "on_step", 3)],
 )
-def test_a_run_whose_folder_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(
-    away, event, step, tmp_path
-):
+def test_a_run_that_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(away, event, step, tmp_path):
     folder, moved = tmp_path / "run", tmp_path / "moved"
     with pytest.raises(StorageError, match=r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"):
         fit(steady(), out=folder, callbacks=[Does(event, step, lambda: AWAY[away](folder))], log=quiet)

@@ -23,7 +23,6 @@ SUPERVISED = {"plain": (0.1, [0.0, 0.0, 1.0]), "deep_supervision": (0.3, [0.0, 0
 
 @pytest.fixture(scope="module")
 def steps(changed):
-    """The losses of the samples, their slopes in the weights, and the metrics of a step of every case; one program."""
     data = batches(1, 8)[0]
     fields = {"batch_size": 8, "dual.start": MULTIPLIERS, "constraints.reference": 0.4, "constraints.alpha": (0.6,)}
     configs = {name: changed(**fields, **one) for name, one in CASES.items()}

@@ -63,9 +63,7 @@ def denoised(config, params, frames):
 
 
 @pytest.mark.parametrize("which", ["run", "export"])
-def test_a_model_comes_back_without_its_data_and_is_worth_the_same(
-    both, exported, config, which, tmp_path, monkeypatch
-):
+def test_a_model_comes_back_without_its_data_and_is_as_good(both, exported, config, which, tmp_path, monkeypatch):
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: pytest.fail("data are read"))
     folder = both / "constrained"
     loaded, evaluation = load(folder if which == "run" else exported, log=quiet), read(folder / "evaluation.json")

@@ -58,7 +58,6 @@ def _layer_losses(params, clean, noisy):
 
 
 def _by_hand(config, clips, params, noise_key, batches):
-    """Losses, violations and multipliers of every step, and the last parameters: Algorithm 1, written out."""
     settings, depth = config.constraints, config.model.num_layers
     alpha = np.broadcast_to(settings.alpha, depth)
     kept = (1 - alpha) * (1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)]))

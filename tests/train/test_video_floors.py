@@ -103,8 +103,6 @@ SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 24
 
 
 class Frames(Clips):
-    """Sequences of 6 frames of 12 x 12 pixels, in 9 patches: 24 windows to test on."""
-
     def __init__(self):
         frames = np.random.default_rng(0).integers(1, 255, (WINDOWS, FRAMES, SIDE, SIDE), np.uint8)
         whole = np.concatenate([patch_sequences(window, side=PATCH) for window in frames])

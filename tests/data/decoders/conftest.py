@@ -65,9 +65,7 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def write_folder(tmp_path: Path) -> WriteFolder:
-    def write(
-        *, config: dict[str, Any] | None = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1
-    ) -> Path:
+    def write(*, config: Any = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1) -> Path:
         folder = tmp_path / "llama"
         folder.mkdir()
         values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}

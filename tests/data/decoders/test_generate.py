@@ -55,9 +55,7 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
     shown = capsys.readouterr().out
     assert "tokens a verification" in shown
     # Bytes that no terminal should get are escaped on the screen, and only there.
-    escaped = [
-        UNSHOWN.sub(lambda one: one[0] if one[0] in "\n\t" else ascii(one[0])[1:-1], row["output"]) for row in rows
-    ]
+    escaped = [UNSHOWN.sub(lambda m: m[0] if m[0] in "\n\t" else ascii(m[0])[1:-1], row["output"]) for row in rows]
     assert escaped == [
         shown.split(f"\n{number}. ")[1].split("\n\n", 2 if "input" in row else 1)[-1].split("\n\n")[0].strip()
         for number, row in enumerate(rows, start=1)

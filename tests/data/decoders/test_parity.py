@@ -30,7 +30,6 @@ def their_states_and_logits(model, tokens, torch):
 
 
 def our_states_and_logits(decoder: PretrainedDecoder, tokens):
-    """The last state is normalised, as in `transformers`."""
     config = decoder.config
 
     @jax.jit

@@ -33,7 +33,6 @@ WriteFolder = Callable[..., Path]
 
 
 def bert_tensors(prefix: str = "bert.", *, weight: str = "weight", bias: str = "bias") -> dict[str, np.ndarray]:
-    """Tensors of a BERT with a classifier; ``weight`` and ``bias`` name the parameters of norms."""
     shapes: dict[str, tuple[int, ...]] = {
         f"{prefix}embeddings.word_embeddings.weight": (20, DIM),
         f"{prefix}embeddings.position_embeddings.weight": (POSITIONS, DIM),

@@ -35,7 +35,6 @@ def sequences():
 
 
 def written(case, folder, torch, transformers):
-    """A random classifier of `transformers`, away from its initial values, written to a folder."""
     name, options = CASES[case]
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**COMMON, **options)

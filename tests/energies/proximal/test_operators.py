@@ -120,9 +120,7 @@ def test_numbers_may_be_arrays(name):
     np.testing.assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
     if name != "nonnegative_soft_threshold":
         make = uj.PROXIMALS[name]
-        rows_apart = [
-            make(*(float(number[i, 0]) for number in numbers)).penalty(jnp.asarray(Z[i : i + 1])) for i in range(3)
-        ]
+        rows_apart = [make(*(float(one[i, 0]) for one in numbers)).penalty(jnp.asarray(Z[i : i + 1])) for i in range(3)]
         np.testing.assert_allclose(make(*numbers).penalty(jnp.asarray(Z)), sum(rows_apart), rtol=1e-13)
 
 
