@@ -49,7 +49,7 @@ COUNTS = tuple(number.to_bytes(8, "little") for number in (0, 2**31, 2**32 - 1, 
 
 
 class Reader(NamedTuple):
-    """``prepare`` fills a folder with valid files, of which ``name`` is changed; ``read`` is that of the application."""
+    """``prepare`` fills a folder with valid files, of which ``name`` is changed; ``read`` is the application's."""
 
     name: str
     prepare: Callable[[Path], Any]

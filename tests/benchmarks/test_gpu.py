@@ -255,8 +255,7 @@ def test_tests_marked_gpu_are_counted(tmp_path):
         "def test_elsewhere():\n    pytest.skip('no GPU')\n"
     )
     record = tested.measure(tmp_path)
-    assert record.figures == {"passed": 1, "failed": 1, "skipped": 1}
-    assert record.notes == ["failed: test_wrong"]
+    assert (record.figures, record.notes) == ({"passed": 1, "failed": 1, "skipped": 1}, ["failed: test_wrong"])
     (tmp_path / "test_some.py").unlink()
     with pytest.raises(ValueError, match=r"no file below .* has a test marked gpu"):
         tested.measure(tmp_path)

@@ -1,4 +1,4 @@
-"""Every public function: a traced value out of range and NaN give NaN, float16 is summed in float32; complex numbers."""
+"""Every public function: traced values out of range and NaN give NaN, float16 is summed in float32; complex numbers."""
 
 import functools
 import inspect

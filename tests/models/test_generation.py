@@ -22,8 +22,7 @@ def test_greedy_answers_equal_those_of_full_passes(noise):
     for row, prompt in enumerate(PROMPTS):
         key = keys[row] if noise else None
         assert answers.tokens[row].tolist() == expected_answer(params, prompt, COUNT, key, noise)
-    assert answers.lengths.tolist() == [COUNT] * 3
-    assert answers.calls.tolist() == [COUNT - 1] * 3
+    assert (answers.lengths.tolist(), answers.calls.tolist()) == ([COUNT] * 3, [COUNT - 1] * 3)
     assert not answers.stopped.any()
 
 

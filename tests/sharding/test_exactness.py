@@ -115,8 +115,7 @@ def test_parts_of_the_encoder_are_as_the_rules_say(measurements):
         assert parts[f"{place}/embedding"] == [64, 32 // 4]
         assert parts[f"{place}/layers/query/kernel"] == [6, 32 // 2, 32 // 2]
         assert parts[f"{place}/layers/down/kernel"] == [6, 64 // 2, 32 // 2]
-        assert parts[f"{place}/layers/up/bias"] == [6, 64 // 2]
-        assert parts[f"{place}/readout/kernel"] == [32 // 4, 8]
+        assert (parts[f"{place}/layers/up/bias"], parts[f"{place}/readout/kernel"]) == ([6, 64 // 2], [32 // 4, 8])
     assert measurements["parts"]["options/mixed"]["params/embedding"] == [64, 32 // 4]
     assert measurements["parts"]["options/mixed"]["moving/multipliers"] == [7]
 

@@ -132,5 +132,4 @@ def test_the_default_vit_is_a_small_transformer_of_whole_frames_whose_states_are
     shapes = jax.eval_shape(model.init, jax.random.key(0))["params"]
     assert (model.num_layers, model.module.config.reading, model.module.config.class_token) == (3, "state", False)
     assert shapes["embeddings"]["patch"]["kernel"].shape == (256, 256)
-    assert shapes["layers"]["hidden"]["kernel"].shape == (3, 256, 512)
-    assert shapes["readout"] == {}
+    assert (shapes["layers"]["hidden"]["kernel"].shape, shapes["readout"]) == ((3, 256, 512), {})
