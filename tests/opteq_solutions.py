@@ -11,8 +11,7 @@ M, I = 4, 3  # noqa: E741 (state and input widths)
 
 
 def draw(seed, widths, *, norm=0.9):
-    rng = np.random.default_rng(seed)
-    params = []
+    rng, params = np.random.default_rng(seed), []
     for width in widths:
         W = rng.normal(size=(width, M))
         U, b = rng.normal(size=(width, I)), rng.normal(size=width)

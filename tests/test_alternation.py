@@ -216,6 +216,5 @@ def test_bad_arguments_are_named():
         {"f_step_size": 0.1, "phi": "rleu"},
     ):
         assert_names(ValueError, make, options)
-    step = make(f_step_size=A1).step
-    y = np.ones((4, DIM), np.int32)
+    step, y = make(f_step_size=A1).step, np.ones((4, DIM), np.int32)
     assert_names(TypeError, lambda y: step(draw_params(0, "float32"), y, None), {"y": y})

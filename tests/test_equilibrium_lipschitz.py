@@ -99,8 +99,7 @@ def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
     rng = np.random.default_rng(4)
     layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
     params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in [rng.normal(size=(5, 4)) for _ in layers])
-    deep = deep_opteq(layers)
-    right = np.linalg.svd(params[0].W)[2][0]
+    deep, right = deep_opteq(layers), np.linalg.svd(params[0].W)[2][0]
 
     @jax.jit
     def measure(params, u, v, right):

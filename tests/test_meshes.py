@@ -13,8 +13,7 @@ from tests.devices import on_eight_devices
 from unroll_jax import fixed_point as fp
 from unroll_jax.models import Decoder, DecoderConfig, decode, decoder_logits, empty_cache
 
-ROWS = PartitionSpec("data")
-MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+ROWS, MANUAL = PartitionSpec("data"), AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
 EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
 
 

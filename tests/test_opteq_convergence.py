@@ -121,8 +121,7 @@ def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
     assert losses[-1] < 1e-12 * losses[0]
     assert np.all(ratios[before] < 0.9999)
     # At least the rate of the worst step: l(t) <= l(0) (1 - eta Omega)^t. And it does not slow down as it goes.
-    rate = np.max(ratios[before])
-    alive = np.flatnonzero(before)
+    rate, alive = np.max(ratios[before]), np.flatnonzero(before)
     assert np.all(np.log(losses[alive + 1]) <= np.log(losses[0]) + (alive + 1) * np.log(rate) + 1e-9)
     halves = np.array_split(np.log(ratios[alive]), 2)
     assert np.mean(halves[1]) < 0.3 * np.mean(halves[0])

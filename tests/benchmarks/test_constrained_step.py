@@ -171,8 +171,7 @@ def _shrink(monkeypatch, decoder_step):
 def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch, decoder_step):
     _shrink(monkeypatch, decoder_step)
     monkeypatch.setattr(constrained_step, "cooper_or_none", lambda: None)
-    figures = constrained_step.main().figures
-    printed = capsys.readouterr().out
+    figures, printed = constrained_step.main().figures, capsys.readouterr().out
     assert "without Cooper" in printed
     assert printed.count("constrained / erm, ") == printed.count("floor of the ratio") == 4
     assert printed.count("bar 1.25") == 2

@@ -95,8 +95,7 @@ def test_quick_runs_few_problems_without_peers(monkeypatch, capsys):
     monkeypatch.setattr(gradients, "_cells", lambda *, quick: [cell] if quick else [])
     monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
     monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
-    record = gradients.main(quick=True, peers=False)
-    name = f"{cell.name}, unroll_jax"
+    record, name = gradients.main(quick=True, peers=False), f"{cell.name}, unroll_jax"
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
     assert set(record.figures) == {f"{name} {unit}" for unit in units} | {"swept"}
     assert record.floors[f"{name} seconds"]["seconds"] > 0.0

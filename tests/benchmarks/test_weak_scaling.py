@@ -100,8 +100,7 @@ def test_step_times_follow_from_bytes_and_operations():
 
 
 def test_the_table_has_a_row_for_the_ends_of_the_range(capsys):
-    figures = weak_scaling.main(quick=True).figures
-    printed = capsys.readouterr().out
+    figures, printed = weak_scaling.main(quick=True).figures, capsys.readouterr().out
     assert all(f"\n{devices} " in printed for devices in (8, 512))
     assert figures["bytes_added"] == 4 * 33 * 2 * 511 / 512
     assert figures["formula_8_bytes"] < figures["traced_8_bytes"] < figures["formula_512_bytes"]

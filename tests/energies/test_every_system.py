@@ -81,8 +81,7 @@ def test_derivatives_equal_finite_differences(name):
 def test_absent_tokens_neither_count_nor_move(name):
     """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in test_hopfield.py."""
     layer, params, y, x = drawn(name)
-    shorter = SHORTER.get(name, layer)
-    present = jnp.asarray(np.arange(TOKENS) < 3)
+    shorter, present = SHORTER.get(name, layer), jnp.asarray(np.arange(TOKENS) < 3)
     blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
     first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
 

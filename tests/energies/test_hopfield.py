@@ -36,8 +36,7 @@ def draw(seed, *shape):
 
 def test_energy_and_step_equal_the_reference():
     y, S, x, seen = draw(0, N, DIM), draw(1, M, DIM), draw(2, N, DIM), np.arange(M) % 3 != 1
-    nobody = np.zeros(M, bool)
-    table = [(0.5, 1.0), (20.0, 0.3)]
+    nobody, table = np.zeros(M, bool), [(0.5, 1.0), (20.0, 0.3)]
 
     @jax.jit
     def all_of(y, S, x, seen, nobody):

@@ -67,8 +67,7 @@ def _hang(*_: object) -> None:
 
 def strangers(line: str, message: str) -> set[str]:
     """Options that a message names, which neither the command has that showed it nor its user typed."""
-    words = line.split()
-    typed = set(OPTION.findall(line.replace("=", " ")))
+    words, typed = line.split(), set(OPTION.findall(line.replace("=", " ")))
     commands = [word for word in words if word in (*NAMED, *OTHERS)]
     known = {option.removeprefix("--") for option in MEMBERSHIP}
     if commands:

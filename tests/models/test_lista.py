@@ -35,8 +35,7 @@ def test_initially_its_layers_are_the_iterates_of_ista(given):
     options = {"dictionary_init": jax.nn.initializers.constant(D)} if given else {}
     model = LISTA(DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options)
     actual = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
-    curvature = np.linalg.norm(D, 2) ** 2
-    codes = [np.zeros((5, ATOMS))]
+    curvature, codes = np.linalg.norm(D, 2) ** 2, [np.zeros((5, ATOMS))]
     for _ in range(LAYERS):
         codes.append(soft(codes[-1] + (np.asarray(x) - codes[-1] @ D) @ D.T / curvature, SPARSITY / curvature))
     assert 0 < np.count_nonzero(codes[-1]) < codes[-1].size

@@ -76,8 +76,7 @@ def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
     params = drawn(model, x)
     logits, info = jax.jit(model.apply)(params, x)
     assert (logits.shape, info) == ((2, 8, 6, 3), None)
-    weights = jax.tree.map(np.asarray, params["params"])
-    hidden = np.asarray(x)[1]
+    weights, hidden = jax.tree.map(np.asarray, params["params"]), np.asarray(x)[1]
     for place in (0, 1):
         hidden = strided(hidden, weights["stem"][f"Features_{place}"]["Conv_0"])
     for name in ("layer_1", "layer_2"):
@@ -104,8 +103,7 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
     model, x = BehindStem(network, (3, 5), jnp.float64), normal(2, 9, 11, 2)
     params = drawn(model, x)
-    weights = jax.tree.map(np.asarray, params["params"])
-    features = np.asarray(x)[0]
+    weights, features = jax.tree.map(np.asarray, params["params"]), np.asarray(x)[0]
     for place in (0, 1):
         features = strided(features, weights["stem"][f"Features_{place}"]["Conv_0"])
     (inside,) = [weights[name] for name in weights if name != "stem"]

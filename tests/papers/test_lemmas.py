@@ -57,8 +57,7 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
     x. Its W_1 gives W_2 W_1^T as the network asks, and W_1 z = 0 for every z that the last layer returns: the first
     round ends at the equilibrium."""
     rng, m, widths = np.random.default_rng(2), 20, (4, 6, 3, 5, 2)
-    layers = network(widths, rng)
-    V = [rng.normal(size=(widths[-1], m))]
+    layers, V = network(widths, rng), [rng.normal(size=(widths[-1], m))]
     for weight, _ in reversed(layers[1:]):
         V.append(factor(weight, V[-1], rng))
     read, *hidden = V[0], *V[:0:-1]

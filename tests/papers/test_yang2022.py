@@ -62,8 +62,7 @@ def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_
 
 @pytest.mark.slow
 def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
-    numbers = drawn[1]["fig1"]
-    ticks = np.linspace(-3.5, 3.5, POINTS)
+    numbers, ticks = drawn[1]["fig1"], np.linspace(-3.5, 3.5, POINTS)
     f, h = np.array(MINIMISER_F), np.array(MINIMISER_H)
     for panel, ratio in zip(numbers["panels"], RATIOS, strict=True):
         inside = [np.hypot(a - f[0], b - f[1]) <= ratio * np.hypot(a - h[0], b - h[1]) for a in ticks for b in ticks]
@@ -120,12 +119,10 @@ def test_further_points_are_projected_as_the_states_are():
 
 
 def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
-    numbers = drawn[1]["fig4"]
-    generator = np.random.default_rng(SEED)
+    numbers, generator = drawn[1]["fig4"], np.random.default_rng(SEED)
     W, b = generator.normal(size=(2, 2)), generator.normal(size=2)
     step_size = 1.0 / np.linalg.eigvalsh(2.0 * (W.T @ W + np.eye(2)))[-1]
-    ticks = np.linspace(-5.0, 5.0, POINTS)
-    alignment = []
+    ticks, alignment = np.linspace(-5.0, 5.0, POINTS), []
     for y in (np.array([a, c]) for a in ticks for c in ticks):
         p = step_size * 2.0 * (W.T @ W @ y + y - b)
         alignment.append(sum(min(y[i] ** 2 - p[i] ** 2, 0.0) for i in range(2)) / np.sum(p**2))

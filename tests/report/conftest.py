@@ -27,8 +27,7 @@ LOSSES = {
     ("constrained", 5): (4.7, 3.1, 2.2, 1.55, 1.1, 0.82),
     ("constrained", 7): (4.7, 3.7, 2.9, 2.3, 1.85, 1.5, 1.2, 0.97),
 }
-KEPT = 0.78
-EDGES = np.linspace(0, 2, 41)
+KEPT, EDGES = 0.78, np.linspace(0, 2, 41)
 RunMaker = Callable[..., Path]
 
 

@@ -59,8 +59,7 @@ def _passes(line: str) -> int:
 
 
 def _collective(match: re.Match[str], line: str, times: int) -> Collective:
-    arrays = ARRAY.findall(match["result"])
-    total = 0
+    arrays, total = ARRAY.findall(match["result"]), 0
     for dtype, shape in arrays:
         bits = 8 if dtype == "pred" else int(re.sub(r"^[a-z]+(\d+).*", r"\1", dtype))
         total += math.ceil(math.prod(int(size) for size in shape.split(",") if size) * bits / 8)

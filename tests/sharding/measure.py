@@ -33,8 +33,7 @@ from unroll_jax.train.task import Task
 from unroll_jax.train.tasks.video import VideoTask
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}
-STEPS = 5
-VIDEO_BATCH = 16
+STEPS, VIDEO_BATCH = 5, 16
 
 
 class Drifting:

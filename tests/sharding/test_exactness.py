@@ -176,8 +176,7 @@ def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, 
 @pytest.mark.parametrize("key", MESHES)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_plan_adds_up_to_what_the_compiled_step_takes(measurements, model, key):
-    plan = measurements["plans"][f"{model}/{key}"]
-    parts = measurements["parts"][f"{model}/{key}"]
+    plan, parts = measurements["plans"][f"{model}/{key}"], measurements["parts"][f"{model}/{key}"]
     state = ("parameters", "optimiser", "rest of the state")
     assert sum(plan[name] for name in (*state, "batch")) == plan["arguments"]
     assert sum(plan[name] for name in state) == 4 * sum(int(np.prod(shape)) for shape in parts.values())

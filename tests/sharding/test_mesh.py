@@ -109,8 +109,7 @@ def test_rows_of_attention_are_over_tensor_and_what_has_another_shape_than_param
     specs = _specs(State(params, (), ())).params["layers"]
     assert specs["V"] == PartitionSpec(None, "tensor", "fsdp")
     assert specs["W"] == specs["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
-    params = _params(up=(8, 4))
-    rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)
+    params, rule = _params(up=(8, 4)), optax.adafactor(1e-3, min_dim_size_to_factor=2)
     specs = _specs(State(params, rule.init(params), np.zeros((8, 4), np.float32)))
     assert specs.multipliers == PartitionSpec()
     factored = [spec for spec in jax.tree.leaves(specs.opt_state) if any(spec)]

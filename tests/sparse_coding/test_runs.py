@@ -16,8 +16,7 @@ FLOORS = ("ISTA", "FISTA", "linear map")
 def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_training(finished):
     folders, log = finished
     for folder in folders:
-        evaluation = read(folder / "evaluation.json")
-        levels = {"0.0", "0.5"}
+        evaluation, levels = read(folder / "evaluation.json"), {"0.0", "0.5"}
         assert set(evaluation["relative_error"]) == levels
         assert {name: set(errors) for name, errors in evaluation["floors"].items()} == dict.fromkeys(FLOORS, levels)
         assert evaluation["floor_shares"] == dict.fromkeys(FLOORS, 1.0)

@@ -89,8 +89,7 @@ def test_the_confusion_matrix_and_its_scores_are_scikit_learns(drawn):
     right, guess = labels[there], predicted[there]
     matrix = jax.jit(confusion)(logits, labels)
     np.testing.assert_array_equal(matrix, metrics.confusion_matrix(right, guess, labels=range(CLASSES)))
-    actual = scores(matrix)
-    occurring = np.unique(right)
+    actual, occurring = scores(matrix), np.unique(right)
     either = np.union1d(occurring, guess)
     assert actual.accuracy == pytest.approx(metrics.accuracy_score(right, guess))
     recalls = metrics.recall_score(right, guess, labels=occurring, average=None)

@@ -26,8 +26,7 @@ def on_table(small, write_table):
 
 @pytest.mark.slow
 def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table, tmp_path):
-    folder = tmp_path / "run"
-    config = on_table(steps=2, method="plain")
+    folder, config = tmp_path / "run", on_table(steps=2, method="plain")
     task = TextTask.open(config, quiet)
     before = task.data
     train_run(task, folder, experiment="text-ut", log=quiet)

@@ -182,8 +182,7 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
 
 
 # Half of a small run is tracing: a configuration's task, its step and its state's shapes are made once in a process.
-traced_task = functools.cache(VideoTask)
-traced_step = functools.cache(jit_step)
+traced_task, traced_step = functools.cache(VideoTask), functools.cache(jit_step)
 traced_state = functools.cache(state_like)
 
 

@@ -121,8 +121,7 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
 
 
 def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_path):
-    task = linear(steps=10)
-    log = []
+    task, log = linear(steps=10), []
     fit(task, out=run, log=log.append)
     assert "going on from the checkpoint of step 6" in log
     assert read(run / "config.json")["steps"] == 10

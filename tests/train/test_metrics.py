@@ -108,8 +108,7 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 @pytest.mark.xdist_group("video-runs")
 def test_constraints_are_logged_by_name_and_layer(many):
-    rows = read_metrics(many / "metrics.jsonl")
-    names = ["f_0", "layer 1", "layer 2"]
+    rows, names = read_metrics(many / "metrics.jsonl"), ["f_0", "layer 1", "layer 2"]
     for row in rows:
         for figure in ("violation", "multiplier") if row["kind"] == "train" else ("violation",):
             assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]

@@ -121,8 +121,7 @@ def test_changed_options_and_changed_data_are_refused(finished, start, changed, 
     ):
         with pytest.raises(UserError, match=f"{words}.*another --out"):
             start(changed(**options))
-    before = (finished / "evaluation.json").read_bytes()
-    other = Clips(seed=1)
+    before, other = (finished / "evaluation.json").read_bytes(), Clips(seed=1)
     monkeypatch.delattr(VideoTask, "open")  # not the task that was kept
     for name in ("splits", "spec"):
         monkeypatch.setattr(clips, name, getattr(other, name))  # what `load` gives from here on

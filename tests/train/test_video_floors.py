@@ -41,8 +41,7 @@ def _inputs(sequences):
 
 
 def test_the_linear_layer_is_least_squares_under_the_expected_noise(sequences):
-    layer = fit_linear([sequences[:25], sequences[25:]], VARIANCE)
-    clean = sequences / 255.0
+    layer, clean = fit_linear([sequences[:25], sequences[25:]], VARIANCE), sequences / 255.0
     inputs, targets = _inputs(clean), clean.reshape(-1, PIXELS)
     # The products of these rows are added to the normal equations by the noise of frames and their means.
     noise = VARIANCE * np.kron([[1.0, 1.0 / LENGTH], [1.0 / LENGTH, 1.0 / LENGTH]], np.eye(PIXELS))

@@ -103,8 +103,7 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
 
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
-    original = read(folder / "evaluation.json")
-    other = Windows(seed=1, contrast=0.5)
+    original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other if config.root else DATA)
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
     assert read(folder / "evaluation.json") == original

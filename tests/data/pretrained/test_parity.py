@@ -29,8 +29,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def sequences():
-    generator = np.random.default_rng(0)
-    mask = np.arange(12) < np.array([12, 7, 1])[:, None]
+    generator, mask = np.random.default_rng(0), np.arange(12) < np.array([12, 7, 1])[:, None]
     return generator.integers(4, 50, (3, 12)), mask
 
 

@@ -106,8 +106,7 @@ def test_in_bfloat16_they_are_those_of_attention_in_float32(case):
 @pytest.mark.usefixtures("interpreted")
 def test_several_heads_take_it_too():
     options = {"num_heads": 2, "rank": 1, "rho": "log", "ridge": 0.3}
-    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
-    present = jnp.asarray(np.arange(N) < 17)
+    y, present = jnp.asarray(tokens(0, (N, DIM)), jnp.float32), jnp.asarray(np.arange(N) < 17)
     layers = uj.multihead_attention(DIM, **options, kernel="pallas", block=32), uj.multihead_attention(DIM, **options)
     params = layers[0].init(jax.random.key(0))
     actual, expected = jax.jit(lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers])(

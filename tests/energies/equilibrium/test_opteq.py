@@ -44,8 +44,7 @@ def test_step_and_energy_equal_loops():
 
 def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
     layer, params, u, x = dense((500,))
-    v = 10.0 * np.random.default_rng(5).normal(size=u.shape)
-    size = np.linalg.norm(params.W, 2)
+    v, size = 10.0 * np.random.default_rng(5).normal(size=u.shape), np.linalg.norm(params.W, 2)
 
     @jax.jit
     def chords(norm, v):

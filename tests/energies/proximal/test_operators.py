@@ -10,8 +10,7 @@ import unroll_jax as uj
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
-Z = np.random.default_rng(0).normal(size=(3, 4)) * 2.0
-STEP = 1.3
+Z, STEP = np.random.default_rng(0).normal(size=(3, 4)) * 2.0, 1.3
 
 
 def shortened(z, s, t):
