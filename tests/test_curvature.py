@@ -176,8 +176,7 @@ def test_heads_add_up_and_absent_tokens_do_not_count():
     @jax.jit
     def measure(W_a, y, padded):
         single = [smoothness(AttentionParams(W), y, None) for W in W_a]
-        anchor = Anchor(None, jnp.asarray(np.arange(6) < 4))
-        with_padding = smoothness(AttentionParams(W_a[0]), padded, anchor)
+        with_padding = smoothness(AttentionParams(W_a[0]), padded, Anchor(None, jnp.asarray(np.arange(6) < 4)))
         alone = smoothness(AttentionParams(W_a[0]), y[:, :4], None)
         return smoothness(HeadsParams(W_a), y, None), sum(single), with_padding, alone
 

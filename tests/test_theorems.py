@@ -192,8 +192,7 @@ def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
     def check(params, constants, places):
         places = jnp.maximum(places, 0.0)
         h = lambda y: f(params, y) + g(params, y)  # noqa: E731
-        move = A2 * jax.grad(lambda y: jnp.sum(h(y)))(places)
-        kappa = -orthant_alignment(move, places, batch_ndim=2)
+        kappa = -orthant_alignment(A2 * jax.grad(lambda y: jnp.sum(h(y)))(places), places, batch_ndim=2)
         member = in_proximal_region(h, places, step_size=A2, kappa=kappa + 1e-12)
         C = proximal_constant(params["a1"], A2, constants["L_g"], kappa)
         y, tested = tightest(gradient_ratio(*halves(params), places) / C, places)

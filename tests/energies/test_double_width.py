@@ -28,8 +28,7 @@ def network(rng, dims):
 def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
     outputs = [y]
     for W_a, W in layers:
-        mixed = reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph)
-        outputs.append(PHIS[phi](mixed @ W))
+        outputs.append(PHIS[phi](reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph) @ W))
     return outputs
 
 

@@ -71,8 +71,7 @@ def test_derivatives_equal_finite_differences(name):
         return jax.value_and_grad(value)(t)
 
     h = 1e-6
-    slope = (along(h)[0] - along(-h)[0]) / (2 * h)
-    np.testing.assert_allclose(along(0.0)[1], slope, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")

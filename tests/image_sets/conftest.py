@@ -33,8 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def options(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> SetConfig:
-    prepared = str(tmp_path_factory.mktemp("prepared"))
-    return SetConfig(root=str(folders), size=4, set_size=4, prepared=prepared)
+    return SetConfig(root=str(folders), size=4, set_size=4, prepared=str(tmp_path_factory.mktemp("prepared")))
 
 
 @pytest.fixture(scope="session")

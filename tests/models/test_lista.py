@@ -70,8 +70,7 @@ def test_records_losses_and_a_lost_layer():
     params = drawn(model, X)
     loss = lambda z: jnp.sum((z - target) ** 2, axis=-1)  # noqa: E731
     run = jax.jit(lambda lost: model.apply(params, x, record=loss, perturb=lost_layer(lost)))
-    codes = reference_codes(params, x)
-    np.testing.assert_allclose(run(0), np.sum((codes - target) ** 2, axis=-1), rtol=1e-4)
+    np.testing.assert_allclose(run(0), np.sum((reference_codes(params, x) - target) ** 2, axis=-1), rtol=1e-4)
     without = jax.tree.map(lambda leaf: np.delete(leaf, 1, axis=0), params)
     shorter = np.sum((reference_codes(without, x) - target) ** 2, axis=-1)
     np.testing.assert_allclose(np.delete(run(2), 2, axis=0), shorter, rtol=1e-4)

@@ -73,8 +73,7 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
             OptEqParams(jnp.asarray(weight), U, jnp.asarray(bias))
             for weight, U, (_, bias) in zip(weights, inputs, layers, strict=False)
         )
-        once = deep.step(params, z, x)
-        twice = deep.step(params, once, x)
+        twice = deep.step(params, deep.step(params, z, x), x)
         np.testing.assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)  # an equilibrium
         return read @ np.asarray(twice)
 

@@ -68,8 +68,7 @@ def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
         inside = [np.hypot(a - f[0], b - f[1]) <= ratio * np.hypot(a - h[0], b - h[1]) for a in ticks for b in ticks]
         assert panel["share_of_window"] == pytest.approx(np.mean(inside), abs=1e-12)
         np.testing.assert_allclose(panel["ball"]["centre"], (f - ratio**2 * h) / (1 - ratio**2), rtol=1e-5)
-        expected = ratio * np.linalg.norm(f - h) / abs(1 - ratio**2)
-        assert panel["ball"]["radius"] == pytest.approx(expected, rel=1e-5)
+        assert panel["ball"]["radius"] == pytest.approx(ratio * np.linalg.norm(f - h) / abs(1 - ratio**2), rel=1e-5)
         assert panel["ball"]["region_is_inside"] == (ratio < 1)
 
 
@@ -90,8 +89,7 @@ def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
     ratios = [np.linalg.norm(f) / np.linalg.norm(f + g) for f, g in [gradients(Y) for Y in states[::2]]]
     np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
-    heights = [height(Y) for Y in states[::2]]
-    assert run["share_of_full_steps_that_descend"] == np.mean(np.diff(heights) <= 0)
+    assert run["share_of_full_steps_that_descend"] == np.mean(np.diff([height(Y) for Y in states[::2]]) <= 0)
 
 
 def test_figure_2_starts_from_the_exact_minimum(drawn):

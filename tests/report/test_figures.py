@@ -56,8 +56,7 @@ def test_bands_are_means_and_ranges_over_the_seeds(settings):
 def test_the_frontier_has_a_point_a_variant_where_a_method_has_several(make_run):
     folders = [make_run(method, seed=seed) for method in METHODS for seed in (0, 1)]
     assert figures.pictures("frontier", grouped(folders)) == []
-    other = make_run("constrained", name="other", config={"constraints": {"alpha": 0.3}})
-    settings = grouped([*folders, other])
+    settings = grouped([*folders, make_run("constrained", name="other", config={"constraints": {"alpha": 0.3}})])
     (axes,) = drawn("frontier", settings)
     points = {tuple(np.round(line.get_xydata()[0], 6)) for line in axes.lines}
     scores = [variant.scores().mean(0) for variant in settings[0].variants]

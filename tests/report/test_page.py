@@ -157,8 +157,7 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
     np.testing.assert_allclose(gaps[:, 2], 100 * (constrained / plain - 1))
     (table,) = comparison_table([setting])
     low, high = stats.ttest_1samp(gaps[:, 2], 0.0).confidence_interval(0.95)
-    expected = f"{gaps[:, 2].mean():+.1f} [{low:+.1f}, {high:+.1f}]"
-    assert table.rows[0][-1] == expected.replace("-0.0 ", "0.0 ")
+    assert table.rows[0][-1] == f"{gaps[:, 2].mean():+.1f} [{low:+.1f}, {high:+.1f}]".replace("-0.0 ", "0.0 ")
     shared = grouped([*folders[:2], folders[5]])
     assert [len(differences(shared[0], *pair)) for pair in shared[0].pairs()] == [1]
 

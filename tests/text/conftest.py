@@ -90,8 +90,7 @@ def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         root.mkdir(exist_ok=True)
         held_out = held_out or train[:4]
         for name, rows in {"train": train, "validation": held_out, "test": test or held_out}.items():
-            lines = map("\t".join, [("text", "label"), *rows])
-            (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+            (root / f"{name}.tsv").write_text("\n".join(map("\t".join, [("text", "label"), *rows])) + "\n")
         return {"data": TextConfig("table", str(root), str(tmp_path / "prepared")), **ALL_TEXTS}
 
     return write

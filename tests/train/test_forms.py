@@ -76,8 +76,7 @@ def _assert_gradient(metrics, weights, in_params):
 def test_violations_and_gradient_are_those_of_numpy(steps, name):
     f, in_params, metrics = steps[name]
     violations, slopes = _violations(name, f)
-    expected = violations.mean(axis=0)
-    np.testing.assert_allclose(metrics.objective.violations, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(metrics.objective.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
     weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
     weights[:, -1] += 1 / 8

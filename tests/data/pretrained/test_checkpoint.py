@@ -50,8 +50,7 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
 )
 def test_other_names_of_the_same_tensors_are_known(write_folder, tensors):
     pretrained = reads(write_folder(tensors=tensors))
-    expected = next(iter(tensors.values()))
-    np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], expected)
+    np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], next(iter(tensors.values())))
     assert sorted(pretrained.head) == ["hidden"]
 
 
