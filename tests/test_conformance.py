@@ -174,9 +174,7 @@ def test_an_input_left_out_is_zero_or_missed(name):
 @functools.cache
 def slope_and_step(name):
     descent, _ = many(name)
-    return jax.jit(
-        lambda params, y, x: (*jax.value_and_grad(descent.energy, 1)(params, y, x), descent.step(params, y, x))
-    )
+    return jax.jit(lambda p, y, x: (*jax.value_and_grad(descent.energy, 1)(p, y, x), descent.step(p, y, x)))
 
 
 def searched(name, place):

@@ -18,9 +18,7 @@ matplotlib.use("agg")
 def records():
     layer, tokens = attention(), np.random.default_rng(0).normal(size=(8, 5, 3)).astype("float32")
     params = layer.init(jax.random.key(1))
-    rising = layer._replace(
-        step=lambda params, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y)
-    )
+    rising = layer._replace(step=lambda p, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y))
 
     @jax.jit
     def run(tokens):

@@ -131,9 +131,7 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     @jax.jit
     def measure(params):
         def losses(task, part):
-            return lambda params: jnp.sum(
-                task.losses(params, task.sample_noise(rows, jax.random.key(0)), None)[0][:, part]
-            )
+            return lambda p: jnp.sum(task.losses(p, task.sample_noise(rows, jax.random.key(0)), None)[0][:, part])
 
         parts = {"before": slice(0, -1), "last": slice(-1, None)}
         return {

@@ -95,9 +95,7 @@ def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule)
     state = rule.init(params)
     specs = _specs(State(params, state, np.zeros(4, np.float32)))
     whole = PartitionSpec()
-    expected = optax.tree.map_params(
-        rule, lambda _, spec: spec, state, specs.params, transform_non_params=lambda _: whole
-    )
+    expected = optax.tree.map_params(rule, lambda _, s: s, state, specs.params, transform_non_params=lambda _: whole)
     assert specs.opt_state == expected
     assert specs.params["layers"]["query"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
     assert specs.params["layers"]["output"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")

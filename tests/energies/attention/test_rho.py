@@ -92,9 +92,7 @@ def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
 
     @jax.jit
     def all_of(z, nan):
-        functions = {
-            (name, field): getattr(rho, field) for name, rho in rhos.items() for field in ("value", "log_slope")
-        }
+        functions = {(name, part): getattr(rho, part) for name, rho in rhos.items() for part in ("value", "log_slope")}
         return [(jax.vmap(jax.grad(f))(z), f(nan)) for f in functions.values()]
 
     places = itertools.product(rhos, ("value", "log_slope"))
