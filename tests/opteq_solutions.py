@@ -52,7 +52,6 @@ def blocks_of(layers, params, z, x):
 
 
 def smooth_minimum(function, start, *args, **options):
-    """A numerical minimiser of a JAX function of one vector, polished with its gradient by SciPy."""
     slope = lambda z: tuple(map(np.asarray, function(z, *args)[:2]))  # noqa: E731
     solution = minimize(slope, np.asarray(start), jac=True, tol=1e-13, **options)
     return solution.x, solution.fun

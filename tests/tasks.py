@@ -19,8 +19,6 @@ from unroll_jax.train.step import init_state, jit_step
 
 
 class InMemory:
-    """Replaces prepared data: ``splits`` are NamedTuples of arrays with one row per sample."""
-
     splits: dict[str, Any]
 
     def num_examples(self, split: str) -> int:

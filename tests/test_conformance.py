@@ -178,7 +178,6 @@ def slope_and_step(name):
 
 
 def searched(name, place):
-    """Parameters, tokens and input, and (energy, gradient) of flattened tokens for the optimisers of SciPy."""
     _, params, y, x = draw(name, place, (), "float64")
 
     def objective(flat):

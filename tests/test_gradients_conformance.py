@@ -57,7 +57,6 @@ def case(kind, params, y, x):
 
 
 def values_and_gradients(descent, params, y, x, present, cotangent, weights):
-
     def both(params, y, x):
         anchor = x if present is None else Anchor(x, present)
         return descent.energy(params, y, anchor), descent.step(params, y, anchor)

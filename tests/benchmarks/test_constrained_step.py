@@ -29,7 +29,6 @@ STEPS = 24  # of a sample, which are to visit every position
 
 @pytest.fixture(scope="module")
 def read():
-
     @functools.cache
     def run(name):
         problem = PROBLEMS[name]()

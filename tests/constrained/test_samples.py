@@ -37,7 +37,6 @@ def test_the_tail_mean_is_the_least_of_its_bounds(count):
 
 
 def test_the_gradient_weighs_the_worst_samples_only():
-    """Against central differences, at a point without ties."""
     gradients = jax.jit(lambda c: {q: jax.grad(lambda c, q=q: jnp.sum(uj.tail_mean(q)(c)))(c) for q in LEVELS})
     for level, gradient in gradients(SAMPLES).items():
         width, expected = 1e-6, np.zeros_like(SAMPLES)

@@ -50,7 +50,6 @@ def by_loop(weight, w, X, y):
 @pytest.mark.parametrize("solver", [by_scipy, by_callback, by_loop])
 def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10)(solver)
-
     gradient = jax.grad(lambda weight, X: jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2), argnums=(0, 1))
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, OF_RIDGE(0.1, X))

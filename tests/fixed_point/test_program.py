@@ -126,8 +126,6 @@ def test_dependence_of_a_condition_is_found():
 
 
 def ruled(slope):
-    """A step whose derivative is a rule that closes over an array."""
-
     @jax.custom_vjp
     def f(z):
         return 0.5 * z + 1.0

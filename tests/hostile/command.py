@@ -25,8 +25,6 @@ LONGEST = 120  # seconds; a command that takes longer hangs
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command run in an empty folder."""
-
     line: str  # the arguments behind `unroll-jax`, split at spaces
     words: tuple[str, ...]  # of its one-line error, or of its output if it succeeds
     given: Callable[[Path], None] | None = None  # writes files into the folder beforehand

@@ -26,8 +26,6 @@ SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 
 
 class Finished(NamedTuple):
-    """A plain and a constrained run, the place of their report, and the log."""
-
     folders: list[Path]
     report: Path
     log: list[str]

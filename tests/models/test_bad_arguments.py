@@ -91,7 +91,6 @@ def speculate(exit_layer=1, draft_length=2, **options):
     return m.speculate(GENERATING, {}, PROMPTS, max_tokens=5, **draft, **options)
 
 
-# By model or function: how it is called.
 CALLS: dict[str, Any] = {
     **{cls.__name__: network(cls) for cls in DENSE},
     "BehindStem": lambda stem: shaped(m.BehindStem(m.FeedForwardNetwork(3), stem), np.ones(IMAGES, np.float32)),

@@ -23,8 +23,6 @@ DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 
 class Case(NamedTuple):
-    """A model by its depth and options, its inputs by batch and dtype, and the outputs of one example in NumPy."""
-
     make: Callable[..., Any]
     draw: Callable[..., jax.Array]
     reference: Callable[[Any, Any], np.ndarray]

@@ -110,7 +110,6 @@ ROWS, TOKENS = 4000, 3
 
 
 def exact_answers(params, prompt, temperature):
-    """The probability of every answer of `TOKENS` tokens, by full passes of the reference."""
     weights, shares = float64(params), np.zeros((4,) * TOKENS)
     for answer in itertools.product(range(4), repeat=TOKENS):
         states = decoder_reference.outputs(weights, np.array([*prompt, *answer]), TINY)[-1]

@@ -11,7 +11,6 @@ from papers.looped.network import LoopedNetwork
 
 
 def convolved(x, kernel):
-    """Cross-correlation of side 3 with zero padding, position by position."""
     ndim = kernel.ndim - 2
     padded = np.pad(x, ((0, 0), *[(1, 1)] * ndim, (0, 0)))
     out = np.zeros((*x.shape[:-1], kernel.shape[-1]))

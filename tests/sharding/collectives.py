@@ -23,7 +23,6 @@ class Collective(NamedTuple):
 
 
 def collectives(text: str) -> list[Collective]:
-    """Returns every collective of an HLO module, with the count of loops; all branches of a conditional count."""
     computations: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():

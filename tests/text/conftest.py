@@ -35,8 +35,6 @@ ALL_TEXTS = dict.fromkeys(("train_examples", "validation_examples", "test_exampl
 
 
 class Finished(NamedTuple):
-    """A command that ran to its end: the folders of its runs by method, the folder of its report, and its log."""
-
     runs: dict[str, Path]
     report: Path
     log: list[str]
@@ -64,7 +62,6 @@ def small(prepared: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
-
     @functools.cache
     def train(experiment: str) -> Finished:
         folder, log = tmp_path_factory.mktemp(experiment) / "run", []
@@ -98,7 +95,6 @@ def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-
     def write(rows: list[tuple[str, str, str]]) -> dict[str, Any]:
         root, names = tmp_path / "table", ("sentence1", "sentence2", "gold_label")
         root.mkdir()

@@ -67,7 +67,6 @@ def _violations(name, f):
 
 
 def _assert_gradient(metrics, weights, in_params):
-    """The norm of the gradient by the weights of the samples' losses, (8, 3)."""
     gradient = np.tensordot(weights, in_params.astype(np.float64), axes=2)
     np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
 

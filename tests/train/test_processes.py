@@ -122,7 +122,6 @@ def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
     assert "Traceback" not in log_of(folder)
 
 
-# Kills of one process.
 RUNS, KILLS = 2, 4
 OPTIONS = OF_PROCESSES | {"steps": 240}
 # The method at whose first call the clock of a kill starts, and the latest kill behind it in seconds.

@@ -179,7 +179,6 @@ def test_an_example_without_tokens_stays_and_the_others_are_theirs():
 
 
 def lowered(rho, dtype):
-    """The program of step, energy and their gradients for an H100, from a machine without one."""
     from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
     layer = uj.attention(rho=rho, form="softmax", kernel="pallas")
