@@ -17,23 +17,19 @@ from hypothesis import settings
 from .xla_flags import flags, unknown_flags
 
 os.environ.setdefault("XLA_FLAGS", flags())
-
 # Workers and the processes that tests start read each other's programs. .ci/run names a folder that its passes share.
 OWN_PROGRAMS = "JAX_COMPILATION_CACHE_DIR" not in os.environ
 if OWN_PROGRAMS:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="unroll_jax-programs-")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-
 # The same examples in every run of CI; elsewhere new ones, which may find more. Slow compilation is not a failure.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("elsewhere", deadline=None)
 settings.load_profile("ci" if "CI" in os.environ else "elsewhere")
-
 # Before anything imports the library: from here on beartype checks its annotations, shapes and dtypes included.
 PACKAGE = Path(__file__).resolve().parents[1] / "unroll_jax"
 ROOMS = [f"unroll_jax.{path.stem}" for path in PACKAGE.iterdir() if path.stem not in ("train", "__init__")]
 jaxtyping.install_import_hook(ROOMS, "beartype.beartype")
-
 import jax  # noqa: E402
 
 
@@ -55,7 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a comparison with packages that are not installed."""
     packages = [package for mark in item.iter_markers("oracle") for package in mark.args]
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         pytest.skip(f"{' and '.join(missing)} not installed; make test-oracles has what tests compare with")
@@ -81,7 +76,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Removes the programs of this session, once its workers are gone."""
     if OWN_PROGRAMS and not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 

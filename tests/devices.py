@@ -10,9 +10,7 @@ __all__ = ["on_eight_devices"]
 
 
 def on_eight_devices(program: str) -> list[str]:
-    """The lines that a program prints in a new process."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    variables = environment(XLA_FLAGS=flags)
+    variables = environment(XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8")
     done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()

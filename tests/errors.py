@@ -12,7 +12,6 @@ from unroll_jax.train.config.errors import UserError
 
 
 def assert_fails(read: Callable[[Path], Any], root: Path, *words: str) -> None:
-    """Asserts that reading a root ends in a one-line error with these words and the root's path."""
     with pytest.raises(UserError) as caught:
         read(root)
     assert "\n" not in str(caught.value)
@@ -34,7 +33,6 @@ def assert_names(error: type[Exception], call: Callable[..., Any], options: dict
 
 @contextlib.contextmanager
 def one_line(words: str, *others: str) -> Iterator[None]:
-    """Expects an error that the user can mend, of one line: a pattern that it holds, and other words."""
     with pytest.raises(UserError, match=words) as caught:
         yield
     message = str(caught.value)

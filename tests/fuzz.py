@@ -1,11 +1,7 @@
 """Fuzzing of every reader of outside bytes: each accepts them or raises `UserError`, in time. `make fuzz` runs it.
 
-    python -m tests.fuzz --seconds 600          # ten minutes for each reader
-    python -m tests.fuzz --only chat metrics    # some of them
-
 Hypothesis changes a valid file: values of its JSON, or bytes, numbers and names anywhere. A traceback or a hang is
-printed with the bytes that led to it, and the exit code is 1.
-"""
+printed with the bytes that led to it, and the exit code is 1: ``python -m tests.fuzz --seconds 600 --only chat``."""
 
 import argparse
 import json
@@ -42,7 +38,6 @@ from unroll_jax.train.report.records import read_runs
 from unroll_jax.train.runs import identity, read_config
 
 __all__ = ["READERS", "Outcome", "Reader", "fuzzed", "main"]
-
 LIMIT = 30  # seconds; a reader that takes longer hangs
 ROUND = 200  # changed files between two looks at the clock
 BYTES = 100  # of a file that are shown
@@ -54,13 +49,7 @@ COUNTS = tuple(number.to_bytes(8, "little") for number in (0, 2**31, 2**32 - 1, 
 
 
 class Reader(NamedTuple):
-    """A reader of files of others.
-
-    Attributes:
-      name: the file to change, in a folder that ``prepare`` fills.
-      prepare: writes valid files into a folder.
-      read: reads the folder as the application does.
-    """
+    """``prepare`` fills a folder with valid files, of which ``name`` is changed; ``read`` is the application's."""
 
     name: str
     prepare: Callable[[Path], Any]
@@ -80,8 +69,6 @@ class Outcome(NamedTuple):
 
 
 def _files(**contents: Any) -> Callable[[Path], None]:
-    """Writes files by stem, as JSON where they are not bytes."""
-
     def write(folder: Path) -> None:
         for name, content in contents.items():
             path = folder / name.replace("__", ".")
@@ -158,14 +145,12 @@ READERS = {
 
 @st.composite
 def changed(draw: st.DrawFn, content: bytes) -> bytes:
-    """A file with one to three changes."""
     for _ in range(draw(st.integers(1, 3))):
         content = draw(st.sampled_from([_value, _bytes, _number]))(draw, content)
     return content
 
 
 def _value(draw: st.DrawFn, content: bytes) -> bytes:
-    """Another value, or none, somewhere in the JSON."""
     try:
         root = json.loads(content)
     except ValueError:
@@ -203,7 +188,6 @@ def _number(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def fuzzed(reader: Reader, seconds: float, *, most: int = 10**9) -> Outcome:
-    """Reads changed files for a time, or at the most so many."""
     counts, broken = {"accepted": 0, "refused": 0}, dict[str, str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -240,7 +224,6 @@ def _hang(*_: object) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fuzzes the readers, one after the other; returns 1 if one raised anything but a UserError."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600.0, help="for each reader")
     parser.add_argument("--only", nargs="+", choices=READERS, default=list(READERS))

@@ -11,9 +11,7 @@ M, I = 4, 3  # noqa: E741 (state and input widths)
 
 
 def draw(seed, widths, *, norm=0.9):
-    """A rng, params of layers with the given hidden widths and norm, a state and an input, all float64."""
-    rng = np.random.default_rng(seed)
-    params = []
+    rng, params = np.random.default_rng(seed), []
     for width in widths:
         W = rng.normal(size=(width, M))
         U, b = rng.normal(size=(width, I)), rng.normal(size=width)
@@ -54,7 +52,6 @@ def blocks_of(layers, params, z, x):
 
 
 def smooth_minimum(function, start, *args, **options):
-    """A numerical minimiser of a JAX function of one vector, polished with its gradient by SciPy."""
     slope = lambda z: tuple(map(np.asarray, function(z, *args)[:2]))  # noqa: E731
     solution = minimize(slope, np.asarray(start), jac=True, tol=1e-13, **options)
     return solution.x, solution.fun

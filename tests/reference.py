@@ -30,8 +30,7 @@ def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=Non
     """E(Y) = sum over unordered pairs of rho(|z_u - z_v|^2 / 2) + r/2 |(Y - B) W_a|^2, with z = y W_a."""
     n, d = y.shape
     W_a = np.eye(d) if W_a is None else W_a
-    z = y @ W_a
-    total = 0.0
+    z, total = y @ W_a, 0.0
     for u, v in itertools.combinations(range(n), 2):
         if graph is None or graph[u, v]:
             total += RHO_VALUES[rho](0.5 * np.sum((z[u] - z[v]) ** 2))
@@ -123,8 +122,7 @@ def feedforward_energy(y, W_f, anchor=None):
 def feedforward_step(y, W_f, anchor=None, *, step_size, prox=lambda y, step_size: y):
     """prox of a gradient step of length a on E: U - a (U (W_f + W_f^T)/2 + U - B)."""
     anchor = np.zeros_like(y) if anchor is None else anchor
-    gradient = y @ (W_f + W_f.T) / 2 + y - anchor
-    return prox(y - step_size * gradient, step_size)
+    return prox(y - step_size * (y @ (W_f + W_f.T) / 2 + y - anchor), step_size)
 
 
 def unrolled_layer(y, V, W, U):
@@ -145,8 +143,7 @@ def violations(losses, alpha, reference=None):
 def layer_weights(multipliers, alpha):
     """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}, for multipliers lambda_0..lambda_L."""
     last = len(multipliers) - 1
-    alphas = np.broadcast_to(alpha, last)
-    weights = np.array(multipliers, dtype=float)
+    alphas, weights = np.broadcast_to(alpha, last), np.array(multipliers, dtype=float)
     weights[:-1] -= (1.0 - alphas) * np.asarray(multipliers)[1:]
     weights[last] += 1.0
     return weights

@@ -7,12 +7,10 @@ __all__ = ["environment", "free_port"]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Returns the environment of a process that computes on CPUs."""
     return {**os.environ, "JAX_PLATFORMS": "cpu", **changes}
 
 
 def free_port() -> int:
-    """Returns a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

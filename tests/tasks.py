@@ -19,8 +19,6 @@ from unroll_jax.train.step import init_state, jit_step
 
 
 class InMemory:
-    """Replaces prepared data: ``splits`` are NamedTuples of arrays with one row per sample."""
-
     splits: dict[str, Any]
 
     def num_examples(self, split: str) -> int:
@@ -53,7 +51,6 @@ def perturbed(params: Any) -> Any:
 
 
 def trained_losses(task: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Mean validation losses of layers before and after all steps of a task."""
     state, step, batches = init_state(task), jit_step(task), task.batches(0, None)
     before = task.validate(state.params, None).losses.mean(axis=0)
     for _ in range(task.config.steps):
@@ -82,7 +79,6 @@ def assert_resumes(config: Any, whole: Path, again: Path, *, experiment: str, st
 
 @contextlib.contextmanager
 def without_data(run: Path, out: Path, place: str) -> Iterator[list[Model]]:
-    """The models of a run and of its export, read where the function at ``place``, which reads data, raises."""
     export(run, out, log=quiet)
 
     def refuse(*arguments: Any, **options: Any) -> None:

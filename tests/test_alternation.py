@@ -12,14 +12,11 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 A1, A2, DIM = 0.07, 0.1, 3
 PARTS = transformer_parts(DIM, step_size=A2)
 
 
 def quadratic(name):
-    """params[name] = (A, b) of E(Y) = sum over tokens of (y - b) A (y - b) / 2, A symmetric."""
-
     def energy(params, y, x=None):
         A, b = params[name]
         distance = y - b
@@ -82,7 +79,6 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(batch, dtype):
             expected[place] = prox(u - A2 * B @ (u - b))
         atol = 1e-12 if dtype == "float64" else 1e-5
         np.testing.assert_allclose(stepped, expected, rtol=1e-7, atol=atol, err_msg=str(phi))
-
         at = np.asarray(stepped, np.float64)
         halves = [0.5 * np.sum(((at - m) @ M) * (at - m), axis=(-2, -1)) for M, m in ((A, a), (B, b))]
         assert energy.shape == batch, phi
@@ -122,7 +118,6 @@ def test_the_transformer_is_an_alternating_system_whose_first_step_is_given():
     ids=["infinite at 0", "tanh"],
 )
 def test_absent_tokens_neither_move_nor_count(phi, first):
-    """As in a transformer, for any values at the padding."""
     rng = np.random.default_rng(3)
     params = TransformerParams(*rng.normal(size=(2, DIM, DIM)))
     system = uj.alternating(PARTS.attention.energy, PARTS.feedforward.energy, g_step_size=A2, phi=phi, **first)
@@ -167,7 +162,6 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
     stepped, trace = jax.jit(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(y)
     chex.assert_trees_all_equal_shapes_and_dtypes(stepped, y)
     assert trace.energy.shape == (4, 2)
-
     for _ in range(3):
         u = {"a": y["a"] - A1 * y["a"], "b": y["b"] - A1 * (y["b"] - 0.25)}
         y = {"a": u["a"] - A2 * np.tanh(u["a"]), "b": u["b"] - A2 * np.sinh(u["b"])}
@@ -222,6 +216,5 @@ def test_bad_arguments_are_named():
         {"f_step_size": 0.1, "phi": "rleu"},
     ):
         assert_names(ValueError, make, options)
-    step = make(f_step_size=A1).step
-    y = np.ones((4, DIM), np.int32)
+    step, y = make(f_step_size=A1).step, np.ones((4, DIM), np.int32)
     assert_names(TypeError, lambda y: step(draw_params(0, "float32"), y, None), {"y": y})

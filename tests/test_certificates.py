@@ -20,12 +20,10 @@ pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test 
 
 
 def quadratic(A, b: Any = 0.0):
-    """The energy (y - b) A (y - b) / 2 of states (*batch, n, d), summed over tokens."""
     return lambda params, y, x: jnp.sum(0.5 * ((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=(-2, -1))
 
 
 def transformer_case(batch=(4,), scale=2.0, dim=4, tokens=6, dtype=np.float32, **options):
-    """A transformer as alternating steps on its halves, with its parameters and tokens."""
     parts, rng = transformer_parts(dim, **options), np.random.default_rng(0)
     W_a, W_f = np.linalg.qr(rng.normal(size=(dim, dim)))[0], rng.normal(size=(dim, dim))
     params = TransformerParams(W_a.astype(dtype), (0.9 * W_f / np.linalg.norm(W_f, 2)).astype(dtype))
@@ -56,8 +54,7 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch, opti
     @jax.jit
     def all_three(params, y):
         known = {"smoothness": 10.95, "num_layers": 3, "num_points": 1}
-        whole = uj.transformer(4, step_size=0.1, **options)
-        energy = uj.unroll(whole, params, y, num_layers=3)[1].energy
+        energy = uj.unroll(uj.transformer(4, step_size=0.1, **options), params, y, num_layers=3)[1].energy
         return certify(layer, params, y, **known), certify(by_name, params, y, **known), energy
 
     certificate, named, energy = jax.tree.map(np.asarray, all_three(params, y))
@@ -257,5 +254,4 @@ def test_steps_whose_squares_leave_the_range_of_float32_are_judged_alike(size):
     """The energy is |y / size|^2, which stays in range."""
     layer = uj.Descent(lambda key: None, lambda p, y, x: jnp.sum((y / size) ** 2, -1), lambda p, y, x: 0.5 * y)
     y = np.full((2, 3), size, np.float32)
-    certificate = jax.jit(lambda y: uj.certify(layer, None, y))(y)
-    np.testing.assert_allclose(certificate.slope, -3.0, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(lambda y: uj.certify(layer, None, y))(y).slope, -3.0, rtol=1e-5)

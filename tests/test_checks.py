@@ -16,7 +16,6 @@ def lines_of(nodes):
 
 
 def code_lines(source, nodes):
-    """Numbers of the lines that hold code: neither blank, nor comment, nor docstring."""
     tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in LAYOUT]
     lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
     texts = (node.value for node in nodes if isinstance(node, ast.Expr))
@@ -24,7 +23,6 @@ def code_lines(source, nodes):
 
 
 def is_check(node):
-    """True for ``@checked``, a condition that raises, a raise, a check function and a call of one."""
     match node:
         case ast.FunctionDef(name=name):
             return name.lstrip("_").startswith("check")

@@ -14,14 +14,12 @@ import unroll_jax as uj
 BATCH = (2, 3)  # of all draws; an example does not depend on its batch, see below
 KEYS = 200
 NEED_THEIR_INPUT = {"cross_attention", "lista", "dust", "fast_weights", "proximal_fast_weights"}  # keys, or a signal
-
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
 both_dtypes = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 
 
 @functools.cache
 def many(name):
-    """A table row's system, and its parameters, tokens and anchors for 200 random keys, in float32."""
     descents = []
 
     def one(key):
@@ -36,7 +34,6 @@ def many(name):
 
 
 def draw(name, place, batch, dtype):
-    """A system of the table, and NumPy's parameters, tokens and anchor in the batch rank and dtype asked for."""
     descent, (params, y, x) = many(name)
     corner = {0: (place, 0, 0), 1: (place, 0), 2: (place,)}[len(batch)]
     params = jax.tree.map(lambda leaf: leaf[place], params)
@@ -53,12 +50,10 @@ def test_an_example_has_the_batch_asked_for(name):
 
 
 def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
-    """The energies of y and of the step, (2, *batch), and their tolerances, of round-off only.
-
-    Each energy is computed as if its tokens and anchors were off by some units of round-off, and the step is rounded
-    likewise, relative to the largest token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all
-    entries z of both points, plus the same share of the energy itself; 32 units, as sums have up to 20 terms.
-    """
+    """The energies of y and of the step, (2, *batch), and their tolerances, of round-off only. Each energy is computed
+    as if its tokens and anchors were off by some units of round-off, and the step is rounded likewise, relative to the
+    largest token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all entries z of both points,
+    plus the same share of the energy itself; 32 units, as sums have up to 20 terms."""
     event = tuple(range(-event_ndim, 0))
     largest = [jnp.max(jnp.abs(array), axis=event) for array in (y, stepped, x) if array is not None]
     size = functools.reduce(jnp.maximum, largest)
@@ -178,15 +173,11 @@ def test_an_input_left_out_is_zero_or_missed(name):
 
 @functools.cache
 def slope_and_step(name):
-    """(params, y, x) -> (energy, its gradient in y, the step), compiled once a system."""
     descent, _ = many(name)
-    return jax.jit(
-        lambda params, y, x: (*jax.value_and_grad(descent.energy, 1)(params, y, x), descent.step(params, y, x))
-    )
+    return jax.jit(lambda p, y, x: (*jax.value_and_grad(descent.energy, 1)(p, y, x), descent.step(p, y, x)))
 
 
 def searched(name, place):
-    """Parameters, tokens and input, and (energy, gradient) of flattened tokens for the optimisers of SciPy."""
     _, params, y, x = draw(name, place, (), "float64")
 
     def objective(flat):
@@ -254,10 +245,8 @@ STATIONARY = {
 @pytest.mark.usefixtures("x64")
 @every_system
 def test_a_stationary_point_is_a_fixed_point_and_another_point_moves(name):
-    """Only the part that the energy sees is fixed: attention with a low-rank W_a continues to average the rest.
-
-    An Energy Transformer sees tokens after layer norm. A bound that is met may have a slope outwards.
-    """
+    """Only the part that the energy sees is fixed: attention with a low-rank W_a continues to average the rest. An
+    Energy Transformer sees tokens after layer norm. A bound that is met may have a slope outwards."""
     for place in range(2):
         params, y, x = STATIONARY.get(name, minimiser)(name, place)
         _, gradient, stepped = slope_and_step(name)(params, y, x)

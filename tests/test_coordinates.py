@@ -15,12 +15,10 @@ TARGET = np.random.default_rng(2).standard_normal((2, 3, 4))
 
 
 def slope(matrix):
-    """The slope of a loss whose curvature differs from entry to entry."""
     return np.arange(1.0, 13.0).reshape(3, 4) * (matrix - TARGET)
 
 
 def adam(gradient_of, start, steps=7, rate=0.05, b1=0.9, b2=0.999, eps=1e-8):
-    """Kingma and Ba (2015), Algorithm 1."""
     x, m, v = start, np.zeros_like(start), np.zeros_like(start)
     for t in range(1, steps + 1):
         g = gradient_of(x)

@@ -97,8 +97,7 @@ def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
     @jax.jit
     def measure(y, v, point):
         energy = lambda y: layer.energy(AttentionParams(None), y, None)  # noqa: E731
-        dense = jax.vmap(jax.hessian(energy))(y)
-        products = hessian_product(energy, y, v)
+        dense, products = jax.vmap(jax.hessian(energy))(y), hessian_product(energy, y, v)
         return certified.curvature(energy, y), products, dense, certified.curvature(cubes, point)
 
     extremes, products, hessians, of_cubes = jax.tree.map(np.asarray, measure(y, v, np.array([1.0, 2.0, 4.0])))
@@ -177,8 +176,7 @@ def test_heads_add_up_and_absent_tokens_do_not_count():
     @jax.jit
     def measure(W_a, y, padded):
         single = [smoothness(AttentionParams(W), y, None) for W in W_a]
-        anchor = Anchor(None, jnp.asarray(np.arange(6) < 4))
-        with_padding = smoothness(AttentionParams(W_a[0]), padded, anchor)
+        with_padding = smoothness(AttentionParams(W_a[0]), padded, Anchor(None, jnp.asarray(np.arange(6) < 4)))
         alone = smoothness(AttentionParams(W_a[0]), y[:, :4], None)
         return smoothness(HeadsParams(W_a), y, None), sum(single), with_padding, alone
 

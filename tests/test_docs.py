@@ -38,7 +38,6 @@ OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--clu
 
 
 def code(text):
-    """The lines of fenced blocks and of inline code, the places of commands."""
     return "\n".join([*re.findall(r"```.*?\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
 
 

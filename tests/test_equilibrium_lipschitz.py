@@ -11,7 +11,6 @@ from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 IMAGE, CHANNELS, INPUTS = (3, 4), 2, 3
 
 
@@ -20,7 +19,6 @@ def params_of(W):
 
 
 def drawn(rng, window, widths, seeing, norm):
-    """Layers of the given widths whose W have about the given norm; layers in ``seeing`` have a U."""
     params = []
     for place, width in enumerate(widths):
         shapes = [(*window, inner, width) if window else (width, inner) for inner in (CHANNELS, INPUTS)]
@@ -100,10 +98,8 @@ def test_what_does_not_contract_has_no_bound_and_what_sees_no_input_does_not_mov
 def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
     rng = np.random.default_rng(4)
     layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
-    Ws = [rng.normal(size=(5, 4)) for _ in layers]
-    params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in Ws)
-    deep = deep_opteq(layers)
-    right = np.linalg.svd(params[0].W)[2][0]
+    params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in [rng.normal(size=(5, 4)) for _ in layers])
+    deep, right = deep_opteq(layers), np.linalg.svd(params[0].W)[2][0]
 
     @jax.jit
     def measure(params, u, v, right):
@@ -133,8 +129,7 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
     assert promised.shape == (20,)
     assert np.all((promised > 50) & (promised < 1000))
     assert np.all(bound >= np.linalg.norm(z - far, axis=-1))
-    after = np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)]
-    assert np.all(after <= 1e-6)
+    assert np.all(np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)] <= 1e-6)
 
 
 def test_what_does_not_contract_has_no_promise():

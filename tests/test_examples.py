@@ -20,7 +20,6 @@ FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 
 def documented(modules):
-    """The functions and classes among the public names of modules, by module and name."""
     public = {
         f"{module}.{name}": getattr(importlib.import_module(module), name)
         for module in modules
@@ -34,7 +33,6 @@ def places(values):
 
 
 def examples(modules):
-    """The source of every docstring's examples, as they are collected to be run."""
     tests = [test for module in modules for test in FINDER.find(importlib.import_module(module))]
     return {test.name: "".join(example.source for example in test.examples) for test in tests if test.examples}
 
@@ -50,7 +48,6 @@ def identifiers(source):
 
 
 def without_example(values, sources):
-    """The names of values that neither show an example nor lead, by "see `name`", to one whose code uses them."""
     examples_of = {name: sources.get(f"{value.__module__}.{value.__qualname__}") for name, value in values.items()}
     for name, value in values.items():
         package, _, word = name.rpartition(".")
@@ -66,7 +63,6 @@ def test_every_public_function_and_class_has_an_example():
 
 
 def test_a_name_without_an_example_is_reported():
-    """Among them names that an example sets, or has only in a string or a comment."""
     source = 'from flax import linen as nn\nmade = called(size=nn.silu)["quoted"]  # commented\n'
     used, unused = ["linen", "nn", "called", "silu"], ["made", "size", "quoted", "commented"]
     led = dict.fromkeys([*used, *unused], "Adds.\n\nExample: see `shown`.")

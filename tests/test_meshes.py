@@ -13,13 +13,11 @@ from tests.devices import on_eight_devices
 from unroll_jax import fixed_point as fp
 from unroll_jax.models import Decoder, DecoderConfig, decode, decoder_logits, empty_cache
 
-ROWS = PartitionSpec("data")
-MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+ROWS, MANUAL = PartitionSpec("data"), AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
 EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
 
 
 def gradient_in_shard_map(value, params, *rows):
-    """The shapes of value and gradient of a sum over examples, each device with other rows."""
     summed = jax.shard_map(
         lambda *given: jax.lax.psum(value(*given), "data"),
         mesh=MANUAL,
@@ -180,7 +178,6 @@ def test_stored_parameters_decode_in_shard_map():
     config = DecoderConfig(30, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=16)
     one = jax.ShapeDtypeStruct((2, 1), jnp.int32)
     params = jax.eval_shape(Decoder(config, param_dtype=jnp.bfloat16).init, jax.random.key(0), one)["params"]
-
     cache = jax.eval_shape(lambda: empty_cache(config, 2, 2))
 
     def logits(params, tokens, cache):

@@ -51,8 +51,7 @@ def test_where_singular_values_are_near_each_other_the_derivative_is_the_one_tha
 
 
 def largest_of_symbol(kernel):
-    symbol = np.fft.fft2(kernel, s=(IMAGE[0] + 2, IMAGE[1] + 2), axes=(0, 1))
-    return np.linalg.svd(symbol, compute_uv=False).max()
+    return np.linalg.svd(np.fft.fft2(kernel, s=(IMAGE[0] + 2, IMAGE[1] + 2), axes=(0, 1)), compute_uv=False).max()
 
 
 def test_the_gradient_of_a_convolution_s_bound_is_that_of_its_largest_frequency():

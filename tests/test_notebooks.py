@@ -26,8 +26,7 @@ def notebook(request):
 
 
 def code_cells(path):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return [cell for cell in cells if cell["cell_type"] == "code"]
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
 def test_every_cell_was_executed_in_order_and_some_show_pictures(notebook):
@@ -51,8 +50,7 @@ def test_it_opens_with_the_picture_of_its_result(notebook):
 
 def test_it_is_small_and_names_no_place_of_a_machine(notebook):
     assert notebook.stat().st_size <= LARGEST
-    content = json.loads(notebook.read_text(encoding="utf-8"))
-    texts = ["".join(cell["source"]) for cell in content["cells"]]
+    texts = ["".join(cell["source"]) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]]
     for cell in code_cells(notebook):
         for output in cell["outputs"]:
             texts += ["".join(output.get("text", [])), "".join(output.get("data", {}).get("text/plain", []))]
@@ -85,5 +83,4 @@ def test_a_notebook_that_was_run_is_made_fit_for_a_commit(tmp_path):
     assert "é" in path.read_text(encoding="utf-8")
     smaller = base64.b64decode(tidied["cells"][0]["outputs"][0]["data"]["image/png"])
     assert len(smaller) < len(file.getvalue())
-    shown = np.asarray(Image.open(io.BytesIO(smaller)).convert("RGB"), np.int32)
-    assert np.abs(shown - picture).mean() <= 2.0
+    assert np.abs(np.asarray(Image.open(io.BytesIO(smaller)).convert("RGB"), np.int32) - picture).mean() <= 2.0

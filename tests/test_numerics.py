@@ -23,10 +23,7 @@ def test_derivatives_of_gram_are_those_of_autodiff():
     tokens, moved, weights = drawn((2, 5, 4)), drawn((2, 5, 4), 1), drawn((2, 5, 5), 2)
 
     def derivatives(product):
-        def loss(z):
-            return jnp.sum(jnp.sin(product(z)) * weights)
-
-        slope = jax.grad(loss)
+        slope = jax.grad(lambda z: jnp.sum(jnp.sin(product(z)) * weights))
 
         def along(z):
             return jnp.vdot(slope(z), moved)
@@ -44,8 +41,7 @@ def test_gram_takes_one_product_forward_and_one_backward():
 
 def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
     tokens = jnp.asarray(drawn((5, 400)), jnp.bfloat16)
-    actual = gram(tokens, jnp.float32)
-    wide = np.asarray(tokens, np.float32)
+    actual, wide = gram(tokens, jnp.float32), np.asarray(tokens, np.float32)
     assert actual.dtype == jnp.float32
     np.testing.assert_allclose(actual, wide @ wide.T, rtol=1e-5, atol=1e-4)
     assert jax.grad(lambda z: jnp.sum(gram(z, jnp.float32)))(tokens).dtype == jnp.bfloat16

@@ -55,8 +55,7 @@ def test_theorem_4_holds_for_a_regulariser_that_is_convex_and_no_more():
     layer, params, particular, free, rng = many_equilibria(1)
     A, q = rng.normal(size=(3, M)), rng.normal(size=3)
     R = Regulariser(lambda z: 0.5 * jnp.sum((A @ z - q) ** 2), None, float(np.linalg.norm(A, 2) ** 2), convex=True)
-    along = np.linalg.lstsq(A @ free.T, q - A @ particular, rcond=None)[0]
-    least = particular + free.T @ along
+    least = particular + free.T @ np.linalg.lstsq(A @ free.T, q - A @ particular, rcond=None)[0]
     start = particular + 2.0 * rng.normal(size=M)
     sam = averaged(R.value, smoothness=R.smoothness, p=0.3, c=0.3)
     counts = [1000, 5000, 25_000]
@@ -81,7 +80,6 @@ STATE, WIDTH, INPUT, OUTPUT, SAMPLES, LAYERS, UNROLLED = 24, 24, 8, 2, 6, 2, 5
 
 @functools.cache
 def problem(seed=0):
-    """A deep OptEq with K = 5 SAM iterations and a linear head, its initial parameters, inputs and targets."""
     layer = deep_opteq([opteq(STATE, WIDTH, INPUT, activation=SMOOTH, skip=0.1) for _ in range(LAYERS)])
     rng = np.random.default_rng(seed)
     params = jax.tree.map(np.asarray, jax.jit(layer.init)(jax.random.key(seed)))
@@ -100,7 +98,6 @@ def problem(seed=0):
 
 @functools.partial(jax.jit, static_argnames=("residual", "steps"))
 def descend(residual, params, x, y, rate, steps):
-    """Losses and gradient norms along gradient descent, and the last parameters and those halfway."""
     loss = lambda params: 0.5 * jnp.sum(residual(params, x, y) ** 2)  # noqa: E731
 
     def step(params, _):
@@ -124,8 +121,7 @@ def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
     assert losses[-1] < 1e-12 * losses[0]
     assert np.all(ratios[before] < 0.9999)
     # At least the rate of the worst step: l(t) <= l(0) (1 - eta Omega)^t. And it does not slow down as it goes.
-    rate = np.max(ratios[before])
-    alive = np.flatnonzero(before)
+    rate, alive = np.max(ratios[before]), np.flatnonzero(before)
     assert np.all(np.log(losses[alive + 1]) <= np.log(losses[0]) + (alive + 1) * np.log(rate) + 1e-9)
     halves = np.array_split(np.log(ratios[alive]), 2)
     assert np.mean(halves[1]) < 0.3 * np.mean(halves[0])
@@ -139,8 +135,7 @@ def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     residual, params, x, y = problem()
     twins = np.concatenate([x[:1], x[:1], x[2:]])
     losses, sizes, _ = map(np.asarray, descend(residual, params, twins, y, 0.05, 3000))
-    floor = 0.25 * np.sum((y[0] - y[1]) ** 2)
-    assert float(losses[-1]) == pytest.approx(floor, rel=1e-6)
+    assert float(losses[-1]) == pytest.approx(0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6)
     # Lemma 16 bounds the gradient below by a constant times the residual; here it vanishes and the residual does not.
     assert sizes[-1] < 1e-5 * np.sqrt(losses[-1])
     rng = np.random.default_rng(9)

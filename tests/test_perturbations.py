@@ -33,8 +33,7 @@ def test_a_lost_layer_is_the_loop_without_it(tied):
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_noise_reaches_the_next_layer_and_the_record(remat):
-    key = jax.random.key(3)
-    perturb = layer_noise(key, 0.1)
+    perturb = layer_noise(jax.random.key(3), 0.1)
     last, trace = uj.unroll(
         affine, 0.5, ROWS, 0.0, num_layers=3, record=lambda p, y, x: y, perturb=perturb, remat=remat
     )
@@ -59,8 +58,7 @@ def test_noise_has_the_scale_given_and_is_drawn_anew_for_each_layer_and_leaf():
 def test_with_keys_of_rows_a_row_has_the_same_noise_in_any_batch():
     keys = jax.random.split(jax.random.key(0), 3)
     whole = layer_noise(keys, 1.0)(jnp.int32(2), None, ROWS)
-    part = layer_noise(keys[1:], 1.0)(jnp.int32(2), None, ROWS[1:])
-    np.testing.assert_array_equal(whole[1:], part)
+    np.testing.assert_array_equal(whole[1:], layer_noise(keys[1:], 1.0)(jnp.int32(2), None, ROWS[1:]))
     assert np.unique(np.asarray(whole - ROWS)).size == ROWS.size
 
 

@@ -11,7 +11,6 @@ from unroll_jax import certificates as certified
 
 
 def quadratic(A, b: Any = 0.0):
-    """The energy (y - b) A (y - b) / 2 of states (*batch, d)."""
     return lambda y: 0.5 * jnp.sum(((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=-1)
 
 
@@ -68,8 +67,7 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball(event):
     @jax.jit
     def measure(points, at_f, at_h, ratio):
         known = {"constant": 2.0 * ratio, "smoothness_f": 3.0, "convexity_h": 1.5}
-        member = certified.in_descent_region(points, at_f, at_h, **known)
-        return member, certified.apollonian_ball(at_f, at_h, ratio)
+        return certified.in_descent_region(points, at_f, at_h, **known), certified.apollonian_ball(at_f, at_h, ratio)
 
     for ratio in (0.7, 1.5):
         member, ball = jax.tree.map(np.asarray, measure(points, at_f, at_h, ratio))
@@ -91,8 +89,7 @@ def test_at_ratio_1_the_ball_is_a_half_space_whose_centre_is_infinite_only_where
 
 
 def test_the_alignment_is_the_sum_over_single_coordinates():
-    rng = np.random.default_rng(1)
-    p, q = rng.normal(size=(2, 7, 4, 3))
+    p, q = np.random.default_rng(1).normal(size=(2, 7, 4, 3))
     expected = [
         sum(min(b**2 - a**2, 0.0) for a, b in zip(u.flat, v.flat, strict=True)) for u, v in zip(p, q, strict=True)
     ]

@@ -13,7 +13,6 @@ from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 IMAGE = (6, 5)
 
 
@@ -27,8 +26,7 @@ def test_norms_and_their_gradients_hold_over_all_magnitudes():
     draws = {"a": rng.uniform(0.5, 1.0, (9, 5)), "b": rng.uniform(0.5, 1.0, (9, 2, 3))}
     v = {name: (leaf * sizes.reshape(9, *(1,) * (leaf.ndim - 1))).astype(np.float32) for name, leaf in draws.items()}
     summed = lambda v: jnp.sum(jnp.log(spectral.norm(v, 1)))  # noqa: E731
-    both = jax.jit(lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1)))
-    sizes, gradient, unit = both(v)
+    sizes, gradient, unit = jax.jit(lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1)))(v)
     exact = np.sqrt(sum(np.sum(leaf.reshape(9, -1).astype(float) ** 2, axis=1) for leaf in v.values()))
     np.testing.assert_allclose(sizes, exact, rtol=1e-6)
     for name, leaf in v.items():
@@ -56,7 +54,6 @@ def test_the_norm_of_a_matrix_is_met_from_both_sides():
 
 @pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 3, 3, 1)], ids=str)
 def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
-    """Against the singular values of the matrix that it is."""
     W = np.random.default_rng(1).normal(size=kernel)
     true = np.linalg.norm(reference.conv_matrix(W, IMAGE), 2)
 
@@ -76,8 +73,7 @@ def test_the_bound_of_a_convolution_sees_frequencies_that_images_of_its_size_do_
     W = np.zeros((3, 3, 1, 1))
     W[1, 1], W[1, 2] = 1.0, -1.0
     assert np.linalg.norm(reference.conv_matrix(W, (2, 3)), 2) == pytest.approx(2.0 * np.cos(np.pi / 7.0))
-    bound = jax.jit(lambda W: certificates.weight_norm_bound(W, (2, 3)))(W)
-    assert 2.0 * np.cos(np.pi / 7.0) <= bound <= 2.0
+    assert 2.0 * np.cos(np.pi / 7.0) <= jax.jit(lambda W: certificates.weight_norm_bound(W, (2, 3)))(W) <= 2.0
 
 
 def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
@@ -102,7 +98,6 @@ def test_the_norm_of_a_linear_map_is_that_of_its_matrix():
 
 
 def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
-    """Two blocks that swap places on the way, with different gains in every example."""
     gains = np.array([[0.5, 0.8], [2.0, 0.3], [1.0, 0.0]])
     swap = lambda v: (gains[:, 1, None] * v[1].sum(-1), gains[:, 0, None, None] * v[0][..., None])  # noqa: E731
     like = (jax.ShapeDtypeStruct((3, 4), jnp.float64), jax.ShapeDtypeStruct((3, 4, 1), jnp.float64))
@@ -184,7 +179,6 @@ def test_normalised_convolutions_keep_to_their_bound_and_smaller_ones_are_left_a
 
 
 def spread(values, shape, rng):
-    """A random matrix with the given leading singular values; the others are 0.1."""
     left, right = (np.linalg.qr(rng.normal(size=(side, min(shape))))[0] for side in shape)
     spectrum = np.concatenate([values, np.full(min(shape) - len(values), 0.1)])
     return (left * spectrum) @ right.T

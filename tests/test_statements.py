@@ -23,8 +23,6 @@ STATEMENTS = {
     "Porras-Valenzuela, Hadou, Ribeiro": ["Theorem 1", "Theorem 2", "Corollary 3", "Theorem 4"],
 }
 ROW = re.compile(r"^\| ((?:Theorem|Lemma|Corollary|Remark|Proposition) [\w.]+) \| (.*) \| (.*) \|$", re.MULTILINE)
-
-
 SECTIONS = {
     title.strip(): ROW.findall(text) for title, text in re.findall(r"^## (.*)\n((?:(?!^## ).*\n?)*)", PAGE, re.M)
 }

@@ -18,9 +18,7 @@ matplotlib.use("agg")
 def records():
     layer, tokens = attention(), np.random.default_rng(0).normal(size=(8, 5, 3)).astype("float32")
     params = layer.init(jax.random.key(1))
-    rising = layer._replace(
-        step=lambda params, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y)
-    )
+    rising = layer._replace(step=lambda p, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y))
 
     @jax.jit
     def run(tokens):
@@ -83,9 +81,7 @@ def test_a_record_draws_a_line_by_layer(records, name):
     axes = record.plot()
     expected = np.median(np.reshape(record.energy, (len(record.energy), -1)), axis=1)
     np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-6)
-    assert axes.get_xlabel() == "layer"
-    assert axes.get_ylabel() == "energy"
-    marked = [line for line in axes.lines if line.get_marker() == "x"]
-    assert len(marked) == (name == "rises")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("layer", "energy")
+    assert len([line for line in axes.lines if line.get_marker() == "x"]) == (name == "rises")
     assert record.plot(axes) is axes
     matplotlib.pyplot.close("all")

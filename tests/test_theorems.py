@@ -19,7 +19,6 @@ from unroll_jax.certificates import (
 from unroll_jax.energies import box, relu, soft_threshold
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
-
 DRAWS, DIM, PLACES = 12_000, 4, 24
 # Scaling energies up and step sizes down changes nothing, so a2 may be the same in all draws; a1 and L_h vary.
 A2 = 0.7
@@ -44,7 +43,6 @@ def g(params, y, x=None):
 
 
 def f_step(params, y, x=None):
-    """A gradient step on f whose length differs by draw."""
     return y - params["a1"][:, None, None] * jax.grad(lambda y: jnp.sum(f(params, y)))(y)
 
 
@@ -59,7 +57,6 @@ def random_half(rng, spread):
 
 
 def slope(p, y):
-    """The gradient of `part` at y (draws, d), in NumPy."""
     inner = np.einsum("bkd,bd->bk", p["M"], y)
     rho = np.stack([0.0 * inner, np.tanh(inner), 0.5 * (1.0 + np.tanh(0.5 * inner))])[KINDS, np.arange(DRAWS)]
     return p["scale"][:, None] * (np.einsum("bk,bkd->bd", rho, p["M"]) + np.einsum("bde,be->bd", p["A"], y)) + p["l"]
@@ -103,7 +100,6 @@ def halves(params):
 
 
 def tightest(ratio, places):
-    """The place of each draw with the largest ratio up to 1, the most at risk; and which draws have one."""
     inside = jnp.where(ratio <= 1.0, ratio, -1.0)
     best = jnp.argmax(inside, axis=0)
     pick = lambda values: jnp.take_along_axis(values, best.reshape(1, -1, *[1] * (values.ndim - 2)), 0)[0]  # noqa: E731
@@ -111,7 +107,6 @@ def tightest(ratio, places):
 
 
 def rises(params, y, phi=None):
-    """Returns whether an alternating step raises h + phi by more than rounding."""
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
     after = system.step(params, y, None)
     size = sum(abs(half(params, point)) for half in (f, g) for point in (y, after))
@@ -119,7 +114,6 @@ def rises(params, y, phi=None):
 
 
 def assert_enough(tested, rising):
-    """No violation among at least 3,500 draws, and no kind of function left out."""
     assert np.sum(tested) >= 3_500
     assert all(np.sum(np.asarray(tested)[kind == KINDS]) >= 700 for kind in range(3))
     assert not np.any(np.asarray(tested) & np.asarray(rising))
@@ -198,8 +192,7 @@ def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
     def check(params, constants, places):
         places = jnp.maximum(places, 0.0)
         h = lambda y: f(params, y) + g(params, y)  # noqa: E731
-        move = A2 * jax.grad(lambda y: jnp.sum(h(y)))(places)
-        kappa = -orthant_alignment(move, places, batch_ndim=2)
+        kappa = -orthant_alignment(A2 * jax.grad(lambda y: jnp.sum(h(y)))(places), places, batch_ndim=2)
         member = in_proximal_region(h, places, step_size=A2, kappa=kappa + 1e-12)
         C = proximal_constant(params["a1"], A2, constants["L_g"], kappa)
         y, tested = tightest(gradient_ratio(*halves(params), places) / C, places)
@@ -211,7 +204,6 @@ def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
 
 
 def line(f_curvature, g_curvature, f_slope, h_slope):
-    """f and g on the real line, states (1, 1), with the curvatures given and the slopes given at 0."""
     quadratic = lambda c, s: lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
     return quadratic(f_curvature, f_slope), quadratic(g_curvature, h_slope - f_slope)
 

@@ -31,7 +31,6 @@ def tokens(*batch):
 
 
 def python_loop(layer, params, y, x, *, num_layers, tied):
-    """The definition: the last state, and the energy before every layer and after the last."""
     params_of = lambda index: params if tied else jax.tree.map(lambda leaf: leaf[index], params)  # noqa: E731
     energies = []
     for index in range(num_layers):
@@ -173,7 +172,6 @@ def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it
 @pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_layers_at_once_change_the_program_alone(layer, remat):
-    """One at a time, two (one is left over), all at once, more than there are, and the default."""
     (y, x), params = tokens(), weights(5)
 
     def loss(params, unroll):
@@ -181,8 +179,7 @@ def test_layers_at_once_change_the_program_alone(layer, remat):
         return jnp.sum(last**2) + jnp.sum(trace.energy)
 
     chosen = (1, 2, None) if remat else (1, 2, 5, 9, None)
-    run = jax.jit(lambda params: [jax.value_and_grad(loss)(params, unroll) for unroll in chosen])
-    one, *others = run(params)
+    one, *others = jax.jit(lambda params: [jax.value_and_grad(loss)(params, unroll) for unroll in chosen])(params)
     for other in others:
         chex.assert_trees_all_close(other, one, rtol=1e-4, atol=1e-5)
 

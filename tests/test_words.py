@@ -42,7 +42,6 @@ def files(place, suffix=".py"):
 
 
 def documentation(source):
-    """The docstrings and comments of Python."""
     documented, pending = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef), [ast.parse(source)]
     comments = [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT]
     while pending:
@@ -53,7 +52,6 @@ def documentation(source):
 
 
 def prose(text):
-    """A page without its code."""
     return re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)
 
 
@@ -63,7 +61,6 @@ def rate(patterns, text):
 
 
 def questions(source):
-    """The docstrings, also of fields, that open with a question word."""
     if not re.search(rf"""["']\s*{OPENING}""", source):
         return []
     texts = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))
@@ -71,7 +68,6 @@ def questions(source):
 
 
 def vague_names(source):
-    """The variables, arguments, functions and classes that are called one of `VAGUE`."""
     if not re.search(rf"(?<![a-zA-Z0-9])({'|'.join(VAGUE)})(?![a-zA-Z0-9])", source):
         return
     for node in ast.walk(ast.parse(source)):
@@ -94,9 +90,8 @@ def test_prose_has_few_habits_docstrings_open_with_a_verb_or_the_thing_and_names
 
 def test_habits_questions_and_vague_names_are_counted():
     assert rate(FIRST, documentation('"""A step goes on, whatever it is."""  # alone')) == pytest.approx(2e4 / 8)
-    assert (
-        len(questions('"""Whether it is odd."""\nclass Odd:\n    r"""Whatever."""\n    size: int\n    """How."""')) == 2
-    )
+    opening = '"""Whether it is odd."""\nclass Odd:\n    r"""Whatever."""\n    size: int\n    """How."""'
+    assert len(questions(opening)) == 2
     code = """
 found, (own, _), said = 1, (2, 3), [found for found in ()]
 async def asked(own, *said): self.found = lambda own: row["found"]

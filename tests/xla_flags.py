@@ -13,7 +13,6 @@ OLD_FLAGS = ("--xla_cpu_use_fusion_emitters=false",)  # known to jaxlib 0.10, un
 
 
 def flags(version: str = jaxlib.__version__) -> str:
-    """Returns the flags that make tests compile quickly on a version of jaxlib."""
     is_old = tuple(int(part) for part in version.split(".")[:2]) < (0, 11)
     return " ".join(FLAGS + OLD_FLAGS * is_old)
 

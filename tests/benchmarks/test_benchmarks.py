@@ -110,7 +110,6 @@ def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The options that each benchmark is run with; none of them measures anything."""
     calls = {}
 
     def load(name):
@@ -130,8 +129,7 @@ def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
     assert calls["growth"] == {"quick": True, "peers": False}
     benchmarks.main(["gpu", "--quick", "--peers", "growth"])
     options = {"quick": True, "peers": True}
-    assert calls["growth"] == options
-    assert calls["gpu"] == options | {"only": None, "out": Path("runs/benchmarks")}
+    assert (calls["growth"], calls["gpu"]) == (options, options | {"only": None, "out": Path("runs/benchmarks")})
     benchmarks.main(["growth"])
     assert calls["growth"] == {"quick": False, "peers": True}
     benchmarks.main(["growth", "--no-peers"])
@@ -153,8 +151,7 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     assert written["floors"] == {"step_seconds": {"flops": 4e9, "seconds": 1.0}}
     assert written["quick"]
     assert written["machine"]["cores"] >= 1
-    assert written["versions"]["jax"] == jax.__version__
-    assert written["allocator"]["MALLOC_ARENA_MAX"] == "1"
+    assert (written["versions"]["jax"], written["allocator"]["MALLOC_ARENA_MAX"]) == (jax.__version__, "1")
     table = (tmp_path / "out" / "compile_time.md").read_text()
     assert "| step_seconds | 2 | 50.0% | 1 | 2.00 | 4 |" in table
     assert "A note." in table
@@ -174,8 +171,6 @@ def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
 
 def test_a_constrained_step_takes_little_more_memory_than_a_plain_one_and_less_than_all_logits_of_a_layer():
     sizes = layer_losses.SIZES
-    plain_step, constrained = (
-        layer_losses.step_mebibytes(sizes, constrained=constrained) for constrained in (False, True)
-    )
+    plain_step, constrained = (layer_losses.step_mebibytes(sizes, constrained=way) for way in (False, True))
     assert constrained <= layer_losses.BAR * plain_step
     assert constrained < 4 * sizes.tokens * sizes.vocabulary / 2**20

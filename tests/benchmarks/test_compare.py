@@ -29,8 +29,7 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     printed = capsys.readouterr().out
     lines = {line.split()[1]: line.split() for line in printed.splitlines() if line.startswith("growth: ")}
     assert lines["step_seconds"][2:] == ["1", "1.2", "1.200", "20.0%"]  # as much as both spreads
-    assert lines["step_mebibytes"][2:] == ["10", "10", "1.000"]
-    assert lines["count"][2:] == ["0", "0", "1.000"]
+    assert (lines["step_mebibytes"][2:], lines["count"][2:]) == (["10", "10", "1.000"], ["0", "0", "1.000"])
     assert "4 figures in both, 0 changed" in printed
     run(tmp_path / "new", [1.2, 1.3, 1.4], 11.0)
     benchmarks.main(["--compare", str(old), str(new)])

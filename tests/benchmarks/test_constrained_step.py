@@ -24,15 +24,11 @@ PROBLEMS = {
     "decoder": lambda: decoder(TINY),
     "decoder, sampled": lambda: decoder(TINY, share=4),
 }
-
-
 STEPS = 24  # of a sample, which are to visit every position
 
 
 @pytest.fixture(scope="module")
 def read():
-    """A problem, its reads of plain risk, and its reads of the constraints in each of many steps."""
-
     @functools.cache
     def run(name):
         problem = PROBLEMS[name]()
@@ -103,9 +99,7 @@ def test_a_causal_model_alone_does_not_see_later_tokens(causal):
 
 def test_operations_are_those_of_the_weights_and_of_attention():
     model = LanguageModel(11, 7, 8, 3, heads=4, kv_heads=2, hidden=12)
-    shapes = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), jnp.int32), lambda _, y: jnp.sum(y))
-    )
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), jnp.int32), lambda _, y: y.sum()))
     matrices = [math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes["params"]["layers"]) if leaf.ndim == 3]
     layers, readout = matmul_flops_a_token(model, n=5)
     assert layers == 2 * sum(matrices) + 3 * 2 * 2 * 5 * 8
@@ -176,8 +170,7 @@ def _shrink(monkeypatch, decoder_step):
 def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch, decoder_step):
     _shrink(monkeypatch, decoder_step)
     monkeypatch.setattr(constrained_step, "cooper_or_none", lambda: None)
-    figures = constrained_step.main().figures
-    printed = capsys.readouterr().out
+    figures, printed = constrained_step.main().figures, capsys.readouterr().out
     assert "without Cooper" in printed
     assert printed.count("constrained / erm, ") == printed.count("floor of the ratio") == 4
     assert printed.count("bar 1.25") == 2

@@ -26,7 +26,6 @@ STEPS = steps.StepSizes(UnrolledSizes(2, 4, 3, 2), TINY, product=16, repeats=2)
 
 
 def last(records):
-    """The record of a part as it ends."""
     *_, record = records
     return record
 
@@ -215,8 +214,7 @@ def test_the_published_network_is_timed_by_the_image():
         assert figures[f"{name}_share_of_peak"] == pytest.approx(rate / figures["peak_flops_a_second"])
         hours = 200 * 50_000 / figures[f"{name}_images_a_second"] / 3600
         assert figures[f"{name}_hours_for_200_epochs"] == pytest.approx(hours)
-    program = opteq.programs(opteq.FULL._replace(batch=1))["opteq step"]
-    params, _ = program.arguments[0]
+    params, _ = opteq.programs(opteq.FULL._replace(batch=1))["opteq step"].arguments[0]
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 199_338
 
 
@@ -235,8 +233,7 @@ def test_shares_of_the_peak_are_operations_over_seconds():
     record = steps.measure(STEPS)
     figures = record.figures
     for kind in ("plain", "constrained"):
-        floor = record.floors[f"encoder_{kind}_seconds"]["flops"]
-        rate = floor / figures[f"encoder_{kind}_seconds"]
+        rate = record.floors[f"encoder_{kind}_seconds"]["flops"] / figures[f"encoder_{kind}_seconds"]
         for peak in ("bfloat16", "tf32", "float32"):
             share = figures[f"encoder_{kind}_share_of_{peak}"]
             assert share == pytest.approx(rate / figures[f"peak_{peak}_flops_a_second"])
@@ -266,8 +263,7 @@ def test_tests_marked_gpu_are_counted(tmp_path):
         "def test_elsewhere():\n    pytest.skip('no GPU')\n"
     )
     record = tested.measure(tmp_path)
-    assert record.figures == {"passed": 1, "failed": 1, "skipped": 1}
-    assert record.notes == ["failed: test_wrong"]
+    assert (record.figures, record.notes) == ({"passed": 1, "failed": 1, "skipped": 1}, ["failed: test_wrong"])
     (tmp_path / "test_some.py").unlink()
     with pytest.raises(ValueError, match=r"no file below .* has a test marked gpu"):
         tested.measure(tmp_path)

@@ -57,8 +57,7 @@ def test_dense_problems_have_the_norm_and_the_activity_they_name(dim, kind):
 
 @pytest.mark.slow
 def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
-    cell = dense_cell(8, 0.9, "random", batch=4)
-    results = race(cell, repeats=1)
+    results = race(dense_cell(8, 0.9, "random", batch=4), repeats=1)
     installed = {name for name in ("jaxopt", "optimistix", "banax") if jax_peers.installed(name)}
     assert {"unroll_jax"} <= set(results) <= installed | {"unroll_jax"}
     assert "jaxopt" in results  # which the project depends on
@@ -96,8 +95,7 @@ def test_quick_runs_few_problems_without_peers(monkeypatch, capsys):
     monkeypatch.setattr(gradients, "_cells", lambda *, quick: [cell] if quick else [])
     monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
     monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
-    record = gradients.main(quick=True, peers=False)
-    name = f"{cell.name}, unroll_jax"
+    record, name = gradients.main(quick=True, peers=False), f"{cell.name}, unroll_jax"
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
     assert set(record.figures) == {f"{name} {unit}" for unit in units} | {"swept"}
     assert record.floors[f"{name} seconds"]["seconds"] > 0.0

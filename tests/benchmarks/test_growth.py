@@ -53,8 +53,7 @@ def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys,
     )
     monkeypatch.setattr(growth, "FULL", Setting(sweeps, seconds=0.0))
     monkeypatch.setattr(growth, "matmul_rate", lambda *sizes: 1e9)
-    record = growth.main()
-    printed = capsys.readouterr().out
+    record, printed = growth.main(), capsys.readouterr().out
     assert "2 programs, 0 compiled a second time" in printed
     assert "5 programs, 0 compiled a second time" in printed
     figures = record.figures

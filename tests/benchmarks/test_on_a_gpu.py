@@ -92,7 +92,6 @@ def test_equilibria_and_gradients_are_those_of_float64_at_the_highest_precision(
 
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_steps_and_energies_are_those_of_the_cpu(name, getkey):
-    """Every layer of the library on its example, at the highest precision."""
     descent, y, x = uj.DESCENTS[name].example(getkey(), (2,))
     params = descent.init(getkey())
 

@@ -26,8 +26,7 @@ def test_the_peers_of_the_transformer_are_timed_where_they_are_installed(capsys,
     )
     for what in ("_forward", "_gradient"):  # of ours are run without peers
         monkeypatch.setattr(transformer_forward, what, lambda arrays, sizes, record: lambda: None)
-    figures = transformer_forward.main().figures
-    assert figures["batch_2_gradient_over_torch_compiled"] > 0
+    assert transformer_forward.main().figures["batch_2_gradient_over_torch_compiled"] > 0
     printed = capsys.readouterr().out
     assert "recorded / torch eager" in printed
     assert "the same allocator" in printed
@@ -71,8 +70,7 @@ def test_the_encoder_of_the_peer_has_the_same_logits_and_learns_the_same(capsys,
     monkeypatch.setattr(torch, "compile", lambda model: model)
     model = Classifier(Encoder(shape), 2, hidden="tanh")
     params, peer = encoder_throughput._same_weights(model)
-    generator = np.random.default_rng(0)
-    batch = {"tokens": generator.integers(1, 20, (3, 5)), "labels": np.array([0, 1, 1])}
+    batch = {"tokens": np.random.default_rng(0).integers(1, 20, (3, 5)), "labels": np.array([0, 1, 1])}
     theirs = encoder_throughput.torch_calls(peer, batch)["torch eager"]
     np.testing.assert_allclose(encoder_throughput.forward(model, params, batch)(), theirs["forward"](), atol=1e-6)
     ours, lost = encoder_throughput.training(model, params, batch), []
@@ -82,8 +80,7 @@ def test_the_encoder_of_the_peer_has_the_same_logits_and_learns_the_same(capsys,
     assert lost[-1][0] < lost[0][0]
     for what in ("forward", "training"):  # of ours are run without peers
         monkeypatch.setattr(encoder_throughput, what, lambda model, params, batch: lambda: 0.0)
-    figures = encoder_throughput.main().figures
-    assert figures["training_unroll_jax_unrolled_over_torch_compiled"] > 0
+    assert encoder_throughput.main().figures["training_unroll_jax_unrolled_over_torch_compiled"] > 0
     assert "unroll_jax / torch eager" in capsys.readouterr().out
 
 
@@ -107,7 +104,6 @@ SIZES = UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2)
 
 @pytest.fixture(scope="module")
 def problem():
-    """A small one, and parameters other than cosines."""
     problem = dust(SIZES, Sparse(curvature=2.5))
     params = jax.jit(problem.init)(jax.random.key(0))
     noise = lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape)  # noqa: E731

@@ -81,9 +81,7 @@ def test_a_collective_that_runs_an_unknown_number_of_times_is_refused():
 
 def test_parameters_are_counted_from_the_shapes_of_the_model():
     model = LanguageModel(**SIZES._asdict(), classes=SIZES.vocabulary)
-    shapes = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32), lambda _, y: jnp.sum(y))
-    )
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32), lambda _, y: y.sum()))
     named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
     matrices = [math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name]
     assert sum(num_params(SIZES)) == sum(matrices)
@@ -102,8 +100,7 @@ def test_step_times_follow_from_bytes_and_operations():
 
 
 def test_the_table_has_a_row_for_the_ends_of_the_range(capsys):
-    figures = weak_scaling.main(quick=True).figures
-    printed = capsys.readouterr().out
+    figures, printed = weak_scaling.main(quick=True).figures, capsys.readouterr().out
     assert all(f"\n{devices} " in printed for devices in (8, 512))
     assert figures["bytes_added"] == 4 * 33 * 2 * 511 / 512
     assert figures["formula_8_bytes"] < figures["traced_8_bytes"] < figures["formula_512_bytes"]

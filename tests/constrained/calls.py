@@ -44,10 +44,8 @@ def sized(value, bound=1.0, count=1.0):
 
 
 def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None, each=None, state=None):
-    """The primal-dual loop as a user writes it, scanned: its end (x, state), and (x, multipliers) after every step.
-
-    ``problem(x)`` gives the objective and the violations; with ``each`` it is ``problem(x, row)``, a row at each step.
-    """
+    """The primal-dual loop as a user writes it: its end (x, state), and (x, multipliers) after every step.
+    ``problem(x)`` gives the objective and the violations; with ``each`` it is ``problem(x, row)``, one of each step."""
 
     def step(carry, row):
         x, state = carry

@@ -14,7 +14,6 @@ VIOLATIONS = np.random.default_rng(3).normal(size=(24, 3))
 
 
 def runs(cases, violations=VIOLATIONS, start=0.0, **options):
-    """Multipliers after every call of each optimiser, (T, C), in one program."""
     duals, rows = [uj.dual_ascent(optimizer, **options) for optimizer in cases], jnp.asarray(violations)
 
     def step(states, row):
@@ -26,7 +25,6 @@ def runs(cases, violations=VIOLATIONS, start=0.0, **options):
 
 
 def by_hand(rule, start=0.0):
-    """Multipliers after every call of ``rule(call, violations, multipliers)``."""
     multipliers, after_calls = np.full(3, start), []
     for call, violation in enumerate(VIOLATIONS):
         multipliers = rule(call, violation, multipliers)

@@ -11,7 +11,6 @@ from tests.constrained.calls import LOSSES, NAN, ONES, RATIO, SGD, STEPWISE, kl,
 from unroll_jax import constrained as c
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 HIDDEN, HEAD = np.ones((2, 4), np.float32), np.ones((8, 4), np.float32)
 COMPLEX, TWO = np.array([1j, 1.0, 2.0], np.complex64), ONES[:2]
 CLASH = {"a": {"b": ONES}, "a/b": ONES}
@@ -26,7 +25,6 @@ def cross_entropy(labels=PAIR, weights=None, hidden=HIDDEN, head=HEAD, **options
 
 
 def where(*weights):
-    """The argument of this name, for samples of `ONES`."""
     return {"where": lambda batch: np.array(weights, np.float32)}
 
 

@@ -1,7 +1,4 @@
-"""Tables over every public function: traced values out of range, NaN, float16 and complex numbers.
-
-A traced value out of range gives NaN, never a number; NaN in gives NaN out; sums are in at least float32.
-"""
+"""Every public function: traced values out of range and NaN give NaN, float16 is summed in float32; complex numbers."""
 
 import functools
 import inspect
@@ -15,25 +12,11 @@ import pytest
 
 import unroll_jax as uj
 from tests.constrained import test_errors
-from tests.constrained.calls import (
-    LOSSES,
-    NAN,
-    ONES,
-    RATIO,
-    SGD,
-    STEPWISE,
-    gap,
-    kl,
-    norm,
-    of_classes,
-    rate,
-    sized,
-)
+from tests.constrained.calls import LOSSES, NAN, ONES, RATIO, SGD, STEPWISE, gap, kl, norm, of_classes, rate, sized
 from unroll_jax import constrained as c
 from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 TWO, THREE, MINUS = jnp.ones(2), jnp.ones(3), np.float32(-1.0)
 LOG_RATIO = c.descent_constraints(0.2, form="log_ratio")
 CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
@@ -151,7 +134,6 @@ HALF = {
 
 
 def halved(function, losses):
-    """Calls ``function`` with losses that the layer halves."""
     return function(losses[:, None] * jnp.array([1.0, 0.5], losses.dtype))
 
 
@@ -221,9 +203,7 @@ def test_a_mean_over_no_sample_is_unknown_in_reports_and_zero_in_training():
 
 def test_a_value_that_is_not_linear_has_no_gradient_where_one_of_its_means_has_no_sample():
     """A ratio of two means, one over no sample: the violation is 0, and its gradient is not NaN."""
-    ratio = c.Constraint(
-        lambda x, n: {"a": (x[0], n[0]), "b": (x[1], n[1])}, lambda means: means["a"] / means["b"], bound=1.0
-    )
+    ratio = c.Constraint(lambda x, n: {"a": (x[0], n[0]), "b": (x[1], n[1])}, lambda m: m["a"] / m["b"], bound=1.0)
     run = jax.value_and_grad(lambda x, n: c.batch_violations({"r": ratio}, x, n)[0]["r"])
     for counts, expected in ((jnp.array([0.0, 1.0]), (0.0, [0.0, 0.0])), (jnp.ones(2), (1.0, [0.5, -1.0]))):
         value, gradient = run(jnp.array([4.0, 2.0]), counts)

@@ -89,8 +89,7 @@ def test_rows_keep_their_caps_and_penalties_and_traced_ones_out_of_range_move_no
 
 def test_rows_of_a_state_of_numpy_arrays_as_a_checkpoint_holds_them():
     init, update = uj.dual_ascent(optax.adam(1.0))
-    state = jax.tree.map(np.asarray, init(3))
-    multipliers = update(state, np.ones(2, np.float32), np.array([2, 0])).multipliers
+    multipliers = update(jax.tree.map(np.asarray, init(3)), np.ones(2, np.float32), np.array([2, 0])).multipliers
     np.testing.assert_allclose(multipliers, [1.0, 0.0, 1.0], rtol=1e-4)
     assert jax.jit(lambda rows: take_rows(np.asarray(multipliers), rows))(np.array([1])).tolist() == [0.0]
 

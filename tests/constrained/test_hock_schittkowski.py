@@ -1,8 +1,6 @@
 """32 problems of Hock and Schittkowski's collection under the augmented Lagrangian, solved and judged by the report.
-
 Source: Hock, Schittkowski, "Test examples for nonlinear programming codes" (1981), the published tables: objective,
-constraints, start and optimal value. Inequalities there are g >= 0, here -g <= 0.
-"""
+constraints, start and optimal value. Inequalities there are g >= 0, here -g <= 0."""
 
 import math
 
@@ -15,7 +13,6 @@ import unroll_jax as uj
 from tests.constrained.calls import solve
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
-
 STEPS, PENALTY, DUAL_RATE, SOLVED = 20_000, 10.0, 0.1, 1e-3
 LAST = 1_000  # steps whose mean is judged: at a constant rate Adam does not come to rest
 # Number | objective | constraints | start | optimal value; x = (a, b, ...). Indented lines go on with a row.

@@ -16,13 +16,11 @@ from unroll_jax.constrained import nu_pi, proportional_integral
 from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 ALPHA, REFERENCE = (0.2, 0.3, 0.1), 4.0
 # f_l(x) = k_l/2 |x - p_l|^2 + h_l. The curvatures grow: every f_l - (1 - alpha_l) f_{l-1} is convex.
 CURVATURES = np.array([0.5, 1.0, 1.5, 2.0])
 CENTRES = np.array([[1.4, 0.1], [0.3, 0.9], [0.4, 1.5], [-1.2, 0.9]])
-OFFSETS = np.array([3.0, 1.2, 0.3, 0.1])
-LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
+OFFSETS, LOSSES = np.array([3.0, 1.2, 0.3, 0.1]), np.array([4.7, 3.0, 3.5, 1.2])
 MULTIPLIERS = np.array([0.3, 2.0, 0.0, 0.7])
 BETA, STEPS = 0.5, 20_000
 CONSTRAINTS = uj.descent_constraints(ALPHA, reference=REFERENCE)

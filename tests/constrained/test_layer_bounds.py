@@ -23,7 +23,6 @@ def bounds_of(losses, floor=0.0):
     return np.concatenate([first, np.maximum(KEPT * losses[..., :-1], floor)], axis=-1)
 
 
-# Constraints of a form, and their bounds on losses.
 STATED = {
     "stepwise": (lambda form: uj.descent_constraints(ALPHA, reference=REFERENCE, form=form), bounds_of),
     "floor": (

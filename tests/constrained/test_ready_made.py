@@ -23,7 +23,6 @@ def negatives(batch):
 
 
 def of(constraint, outputs, batch=None, *, strict=False, parts=()):
-    """The violation of one constraint, from the sums of parts of a batch."""
     constraints, sums = {"one": constraint}, []
     for start, end in zip((0, *parts), (*parts, None), strict=True):
         piece = jax.tree.map(lambda x, cut=slice(start, end): x[cut], (outputs, batch)) if parts else (outputs, batch)

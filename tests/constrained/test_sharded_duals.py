@@ -5,7 +5,6 @@ import pytest
 from tests.devices import on_eight_devices
 
 pytestmark = pytest.mark.slow
-
 SCRIPT = """
 import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
 from jax.sharding import NamedSharding, PartitionSpec
@@ -37,8 +36,6 @@ for reduction in (uj.tail_mean(0.8), lambda violations: jnp.mean(violations, axi
         assert len(ours.sharding.device_set) == 8 and ours.sharding.is_fully_replicated, ours.sharding
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 """
-
-
 MAPPED = """
 import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
 from jax.sharding import PartitionSpec as P

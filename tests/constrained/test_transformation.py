@@ -22,7 +22,6 @@ SHAPES = {"sum": jnp.zeros(2), "bound": jnp.zeros(3)}
 
 @functools.cache
 def program():
-    """A quadratic program of six variables with two equalities and three inequalities, solved by cvxpy."""
     rng = np.random.default_rng(3)
     root, slope = rng.normal(size=(6, 6)), rng.normal(size=6)
     rows = np.linalg.qr(rng.normal(size=(6, 6)))[0]

@@ -43,7 +43,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 def write_pictures(
     root: Path, counts: Mapping[str, int], *, size: tuple[int, int] = (6, 5), suffix: str = "png", mode: str = "RGB"
 ) -> Path:
-    """Writes random pictures, {folder: number of pictures}, of sides (width, height) below a root."""
     generator = np.random.default_rng(0)
     for folder, count in counts.items():
         (root / folder).mkdir(parents=True, exist_ok=True)
@@ -77,10 +76,8 @@ def truncate(path: Path, share: float = 0.4) -> Path:
 
 
 def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False) -> Path:
-    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder.
-
-    As some programs do, the archive has an entry for a folder outside of it.
-    """
+    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder. As some
+    programs do, the archive has an entry for a folder outside of it."""
     if mode is None:
         return root
     if mode == "zip":

@@ -72,7 +72,6 @@ def paths(*names):
 
 
 def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
-    """Every clip of every split, {split: {name: frames}}."""
     fingerprint_media(root)
     with open_footage(root, log) as splits:
         return {split: {clip.name: np.stack(list(clip.frames)) for clip in clips} for split, clips in splits.items()}
@@ -202,7 +201,6 @@ def test_a_video_that_stops_decoding_fails(tmp_path):
 
 @contextlib.contextmanager
 def files_of_at_most(size):
-    """The system does not write longer files, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

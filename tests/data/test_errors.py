@@ -21,13 +21,11 @@ def picture(seed=0, shape=(5, 6, 3)):
 
 
 def pictures(counts, shape=(5, 6, 3)):
-    """Random pictures by path, {folder: how many}."""
     paths = [f"{folder}/{number:03d}.png" for folder, count in counts.items() for number in range(1, count + 1)]
     return {path: picture(seed, shape) for seed, path in enumerate(paths)}
 
 
 def without(files, *gone):
-    """Files but for those whose paths begin so."""
     return {name: content for name, content in files.items() if not name.startswith(gone)}
 
 
@@ -67,7 +65,6 @@ def two_sizes(path):
 
 
 def tar(name="clip/002.png", kind=tarfile.REGTYPE, end=None):
-    """An archive of two members, cut at a place after the start of the last."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for each in ("clip/001.png", name):
@@ -107,7 +104,6 @@ REVIEWS = {
     for split, stars in itertools.product(("train", "test"), ("neg/0_3", "pos/0_9"))
 }
 ODD = np.where(np.arange(48).reshape(6, 8) == 21, np.uint8(34), LABELS)
-
 # The source, its files, and words of the error; one file is the root itself.
 BAD = [
     ("video", without(CLIPS, "Train/Train001/020"), "'Train/Train001' has 19 frames"),
@@ -247,15 +243,11 @@ BAD = [
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),
     ("prompts", {"p.txt": link("gone")}, "cannot be read (No such file or directory)"),
 ]
-OTHERS = {
-    "prompts": lambda path: read_prompts(path, answers=True),
-}
+OTHERS = {"prompts": lambda path: read_prompts(path, answers=True)}
 
 
 @pytest.mark.parametrize(("source", "files", "words"), BAD)
-def test_bad_originals_are_told_in_one_line_and_nothing_is_prepared(
-    opened, monkeypatch, tmp_path, source, files, words
-):
+def test_bad_originals_give_one_line_and_nothing_is_prepared(opened, monkeypatch, tmp_path, source, files, words):
     monkeypatch.setattr(images, "RECORDS", len(RECORDS))
     root, prepared = tmp_path / "files", tmp_path / "prepared"
     for name, content in files.items():

@@ -26,7 +26,6 @@ CHECKSUMS: dict[str, list[tuple[int, int]]] = {
 
 
 def checksum(batch: Any) -> int:
-    """CRC-32 of an array, or of the parts of a batch one after the other."""
     crc = 0
     for part in batch if isinstance(batch, tuple) else (batch,):
         if part is not None:
@@ -82,7 +81,6 @@ def test_shapes_are_scenes_of_five_classes_none_twice_with_rims_that_do_not_coun
 
 
 def praise(clause):
-    """1 if a clause praises, from its words, else 0."""
     negative, positive = generated.WORDS
     good = [word in positive for word in clause.split() if word in (*negative, *positive)]
     assert len(good) == 1, clause
@@ -90,7 +88,6 @@ def praise(clause):
 
 
 def clauses_of(sentence):
-    """The main clause, which decides, and the other one if there is one."""
     for opening in generated.OPENINGS:
         sentence = sentence.removeprefix(" ".join(opening) + " , ")
     clauses = sentence.removesuffix(" .").split(" , ")

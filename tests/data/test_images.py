@@ -23,7 +23,6 @@ def sizes(data):
 
 
 def pairs(*batches) -> Counter:
-    """Counts of every pair of image and label."""
     return Counter((image.tobytes(), int(label)) for batch in batches for image, label in zip(*batch, strict=True))
 
 
@@ -51,8 +50,7 @@ def test_validation_is_cut_from_train(opened, tmp_path):
     [("png", (5, 6, 3), None, False), ("jpg", (5, 6, 3), "w", True), ("png", (5, 6, 1), "w:gz", False)],
 )
 def test_images_are_what_the_files_hold_however_they_are_packed(opened, tmp_path, suffix, shape, mode, reverse):
-    colours = "RGB" if shape[-1] == 3 else "L"
-    root = write_pictures(tmp_path / "images", FOLDERS, suffix=suffix, mode=colours)
+    root = write_pictures(tmp_path / "images", FOLDERS, suffix=suffix, mode="RGB" if shape[-1] == 3 else "L")
     data = opened("image_folder", pack(root, mode, reverse=reverse))
     assert (data.class_names, data.shape) == (("cat", "dog"), shape)
     batch = data.whole("test")
@@ -102,7 +100,6 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
 
 @pytest.fixture
 def camvid(tmp_path):
-    """Random scenes in SegNet's layout, every label from 0 to 11 among them."""
     generator = np.random.default_rng(0)
     for name, pixels in SCENES.items():
         path = tmp_path / "CamVid" / name
@@ -170,5 +167,4 @@ def test_camvid_at_half_size_is_read_whole(opened, real_data):
     counts = np.bincount(data.whole("train").labels.ravel(), minlength=256)
     assert (counts[:11] > 0).all()
     assert not counts[11:255].any()
-    names = np.array(data.class_names)[np.argsort(-counts[:11])]
-    assert {"road", "building", "sky"} == set(names[:3])
+    assert {"road", "building", "sky"} == set(np.array(data.class_names)[np.argsort(-counts[:11])][:3])

@@ -24,8 +24,6 @@ UPRIGHT = {
     7: (lambda stored: np.rot90(stored, 2).T, (0, -1, -1, 0)),
     8: (lambda stored: np.rot90(stored, 1), (0, -1, 1, 0)),
 }
-
-
 NAMED = [(".jfif", None), (".scan", None), ("", None), (".webp", "WEBP"), (".gif", "WEBP"), ("", "PPM")]
 
 
@@ -109,7 +107,6 @@ def test_pictures_are_turned_upright_by_their_exif_unless_it_is_damaged(tmp_path
 
 
 def turned(path, matrix):
-    """Writes an MP4 of one picture with the matrix in the header of its track, and returns the picture."""
     av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
     pixels = np.kron(np.random.default_rng(0).integers(0, 2, (5, 5)) * 255, np.ones((32, 32))).astype(np.uint8)
     with av.open(str(path), "w") as container:

@@ -14,8 +14,6 @@ SOURCES = ("video", "image_folder", "cifar10", "camvid", "table", "imdb", "sst2"
 
 
 class Payload:
-    """Writes a file if it is unpickled."""
-
     def __init__(self, trace: Path) -> None:
         self.trace = trace
 
@@ -25,7 +23,6 @@ class Payload:
 
 @pytest.fixture
 def pickled(tmp_path, monkeypatch):
-    """Writes a pickle that leaves a trace, or an array of such objects, under any name."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
 
     def write(name: str) -> Path:

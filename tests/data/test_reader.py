@@ -23,9 +23,7 @@ def take(num_records: int, count: int, *, batch_size: int = 4, seed: int = 0) ->
 
 
 @pytest.mark.parametrize(("num_records", "batches", "batch_size"), [(10, 15, 4), (3, 6, 10), (40, 30, 4)])
-def test_every_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epochs(
-    num_records, batches, batch_size
-):
+def test_an_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epochs(num_records, batches, batch_size):
     epochs = take(num_records, batches, batch_size=batch_size).reshape(-1, num_records)
     np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(num_records), (len(epochs), 1)))
     assert num_records < 40 or len({tuple(epoch) for epoch in epochs}) == len(epochs)

@@ -202,8 +202,7 @@ def test_the_published_files_have_their_known_counts(real_data, opened):
         "sst2": [[29_780, 37_569], [428, 444], [912, 909]],
         "mnli": [[895, 896, 909], [100, 99, 101], [2_681, 2_353, 2_435]],
     }
-    words = learn_words(data["mnli"], at_least=2)
-    pairs = TokenData(data["mnli"], words, max_length=64, log=lambda line: None)
+    pairs = TokenData(data["mnli"], learn_words(data["mnli"], at_least=2), max_length=64, log=lambda line: None)
     batches = list(itertools.islice(pairs.batches("train", batch_size=32, seed=0), 84))
     assert {batch.tokens.shape[1] for batch in batches} <= {8, 12, 16, 24, 32, 48, 64}
     for batch in batches:

@@ -17,7 +17,6 @@ SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """81 texts to train, of many lengths; the first word of each is unique."""
     root = tmp_path_factory.mktemp("texts")
     lines = [" ".join([f"w{number}", *["and"] * (length - 1)]) for number, length in enumerate(LENGTHS)]
     for name, rows in (("train", lines), ("dev", lines[:12]), ("test", lines[:20])):
@@ -32,7 +31,6 @@ def data(texts):
 
 
 def numbers_of(batch: TokenBatch, data) -> list[int]:
-    """The numbers of the texts of a batch, from the words they begin with."""
     return [int(data.tokenizer.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
 
 
@@ -52,9 +50,7 @@ def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts):
 def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data):
     batches = data.batches("train", batch_size=8, seed=0)
     assert data.steps_an_epoch("train", batch_size=8) == 10
-    epochs = [
-        [number for batch in itertools.islice(batches, 10) for number in numbers_of(batch, data)] for _ in range(12)
-    ]
+    epochs = [[one for batch in itertools.islice(batches, 10) for one in numbers_of(batch, data)] for _ in range(12)]
     assert all(len(set(epoch)) == len(epoch) == 80 for epoch in epochs)
     left = [next(iter({*range(81)} - {*epoch})) for epoch in epochs]
     assert len({LENGTHS[number] for number in left}) > 3, "what is left over does not depend on its length"
@@ -76,8 +72,7 @@ def test_batches_depend_on_seed_and_step_alone(data, texts, start):
     again = TokenData(texts, data.tokenizer, max_length=50, log=quiet)
     resumed = itertools.islice(again.batches("train", batch_size=8, seed=3, start_step=start), 12)
     for step, batch in enumerate(resumed, start=start):
-        expected = next(data.batches("train", batch_size=8, seed=3, start_step=step))
-        for part, wanted in zip(batch, expected, strict=True):
+        for part, wanted in zip(batch, next(data.batches("train", batch_size=8, seed=3, start_step=step)), strict=True):
             np.testing.assert_array_equal(part, wanted)
     first, other = (next(data.batches("train", batch_size=8, seed=seed)) for seed in (3, 4))
     assert numbers_of(first, data) != numbers_of(other, data)
@@ -105,8 +100,7 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data, length, lost
     assert lines == []
     for _ in range(2):
         batches = list(shorter.examples("train", batch_size=16))
-    line = f"  train: {lost} of 81 texts have more than {length} tokens and lose their end"
-    assert lines == [line] * (lost > 0)
+    assert lines == [f"  train: {lost} of 81 texts have more than {length} tokens and lose their end"] * (lost > 0)
     assert max(batch.tokens.shape[1] for batch in batches) == length
 
 
@@ -118,8 +112,6 @@ def test_texts_at_hand_are_a_batch_without_labels():
 
 
 class Letters:
-    """Another tokenizer, with another padding."""
-
     padding_token, checksum = 9, 0
 
     def encode(self, texts, seconds=None, *, max_length=None):

@@ -22,7 +22,6 @@ FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}  # frames of clips: a and b train, c
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory) -> tuple[DataConfig, list[str]]:
-    """Four random clips, prepared, and the log of it."""
     folder, lines = tmp_path_factory.mktemp("clips"), []
     config = DataConfig("video", str(write_pictures(folder / "clips", FLAT, size=(160, 160))), str(folder / "prepared"))
     prepare(config, log=lines.append)
@@ -96,7 +95,6 @@ def damaged(call, folder: Path) -> None:
 
 @pytest.fixture
 def prepared(frames, tmp_path) -> tuple[DataConfig, Path]:
-    """A copy of the prepared data, and the folder of its records."""
     config = DataConfig("video", frames[0].root, str(tmp_path / "prepared"))
     shutil.copytree(str(frames[0].prepared), str(config.prepared))
     return config, prepare(config)
@@ -135,9 +133,7 @@ prepare(DataConfig("video", root, own), log=log)
 """
 
 
-def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_preparation_is_done_again(
-    frames, tmp_path
-):
+def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one_is_done_again(frames, tmp_path):
     root, shared, places = str(frames[0].root), tmp_path / "shared", (tmp_path / "one", tmp_path / "two")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = [subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, folder], **pipes) for folder in places]

@@ -12,8 +12,6 @@ __all__ = ["of_every_rho"]
 
 
 def of_every_rho(function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)) -> Callable:
-    """Compiles ``function(rho, *args)`` once for all rhos; results are stacked along a first axis of rhos."""
-
     def of_all(*args):
         return jax.lax.map(lambda index: function(_numbered(index, rhos), *args), np.arange(len(rhos)))
 

@@ -16,14 +16,12 @@ def random(shape, dtype, *, seed):
 
 
 def dense(batch=(), dtype=jnp.float64, **options):
-    """A layer, parameters with |W| = 0.9, states and inputs."""
     W, U, b = (np.asarray(random(shape, float, seed=k)) for k, shape in enumerate([(H, M), (H, I), (H,)]))
     params = OptEqParams(*(jnp.asarray(leaf, dtype) for leaf in (0.9 * W / np.linalg.norm(W, 2), U, 0.3 * b)))
     return opteq(M, H, I, **options), params, random((*batch, M), dtype, seed=3), random((*batch, I), dtype, seed=4)
 
 
 def convolutional(batch=(), dtype=jnp.float64, **options):
-    """The same on images, with |W| = 0.9."""
     shapes = [(3, 3, 2, 5), (3, 3, 3, 5), (5,)]
     W, U, b = (np.asarray(random(shape, float, seed=k)) for k, shape in enumerate(shapes))
     W = 0.9 * W / np.linalg.norm(reference.conv_matrix(W, IMAGE), 2)

@@ -13,7 +13,6 @@ from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
 
 pytestmark = pytest.mark.slow
-
 N = 6
 PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
 
@@ -29,13 +28,11 @@ def network(rng, dims):
 def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
     outputs = [y]
     for W_a, W in layers:
-        mixed = reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph)
-        outputs.append(PHIS[phi](mixed @ W))
+        outputs.append(PHIS[phi](reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph) @ W))
     return outputs
 
 
 def simulate(layers, y, contractions=(None,), **options):
-    """For each contraction the embedding, its wide states (depth + 1, ...), and the readout of the last."""
     wides = [symmetric_embedding(layers, contraction=contraction, **options) for contraction in contractions]
 
     @jax.jit  # the contraction affects only the parameters

@@ -11,7 +11,6 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, DustParams, attention, dust
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 DRAWS = 5_000
 
 
@@ -55,8 +54,7 @@ def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stay
     for count in (N, 3, 1):
         stepped = step(DustParams(D, V), H, x, np.arange(N) < count)
         mixed = mixing_step(H[:count], V, "plain", self_loops=False) if count > 1 else H[:1]
-        expected = coding_step(mixed, D, x[:count], 0.2, 9.0)
-        np.testing.assert_allclose(stepped[:count], expected, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(stepped[:count], coding_step(mixed, D, x[:count], 0.2, 9.0), rtol=1e-11, atol=1e-13)
         np.testing.assert_array_equal(stepped[count:], H[count:])
 
 

@@ -11,7 +11,6 @@ import unroll_jax as uj
 from unroll_jax.energies import MONOTONES, PROXIMALS, RHOS, AttentionParams
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 TOKENS = np.array([[1.0, 2.0, -1.0], [0.5, -3.0, 0.25]])
 
 

@@ -17,7 +17,6 @@ from unroll_jax.energies.equilibrium.opteq_objective import opteq_preimage
 from unroll_jax.energies.tokens import check_tokens
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 N, DIM, ATOMS, KEYS = 5, 3, 6, 7
 NONE = AttentionParams(None)
 
@@ -45,9 +44,7 @@ FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
 HEADS = {"num_heads": 2, "head_dim": 2}
 CUDNN, PAIR = {"form": "softmax", "kernel": "cudnn"}, np.ones((3, 3), bool)
-
 NAMES = {"Anchor": Anchor, "check_tokens": check_tokens, "energies": energies, "preimage": opteq_preimage, "rho": rho}
-
 # By the error, the words of the message that name the argument, and the calls.
 CALLS = r"""
 ValueError
@@ -149,7 +146,6 @@ def test_params_of_another_shape_are_named(name):
         return
     for field, leaf in zip(params._fields, params, strict=True):
         made = jax.tree.map(lambda leaf: ones(*leaf.shape), params)
-        others = [ones(2)] if leaf is None else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]
-        for other in others:
+        for other in [ones(2)] if leaf is None else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]:
             with pytest.raises(ValueError, match=f"{field} must be"):
                 layer.energy(made._replace(**{field: other}), y, x)

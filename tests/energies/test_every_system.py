@@ -36,7 +36,6 @@ DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 
 @functools.cache
 def drawn(name):
-    """A layer and NumPy's parameters, state and input of one example, in float64."""
     rng = np.random.default_rng(0)
     if name in uj.DESCENTS:
         layer, params, y, x, _ = gradients.drawn(name)
@@ -72,8 +71,7 @@ def test_derivatives_equal_finite_differences(name):
         return jax.value_and_grad(value)(t)
 
     h = 1e-6
-    slope = (along(h)[0] - along(-h)[0]) / (2 * h)
-    np.testing.assert_allclose(along(0.0)[1], slope, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")
@@ -82,8 +80,7 @@ def test_derivatives_equal_finite_differences(name):
 def test_absent_tokens_neither_count_nor_move(name):
     """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in test_hopfield.py."""
     layer, params, y, x = drawn(name)
-    shorter = SHORTER.get(name, layer)
-    present = jnp.asarray(np.arange(TOKENS) < 3)
+    shorter, present = SHORTER.get(name, layer), jnp.asarray(np.arange(TOKENS) < 3)
     blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
     first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
 
@@ -128,7 +125,6 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
     y, *inputs = (rng.normal(size=size) for size in ((2, TOKENS, DIM), *shapes))
 
     def of(y, x):
-        """Energy, step, and step where some tokens or keys are absent."""
         marks = jnp.arange(rows) < 2
         some = Anchor(x, jnp.broadcast_to(marks, x.shape[:-1]) if keys else marks)
         return layer.energy(params, y, x), layer.step(params, y, x), layer.step(params, y, some)

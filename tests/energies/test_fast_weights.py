@@ -32,7 +32,6 @@ def delta_reference(q, k, v, b, form, W):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
 def test_the_delta_rule_in_chunks_is_the_loop(form):
-    """A batch in chunks that divide the sequence or not and that hold all of it, and one example."""
     arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
 
     @jax.jit
@@ -122,9 +121,7 @@ def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
     def run(q, k, v):
         pairs = jnp.concatenate([k, v], axis=-1)
         layers = [fast_weights(K, V, form=form, ridge=0.5) for form in ("gradient", "proximal")]
-        equilibria = [
-            equilibrium(each, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000) for each in layers
-        ]
+        equilibria = [equilibrium(one, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000) for one in layers]
         return mesa(q, k, v, jnp.ones(k.shape[:-1]), ridge=0.5, tol=1e-12)[0], equilibria
 
     outputs, equilibria = run(q, k, v)

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test 
 
 
 def weights(seed, dim, low, high):
-    """An asymmetric matrix whose symmetric part has eigenvalues spread over [low, high]."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
     skew = rng.normal(size=(dim, dim))
@@ -98,8 +97,7 @@ def test_a_clipped_spectrum_is_the_nearest_symmetric_matrix_in_the_interval(spec
     np.testing.assert_allclose(values, np.clip(np.linalg.eigvalsh(symmetric), *spectrum), atol=1e-12)
     for seed in range(20):
         other = weights(seed, 5, *spectrum)
-        inner = np.sum((symmetric - clipped) * ((other + other.T) / 2 - clipped))
-        assert inner <= 1e-12
+        assert np.sum((symmetric - clipped) * ((other + other.T) / 2 - clipped)) <= 1e-12
     np.testing.assert_allclose(clip_spectrum(jnp.asarray(W_f), -2.0, 5.0), symmetric, atol=1e-12)
 
 

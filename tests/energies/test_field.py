@@ -1,10 +1,8 @@
 """Published layers that are descents by construction or claim to be: CRATE, Energy Transformer, Hyper-SET; safeguards.
-
 Their steps are compared with NumPy written from the authors' public code (read, not copied: Ma-Lab-Berkeley/CRATE,
 bhoov/energy-transformer-jax, huyunzhe/hyper-set), to 1e-8 in float64. CRATE's model/crate.py adds attention at the
 scale head_dim^(-1/2) to the tokens and takes ISTA steps of .1 at a sparsity of .1; the Energy Transformer's core.py
-takes twelve steps of .1.
-"""
+takes twelve steps of .1."""
 
 import functools
 
@@ -120,8 +118,6 @@ def test_energy_and_step_equal_the_public_code_in_numpy(name, options):
 
 
 def rises(layers, params, y):
-    """Returns whether a step of each layer raises the energy that all of them share: (layers, *batch)."""
-
     @jax.jit
     def energies(params, y):
         return layers[0].energy(params, jnp.stack([y, *(layer.step(params, y) for layer in layers)]))
@@ -148,8 +144,7 @@ def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation
     def slope(key):
         key_init, key_y = jax.random.split(key)
         params, y = layer.init(key_init), jax.random.normal(key_y, (3, 3))
-        gradient = jax.grad(layer.energy, 1)(params, y)
-        return jnp.sum(gradient * (layer.step(params, y) - y)), params, y
+        return jnp.sum(jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y)), params, y
 
     slopes, params, y = jax.tree.map(np.asarray, jax.jit(jax.vmap(slope))(jax.random.split(jax.random.key(0), 1000)))
     assert 0.1 < np.mean(slopes > 0.0) < 0.5  # 19%: at these no step size helps
@@ -190,9 +185,7 @@ def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has
 
 def wild(scale):
     """Gradient steps on |y|^2 / 2 that are ``scale`` times too long."""
-    return Descent(
-        lambda key: None, lambda params, y, x: 0.5 * jnp.sum(y**2, (-2, -1)), lambda params, y, x: -scale * y
-    )
+    return Descent(lambda key: None, lambda p, y, x: 0.5 * jnp.sum(y**2, (-2, -1)), lambda p, y, x: -scale * y)
 
 
 def test_a_safeguarded_step_is_the_longest_half_of_a_half_that_does_not_rise():

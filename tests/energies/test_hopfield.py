@@ -9,7 +9,6 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 N, M, DIM = 5, 7, 3
 OWN = HopfieldParams(None)
 
@@ -37,8 +36,7 @@ def draw(seed, *shape):
 
 def test_energy_and_step_equal_the_reference():
     y, S, x, seen = draw(0, N, DIM), draw(1, M, DIM), draw(2, N, DIM), np.arange(M) % 3 != 1
-    nobody = np.zeros(M, bool)
-    table = [(0.5, 1.0), (20.0, 0.3)]
+    nobody, table = np.zeros(M, bool), [(0.5, 1.0), (20.0, 0.3)]
 
     @jax.jit
     def all_of(y, S, x, seen, nobody):
@@ -75,10 +73,8 @@ def test_cold_lookups_return_the_nearest_pattern():
     S /= np.linalg.norm(S, axis=1, keepdims=True)
     y = draw(7, 4, N, DIM)
     nearest = S[np.argmin(np.linalg.norm(y[..., None, :] - S, axis=-1), axis=-1)]
-    retrieved = jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S)
-    np.testing.assert_allclose(retrieved, nearest, atol=1e-9)
+    np.testing.assert_allclose(jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S), nearest, atol=1e-9)
 
 
 def test_learned_patterns_have_about_unit_length(getkey):
-    lengths = np.linalg.norm(hopfield(400, num_patterns=50).init(getkey()).S, axis=1)
-    assert np.all(np.abs(lengths - 1.0) < 0.2)
+    assert np.all(np.abs(np.linalg.norm(hopfield(400, num_patterns=50).init(getkey()).S, axis=1) - 1.0) < 0.2)

@@ -10,12 +10,10 @@ import unroll_jax as uj
 from tests.test_conformance import energies_and_roundoff
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 DIM = 6
 
 
 def draw(batch=()):
-    """Tokens of every size, and of every share of mean, over six orders of magnitude."""
     rng = np.random.default_rng(0)
     scales = 10.0 ** rng.uniform(-3.0, 3.0, size=(*batch, 5, 1))
     return scales * (rng.normal(size=(*batch, 5, DIM)) + 3.0 * rng.normal(size=(*batch, 5, 1)))
@@ -44,8 +42,7 @@ def test_the_energy_equals_the_reference_and_the_step_is_minus_its_gradient():
         radius, epsilon = case
         expected = reference_energy(y, radius or np.sqrt(DIM), epsilon)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(case))
-        atol = 1e-11 * np.abs(y).max()
-        np.testing.assert_allclose(stepped, y - gradient, rtol=1e-11, atol=atol, err_msg=str(case))
+        np.testing.assert_allclose(stepped, y - gradient, rtol=1e-11, atol=1e-11 * np.abs(y).max(), err_msg=str(case))
         np.testing.assert_allclose(damped, y - 0.3 * gradient, rtol=1e-9, atol=1e-9, err_msg=str(case))
 
 

@@ -21,8 +21,7 @@ def test_lista_equals_the_reference():
     both = jax.jit(lambda *a: [(layer.energy(*a), layer.step(*a)) for layer in layers])
     for (s, c), (energy, stepped) in zip(cases, both(ListaParams(D), H, x), strict=True):
         np.testing.assert_allclose(energy, coding_energy(H, D, x, s), rtol=1e-12, err_msg=str((s, c)))
-        expected = coding_step(H, D, x, s, c)
-        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-13, err_msg=str((s, c)))
+        np.testing.assert_allclose(stepped, coding_step(H, D, x, s, c), rtol=1e-12, atol=1e-13, err_msg=str((s, c)))
 
 
 def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():

@@ -34,7 +34,6 @@ LAYERS = {
 
 
 def drawn(name):
-    """Parameters, states and inputs, each at a random scale over six orders of magnitude; dictionaries have norm 1."""
     layer, _, *shapes = LAYERS[name]
     rng, wanted = np.random.default_rng(6), jax.eval_shape(layer.init, jax.random.key(0))
 

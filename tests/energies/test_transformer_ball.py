@@ -9,33 +9,26 @@ from unroll_jax import transformer
 from unroll_jax.energies import TransformerParams
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 DIM, TOKENS = 3, 6
 
 
 def radius(W_a, W_f, step_size):
-    r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f), around 0.
-
-    Attention moves no token by more than (n - 1) e^(-1/2) in z = W_a^T y, as weights fall like exp(-r^2 / 2), and so Y
-    by kappa at most; the gradient step then shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy
-    is between -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N + kappa)^2 - N^2) / 2, N = |Y|_M.
-    """
+    r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f), around 0. Attention moves no
+    token by more than (n - 1) e^(-1/2) in z = W_a^T y, as weights fall like exp(-r^2 / 2), and so Y by kappa at most;
+    the gradient step then shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy is between
+    -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N + kappa)^2 - N^2) / 2, N = |Y|_M."""
     mu = 1.0 + np.linalg.eigvalsh(0.5 * (W_f + W_f.T))
-    smallest = np.linalg.svd(W_a, compute_uv=False)[-1]
-    kappa = np.sqrt(mu[-1] * TOKENS / np.e) * (TOKENS - 1) / smallest
+    kappa = np.sqrt(mu[-1] * TOKENS / np.e) * (TOKENS - 1) / np.linalg.svd(W_a, compute_uv=False)[-1]
     q, pairs = np.max(np.abs(1.0 - step_size * mu)), TOKENS * (TOKENS - 1)
     assert q < 1.0
-    largest = np.roots([1.0 - q**2, -2.0 * q**2 * kappa, -(q**2) * kappa**2 - pairs])
-    return np.max(largest)
+    return np.max(np.roots([1.0 - q**2, -2.0 * q**2 * kappa, -(q**2) * kappa**2 - pairs]))
 
 
 def change(layer):
-    """The change of a layer's energy over a step, ``(params, y) -> (*batch,)``."""
     return jax.jit(lambda params, y: layer.energy(params, layer.step(params, y), None) - layer.energy(params, y, None))
 
 
 def draw(seed, step_size):
-    """Weights, and sets of tokens on and outside of the sphere: spread, in groups, and near one line."""
     rng = np.random.default_rng(seed)
     W_a, basis = rng.normal(size=(DIM, DIM)), np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
     M = basis @ np.diag(rng.uniform(0.05, 1.9 / step_size, DIM)) @ basis.T
@@ -71,5 +64,4 @@ def test_with_fewer_columns_than_rows_in_w_a_there_is_no_ball():
     params = TransformerParams(jnp.asarray(W_a), jnp.zeros((n, n)))
     height = np.where(np.arange(n) == 0, 1.5, 1.0)[:, None]
     for scale in (1e2, 1e4, 1e6):
-        y = jnp.asarray(np.concatenate([place, scale * height], axis=1))
-        assert rise(params, y) > 0.01 * scale**2
+        assert rise(params, jnp.asarray(np.concatenate([place, scale * height], axis=1))) > 0.01 * scale**2

@@ -25,7 +25,6 @@ QUICK = ("plain", "input and row")  # all others run in make test-rest
 
 
 def reference_layer(options, params, y, x):
-    """The energy and the step; the input pulls attention where there is a ridge, and the row the features."""
     A, B, W_f = x if "ridge" in options else None, x if params.row is None else params.row, params.W_f
     if "spectrum" in options:
         values, basis = np.linalg.eigh((W_f + W_f.T) / 2)

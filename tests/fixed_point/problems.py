@@ -20,7 +20,6 @@ def symmetric_step(params, z, x):
 
 
 def factored_layer(dim, width, square=0.9, activation="relu", dtype=jnp.float32, **options):
-    """`opteq` with inputs of 3 numbers, and its parameters."""
     W, U = symmetric_weights(dim, width, square=square, dtype=dtype)
     return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
 
@@ -52,7 +51,6 @@ def program(step, **options):
 
 
 def programs(step, solvers, **options):
-    """`program` of several solvers in one: ``(params, start, x) -> {solver: (z, info)}``."""
     runs = {str(solver): program(step, solver=solver, **options) for solver in solvers}
     return jax.jit(lambda params, start, x=None: {solver: run(params, start, x) for solver, run in runs.items()})
 
@@ -63,7 +61,6 @@ def relative_error(a, b):
 
 
 def finish(result):
-    """Once it has been computed, and all that it warns of has been given."""
     jax.block_until_ready(result)
     jax.effects_barrier()
     return result

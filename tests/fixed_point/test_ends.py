@@ -20,9 +20,7 @@ from unroll_jax.fixed_point import SOLVERS
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, STALLED
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
-A = np.asarray(skew_weights(norm=0.8, dtype=jnp.float32))
-ONES = np.ones((1, 3), np.float32)
+A, ONES = np.asarray(skew_weights(norm=0.8, dtype=jnp.float32)), np.ones((1, 3), np.float32)
 
 
 def shrink(rate, z, x):
@@ -35,8 +33,7 @@ def grow(p, z, x):
 
 def test_every_example_stops_by_itself_whatever_the_batch():
     """An example needs the same steps in a batch of one and of 1,024; a whole-batch norm would run on."""
-    x = inputs(1024, 8, dtype=jnp.float32)
-    run = program(tanh_step, solver="picard")
+    x, run = inputs(1024, 8, dtype=jnp.float32), program(tanh_step, solver="picard")
     every, one = (run(A, 0.0 * rows, rows)[1] for rows in (x, x[:1]))
     assert np.all(every.converged)
     assert int(every.steps[0]) == int(one.steps[0])
@@ -150,8 +147,7 @@ def test_a_contraction_to_zero_converges():
 
 
 def test_a_small_fixed_point_is_not_taken_for_zero():
-    x = np.array([[0.1], [1.0]], np.float32)
-    run = program(grow, solver="picard", max_steps=400)
+    x, run = np.array([[0.1], [1.0]], np.float32), program(grow, solver="picard", max_steps=400)
     for start in (1e-6, 1.0, 10.0):
         z, info = run(0.9, np.full((2, 1), start, np.float32), x)
         assert np.all(info.converged)

@@ -13,7 +13,6 @@ from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 # Averaging takes all of its steps, to the point of least regulariser, at another rate: see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
 # The first two are inexact by choice; the others have no adjoint system.
@@ -44,10 +43,8 @@ def general():
 
 
 def opteq():
-    """Symmetric, for the entries that need it, and factored: named entries are solved in the layer's small space.
-
-    A general entry of each table represents all: the two share the point and, if only one is named, the small space.
-    """
+    """Symmetric, for the entries that need it, and factored: named entries are solved in the layer's small space. A
+    general entry of each table represents all: the two share the point and, if only one is named, the small space."""
     W, U = symmetric_weights()
     layer, params = uj.opteq(8, 6, 3, skip=0.9), uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
     solvers, adjoints = named(SOLVING, SOLVERS, symmetric=True), named(EXACT, ADJOINTS, symmetric=True)
@@ -67,8 +64,6 @@ def by_unroll(problem, params, x):
 
 
 def gradient_from(problem, solver, adjoint):
-    """``(params, x, start) -> (gradient, (point, whether all converged))``."""
-
     def loss(params, x, start):
         y, info = uj.equilibrium(problem.layer, params, start, x, solver=solver, adjoint=adjoint, **OPTIONS)
         return loss_of(y), (y, info.converged.all())
@@ -88,10 +83,8 @@ PAIRS = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gr
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_gradient_is_that_of_an_unroll(name):
-    """Gradients of every adjoint at every solver's point, of pairs in one call, and of every solver that unrolls.
-
-    The two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve.
-    """
+    """Gradients of every adjoint at every solver's point, of pairs in one call, and of every solver that unrolls. The
+    two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve."""
     problem = PROBLEMS[name]()
     unrolling = [solver for solver in problem.solvers if solver]
 
@@ -175,5 +168,4 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
             assert np.linalg.norm(y - exact) <= c * e + 1e-13, (seed, pair, tol)
             rho = tol * np.linalg.norm(y)
             bound = beta / (1.0 - c) * (rho + c * e + L_J * e * size / (1.0 - c)) + L_B * e * size / (1.0 - c)
-            error = np.linalg.norm(gradient - right)
-            assert 0.0 < error <= bound + 1e-13, (seed, pair, tol)
+            assert 0.0 < np.linalg.norm(gradient - right) <= bound + 1e-13, (seed, pair, tol)

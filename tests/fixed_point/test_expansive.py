@@ -15,18 +15,15 @@ from unroll_jax.energies.equilibrium.regularisers import half_square, regularise
 from unroll_jax.fixed_point import unrolled
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 MESSAGE = r"\|W\| must be at most 1, got ([\d.]+|nan): .*spectral_normalise.*allow_expansive=True"
 
 
 def of_norm(size, make, **options):
-    """A layer whose W has this norm on the images, or vectors, that it comes with."""
     layer, params, z, x = make((3,), skip=0.7, **options)
     return layer, params._replace(W=params.W * size / 0.9), z, x
 
 
 def stated_norm(call):
-    """The norm that the error names."""
     with pytest.raises(ValueError, match=MESSAGE) as caught:
         call()
     return float(re.search(MESSAGE, str(caught.value)).group(1))

@@ -41,8 +41,6 @@ TRANSFORMS = {
     "scan": lambda f: jax.jit(lambda x: jax.lax.scan(lambda carry, row: (carry, f(row)), 0.0, x)[1]),
     "checkpoint": lambda f: jax.jit(jax.checkpoint(f)),
 }
-
-
 BOTH = ((value, FORWARD, "equilibrium"), (gradient, BACKWARD, "adjoint of equilibrium"))
 LOUD = ": .* examples failed at tol.*reached max_steps.*raise"
 
@@ -133,9 +131,7 @@ GOOD, STALL, CUT, LOST = STATUS[:4]
         ([0.1, 0.5, 1e-7], [CUT, CUT, GOOD], 1),
     ],
 )
-def test_the_worst_of_those_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(
-    residual, statuses, worst
-):
+def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(residual, statuses, worst):
     status = np.array([STATUS.index(name) for name in statuses], np.int32)
     info = EquilibriumInfo(np.asarray(residual, np.float32), np.full(3, 7, np.int32), status)
     error = worst is not None and f"{sum(s in (CUT, LOST) for s in statuses)} of 3 .* example {worst} {statuses[worst]}"
@@ -144,7 +140,6 @@ def test_the_worst_of_those_that_failed_is_named_and_one_that_stalled_at_round_o
 
 
 def problem_of(sizes, square, dtype):
-    """A step, or a factored layer of dim, width and rows: ``(solve, x)``."""
     dim, width, rows = sizes or (8, 0, 4)
     if sizes is None:
         layer, params, given = tanh_step, skew_weights(norm=0.9, dtype=dtype), {"solver": "picard", "batch_ndim": 1}

@@ -21,7 +21,6 @@ from tests.fixed_point.problems import (
 from unroll_jax import fixed_point
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 # The quickest to compile, for tests of neither solver nor adjoint.
 PLAIN = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "batch_ndim": 1}
 
@@ -83,7 +82,6 @@ def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_th
 
 
 def test_a_state_may_be_a_pytree_and_what_the_step_closes_over_gets_its_gradient():
-    """Integers may be closed over too."""
     zeros = {"a": jnp.zeros((4, 2, 3)), "b": jnp.zeros((4, 2))}
 
     @jax.jit

@@ -12,7 +12,6 @@ from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import SOLVERS
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
 TOL = 1e-5
 SPARSITY = 0.13
 DTYPES, STEPS = ("float32", "float64"), (2000, 200)
@@ -33,8 +32,7 @@ def judge_of(step, energy, start):
 
     def is_right(z):
         moved, here = evaluate(z)
-        gap = norms(jax.tree.map(lambda a, b: a - b, moved, z))
-        near = gap <= 10.0 * TOL * (1.0 + size)
+        near = norms(jax.tree.map(lambda a, b: a - b, moved, z)) <= 10.0 * TOL * (1.0 + size)
         return near | (np.asarray(here) - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest)))
 
     return is_right
@@ -49,16 +47,13 @@ def dictionaries(count, dim, atoms, seed=0):
 
 @functools.cache
 def lista_problem(count, dim, atoms):
-    """Layers, inputs, and the judge of codes; every example has another dictionary."""
     layer, (D, x) = uj.lista(dim, atoms, sparsity=SPARSITY), dictionaries(count, dim, atoms)
     step = jax.vmap(lambda D, z, x: layer.step(ListaParams(D), z, x))
     energy = jax.vmap(lambda D, z, x: layer.energy(ListaParams(D), z, x))
-    judge = judge_of(lambda z: step(D, z, x), lambda z: energy(D, z, x), np.zeros((count, 1, atoms)))
-    return layer, D, x, judge
+    return layer, D, x, judge_of(lambda z: step(D, z, x), lambda z: energy(D, z, x), np.zeros((count, 1, atoms)))
 
 
 def lista_results(count, dim, atoms, solver, dtype, max_steps):
-    """Returns how many of the examples converged, and how many of these are wrong."""
     layer, D, x, is_right = lista_problem(count, dim, atoms)
 
     def solve(D, x):

@@ -39,13 +39,11 @@ def steps_of(solvers, p, x, **options):
 
 
 def symmetric(size=8, norm=0.99):
-    """Symmetric with eigenvalues in [0, norm]."""
     basis, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))
     return (basis * np.linspace(0.0, norm, size)) @ basis.T
 
 
 def iterates(solver, step, count):
-    """The states that each of ``count`` updates of a solver leads to from 0, in one program."""
     z = jnp.zeros((1, 8))
     rule = Rule(1e-12, 1, float(jnp.finfo(z.dtype).eps))
     run = lambda z: [unroll_solver(step, z, solver, rule._replace(max_steps=k))[0][0] for k in count]  # noqa: E731
@@ -164,8 +162,7 @@ def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
     J = np.diag(np.linspace(0.0, 0.95, 8)).astype(np.float32)
     v = np.stack([np.zeros(8), np.full(8, 8.0**-0.5)]).astype(np.float32)
     for name in ("gmres", "conjugate_gradient"):
-        solver = fp.ADJOINTS[name]()
-        w, info = jax.jit(functools.partial(solver.solve, lambda w: w @ J, tol=1e-5, max_steps=4))(v)
+        w, info = jax.jit(functools.partial(fp.ADJOINTS[name]().solve, lambda w: w @ J, tol=1e-5, max_steps=4))(v)
         assert not np.any(w[0]), name
         assert info.status.tolist() == [CONVERGED, MAX_STEPS], name
 

@@ -14,7 +14,6 @@ DEEP = uj.deep_opteq([uj.opteq(24, 16, 24), uj.opteq(24, 16)])
 
 
 def temporary(step, params, event, input_event, **options):
-    """Bytes that the gradient in the parameters needs next to arguments and results."""
     start, x = np.zeros((16, *event), np.float32), inputs(16, *input_event, dtype=jnp.float32)
     loss = lambda params: jnp.sum(uj.equilibrium(step, params, start, x, on_failure="accept", **options)[0] ** 2)  # noqa: E731
     return jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes

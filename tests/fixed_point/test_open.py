@@ -37,9 +37,7 @@ class Cell(nnx.Module):
 
 
 def of_equinox():
-    """With functions among its leaves, and a probability and a flag."""
-    mlp = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
-    module = mlp, eqx.nn.Dropout(0.5, inference=True)
+    module = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0)), eqx.nn.Dropout(0.5, inference=True)
     step = lambda pair, z, x: 0.3 * jax.vmap(lambda v: pair[1](pair[0](v)))(concatenated(z, x))  # noqa: E731
     for way in (solved, unrolled):
         gradient = eqx.filter_jit(eqx.filter_grad(lambda module: way(step, module)))(module)  # noqa: B023

@@ -50,11 +50,7 @@ def by_loop(weight, w, X, y):
 @pytest.mark.parametrize("solver", [by_scipy, by_callback, by_loop])
 def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10)(solver)
-
-    def loss(weight, X):
-        return jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2)
-
-    gradient = jax.grad(loss, argnums=(0, 1))
+    gradient = jax.grad(lambda weight, X: jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2), argnums=(0, 1))
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, OF_RIDGE(0.1, X))
 
@@ -179,9 +175,7 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
 
 def test_pairs_by_name_batches_and_the_energy_of_a_step():
     z0, x = jnp.asarray(DRAW.normal(size=(2, 3, 4))), jnp.asarray(DRAW.normal(size=(2, 3, 4)))
-    layer = uj.prox_gradient(
-        lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, axis=(-2, -1)), "soft_threshold", step_size=0.5
-    )
+    layer = uj.prox_gradient(lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, (-2, -1)), "soft_threshold", step_size=0.5)
 
     @jax.jit
     def run(z0, x):

@@ -12,7 +12,6 @@ from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.fixed_point import monotone
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 IMAGE, MARGIN, EYE = (4, 5), 0.7, np.eye(3)
 SIGMA = {"relu": lambda t: np.maximum(t, 0.0), "tanh": np.tanh}
 OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error"}
@@ -72,8 +71,7 @@ def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_th
     matrix, flat = matrix_of(params), np.asarray(z).reshape(2, -1)
     image, solved = (np.asarray(leaf).reshape(2, -1) for leaf in products(params, z))
     np.testing.assert_allclose(image, flat @ matrix.T, atol=1e-12)
-    symmetric = np.eye(len(matrix)) - (matrix + matrix.T) / 2
-    assert np.linalg.eigvalsh(symmetric)[0] >= MARGIN - 1e-12
+    assert np.linalg.eigvalsh(np.eye(len(matrix)) - (matrix + matrix.T) / 2)[0] >= MARGIN - 1e-12
     assert np.linalg.norm(matrix - matrix.T) > 1.0
     inverse = np.linalg.inv(np.eye(len(matrix)) + 0.6 * (np.eye(len(matrix)) - matrix))
     np.testing.assert_allclose(solved, flat @ inverse.T, atol=1e-12)

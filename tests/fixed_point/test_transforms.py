@@ -14,7 +14,6 @@ from tests.fixed_point.problems import inputs, relative_error, skew_weights, tan
 from tests.started import environment
 
 pytestmark = pytest.mark.usefixtures("x64")
-
 OPTIONS = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "on_failure": "error"}
 
 

@@ -25,25 +25,14 @@ LONGEST = 120  # seconds; a command that takes longer hangs
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command run in an empty folder.
-
-    Attributes:
-      line: The arguments behind `unroll-jax`, split at spaces.
-      words: Words of its one-line error, or of its output if it succeeds.
-      given: Files written into the folder beforehand.
-      code: The exit code: 2 for an error, 0 for any valid command, however odd.
-      gone: Paths that must not exist afterwards: outputs that a failed command may not begin.
-    """
-
-    line: str
-    words: tuple[str, ...]
-    given: Callable[[Path], None] | None = None
-    code: int = 2
-    gone: tuple[str, ...] = ()
+    line: str  # the arguments behind `unroll-jax`, split at spaces
+    words: tuple[str, ...]  # of its one-line error, or of its output if it succeeds
+    given: Callable[[Path], None] | None = None  # writes files into the folder beforehand
+    code: int = 2  # of an error; 0 for any valid command, however odd
+    gone: tuple[str, ...] = ()  # paths that must not exist afterwards: outputs that a failed command may not begin
 
 
 def assert_handled(command: Command, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """Runs a command in a folder: its exit code, its words, one line, no traceback, no hang, nothing left behind."""
     if command.given:
         command.given(folder)
     patch.chdir(folder)
@@ -76,8 +65,7 @@ def _hang(*_: object) -> None:
 
 def strangers(line: str, message: str) -> set[str]:
     """Options that a message names, which neither the command has that showed it nor its user typed."""
-    words = line.split()
-    typed = set(OPTION.findall(line.replace("=", " ")))
+    words, typed = line.split(), set(OPTION.findall(line.replace("=", " ")))
     commands = [word for word in words if word in (*NAMED, *OTHERS)]
     known = {option.removeprefix("--") for option in MEMBERSHIP}
     if commands:

@@ -12,7 +12,6 @@ from unroll_jax.train.runs import identity
 
 
 def run(folder: Path, experiment: str = "video-ut", name: str = "run") -> None:
-    """A finished run of an experiment with its default options, without arrays."""
     config = identity(experiment, EXPERIMENTS[experiment].config, {"pixel_std": 0.25})
     status = {"state": "finished", "steps": 6, "train_seconds": 1.0, "messages": [], "experiment": experiment}
     contents = {"config.json": json.dumps(config), "status.json": json.dumps(status), "metrics.jsonl": ""}
@@ -21,7 +20,6 @@ def run(folder: Path, experiment: str = "video-ut", name: str = "run") -> None:
 
 
 def beside(contents: dict[str, str | bytes], experiment: str = "video-ut") -> Given:
-    """A run with files in it or next to it."""
     return both(partial(run, experiment=experiment), files(contents))
 
 
@@ -85,7 +83,6 @@ LINES = [
 
 
 def with_config(change: object) -> Given:
-    """A run whose config.json has another content, other fields, or is changed by a function."""
     if isinstance(change, str | bytes):
         return beside({"run/config.json": change})
     return both(run, values("config.json", **change) if isinstance(change, dict) else edited("config.json", change))

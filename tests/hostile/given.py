@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image
 
 __all__ = ["Given", "bomb", "both", "cut", "files", "folders", "image", "link", "pictures", "tar"]
-
 Given = Callable[[Path], None]
 SIDE = 8  # of images, in pixels
 
@@ -43,7 +42,6 @@ def both(*parts: Given) -> Given:
 
 
 def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG") -> bytes:
-    """The bytes of an image: random, or black without a seed."""
     pixels = np.random.default_rng(seed).integers(0, 1 if seed is None else 256, (SIDE, SIDE, 3), np.uint8)
     picture, stream = Image.fromarray(pixels), io.BytesIO()
     picture = picture.convert("L").convert(mode) if mode.startswith(("I", "F")) else picture.convert(mode)
@@ -52,7 +50,6 @@ def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG") -> bytes:
 
 
 def bomb() -> bytes:
-    """The bytes of a small PNG whose header claims 40,000 x 40,000 pixels."""
     content = bytearray(image())
     content[16:24] = struct.pack(">II", 40_000, 40_000)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
@@ -60,7 +57,6 @@ def bomb() -> bytes:
 
 
 def pictures(counts: Mapping[str, int], *, black: bool = False) -> Given:
-    """Folders of so many images or frames, random ones or black."""
     numbers = [(name, n) for name, count in counts.items() for n in range(count)]
     return files({f"{name}/{n}.png": image(None if black else n) for name, n in numbers})
 
@@ -74,8 +70,6 @@ def cut(name: str, share: float) -> Given:
 
 
 def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTYPE, mode: Any = "w") -> Given:
-    """A tar archive of members of one kind; links lead to a file of the system."""
-
     def write(folder: Path) -> None:
         with tarfile.open(folder / name, mode) as archive:
             for path, content in contents.items():

@@ -22,7 +22,6 @@ EVALUATED = ("RMSE", "feasible")
 
 
 def each(pattern: str, act: Callable[[Path], object]) -> Given:
-    """Acts on each path of a pattern in the run folder."""
     return lambda folder: [act(path) for path in (folder / "run").glob(pattern)] and None
 
 
@@ -68,7 +67,6 @@ def as_pipe(name: str) -> Given:
 
 
 def as_device(name: str) -> Given:
-    """A link to a device without end in place of a file."""
     return both(gone(name), lambda folder: (folder / "run" / name).symlink_to("/dev/zero"))
 
 

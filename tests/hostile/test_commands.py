@@ -38,7 +38,6 @@ def test_a_hostile_command_is_handled_or_ends_in_one_line(command, tmp_path, mon
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of six steps with checkpoints of 4 and 6, evaluated."""
     folder = tmp_path_factory.mktemp("trained")
     with clips_in_memory(), pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -62,7 +61,6 @@ KNOWN |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrenc
 
 
 def messages(module):
-    """The strings of a module but its docstrings."""
     told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
     for node in ast.walk(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:

@@ -13,7 +13,6 @@ import unroll_jax
 from tests.hostile.calls import CALLS, calls
 from unroll_jax import certificates, constrained, energies, fixed_point, models
 
-# Names in the expressions.
 NAMES = {
     "uj": unroll_jax,
     "energies": energies,

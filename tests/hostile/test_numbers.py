@@ -100,8 +100,7 @@ def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
         solutions = solve(x)
     for name, (z, info) in zip(names, solutions, strict=True):
         assert np.all(info.converged), name
-        expected = 2.0 / 3.0 * x.astype(np.float64)
-        tolerance = max(2e-5, 8 * float(limits.eps))
+        expected, tolerance = 2.0 / 3.0 * x.astype(np.float64), max(2e-5, 8 * float(limits.eps))
         np.testing.assert_allclose(np.asarray(z, np.float64), expected, rtol=tolerance, err_msg=name)
 
 

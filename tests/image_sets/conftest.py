@@ -21,7 +21,6 @@ CLASSES, COUNT = ("bars", "dots", "plain"), 20
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty coloured pictures of each of three classes, of several sizes; a class is bright in one third."""
     root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     for place, name in enumerate(CLASSES):
         (root / name).mkdir()
@@ -34,8 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def options(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> SetConfig:
-    prepared = str(tmp_path_factory.mktemp("prepared"))
-    return SetConfig(root=str(folders), size=4, set_size=4, prepared=prepared)
+    return SetConfig(root=str(folders), size=4, set_size=4, prepared=str(tmp_path_factory.mktemp("prepared")))
 
 
 @pytest.fixture(scope="session")
@@ -60,12 +58,10 @@ def config(options: SetConfig) -> ImageSetConfig:
 
 @pytest.fixture(scope="session")
 def task(config: ImageSetConfig, data: SetData) -> ImageSetTask:
-    """The task of the small configuration; tests share its compiled programs."""
     return ImageSetTask(config, data)
 
 
 def changed(config: ImageSetConfig, **fields: Any) -> ImageSetConfig:
-    """The configuration with fields replaced, checked."""
     config = dataclasses.replace(config, **fields)
     config.check()
     return config

@@ -56,8 +56,7 @@ def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
 
 
 def test_a_root_alone_chooses_folders_and_digits_need_none():
-    assert SetConfig(root="somewhere").source == "class_folders"
-    assert SetConfig().source == "digits"
+    assert (SetConfig(root="somewhere").source, SetConfig().source) == ("class_folders", "digits")
 
 
 @pytest.fixture

@@ -26,8 +26,6 @@ SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 
 
 class Finished(NamedTuple):
-    """A plain and a constrained run, the place of their report, and the log."""
-
     folders: list[Path]
     report: Path
     log: list[str]
@@ -35,7 +33,6 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageConfig]:
-    """The configuration of small runs, with fields replaced; instructions are prepared once for all tests."""
     prepared = str(tmp_path_factory.mktemp("prepared"))
 
     def make(**fields: Any) -> LanguageConfig:
@@ -62,7 +59,6 @@ def wide() -> Callable[[Any], Any]:
 
 @pytest.fixture
 def given(small: Callable[..., LanguageConfig], write_folder: WriteFolder, tmp_path: Path) -> tuple[Any, Path]:
-    """The configuration of a run on a pretrained folder and a file of instructions, with fields replaced."""
     folder, file = write_folder(), tmp_path / "given.jsonl"
     lines = [{"prompt": f"{n}?", "answer": "ab" * (1 + n % 3)} for n in range(40)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -78,7 +74,6 @@ def given(small: Callable[..., LanguageConfig], write_folder: WriteFolder, tmp_p
 
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Trained at the first call; tests that change a run copy its folder."""
     root, log = tmp_path_factory.mktemp("runs"), []
     return Finished(fit(small(method="both"), out=root, experiment="sft-tiny", log=log.append), root / "report", log)
 
@@ -99,7 +94,6 @@ def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np
 
 @pytest.fixture
 def layers_of(finished: Finished, wide: Callable[[Any], Any]) -> Callable[[str, str], tuple[np.ndarray, Any, Any]]:
-    """Float64 log-probabilities of the constrained run at an answer's tokens by layer; the tokens; the tokenizer."""
     model = load(finished.folders[1], log=lambda line: None)
     decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.source
 

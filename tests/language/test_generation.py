@@ -22,7 +22,6 @@ ROWS = [{"instruction": "Say bado."}, {"instruction": "Add 1 and 2."}, {"instruc
 
 @pytest.fixture
 def command(finished, tmp_path):
-    """The words of a command on the constrained run, and the file that it writes."""
     (tmp_path / "prompts.json").write_text(json.dumps(ROWS))
     words = ["generate", str(finished.folders[1]), "--prompts", str(tmp_path / "prompts.json"), "--max-tokens", "5"]
     out = tmp_path / "answers.json"

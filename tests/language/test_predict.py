@@ -18,7 +18,6 @@ ROWS = [
 
 @pytest.fixture
 def run(finished):
-    """The folder of the constrained run, as a word of a command."""
     return str(finished.folders[1])
 
 
@@ -32,8 +31,7 @@ def test_answers_get_losses_and_accuracies_of_every_layer(run, layers_of, tmp_pa
     for row, given in zip(rows, ROWS, strict=True):
         logs, tokens, _ = layers_of(row["prompt"], given["output"])
         assert (row["answer"], row["tokens"], row["layers"]) == (given["output"], len(tokens), [0, 1, 2, 3])
-        losses = -logs[:, np.arange(len(tokens)), tokens]
-        np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
+        np.testing.assert_allclose(row["losses"], (-logs[:, np.arange(len(tokens)), tokens]).mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(row["accuracies"], (logs.argmax(axis=-1) == tokens).mean(axis=1))
 
 
@@ -67,8 +65,5 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
         assert message in refused(capsys, "predict", run, *words)
     assert there.read_text() == "old"
     with_noise = ["--prompts", str(odd), "--gamma", "1e30"]
-    for command in (
-        ["predict", run, "--text", "a", "--gamma", "1e30"],
-        ["generate", run, *with_noise],
-    ):
+    for command in (["predict", run, "--text", "a", "--gamma", "1e30"], ["generate", run, *with_noise]):
         assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(capsys, *command)

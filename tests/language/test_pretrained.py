@@ -27,8 +27,7 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
     original = jax.device_get(load_decoder(str(folder), log=quiet).params)
     models = [load(place) for place in (run, tmp_path / "model")]
     for model in models:
-        same = jax.tree.map(np.array_equal, jax.device_get(model.params["decoder"]), original)
-        assert all(jax.tree.leaves(same))
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, jax.device_get(model.params["decoder"]), original)))
         assert any(np.any(part["expand"]) for part in model.params["changes"].values())
     one, other = ([prediction.losses for prediction in model.predict("7?", answers="ab")] for model in models)
     np.testing.assert_array_equal(one, other)

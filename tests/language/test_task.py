@@ -20,14 +20,12 @@ pytestmark = pytest.mark.xdist_group("language")
 
 @pytest.fixture(scope="module")
 def started(task_of, wide):
-    """A task without noise, its parameters, and the same as the reference takes them."""
     task = task_of(train_gamma=0.0)
     params = jax.jit(task.init)(jax.random.key(1))
     return task, params, wide(params["decoder"])
 
 
 def alone(task, decoder, split):
-    """Losses of each text of a split on its own: a list of (L + 1, tokens)."""
     texts = task.data.answers.encode(conversations(task, split))
     return [answer_losses(decoder, task.model.source.config, *text) for text in texts]
 
@@ -72,8 +70,7 @@ def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
     texts = task.data.answers.encode(conversations(task, "test"))
     words = np.concatenate([answer_logs(decoder, task.model.source.config, *text).argmax(-1) for text in texts], axis=1)
     np.testing.assert_allclose(figures["acceptance"]["0.0"], np.mean(words == words[-1], axis=1), rtol=1e-6)
-    area = (figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2
-    assert figures["area"] == pytest.approx(area)
+    assert figures["area"] == pytest.approx((figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2)
 
 
 def test_layers_that_are_read_are_counted_back_from_the_last():
@@ -134,9 +131,7 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     @jax.jit
     def measure(params):
         def losses(task, part):
-            return lambda params: jnp.sum(
-                task.losses(params, task.sample_noise(rows, jax.random.key(0)), None)[0][:, part]
-            )
+            return lambda p: jnp.sum(task.losses(p, task.sample_noise(rows, jax.random.key(0)), None)[0][:, part])
 
         parts = {"before": slice(0, -1), "last": slice(-1, None)}
         return {
@@ -150,8 +145,7 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
         assert values["plain", where][0] == pytest.approx(float(values["constrained", where][0]), rel=1e-6)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(values["plain", "before"][1]))
     assert np.any(values["constrained", "before"][1]["decoder"]["embedding"])
-    pairs = zip(*(jax.tree.leaves(values[name, "last"][1]) for name in tasks), strict=True)
-    for plain, constrained in pairs:
+    for plain, constrained in zip(*(jax.tree.leaves(values[name, "last"][1]) for name in tasks), strict=True):
         np.testing.assert_allclose(plain, constrained, rtol=1e-4, atol=1e-5)
 
 

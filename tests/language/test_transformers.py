@@ -31,7 +31,6 @@ KINDS = ("drawn", "changes merged", "tied, Alpaca")
 
 @pytest.fixture
 def run_of(finished, given, tmp_path):
-    """A run of a kind, and the folder that it started from."""
     make, folder = given
     values = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 400}
 
@@ -42,8 +41,7 @@ def run_of(finished, given, tmp_path):
         if kind == "tied, Alpaca":
             save_file({k: v for k, v in llama_tensors().items() if k != "lm_head.weight"}, folder / "model.safetensors")
             values["tie_word_embeddings"] = True
-            model = DecoderOptions(pretrained=str(folder))
-            options = {"model": model, "template": "alpaca", "max_length": 256}
+            options = {"model": DecoderOptions(pretrained=str(folder)), "template": "alpaca", "max_length": 256}
         (folder / "config.json").write_text(json.dumps(values))
         return fit(make(**options), out=tmp_path / "run", experiment="sft-tiny", log=quiet)[0], folder
 
@@ -55,7 +53,6 @@ def tokens_of(opened):
 
 
 def assert_same_decoder(run, out):
-    """The exported folder holds the run's decoder bit for bit, its tokenizer, and the template of its prompts."""
     ours, read = open_decoder(str(run), log=quiet), open_decoder(str(out), log=quiet)
     assert (read.config, read.tokenizer.stops) == (ours.config, ours.tokenizer.stops)
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *map(jax.device_get, (ours.params, read.params)))))

@@ -62,8 +62,6 @@ def test_a_traced_number_of_loops_stops_there_and_repeats_the_last_record(x64):
 
 
 def truncated_gradient(params, h, x, free, loops):
-    """By autodiff of a Python loop whose state is detached before the last loops."""
-
     def loss(params, h, x):
         detached = jax.lax.stop_gradient((params, h, x))
         far = h

@@ -21,7 +21,6 @@ def images(*batch, dtype=jnp.float64):
 
 
 def start(model, x, size=0.8, scale=0.4):
-    """Parameters drawn by NumPy, biases too; every W has this norm as a matrix."""
     params = drawn(model, x, scale=scale)["params"]
     for place in range(1, len(model.widths) + 1):
         W = np.asarray(params[f"layer_{place}"]["W"])
@@ -31,7 +30,6 @@ def start(model, x, size=0.8, scale=0.4):
 
 
 def by_hand(model, params, x, steps=3000, z=None):
-    """The equilibrium of one example: features, then the layers of eq. 5 round and round, from z or 0."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
     x, image = np.asarray(x, np.float64), x.shape[:2]
     matrix = reference.conv_matrix if model.convolutional else reference.dense_matrix

@@ -21,11 +21,9 @@ def small_params(seed=0, dtype=jnp.float32, config=SMALL):
 
 
 def named_by_layers(params, text, key=None, noise=0.0, config=SMALL):
-    """The most probable next token at layers 0..L, at each place of a text; (L + 1, n)."""
     added = None
     if key is not None:
-        places = jnp.arange(len(text))[None]
-        added = noise * np.asarray(position_noise(key[None], places, config.dim)[0], np.float64)
+        added = noise * np.asarray(position_noise(key[None], jnp.arange(len(text))[None], config.dim)[0], np.float64)
     weights = float64(params)
     states = decoder_reference.outputs(weights, text, config, perturbation=added)
     return np.argmax(decoder_reference.logits(weights, states, config), axis=-1)

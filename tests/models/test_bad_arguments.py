@@ -38,7 +38,6 @@ def made(cls, options):
 
 
 def shaped(model, *inputs, **options):
-    """Initialises a model by shapes only."""
     return jax.eval_shape(lambda given, options: model.init(jax.random.key(0), *given, **options), inputs, options)
 
 
@@ -92,7 +91,6 @@ def speculate(exit_layer=1, draft_length=2, **options):
     return m.speculate(GENERATING, {}, PROMPTS, max_tokens=5, **draft, **options)
 
 
-# By model or function: how it is called.
 CALLS: dict[str, Any] = {
     **{cls.__name__: network(cls) for cls in DENSE},
     "BehindStem": lambda stem: shaped(m.BehindStem(m.FeedForwardNetwork(3), stem), np.ones(IMAGES, np.float32)),
@@ -168,8 +166,6 @@ DUST: x=np.ones((5, 4), np.uint8); mask=np.ones(5, np.int32)
 UnrolledTransformer: x=np.ones((5, 4), np.uint8); mask=np.ones(5, np.int32)
 LISTA: x=np.ones((5, 4), int)
 """
-
-
 ROWS = [
     (error, *line.split(": ", 1))
     for error, table in ((ValueError, VALUES), (TypeError, TYPES))

@@ -16,7 +16,6 @@ from unroll_jax.models.baselines.neural_ode import integrate
 
 
 def field_matrices(weights, image):
-    """The layers of the vector field as matrices on flattened states, time a channel of the first, and their biases."""
     layers = [weights["field"][f"layer_{place}"] for place in range(1, len(weights["field"]) + 1)]
     if image is None:
         return [(layer["W"], layer["b"]) for layer in layers]
@@ -36,8 +35,7 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
     params = drawn(model, x, scale=0.4)
     (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
     assert info is None
-    weights = float64(params["params"])
-    (W1, b1), (W2, b2) = field_matrices(weights, image)
+    (W1, b1), (W2, b2) = field_matrices(float64(params["params"]), image)
     channels = 2 + augment
 
     def slope(t, h):

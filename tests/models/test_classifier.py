@@ -68,6 +68,5 @@ def test_record_is_given_the_logits_of_each_layer():
 def test_outputs_of_all_layers_never_live_at_once():
     tokens = random_tokens(2, 5)
     for model, held in ((Classifier(Encoder(SMALL), 3), False), (Encoder(SMALL), True)):
-        params = jax.eval_shape(model.init, jax.random.key(0), tokens)
-        program = str(jax.make_jaxpr(model.apply)(params, tokens))
+        program = str(jax.make_jaxpr(model.apply)(jax.eval_shape(model.init, jax.random.key(0), tokens), tokens))
         assert any(shape in program for shape in ("f32[3,2,5,8]", "f32[4,2,5,8]")) == held

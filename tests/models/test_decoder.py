@@ -93,6 +93,5 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
 
 
 def test_positions_start_anew_in_every_segment():
-    segments = np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]])
-    actual = jax.jit(segment_positions)(segments)
+    actual = jax.jit(segment_positions)(np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]]))
     np.testing.assert_array_equal(actual, [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])

@@ -36,10 +36,8 @@ def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
 
     @jax.jit
     def run(decoder_params):
-        cache = empty_cache(SMALL, 2, 12, jnp.float64)
-        places = jnp.arange(6) + jnp.zeros((2, 1), int)
-        prompt = jnp.where(places < lengths[:, None], places, -1)
-        _, cache = decode(SMALL, decoder_params, tokens[:, :6], cache, prompt)
+        cache, places = empty_cache(SMALL, 2, 12, jnp.float64), jnp.arange(6) + jnp.zeros((2, 1), int)
+        _, cache = decode(SMALL, decoder_params, tokens[:, :6], cache, jnp.where(places < lengths[:, None], places, -1))
         rest = jnp.arange(3) + lengths[:, None]
         right = jnp.take_along_axis(tokens, rest, axis=1)
         _, cache = decode(SMALL, decoder_params, (right + 1) % 30, cache, rest, last=1)
@@ -55,8 +53,7 @@ def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
 
 
 def test_a_token_beyond_the_capacity_overwrites_none():
-    params = random_params(Decoder(SMALL))["params"]
-    cache = empty_cache(SMALL, 1, 3)
+    params, cache = random_params(Decoder(SMALL))["params"], empty_cache(SMALL, 1, 3)
     run = jax.jit(lambda cache, positions: decode(SMALL, params, random_tokens(1, 2), cache, positions)[1])
     cache = run(cache, jnp.array([[1, 2]]))
     chex.assert_trees_all_equal(run(cache, jnp.array([[3, -1]])), cache)

@@ -32,7 +32,6 @@ def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(
 
 
 def run(params, *calls):
-    """The output of every (model, x) and the equilibrium in it, in one program."""
     apply = lambda params: [model.apply(params, x, mutable="intermediates") for model, x in calls]  # noqa: E731
     return [(*out, np.asarray(kept["intermediates"]["equilibrium"][0])) for out, kept in jax.jit(apply)(params)]
 
@@ -40,7 +39,6 @@ def run(params, *calls):
 @pytest.mark.usefixtures("x64")
 @both_kinds
 def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
-    """A batch with two axes, and a single example, whose logits are the same in a batch."""
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
     params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
     (logits, info, z), (logit, info_alone, one) = run(params, (model, x), (model, alone))
@@ -107,8 +105,7 @@ def test_a_norm_above_1_is_an_error_where_it_is_known_unless_it_is_allowed_or_ke
 
     @jax.jit
     def run(given):
-        known = [model.apply(params, x)[0] for model in consent]
-        return plain.apply(given, x)[0], known
+        return plain.apply(given, x)[0], [model.apply(params, x)[0] for model in consent]
 
     assert all(np.isfinite(logits).all() for logits in jax.tree.leaves(run(params)))
 

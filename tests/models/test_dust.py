@@ -33,8 +33,7 @@ def reference_outputs(params, x, *, scale=0.25, lost=None, **mixing):
     outputs = [codes @ dictionaries[0]]
     for number, (D, V) in enumerate(zip(dictionaries, weights, strict=True), start=1):
         if number != lost:
-            mixed = mixing_step(codes, V, **{"form": "plain"} | mixing)
-            codes = coding_step(mixed, D, x, 0.05)
+            codes = coding_step(mixing_step(codes, V, **{"form": "plain"} | mixing), D, x, 0.05)
         outputs.append(codes @ D)
     return np.stack(outputs)
 

@@ -23,8 +23,6 @@ DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 
 class Case(NamedTuple):
-    """A model by its depth and options, its inputs by batch and dtype, and the outputs of one example in NumPy."""
-
     make: Callable[..., Any]
     draw: Callable[..., jax.Array]
     reference: Callable[[Any, Any], np.ndarray]
@@ -200,7 +198,6 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     narrow, wide, x = case.make(dtype=jnp.bfloat16), case.make(), case.draw(2)
     params = drawn(narrow, x, scale=0.2)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
-
     total = lambda params: (lambda outputs: (jnp.sum(outputs), outputs))(narrow.apply(params, x))  # noqa: E731
     run = jax.jit(lambda params: (jax.grad(total, has_aux=True)(params), wide.apply(params, x)))
     (gradient, outputs), expected = run(params)
@@ -218,7 +215,6 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 @every_layer
 def test_unrolling_and_remat_change_nothing_but_the_program(name):
-    """By as many layers as leave one over, and by more than there are."""
     case, x = CASES[name], CASES[name].draw(2)
     params = drawn(case.make(), x, scale=0.2)
     options: list[dict[str, Any]] = [{"unroll": 5}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}]

@@ -22,8 +22,7 @@ def test_greedy_answers_equal_those_of_full_passes(noise):
     for row, prompt in enumerate(PROMPTS):
         key = keys[row] if noise else None
         assert answers.tokens[row].tolist() == expected_answer(params, prompt, COUNT, key, noise)
-    assert answers.lengths.tolist() == [COUNT] * 3
-    assert answers.calls.tolist() == [COUNT - 1] * 3
+    assert (answers.lengths.tolist(), answers.calls.tolist()) == ([COUNT] * 3, [COUNT - 1] * 3)
     assert not answers.stopped.any()
 
 
@@ -70,5 +69,4 @@ def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(monk
 
 
 def test_the_longest_prompt_that_has_room_is_answered():
-    answers = generate(SMALL, small_params(), [[3] * 57], max_tokens=3)
-    assert answers.lengths.tolist() == [3]
+    assert generate(SMALL, small_params(), [[3] * 57], max_tokens=3).lengths.tolist() == [3]

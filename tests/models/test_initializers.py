@@ -11,7 +11,6 @@ KEY = jax.random.key(0)
 
 
 def cosine_basis(size):
-    """The orthonormal DCT-II from its definition."""
     k, i = np.mgrid[:size, :size]
     basis = np.sqrt(2.0 / size) * np.cos(np.pi * k * (2 * i + 1) / (2 * size))
     basis[0] /= np.sqrt(2.0)

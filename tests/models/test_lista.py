@@ -35,8 +35,7 @@ def test_initially_its_layers_are_the_iterates_of_ista(given):
     options = {"dictionary_init": jax.nn.initializers.constant(D)} if given else {}
     model = LISTA(DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options)
     actual = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
-    curvature = np.linalg.norm(D, 2) ** 2
-    codes = [np.zeros((5, ATOMS))]
+    curvature, codes = np.linalg.norm(D, 2) ** 2, [np.zeros((5, ATOMS))]
     for _ in range(LAYERS):
         codes.append(soft(codes[-1] + (np.asarray(x) - codes[-1] @ D) @ D.T / curvature, SPARSITY / curvature))
     assert 0 < np.count_nonzero(codes[-1]) < codes[-1].size
@@ -71,8 +70,7 @@ def test_records_losses_and_a_lost_layer():
     params = drawn(model, X)
     loss = lambda z: jnp.sum((z - target) ** 2, axis=-1)  # noqa: E731
     run = jax.jit(lambda lost: model.apply(params, x, record=loss, perturb=lost_layer(lost)))
-    codes = reference_codes(params, x)
-    np.testing.assert_allclose(run(0), np.sum((codes - target) ** 2, axis=-1), rtol=1e-4)
+    np.testing.assert_allclose(run(0), np.sum((reference_codes(params, x) - target) ** 2, axis=-1), rtol=1e-4)
     without = jax.tree.map(lambda leaf: np.delete(leaf, 1, axis=0), params)
     shorter = np.sum((reference_codes(without, x) - target) ** 2, axis=-1)
     np.testing.assert_allclose(np.delete(run(2), 2, axis=0), shorter, rtol=1e-4)

@@ -14,7 +14,6 @@ EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 5000, "on_failur
 
 
 def start(model, x):
-    """Drawn parameters, but the scales of A and B at their initial 1."""
     params = drawn(model, x)
     for name in ("A_scale", "B_scale"):
         params["params"]["operator"][name] = jnp.asarray(1.0, model.param_dtype)

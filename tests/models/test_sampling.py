@@ -40,8 +40,7 @@ def cut(shares, kept):
     ids=str,
 )
 def test_probabilities_are_sharpened_and_cut(sampling, expected):
-    logits = jnp.asarray(np.stack([LOGITS, LOGITS[::-1]]), jnp.float32)
-    probabilities = np.exp(log_probabilities(logits, sampling))
+    probabilities = np.exp(log_probabilities(jnp.asarray(np.stack([LOGITS, LOGITS[::-1]]), jnp.float32), sampling))
     np.testing.assert_allclose(probabilities, [expected, expected[::-1]], atol=1e-6)
 
 

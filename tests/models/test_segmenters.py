@@ -27,8 +27,7 @@ def strided(image, layer):
     padded = np.pad(image, ((before[0], 3), (before[1], 3), (0, 0)))
     result = np.zeros((*sizes, kernel.shape[-1]))
     for i, j in np.ndindex(*sizes):
-        patch = padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3]
-        result[i, j] = np.tensordot(patch, kernel, axes=3) + layer["bias"]
+        result[i, j] = np.tensordot(padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], kernel, axes=3) + layer["bias"]
     return np.maximum(result, 0.0)
 
 
@@ -45,7 +44,6 @@ def upsampled(logits, shape):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
-    """A batch with two axes, and a single image, whose logits are the same in a batch."""
     model = segmenter(param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error")
     x = normal(1, 2, 9, 11, 2)
     params = start(model, x, size=0.5, scale=0.3)
@@ -78,8 +76,7 @@ def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
     params = drawn(model, x)
     logits, info = jax.jit(model.apply)(params, x)
     assert (logits.shape, info) == ((2, 8, 6, 3), None)
-    weights = jax.tree.map(np.asarray, params["params"])
-    hidden = np.asarray(x)[1]
+    weights, hidden = jax.tree.map(np.asarray, params["params"]), np.asarray(x)[1]
     for place in (0, 1):
         hidden = strided(hidden, weights["stem"][f"Features_{place}"]["Conv_0"])
     for name in ("layer_1", "layer_2"):
@@ -106,8 +103,7 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
     model, x = BehindStem(network, (3, 5), jnp.float64), normal(2, 9, 11, 2)
     params = drawn(model, x)
-    weights = jax.tree.map(np.asarray, params["params"])
-    features = np.asarray(x)[0]
+    weights, features = jax.tree.map(np.asarray, params["params"]), np.asarray(x)[0]
     for place in (0, 1):
         features = strided(features, weights["stem"][f"Features_{place}"]["Conv_0"])
     (inside,) = [weights[name] for name in weights if name != "stem"]

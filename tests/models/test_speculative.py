@@ -61,9 +61,7 @@ def test_a_draft_by_layers_that_agree_stands_whole():
 
 def exact_outputs(target, draft):
     """The joint distribution of the first tokens, accepted or drawn after, over all drafts and uniform numbers.
-
-    ``verdict`` is called on both sides of the ratio p / q; the tokens after it follow its remaining distribution.
-    """
+    ``verdict`` is called on both sides of the ratio p / q; the tokens after it follow its remaining distribution."""
     count, words = draft.shape
     outputs = np.zeros((words,) * count)
     for tokens in itertools.product(range(words), repeat=count):
@@ -97,8 +95,7 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
     """Two drafted tokens, positions independent; the second draft equals the target at one of them."""
     target = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
     for draft in ([[0.2, 0.5, 0.3], [0.4, 0.35, 0.25]], [[0.9, 0.05, 0.05], [0.1, 0.6, 0.3]]):
-        distribution = exact_outputs(target, np.array(draft))
-        np.testing.assert_allclose(distribution, np.outer(target[0], target[1]), atol=1e-6)
+        np.testing.assert_allclose(exact_outputs(target, np.array(draft)), np.outer(target[0], target[1]), atol=1e-6)
 
 
 def test_behind_a_draft_that_stands_comes_a_token_of_the_target():
@@ -113,11 +110,9 @@ ROWS, TOKENS = 4000, 3
 
 
 def exact_answers(params, prompt, temperature):
-    """The probability of every answer of `TOKENS` tokens, by full passes of the reference."""
     weights, shares = float64(params), np.zeros((4,) * TOKENS)
     for answer in itertools.product(range(4), repeat=TOKENS):
-        text = np.array([*prompt, *answer])
-        states = decoder_reference.outputs(weights, text, TINY)[-1]
+        states = decoder_reference.outputs(weights, np.array([*prompt, *answer]), TINY)[-1]
         chances = decoder_reference.softmax(decoder_reference.logits(weights, states, TINY) / temperature)
         shares[answer] = np.prod([chances[len(prompt) - 1 + place, token] for place, token in enumerate(answer)])
     return shares

@@ -20,7 +20,6 @@ def classifier(**options):
 
 
 def reference_logits(variables, noise, *, positions):
-    """Every text separately, without padding, layer by layer."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
     head, layers, logits = params["head"]["logits"], params["transformer"]["layers"], []
     for tokens, mask, shift in zip(TOKENS, MASK, noise, strict=True):

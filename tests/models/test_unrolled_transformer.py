@@ -10,8 +10,6 @@ from tests.models.drawing import drawn, normal
 from unroll_jax.models import UnrolledTransformer
 
 DIM, TOKENS, LAYERS = 4, 5, 3
-
-
 X = jax.ShapeDtypeStruct((TOKENS, DIM), jnp.float32)
 
 

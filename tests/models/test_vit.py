@@ -30,8 +30,7 @@ def random_params(model, seed=0):
 def reference_outputs(params, x, config):
     """Reconstructions of layers 0..L of one frame, in float64 NumPy, from the equations of `ViTConfig`."""
     params = float64(params)["params"]
-    shifted = (x - config.mean) / config.std
-    state = encoder_reference.dense(shifted, params["embeddings"]["patch"])
+    state = encoder_reference.dense((x - config.mean) / config.std, params["embeddings"]["patch"])
     if config.class_token:
         state = np.concatenate([params["embeddings"]["class_token"][None], state])
     states = [state + params["embeddings"]["position"]]
@@ -61,8 +60,7 @@ def test_all_outputs_equal_the_reference(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("reading", ["residual", "state"])
 def test_layer_0_starts_as_the_noisy_input(reading):
-    config = dataclasses.replace(SMALL, reading=reading, num_layers=1, class_token=True)
-    model, x = ViT(config), frames(2)
+    model, x = ViT(dataclasses.replace(SMALL, reading=reading, num_layers=1, class_token=True)), frames(2)
     outputs = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
     np.testing.assert_allclose(outputs[0], x, atol=1e-6)
     if reading == "residual":  # so do all layers

@@ -22,7 +22,6 @@ def factor(product, left, rng):
 
 
 def network(widths, rng):
-    """Weights and biases of a feed-forward network: the hidden layers, and the linear layer that reads the last."""
     pairs = zip(widths[1:], widths[:-1], strict=True)
     return [(rng.normal(size=shape) / np.sqrt(shape[1]), 0.3 * rng.normal(size=shape[0])) for shape in pairs]
 
@@ -54,20 +53,16 @@ def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers(activation):
 
 @pytest.mark.usefixtures("x64")
 def test_lemma_2_a_deep_opteq_contains_any_relu_network():
-    """With W_1 orthogonal to W_L and not 0, as printed: W_1 = 0 cuts off the input as well.
-
-    Only the first layer sees x. Its W_1 gives W_2 W_1^T as the network asks, and W_1 z = 0 for every z that the last
-    layer returns: the first round ends at the equilibrium.
-    """
+    """With W_1 orthogonal to W_L and not 0, as printed: W_1 = 0 cuts off the input as well. Only the first layer sees
+    x. Its W_1 gives W_2 W_1^T as the network asks, and W_1 z = 0 for every z that the last layer returns: the first
+    round ends at the equilibrium."""
     rng, m, widths = np.random.default_rng(2), 20, (4, 6, 3, 5, 2)
-    layers = network(widths, rng)
-    V = [rng.normal(size=(widths[-1], m))]
+    layers, V = network(widths, rng), [rng.normal(size=(widths[-1], m))]
     for weight, _ in reversed(layers[1:]):
         V.append(factor(weight, V[-1], rng))
     read, *hidden = V[0], *V[:0:-1]
     both = np.concatenate([hidden[1], hidden[-1]])  # W_2 and W_L
-    wanted = np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))])
-    hidden[0] = factor(wanted, both, rng)
+    hidden[0] = factor(np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))]), both, rng)
     deep = deep_opteq([opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])])
     x, z = jnp.asarray(rng.normal(size=widths[0])), jnp.asarray(rng.normal(size=m))
 
@@ -78,8 +73,7 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
             OptEqParams(jnp.asarray(weight), U, jnp.asarray(bias))
             for weight, U, (_, bias) in zip(weights, inputs, layers, strict=False)
         )
-        once = deep.step(params, z, x)
-        twice = deep.step(params, once, x)
+        twice = deep.step(params, deep.step(params, z, x), x)
         np.testing.assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)  # an equilibrium
         return read @ np.asarray(twice)
 
@@ -182,12 +176,10 @@ def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_
     rng, alpha, zeta, worst = np.random.default_rng(1), 0.3, 0.05, 2.0
     loss, best, history = 5.0 * np.ones(200), np.full(200, np.inf), []
     for _ in range(3000):
-        failed = rng.random(200) < delta
-        loss = np.where(failed, worst, (1.0 - alpha) * loss + zeta)
+        loss = np.where(rng.random(200) < delta, worst, (1.0 - alpha) * loss + zeta)
         best = np.minimum(best, loss)
         history.append(loss)
-    bound = (zeta + delta * worst / (1.0 - delta)) / alpha
-    assert np.all(best <= bound)
+    assert np.all(best <= (zeta + delta * worst / (1.0 - delta)) / alpha)
     assert np.all(best <= zeta / alpha + (1.0 - alpha) ** 12 * worst)
     assert np.mean(history[1000:]) > 1.5 * zeta / alpha
 

@@ -125,8 +125,7 @@ def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
 )
 def test_every_method_runs(task, method, far, tmp_path):
     study = dataclasses.replace(TINY, task=task, method=method, far=far, test_sizes=(7,), out=str(tmp_path))
-    results = run(study)["results"]["7"]
-    assert all(0.0 <= accuracy <= 1.0 for accuracy in results["accuracy"])
+    assert all(0.0 <= accuracy <= 1.0 for accuracy in run(study)["results"]["7"]["accuracy"])
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from papers.looped.network import LoopedNetwork
 
 
 def convolved(x, kernel):
-    """Cross-correlation of side 3 with zero padding, position by position."""
     ndim = kernel.ndim - 2
     padded = np.pad(x, ((0, 0), *[(1, 1)] * ndim, (0, 0)))
     out = np.zeros((*x.shape[:-1], kernel.shape[-1]))
@@ -53,8 +52,7 @@ def test_exits_are_those_of_each_example_looped_on_its_own():
             if abs(h - before) / abs(h) < 0.05:
                 break
         needed.append(loops)
-    changes = np.asarray(state_changes(jnp.asarray(np.stack(states))))
-    assert exit_loops(changes, 0.05).tolist() == needed
+    assert exit_loops(np.asarray(state_changes(jnp.asarray(np.stack(states)))), 0.05).tolist() == needed
     assert len(set(needed)) == 4
 
 

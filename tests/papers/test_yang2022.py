@@ -17,7 +17,6 @@ SMALL = FiguresConfig(tokens=TOKENS, width=WIDTH, half_steps=HALF_STEPS, seed=SE
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """Numbers of Figs. 1 to 4 at small sizes, by name, and the folder that holds them."""
     out = tmp_path_factory.mktemp("figures")
     lines: list[str] = []
     draw(dataclasses.replace(SMALL, out=str(out)), log=lines.append)
@@ -25,7 +24,6 @@ def drawn(tmp_path_factory):
 
 
 def problem():
-    """S, W, B_1, B_2 and Y(0) of Figs. 2 and 3."""
     generator = np.random.default_rng(SEED)
     S, W = (0.1 * generator.normal(size=(side, side)) for side in (TOKENS, WIDTH))
     B_1, B_2 = generator.random((2, TOKENS, WIDTH))
@@ -64,15 +62,13 @@ def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_
 
 @pytest.mark.slow
 def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
-    numbers = drawn[1]["fig1"]
-    ticks = np.linspace(-3.5, 3.5, POINTS)
+    numbers, ticks = drawn[1]["fig1"], np.linspace(-3.5, 3.5, POINTS)
     f, h = np.array(MINIMISER_F), np.array(MINIMISER_H)
     for panel, ratio in zip(numbers["panels"], RATIOS, strict=True):
         inside = [np.hypot(a - f[0], b - f[1]) <= ratio * np.hypot(a - h[0], b - h[1]) for a in ticks for b in ticks]
         assert panel["share_of_window"] == pytest.approx(np.mean(inside), abs=1e-12)
         np.testing.assert_allclose(panel["ball"]["centre"], (f - ratio**2 * h) / (1 - ratio**2), rtol=1e-5)
-        expected = ratio * np.linalg.norm(f - h) / abs(1 - ratio**2)
-        assert panel["ball"]["radius"] == pytest.approx(expected, rel=1e-5)
+        assert panel["ball"]["radius"] == pytest.approx(ratio * np.linalg.norm(f - h) / abs(1 - ratio**2), rel=1e-5)
         assert panel["ball"]["region_is_inside"] == (ratio < 1)
 
 
@@ -91,11 +87,9 @@ def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     states = half_steps(step_size)
     np.testing.assert_allclose(run["h"], [height(Y) for Y in states], rtol=1e-5)
     assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
-    pairs = [gradients(Y) for Y in states[::2]]
-    ratios = [np.linalg.norm(f) / np.linalg.norm(f + g) for f, g in pairs]
+    ratios = [np.linalg.norm(f) / np.linalg.norm(f + g) for f, g in [gradients(Y) for Y in states[::2]]]
     np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
-    heights = [height(Y) for Y in states[::2]]
-    assert run["share_of_full_steps_that_descend"] == np.mean(np.diff(heights) <= 0)
+    assert run["share_of_full_steps_that_descend"] == np.mean(np.diff([height(Y) for Y in states[::2]]) <= 0)
 
 
 def test_figure_2_starts_from_the_exact_minimum(drawn):
@@ -123,12 +117,10 @@ def test_further_points_are_projected_as_the_states_are():
 
 
 def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
-    numbers = drawn[1]["fig4"]
-    generator = np.random.default_rng(SEED)
+    numbers, generator = drawn[1]["fig4"], np.random.default_rng(SEED)
     W, b = generator.normal(size=(2, 2)), generator.normal(size=2)
     step_size = 1.0 / np.linalg.eigvalsh(2.0 * (W.T @ W + np.eye(2)))[-1]
-    ticks = np.linspace(-5.0, 5.0, POINTS)
-    alignment = []
+    ticks, alignment = np.linspace(-5.0, 5.0, POINTS), []
     for y in (np.array([a, c]) for a in ticks for c in ticks):
         p = step_size * 2.0 * (W.T @ W @ y + y - b)
         alignment.append(sum(min(y[i] ** 2 - p[i] ** 2, 0.0) for i in range(2)) / np.sum(p**2))

@@ -17,7 +17,6 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch, TextConfig, load
 
 pytestmark = pytest.mark.slow
-
 DIM, LAYERS = 4, 3
 STACKS = {
     "plain": Stack(DIM, LAYERS),
@@ -41,7 +40,6 @@ def weights_of(network):
 
 
 def energies_of(Y, X, network, *, residual):
-    """The components of the energy, from the equations, pair by pair."""
     W_a, W_f, B = weights_of(network)
     pull = 0.5 * np.sum(((Y - X if residual else Y) @ W_a) ** 2)
     return {
@@ -57,7 +55,6 @@ def similarity(Y, u, v, W_a):
 
 
 def states_of(X, network, stack):
-    """The tokens at every layer: softmax attention with the anchor X, token by token, then the feed-forward step."""
     W_a, W_f, B = weights_of(network)
     ridge, a_1, a_2 = float(stack.residual), stack.attention_step_size, stack.step_size
     states = [X]
@@ -117,8 +114,7 @@ def test_the_first_loss_is_the_cross_entropy_and_its_step_follows_the_slope():
     trained, losses = train_network(stack, network, texts, learning_rate=0.5)
     chances = np.exp(logits) / np.exp(logits).sum()
     assert losses[0] == pytest.approx(-np.log(chances[0]), rel=1e-5)
-    slope = chances - np.array([1.0, 0.0])
-    np.testing.assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
+    np.testing.assert_allclose(trained.classifier.bias, -0.5 * (chances - np.array([1.0, 0.0])), rtol=1e-4)
 
 
 def test_a_loss_that_is_not_finite_is_told():
@@ -171,7 +167,6 @@ def test_every_word_of_a_text_has_its_vector():
 
 @pytest.fixture
 def root(tmp_path):
-    """Twenty texts of each data set, and a file of embeddings."""
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
     texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
@@ -229,5 +224,4 @@ def test_the_energy_of_real_texts_falls_at_every_layer(tmp_path):
     data = load(TextConfig("sst2", os.environ["UNROLL_DATA"], str(tmp_path)), log=lambda line: None)
     texts = embed(data.read("test", choose(data.num_examples("test"), 8, seed=0)), Embeddings(50, {}, length=1.0))
     stack = Stack(50, 4)
-    measured = layer_energies(stack, init_network(stack, 2, seed=0), texts)
-    assert moves(measured)["falls"].all()
+    assert moves(layer_energies(stack, init_network(stack, 2, seed=0), texts))["falls"].all()

@@ -27,9 +27,7 @@ LOSSES = {
     ("constrained", 5): (4.7, 3.1, 2.2, 1.55, 1.1, 0.82),
     ("constrained", 7): (4.7, 3.7, 2.9, 2.3, 1.85, 1.5, 1.2, 0.97),
 }
-KEPT = 0.78
-EDGES = np.linspace(0, 2, 41)
-
+KEPT, EDGES = 0.78, np.linspace(0, 2, 41)
 RunMaker = Callable[..., Path]
 
 
@@ -39,11 +37,7 @@ def grouped(folders: Sequence[Path]) -> list[Setting]:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> RunMaker:
-    """Writes a run folder below ``tmp_path``; ``evaluation``, ``config``, ``status`` override keys."""
-
-    def make(
-        method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides: Any
-    ) -> Path:
+    def make(method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides) -> Path:
         name = overrides.pop("name", f"{method}-L{num_layers}-s{seed}")
         return write_run(tmp_path / "runs" / name, method, num_layers, seed, steps, **overrides)
 
@@ -52,12 +46,10 @@ def make_run(tmp_path: Path) -> RunMaker:
 
 @pytest.fixture
 def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figures, for tests of sentences and numbers."""
     monkeypatch.setattr("unroll_jax.train.report.figures.pictures", lambda *_: [])
 
 
 def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:
-    """One finished run with noise that depends on the seed."""
     rng = np.random.default_rng(1000 * num_layers + seed)
     folder.mkdir(parents=True)
     evaluation = _evaluation(method, num_layers, seed, steps, rng) | overrides.get("evaluation", {})

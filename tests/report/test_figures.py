@@ -19,7 +19,6 @@ def settings(make_run):
 
 
 def drawn(name, settings):
-    """The axes of the figures of a name, one for each setting."""
     made = figures.pictures(name, settings)
     assert all(one.caption for one in made)
     return [one.figure.axes[0] for one in made]
@@ -34,8 +33,7 @@ def heights(line):
 
 
 def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
-    folders = [make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]
-    (axes,) = drawn("score_curve", grouped(folders))
+    (axes,) = drawn("score_curve", grouped([make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]))
     curves = lines(axes)
     assert set(curves) == {"noisy input", "linear layer", "total variation", "plain", "constrained", "training gamma"}
     for name, scores in FLOORS.items():
@@ -58,8 +56,7 @@ def test_bands_are_means_and_ranges_over_the_seeds(settings):
 def test_the_frontier_has_a_point_a_variant_where_a_method_has_several(make_run):
     folders = [make_run(method, seed=seed) for method in METHODS for seed in (0, 1)]
     assert figures.pictures("frontier", grouped(folders)) == []
-    other = make_run("constrained", name="other", config={"constraints": {"alpha": 0.3}})
-    settings = grouped([*folders, other])
+    settings = grouped([*folders, make_run("constrained", name="other", config={"constraints": {"alpha": 0.3}})])
     (axes,) = drawn("frontier", settings)
     points = {tuple(np.round(line.get_xydata()[0], 6)) for line in axes.lines}
     scores = [variant.scores().mean(0) for variant in settings[0].variants]

@@ -28,8 +28,6 @@ FLOORS = {
 
 
 class Page(HTMLParser):
-    """Collects tags, attributes and the visible text; checks that tags close in order."""
-
     def __init__(self, text):
         super().__init__()
         self.tags, self.attributes, self.words, self.open = [], [], [], []
@@ -127,11 +125,7 @@ def test_a_report_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("without_drawing")
 def test_aggregates_over_seeds_equal_numpy(make_run):
     folders = [
-        make_run(
-            method,
-            seed=seed,
-            evaluation=FLOORS | rmse([(10 + place) * (1 + 0.1 * seed**power) for place in range(6)]),
-        )
+        make_run(method, seed=seed, evaluation=FLOORS | rmse([(10 + n) * (1 + 0.1 * seed**power) for n in range(6)]))
         for seed in range(3)
         for power, method in enumerate(("plain", "constrained"))
     ]
@@ -163,8 +157,7 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
     np.testing.assert_allclose(gaps[:, 2], 100 * (constrained / plain - 1))
     (table,) = comparison_table([setting])
     low, high = stats.ttest_1samp(gaps[:, 2], 0.0).confidence_interval(0.95)
-    expected = f"{gaps[:, 2].mean():+.1f} [{low:+.1f}, {high:+.1f}]"
-    assert table.rows[0][-1] == expected.replace("-0.0 ", "0.0 ")
+    assert table.rows[0][-1] == f"{gaps[:, 2].mean():+.1f} [{low:+.1f}, {high:+.1f}]".replace("-0.0 ", "0.0 ")
     shared = grouped([*folders[:2], folders[5]])
     assert [len(differences(shared[0], *pair)) for pair in shared[0].pairs()] == [1]
 

@@ -113,8 +113,7 @@ def test_methods_are_compared_where_their_configurations_agree(make_run, order):
     weights = make_run("deep_supervision", config={"layer_weights": [0.3], "primal": {"learning_rate": 0.1}})
     enforced = make_run("constrained", config={"primal": {"learning_rate": 0.001}})
     (setting,) = grouped([*plain, weights, enforced][::order])
-    others = [other.title for _, other in setting.pairs()]
-    assert others == ["plain (learning_rate 0.001)", "deep supervision"]
+    assert [other.title for _, other in setting.pairs()] == ["plain (learning_rate 0.001)", "deep supervision"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import re
 from typing import NamedTuple
 
 __all__ = ["Collective", "collectives"]
-
 KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 COLLECTIVE = re.compile(rf"= (?P<result>.+?) (?P<kind>{KINDS})\(")
 ARRAY = re.compile(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]")
@@ -16,25 +15,14 @@ ENTRY = ""
 
 
 class Collective(NamedTuple):
-    """One collective instruction.
-
-    Attributes:
-      kind: all-reduce, all-gather, reduce-scatter, all-to-all, or collective-permute.
-      bytes: of its result on one device.
-      arrays: number of arrays that it moves at once.
-      times: number of runs.
-      source: the operation of the program that it belongs to.
-    """
-
-    kind: str
-    bytes: int
-    arrays: int
-    times: int
-    source: str
+    kind: str  # one of `KINDS`
+    bytes: int  # of its result on one device
+    arrays: int  # number of arrays that it moves at once
+    times: int  # number of runs
+    source: str  # the operation of the program that it belongs to
 
 
 def collectives(text: str) -> list[Collective]:
-    """Returns every collective of an HLO module, with the count of loops; all branches of a conditional count."""
     computations: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
@@ -70,8 +58,7 @@ def _passes(line: str) -> int:
 
 
 def _collective(match: re.Match[str], line: str, times: int) -> Collective:
-    arrays = ARRAY.findall(match["result"])
-    total = 0
+    arrays, total = ARRAY.findall(match["result"]), 0
     for dtype, shape in arrays:
         bits = 8 if dtype == "pred" else int(re.sub(r"^[a-z]+(\d+).*", r"\1", dtype))
         total += math.ceil(math.prod(int(size) for size in shape.split(",") if size) * bits / 8)

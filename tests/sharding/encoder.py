@@ -18,7 +18,6 @@ SHAPES = dict.fromkeys(("query", "key", "value", "output"), (DIM, DIM)) | {"up":
 
 
 def encoder_task(dtype: str, constraints: ConstraintConfig | None = None, **options: Any) -> OwnTask:
-    """Classification of token sequences; every layer is read out by one head, and must lower the cross entropy."""
     bounds = {"alpha": (0.05,), "reference": 2.0, "margin": 0.0, "first_margin": 0.0}
     constraints = dataclasses.replace(constraints or ConstraintConfig(), **bounds)
     config = OwnConfig(constraints=constraints, batch_size=BATCH, **options)

@@ -1,7 +1,4 @@
-"""Measures runs on eight devices, in a separate process: ``python -m tests.sharding.measure OUT``.
-
-With ``COORDINATOR NUMBER`` behind, one of two processes that do the work of `PAIRS`.
-"""
+"""Measures runs on 8 devices: ``python -m tests.sharding.measure OUT [COORDINATOR NUMBER, of two that run PAIRS]``."""
 
 import dataclasses
 import json
@@ -36,8 +33,7 @@ from unroll_jax.train.task import Task
 from unroll_jax.train.tasks.video import VideoTask
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}
-STEPS = 5
-VIDEO_BATCH = 16
+STEPS, VIDEO_BATCH = 5, 16
 
 
 class Drifting:
@@ -60,18 +56,14 @@ class Drifting:
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
-    """The experiment video-ut on frames like its data, in a loop over layers.
-
-    In float64 the optimiser works in the cosine basis, and gathers the turned arrays; in float32, where messages
-    are counted, in pixels.
-    """
+    """The experiment video-ut on frames like its data, in a loop over layers. In float64 the optimiser works in the
+    cosine basis, and gathers the turned arrays; in float32, where messages are counted, in pixels."""
     primal = VideoPrimalConfig(learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels")
     config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), primal=primal)
     return VideoTask(config, Drifting())
 
 
 def encoder(mesh: str, dtype: Any = "float32") -> Task:
-    """The encoder of the tests, trained as the experiment is."""
     return encoder_task(dtype, mesh=mesh, steps=STEPS)
 
 
@@ -88,10 +80,7 @@ DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MES
 PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 
 
-def trained(
-    task: Task, advance: Callable[..., Any] | None = None
-) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """The state and the metrics after five steps, and the shape of one device's part of every array of the state."""
+def trained(task: Task, advance: Callable | None = None) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
     mesh, state, advance, arrays = task.training.mesh, init_state(task), advance or jit_step(task), {}
     batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
@@ -111,7 +100,6 @@ def _parts(state: Any) -> dict[str, list[int]]:
 
 
 def moved(folder: Path) -> dict[str, Any]:
-    """A state saved on one mesh and read on the others: whether it is the same, and how it is shared out."""
     state = init_state(video(MESHES["mixed"]))
     expected = _named(state)
     with Checkpoints(folder) as checkpoints:
@@ -126,7 +114,6 @@ def moved(folder: Path) -> dict[str, Any]:
 
 
 def runs(folder: Path) -> dict[str, list[str]]:
-    """Runs in folders: on one device, on a mesh, and begun on a mesh and ended on one device; returns their logs."""
     config = VideoConfig(steps=6, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
     log: dict[str, list[str]] = {}
 
@@ -155,7 +142,6 @@ def _fail(message: str) -> None:
 
 
 def main(out: Path) -> None:
-    """Writes arrays.npz and measurements.json."""
     arrays, parts, plans, communication = {}, {}, {}, {}
     for name, model in MODELS.items():
         for key, mesh in MESHES.items():
@@ -165,8 +151,7 @@ def main(out: Path) -> None:
             arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
             taken = {"arguments": compiled.memory_analysis().argument_size_in_bytes}
             plans[f"{name}/{key}"] = memory_of(compiled, *shapes) | taken
-            text = compiled.as_text() or ""
-            communication[f"{name}/{key}"] = [one._asdict() for one in collectives(text)]
+            communication[f"{name}/{key}"] = [one._asdict() for one in collectives(compiled.as_text() or "")]
     for name, keys in DOUBLE.items():
         for key in keys:
             with jax.enable_x64(True):
@@ -185,7 +170,6 @@ def main(out: Path) -> None:
 
 
 def pair(out: Path, coordinator: str, number: int) -> None:
-    """Writes pair.npz: the same as one device, in float64."""
     join(Membership(coordinator, 2, number))
     jax.config.update("jax_enable_x64", True)
     arrays = {}

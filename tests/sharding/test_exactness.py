@@ -18,7 +18,6 @@ from tests.started import environment, free_port
 from unroll_jax.train.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 DIVIDED = [key for key in MESHES if key != "one"]
 # Largest difference from one device after 5 steps, in norm, relative to an array's: sums are in another order.
@@ -30,7 +29,6 @@ ENTRIES = {"float32": {"video": 5e-4, "encoder": 2e-5}, "float64": dict.fromkeys
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """The folder where a process with eight devices, and two with one each, left their results."""
     folder = tmp_path_factory.mktemp("eight")
     _log_of(_started(str(folder), devices=8))
     coordinator = f"127.0.0.1:{free_port()}"
@@ -117,8 +115,7 @@ def test_parts_of_the_encoder_are_as_the_rules_say(measurements):
         assert parts[f"{place}/embedding"] == [64, 32 // 4]
         assert parts[f"{place}/layers/query/kernel"] == [6, 32 // 2, 32 // 2]
         assert parts[f"{place}/layers/down/kernel"] == [6, 64 // 2, 32 // 2]
-        assert parts[f"{place}/layers/up/bias"] == [6, 64 // 2]
-        assert parts[f"{place}/readout/kernel"] == [32 // 4, 8]
+        assert (parts[f"{place}/layers/up/bias"], parts[f"{place}/readout/kernel"]) == ([6, 64 // 2], [32 // 4, 8])
     assert measurements["parts"]["options/mixed"]["params/embedding"] == [64, 32 // 4]
     assert measurements["parts"]["options/mixed"]["moving/multipliers"] == [7]
 
@@ -169,8 +166,7 @@ MOVED = pytest.mark.xfail(
 def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, model, key, request):
     if (model, key) in (("encoder", "fsdp"), ("encoder", "mixed")):
         request.applymarker(MOVED)
-    communication = measurements["communication"][f"{model}/{key}"]
-    for one in communication:
+    for one in measurements["communication"][f"{model}/{key}"]:
         if "jvp(" not in one["source"]:  # neither of the forward nor of the backward pass
             assert (one["kind"], one["times"]) == ("all-reduce", 1), one
             assert one["bytes"] == 4 * one["arrays"], f"only squares of norms are summed, one number each: {one}"
@@ -180,8 +176,7 @@ def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, 
 @pytest.mark.parametrize("key", MESHES)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_plan_adds_up_to_what_the_compiled_step_takes(measurements, model, key):
-    plan = measurements["plans"][f"{model}/{key}"]
-    parts = measurements["parts"][f"{model}/{key}"]
+    plan, parts = measurements["plans"][f"{model}/{key}"], measurements["parts"][f"{model}/{key}"]
     state = ("parameters", "optimiser", "rest of the state")
     assert sum(plan[name] for name in (*state, "batch")) == plan["arguments"]
     assert sum(plan[name] for name in state) == 4 * sum(int(np.prod(shape)) for shape in parts.values())
@@ -199,8 +194,7 @@ def test_a_checkpoint_is_read_on_another_mesh(measurements, key):
 )
 def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, measurements, other, mesh, devices):
     assert ("going on from the checkpoint of step 4" in measurements["log"][other]) == (other == "moved-run")
-    runs = [read_metrics(out / name / "metrics.jsonl") for name in ("one", other)]
-    for expected, row in zip(*runs, strict=True):
+    for expected, row in zip(*[read_metrics(out / name / "metrics.jsonl") for name in ("one", other)], strict=True):
         for name in set(expected) - {"kind"}:
             np.testing.assert_allclose(row[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=f"{name} of {expected}")
     one, evaluation = (json.loads((out / name / "evaluation.json").read_text()) for name in ("one", other))

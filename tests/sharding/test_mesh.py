@@ -73,8 +73,6 @@ MIXED = AbstractMesh((2, 2, 2), AXES)
 
 
 class State(NamedTuple):
-    """A training state with all that one may have."""
-
     params: Any
     opt_state: Any
     multipliers: Any
@@ -97,9 +95,7 @@ def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule)
     state = rule.init(params)
     specs = _specs(State(params, state, np.zeros(4, np.float32)))
     whole = PartitionSpec()
-    expected = optax.tree.map_params(
-        rule, lambda _, spec: spec, state, specs.params, transform_non_params=lambda _: whole
-    )
+    expected = optax.tree.map_params(rule, lambda _, s: s, state, specs.params, transform_non_params=lambda _: whole)
     assert specs.opt_state == expected
     assert specs.params["layers"]["query"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
     assert specs.params["layers"]["output"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
@@ -111,8 +107,7 @@ def test_rows_of_attention_are_over_tensor_and_what_has_another_shape_than_param
     specs = _specs(State(params, (), ())).params["layers"]
     assert specs["V"] == PartitionSpec(None, "tensor", "fsdp")
     assert specs["W"] == specs["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
-    params = _params(up=(8, 4))
-    rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)
+    params, rule = _params(up=(8, 4)), optax.adafactor(1e-3, min_dim_size_to_factor=2)
     specs = _specs(State(params, rule.init(params), np.zeros((8, 4), np.float32)))
     assert specs.multipliers == PartitionSpec()
     factored = [spec for spec in jax.tree.leaves(specs.opt_state) if any(spec)]

@@ -23,8 +23,7 @@ SIDE, ATOMS, SPARSITY = 4, 20, 0.1
 
 def lasso(signals: np.ndarray, dictionary: np.ndarray, sparsity: float) -> np.ndarray:
     """The Lasso's solutions by scikit-learn, to the digits of float32."""
-    dim = dictionary.shape[1]
-    model = Lasso(alpha=sparsity / dim, fit_intercept=False, tol=1e-12, max_iter=10**6)
+    model = Lasso(alpha=sparsity / dictionary.shape[1], fit_intercept=False, tol=1e-12, max_iter=10**6)
     return model.fit(np.float64(dictionary).T, np.float64(signals).T).coef_
 
 
@@ -73,12 +72,10 @@ def small(**fields: Any) -> SparseCodingConfig:
 
 @functools.cache
 def task_of(config: SparseCodingConfig) -> SparseCodingTask:
-    """The task of a configuration on the images in memory; tests of one worker share its compiled programs."""
     return SparseCodingTask(config, BLOBS)
 
 
 def give(patch: pytest.MonkeyPatch) -> None:
-    """Commands find `BLOBS` in place of a data set."""
     patch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
 
 
@@ -89,7 +86,6 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[str]]:
-    """The folders of a plain and a constrained run, to be read, and their log."""
     root, log = tmp_path_factory.mktemp("runs"), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         give(patch)

@@ -50,9 +50,7 @@ def test_dictionaries_are_of_unit_length_and_the_same_each_time(name):
 
 @pytest.fixture
 def colours(monkeypatch):
-    """A source of colour images without a validation split."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (60, 4, 4, 3)).astype(np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3)).astype(np.uint8)
     labels = np.arange(40) % 2
     splits = {
         "train": LabelledImages(labels, lambda numbers: images[:40][numbers]),
@@ -73,8 +71,7 @@ def test_prepared_images_are_grey_with_the_codes_of_the_dictionary_beside_them(c
         "test": 20,
     }
     assert data.dictionary.shape == (19, 16)  # 1.2 times 16
-    test = data.whole("test")
-    np.testing.assert_allclose(test.images, np.round(colours[40:] @ GREY).reshape(20, 16), atol=1)
+    np.testing.assert_allclose(data.whole("test").images, np.round(colours[40:] @ GREY).reshape(20, 16), atol=1)
     for split in data.square_norms:
         whole = data.whole(split)
         expected = lasso(whole.images / 255.0, data.dictionary, 0.2)

@@ -45,8 +45,7 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer():
 
 
 def test_what_is_drawn_has_the_strengths_of_training():
-    config = small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))
-    task, batch = task_of(config), BLOBS.whole("train")
+    task, batch = task_of(small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))), BLOBS.whole("train")
     many = CodeBatch(*(jnp.asarray(np.repeat(part, 20, axis=0)) for part in batch))
     drawn = jax.jit(task.sample_noise)(many, jax.random.key(0))
     noise = np.asarray(drawn.signals) - np.repeat(batch.images, 20, axis=0) / 255.0

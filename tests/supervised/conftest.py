@@ -58,15 +58,13 @@ class Fields(Stripes):
     mean, std = np.full(3, 0.5), np.full(3, 0.3)
 
     def draw(self, rng: np.random.Generator, count: int) -> Any:
-        quarters = rng.integers(0, 2, (count, 2, 2))
-        labels = quarters.repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
+        labels = rng.integers(0, 2, (count, 2, 2)).repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
         images = rng.integers(0, 156, (count, 8, 8, 3)) + 100 * labels[..., None]
         labels[:, 0] = NOT_COUNTED
         return PictureBatch(images.astype(np.uint8), labels)
 
 
 def small(experiment: str, **options: Any) -> SupervisedConfig:
-    """The experiment's configuration, made so small that a run takes a second."""
     config = EXPERIMENTS[experiment].config
     assert isinstance(config, SupervisedConfig)
     network = dataclasses.replace(config.network, **SMALL[type(config.network).__name__])
@@ -76,8 +74,6 @@ def small(experiment: str, **options: Any) -> SupervisedConfig:
 
 
 class Traced(NamedTuple):
-    """A task with the programs of its first state and its step."""
-
     task: ImageTask
     init: Callable[[], Any]
     step: Callable[..., Any]
@@ -85,15 +81,12 @@ class Traced(NamedTuple):
 
 @functools.cache
 def traced(config: SupervisedConfig) -> Traced:
-    """The task of a configuration on images or scenes in memory; tests of one worker share its compiled programs."""
-    scenes = isinstance(config, SceneTaskConfig)
-    task = SceneTask(config, Fields()) if scenes else ImageTask(config, Stripes())
+    task = SceneTask(config, Fields()) if isinstance(config, SceneTaskConfig) else ImageTask(config, Stripes())
     return Traced(task, jax.jit(lambda: first_state(task)), jit_step(task))
 
 
 @pytest.fixture
 def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
-    """Returned by `load` in place of images."""
     data = Stripes()
     monkeypatch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
     return data
@@ -101,8 +94,6 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., list[str]]:
-    """Runs a configuration in ``tmp_path / name`` as the command line does; returns its log."""
-
     def go(config: Any, experiment: str, name: str = "run") -> list[str]:
         log: list[str] = []
         fit(config, out=tmp_path / name, experiment=experiment, log=log.append)
@@ -115,19 +106,16 @@ DATA = {ImageConfig: Stripes(), SceneConfig: Fields()}
 
 
 def give(patch: pytest.MonkeyPatch) -> None:
-    """Commands find `DATA` in place of files."""
     patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)])
 
 
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data of both kinds, to be read only."""
     give(monkeypatch)
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[str]]]:
-    """``trained(experiment)``: the folder of a finished run, to be read, and its log."""
     root = tmp_path_factory.mktemp("trained")
 
     @functools.cache

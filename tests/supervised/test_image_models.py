@@ -7,14 +7,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.tasks.image_models import (
-    confusion,
-    flip,
-    flip_and_shift,
-    mean_cross_entropy,
-    scores,
-    standardise,
-)
+from unroll_jax.train.tasks.image_models import confusion, flip, flip_and_shift, mean_cross_entropy, scores, standardise
 
 SHIFT = 4
 augment = jax.jit(flip_and_shift)
@@ -27,7 +20,6 @@ def batch():
 
 
 def places(result, image):
-    """The shifts, and whether it is mirrored, that make one image of another."""
     height, width, _ = image.shape
     padded = np.pad(image, ((SHIFT, SHIFT), (SHIFT, SHIFT), (0, 0)))
     for row, column in np.ndindex(2 * SHIFT + 1, 2 * SHIFT + 1):
@@ -73,7 +65,6 @@ CLASSES = 5
 
 @pytest.fixture(params=[(40,), (3, 6, 7)], ids=["images", "pixels"])
 def drawn(request):
-    """Logits, and labels, some of them not counted; class 3 never occurs."""
     rng = np.random.default_rng(0)
     labels = rng.choice([0, 1, 2, 4, NOT_COUNTED], request.param)
     return rng.normal(size=(*request.param, CLASSES)).astype(np.float32), labels.astype(np.uint8)
@@ -98,8 +89,7 @@ def test_the_confusion_matrix_and_its_scores_are_scikit_learns(drawn):
     right, guess = labels[there], predicted[there]
     matrix = jax.jit(confusion)(logits, labels)
     np.testing.assert_array_equal(matrix, metrics.confusion_matrix(right, guess, labels=range(CLASSES)))
-    actual = scores(matrix)
-    occurring = np.unique(right)
+    actual, occurring = scores(matrix), np.unique(right)
     either = np.union1d(occurring, guess)
     assert actual.accuracy == pytest.approx(metrics.accuracy_score(right, guess))
     recalls = metrics.recall_score(right, guess, labels=occurring, average=None)

@@ -22,14 +22,12 @@ SHAPES = {"digits": ((8, 8, 1), 10), "pictures": ((32, 32, 3), 10), "scenes": ((
 
 
 def guessed(descent, params, start, *, batch_ndim, **options):
-    """Replaces the equilibrium: returns its start."""
     info = (jnp.zeros(start.shape[:batch_ndim], dtype) for dtype in (start.dtype, jnp.int32, jnp.int32))
     return start, EquilibriumInfo(*info)
 
 
 @functools.cache
 def parameters(name, of):
-    """The parameters' shapes, without what takes most of the tracing and does not touch them."""
     (shape, classes), network = SHAPES[of], SUPERVISED[name].config.network
     if hasattr(network, "num_steps"):
         network = dataclasses.replace(network, num_steps=1)
@@ -50,7 +48,6 @@ def assert_alike(names, of):
 
 
 def share_of_first_layer(network, params, x):
-    """The relative change of the output when the first layer of the equilibrium does not see the images."""
     flat = flax.traverse_util.flatten_dict(params)
     blind = {path: np.zeros_like(leaf) if path[-2:] == ("layer_1", "U") else leaf for path, leaf in flat.items()}
     apply = jax.jit(lambda params: build(network, num_classes=10).apply(params, x)[0])
@@ -64,8 +61,7 @@ def test_the_first_of_three_layers_sees_the_images(getkey):
     params = jax.jit(build(network, num_classes=10).init)(getkey(), x)
     seen = share_of_first_layer(network, params, x)
     assert seen > 0.1
-    without_skip = share_of_first_layer(dataclasses.replace(network, skip=1.0), params, x)
-    assert without_skip < 0.5 * seen
+    assert share_of_first_layer(dataclasses.replace(network, skip=1.0), params, x) < 0.5 * seen
 
 
 @pytest.mark.slow

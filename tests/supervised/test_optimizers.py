@@ -95,8 +95,7 @@ def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as
             np.testing.assert_allclose(step, (1.0 + 0.09 / 0.19) * np.sign(gradients[name]), rtol=1e-4)
             continue
         rows, columns = (36, 5) if name == "kernel" else step.shape[-2:]
-        parts = (each.reshape(-1, rows, columns) for each in (step, gradients[name]))
-        for one, gradient in zip(*parts, strict=True):
+        for one, gradient in zip(*(each.reshape(-1, rows, columns) for each in (step, gradients[name])), strict=True):
             left, _, right = np.linalg.svd(gradient, full_matrices=False)
             inner = left.T @ one @ right.T / (0.2 * np.sqrt(max(rows, columns)))
             assert np.abs(inner - np.diag(np.diag(inner))).max() < 1e-3

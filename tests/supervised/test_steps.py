@@ -17,7 +17,6 @@ from unroll_jax.train.tasks.image_models import SOLVE, adjoint_probe
 from unroll_jax.train.tasks.images import ImageTask
 
 pytestmark = pytest.mark.xdist_group("images")
-
 STEPS = 3
 
 
@@ -92,7 +91,6 @@ def train_row(config):
 
 
 def validation_row(config):
-    """The row of a validation before the first step, and the parameters validated."""
     task, init, _ = traced(config)
     state = init()
     return validate(task, state)[0], state.params

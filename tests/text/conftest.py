@@ -20,7 +20,6 @@ from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.text import TextTask
 
 __all__ = ["write_folder"]
-
 MODELS = {
     "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
@@ -36,8 +35,6 @@ ALL_TEXTS = dict.fromkeys(("train_examples", "validation_examples", "test_exampl
 
 
 class Finished(NamedTuple):
-    """A command that ran to its end: the folders of its runs by method, the folder of its report, and its log."""
-
     runs: dict[str, Path]
     report: Path
     log: list[str]
@@ -45,14 +42,11 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the sentences, prepared once for all tests."""
     return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture(scope="session")
 def small(prepared: Path) -> Callable[..., Any]:
-    """A small configuration with fields replaced. Texts of 8 words give batches of one length, and compile once."""
-
     def make(experiment: str, **fields: Any) -> Any:
         sizes = {"train_examples": 48, "validation_examples": 20, "test_examples": 20}
         usual = {"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0, 2.0), "max_length": 8, **sizes}
@@ -68,8 +62,6 @@ def small(prepared: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
-    """Runs with many options (text-ut by both methods, text-encoder constrained); a test that changes one copies it."""
-
     @functools.cache
     def train(experiment: str) -> Finished:
         folder, log = tmp_path_factory.mktemp(experiment) / "run", []
@@ -90,25 +82,19 @@ def experiment(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Writes rows (text, label) as a table; returns fields of a run on all of it."""
-
     def write(train: list[Any], held_out: list[Any] | None = None, test: list[Any] | None = None) -> dict[str, Any]:
         root = tmp_path / "table"
         root.mkdir(exist_ok=True)
         held_out = held_out or train[:4]
         for name, rows in {"train": train, "validation": held_out, "test": test or held_out}.items():
-            lines = map("\t".join, [("text", "label"), *rows])
-            (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-        data = TextConfig("table", str(root), str(tmp_path / "prepared"))
-        return {"data": data, **ALL_TEXTS}
+            (root / f"{name}.tsv").write_text("\n".join(map("\t".join, [("text", "label"), *rows])) + "\n")
+        return {"data": TextConfig("table", str(root), str(tmp_path / "prepared")), **ALL_TEXTS}
 
     return write
 
 
 @pytest.fixture
 def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Writes rows (premise, hypothesis, label) as MultiNLI has them; returns fields of a run on all of them."""
-
     def write(rows: list[tuple[str, str, str]]) -> dict[str, Any]:
         root, names = tmp_path / "table", ("sentence1", "sentence2", "gold_label")
         root.mkdir()
@@ -122,13 +108,11 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
-    """The task of an experiment, opened once per configuration: only ``monkeypatch`` may change it."""
     return functools.cache(lambda experiment, **fields: TextTask.open(small(experiment, **fields), lambda line: None))
 
 
 @pytest.fixture(scope="session")
 def built(task_of: Callable[..., TextTask]) -> Callable[..., tuple[TextTask, Any]]:
-    """Task and fresh parameters of an experiment, drawn once per task and copied."""
     drawn = functools.cache(lambda task: jax.device_get(jax.jit(task.init)(jax.random.key(3))))
 
     def build(experiment: str, **fields: Any) -> tuple[TextTask, Any]:

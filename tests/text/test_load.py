@@ -16,7 +16,6 @@ from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.text import TextTask
 
 pytestmark = pytest.mark.slow
-
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
 TRAIN = [(f"a {word} film", ("bad", "good")[word == "good"]) for word in WORDS] * 3
 TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange film", "bad"), ("bad", "good")]
@@ -33,7 +32,6 @@ def given(name, write_folder):
 
 
 def in_order(losses):
-    """Rows by their last loss: the batches of the evaluation are by length."""
     return losses[np.argsort(losses[:, -1])]
 
 

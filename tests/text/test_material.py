@@ -21,14 +21,12 @@ ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "
 
 @pytest.fixture
 def on_table(small, write_table):
-    """A small configuration on the whole table."""
     return lambda experiment="text-ut", **fields: small(experiment, **write_table(ROWS), **fields)
 
 
 @pytest.mark.slow
 def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table, tmp_path):
-    folder = tmp_path / "run"
-    config = on_table(steps=2, method="plain")
+    folder, config = tmp_path / "run", on_table(steps=2, method="plain")
     task = TextTask.open(config, quiet)
     before = task.data
     train_run(task, folder, experiment="text-ut", log=quiet)
@@ -53,8 +51,7 @@ def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_tab
     config = on_table()
     fingerprint = load_inputs(config, quiet).data_fingerprint()
     assert load_inputs(config, quiet).data_fingerprint() == fingerprint
-    swapped = [("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]]
-    write_table(swapped, ROWS[:4])
+    write_table([("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]], ROWS[:4])
     assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {"texts_checksums.train"}
     write_table(ROWS, [("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
 @pytest.fixture
 def trained(finished):
-    """The folder of a finished run, which prediction leaves as it is."""
     return lambda experiment: finished(experiment).runs["constrained"]
 
 
@@ -31,7 +30,6 @@ def opened():
 
 
 def layers_of(model, texts, noise=None):
-    """The probabilities of every layer by the network itself; the noise is of as many tokens as any text has."""
     encoded = model.task.data.spec.tokenizer.encode(texts, None, max_length=8)
 
     @jax.jit

@@ -56,8 +56,7 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
 @pytest.mark.slow
 def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
     task, params = built(experiment, train_gamma=0.0, max_length=32)
-    batches = (first_batch(task, start_step=step) for step in range(6))
-    batch = min(batches, key=lambda batch: batch.tokens.shape[1])
+    batch = min((first_batch(task, start_step=step) for step in range(6)), key=lambda batch: batch.tokens.shape[1])
     more = lambda part, fill: np.pad(part, ((0, 0), (0, 32 - part.shape[1])), constant_values=fill)  # noqa: E731
     longer = jnp_batch((more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels))
     assert longer.tokens.shape[1] > batch.tokens.shape[1]

@@ -6,7 +6,6 @@ from unroll_jax.train.__main__ import main
 
 
 def refused(capsys, *arguments):
-    """The one line of a command that must fail."""
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
@@ -27,5 +26,4 @@ def status_of(folder):
 
 
 def files_of(folder):
-    """The contents of the files of a folder by their paths, but for its lock."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}

@@ -30,7 +30,6 @@ from unroll_jax.train.tasks import video
 from unroll_jax.train.tasks.video import VideoTask
 
 RUN = runs.RUN.split()
-
 # A run that resumes at step 4 has a sum of one violation.
 MANY = {
     "batch_size": 12,
@@ -97,7 +96,6 @@ def _frozen() -> None:
 
 @pytest.fixture(scope="session")
 def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten of the built-in clips as a folder of frames: a tenth of the validation, a twentieth of the test."""
     root = tmp_path_factory.mktemp("clips")
     for number, clip in enumerate(
         itertools.islice(photo_clips("train", num_frames=NUM_FRAMES, frame_size=FRAME_SIZE), 10)
@@ -110,7 +108,6 @@ def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of started processes: they share prepared data."""
     return environment(UNROLL_PREPARED=str(tmp_path_factory.mktemp("prepared")))
 
 
@@ -120,7 +117,6 @@ def words_of(options: Mapping[str, object]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
-    """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``; its output is in FOLDER.log."""
     data = {"data.source": "video", "data.root": few_clips}
 
     def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
@@ -135,7 +131,6 @@ def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., sub
 
 @pytest.fixture(scope="session")
 def alone(launched: Callable[..., subprocess.Popen], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process that nothing interrupted."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(".log").read_text()
     return folder
@@ -175,8 +170,6 @@ def config() -> VideoConfig:
 
 @pytest.fixture(scope="session")
 def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
-    """The small configuration with fields replaced: ``changed(steps=3, **{"dual.optimizer": "sgd"})``."""
-
     def change(**fields: Any) -> VideoConfig:
         new = config
         for name, value in fields.items():
@@ -189,14 +182,12 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
 
 
 # Half of a small run is tracing: a configuration's task, its step and its state's shapes are made once in a process.
-traced_task = functools.cache(VideoTask)
-traced_step = functools.cache(jit_step)
+traced_task, traced_step = functools.cache(VideoTask), functools.cache(jit_step)
 traced_state = functools.cache(state_like)
 
 
 @contextlib.contextmanager
 def clips_in_memory() -> Iterator[None]:
-    """Commands find `CLIPS` in place of a data set, and write no report."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
         patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
@@ -209,14 +200,12 @@ def clips_in_memory() -> Iterator[None]:
 
 
 def logged(config: VideoConfig, folder: Path) -> list[str]:
-    """Runs a configuration as the command line does; returns its log."""
     log: list[str] = []
     fit(dataclasses.replace(config, out=str(folder)), experiment="video-ut", log=log.append)
     return log
 
 
 def evaluated_again(folder: Path) -> dict[str, Any]:
-    """Evaluates a run as the command line does; returns its evaluation.json."""
     evaluate_again([str(folder)])
     return read(folder / "evaluation.json")
 
@@ -229,13 +218,11 @@ def in_memory() -> Iterator[None]:
 
 @pytest.fixture
 def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
-    """``start(config, name)``: runs a configuration in ``tmp_path / name``; returns its log."""
     return lambda config, name="run": logged(config, tmp_path / name)
 
 
 @pytest.fixture(scope="session")
 def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The finished run of a task from Python, to be read."""
     from tests.train.test_fit import linear
 
     return fit(linear(), out=tmp_path_factory.mktemp("own") / "run", log=lambda line: None)[0]
@@ -243,7 +230,6 @@ def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finished runs of both methods, "plain" and "constrained": to be read; what changes a run copies its folder."""
     folder = tmp_path_factory.mktemp("both")
     with clips_in_memory():
         logged(dataclasses.replace(config, method="both"), folder)
@@ -252,14 +238,12 @@ def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The export of the constrained run, to be read."""
     with clips_in_memory():
         return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=lambda line: None)
 
 
 @pytest.fixture(scope="session")
 def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with many options at once, to be read."""
     folder = tmp_path_factory.mktemp("many") / "run"
     with clips_in_memory():
         logged(changed(**MANY), folder)
@@ -268,7 +252,6 @@ def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A finished run without a feasible checkpoint, and its log; to be read."""
     folder = tmp_path_factory.mktemp("infeasible") / "run"
     folder.mkdir()
     (folder / "left.partial").write_text("{")  # as a kill leaves it before the configuration is written
@@ -278,11 +261,9 @@ def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def finished(both: Path, tmp_path: Path) -> Path:
-    """A copy of the constrained run at ``tmp_path / "run"``."""
     return shutil.copytree(both / "constrained", tmp_path / "run")
 
 
 @pytest.fixture
 def trained(in_memory: None, finished: Path) -> Path:
-    """The same, of the command `RUN`, in the folder where commands are given."""
     return finished

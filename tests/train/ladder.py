@@ -12,7 +12,6 @@ from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.task import Task
 
 __all__ = ["Ladder", "batches", "train"]
-
 WIDTH, LAYERS = 4, 2
 
 
@@ -45,6 +44,5 @@ def batches(count: int, size: int, dtype: Any = "float32") -> np.ndarray:
 
 
 def train(config: Any, data: Any, dtype: Any = "float32") -> Any:
-    """The state after a step on each batch, and the metrics of the steps, stacked; to be called under `jax.jit`."""
     task = Ladder(config, dtype)
     return jax.lax.scan(functools.partial(train_step, task), first_state(task), jnp.asarray(data))

@@ -32,11 +32,8 @@ from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
 @dataclasses.dataclass(frozen=True)
 class MeanConfig(RunConfig):
-    """Options of every run, and one more."""
-
     task: ClassVar[str] = "mean"
     metric: ClassVar[str] = "squared error"
-
     target: float = 1.0
 
     def label(self):
@@ -47,8 +44,6 @@ class MeanConfig(RunConfig):
 
 
 class Mean(Task):
-    """A number that descends to a target; without layers and constraints."""
-
     num_layers = 0
 
     def __init__(self, config=MeanConfig()):
@@ -93,7 +88,6 @@ class Mean(Task):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The finished run of a `Mean` in the folder that it makes, and its log."""
     log = []
     with contextlib.chdir(tmp_path_factory.mktemp("mean")):
         (folder,) = fit(Mean(), log=log.append)
@@ -109,8 +103,7 @@ def run(trained, tmp_path):
 def test_a_task_of_any_make_is_trained_evaluated_and_reported(trained):
     folder, log = trained
     evaluation = read(folder / "evaluation.json")
-    assert evaluation["mean"] == pytest.approx(1.0 - 0.8**20)
-    assert evaluation["best_step"] == 20
+    assert (evaluation["mean"], evaluation["best_step"]) == (pytest.approx(1.0 - 0.8**20), 20)
     assert [row["loss"] for row in read_metrics(folder / "metrics.jsonl")][:2] == pytest.approx([1.0, 0.64])
     assert any(line.startswith("mean ") and line.endswith(" 0.9885") for text in log for line in text.splitlines())
     (row,) = read(folder / "report" / "summary.json")["runs"]
@@ -227,8 +220,6 @@ def test_other_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks
 
 
 class Measured(Mean):
-    """A task whose figures are numbers of NumPy and JAX, or any given value."""
-
     figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
 
     def validate(self, params, multipliers):

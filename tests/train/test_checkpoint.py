@@ -54,8 +54,6 @@ def _truncate(path):
 
 
 def _flip_at(share, bits=1):
-    """Flips bits of the byte at a share of the file."""
-
     def flip(path):
         content = bytearray(path.read_bytes())
         content[int(share * (len(content) - 1))] ^= bits
@@ -151,9 +149,7 @@ def _make_folder(path):
     [Path.unlink, _truncate, lambda path: path.write_bytes(b""), _make_folder, *map(_flip_at, (0, 0.3, 0.5, 0.6, 1))],
     ids=lambda damage: damage.__name__,
 )
-def test_damage_to_any_file_costs_one_checkpoint_at_most_and_never_gives_other_weights(
-    saved_once, tmp_path, capfd, damage
-):
+def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weights(saved_once, tmp_path, capfd, damage):
     files = [path.relative_to(saved_once) for path in (saved_once / "checkpoints" / "50").rglob("*") if path.is_file()]
     assert len(files) > 10
     for number, file in enumerate(files):
@@ -229,7 +225,6 @@ def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
 
 
 def _checksum(leaves):
-    """The checksum of the docstring, in NumPy."""
     total = 0
     for leaf in leaves:
         words = np.ascontiguousarray(leaf).view(f"u{min(leaf.itemsize, 4)}").reshape(-1).astype(np.uint64)

@@ -84,7 +84,6 @@ class Options(RunConfig):
     names: dict[str, int] = dataclasses.field(default_factory=dict)
     other: Any = None
     rate: float = 1.0
-
     label = describe = lambda self: ""  # type: ignore[assignment]
 
 

@@ -19,11 +19,9 @@ from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
-
 STEPS, RATE = 9, 0.3
 TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
 SGD = {"dual.optimizer": "sgd", "dual.learning_rate": RATE}
-
 VARIANTS = {
     "pi": {"dual.optimizer": "pi", "dual.learning_rate": RATE, "dual.proportional_gain": 0.5},
     "every 3 batches": {**SGD, "dual.every": 3},
@@ -46,7 +44,6 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def runs(changed):
-    """Configuration, stacked metrics of the steps and last state of every variant; all of one program."""
     usual = {"steps": STEPS, "batch_size": 32, **TIGHT}
     configs = {name: changed(**usual | fields) for name, fields in (VARIANTS | OTHERS).items()}
     data = batches(STEPS, 32)
@@ -55,7 +52,6 @@ def runs(changed):
 
 
 def _replay(config, rows):
-    """Multipliers before every step: SGD and PI, written out."""
     dual, settings = config.dual, config.constraints
     lam = integral = np.broadcast_to(np.array(dual.start), 3).astype(float)
     waiting, history = [], []
@@ -191,7 +187,6 @@ LEAST = {"sgd": ({}, 0.05), "pi": ({}, 1.05), "pi, half the gain": ({"dual.propo
 
 @pytest.fixture(scope="module")
 def swung(changed):
-    """By optimiser and share of the least resilience: configuration, that least, and multipliers after 2000 steps."""
     cases = {}
     for name, (fields, least) in LEAST.items():
         usual = {"dual.optimizer": name.split(",")[0], "dual.learning_rate": 0.1, **fields}

@@ -19,15 +19,13 @@ from unroll_jax.train.tasks.common import NOISE_SEED, add_noise, to_unit
 def _evaluated(config, data):
     task = traced_task(config, data)
     objective, state = task.training.objective, init_state(task)
-    multipliers = jnp.asarray(np.arange(objective.number, dtype=np.float32))
-    moving = state.moving._replace(multipliers=multipliers)
+    moving = state.moving._replace(multipliers=jnp.asarray(np.arange(objective.number, dtype=np.float32)))
     figures, losses = task.evaluate(state.params, Path("unused"))
     return config, task, state.params, figures | objective.report(losses, moving)
 
 
 @pytest.fixture
 def evaluated(in_memory, changed, clips):
-    """``evaluated(**fields)``: configuration, task, params and the evaluation of the untrained model."""
     return lambda **fields: _evaluated(changed(**fields), clips)
 
 
@@ -51,8 +49,7 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
     for gamma in (0.0, 0.15, 0.3):
         clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, gamma))
         output = np.asarray(_outputs(task)(params, noisy.astype(np.float32))[-1], np.float64)
-        rmse = 255 * np.sqrt(np.mean((output - clean) ** 2))
-        assert evaluation["rmse"][str(gamma)] == pytest.approx(rmse, rel=1e-5)
+        assert evaluation["rmse"][str(gamma)] == pytest.approx(255 * np.sqrt(np.mean((output - clean) ** 2)), rel=1e-5)
         noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
         assert evaluation["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
 

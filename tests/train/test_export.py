@@ -58,8 +58,7 @@ def test_parameters_and_outputs_come_back_bit_for_bit(best, exported, config, cl
 
 def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(finished, both, best, exported, config):
     description = read(exported / "config.json")
-    assert description["experiment"] == "video-ut"
-    assert description["config"] == to_json(config)
+    assert (description["experiment"], description["config"]) == ("video-ut", to_json(config))
     assert description["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
     validations = [row for row in read_metrics(finished / "metrics.jsonl") if row["kind"] == "validation"]
     rows = [row for row in validations if row["step"] == best.step]
@@ -120,7 +119,6 @@ def test_parameters_of_another_model_are_refused_by_name(exported_params):
 
 
 def _bytes(name, change):
-    """Returns a function that changes the bytes of a file of an export."""
     return lambda out: (out / name).write_bytes(change((out / name).read_bytes()))
 
 

@@ -63,8 +63,7 @@ def layer_losses(params, batch):
 def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, test=None, **options):
     constraints = ConstraintConfig(alpha=(0.1,), reference=None)
     usual = {"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, "primal": STEADY}
-    config = OwnConfig(**usual | options)
-    return OwnTask(init, losses, train=train, validation=VALIDATION, test=test, config=config)
+    return OwnTask(init, losses, train=train, validation=VALIDATION, test=test, config=OwnConfig(**usual | options))
 
 
 @pytest.mark.slow
@@ -147,9 +146,7 @@ def test_a_task_that_cannot_be_is_refused_in_one_line_and_leaves_no_folder(chang
 
 
 def test_losses_have_a_row_for_every_sample(tmp_path):
-    task, parts = (
-        linear(losses=lambda params, batch: layer_losses(params, batch)[:3], accumulate=count) for count in (1, 2)
-    )
+    task, parts = (linear(losses=lambda params, batch: layer_losses(params, batch)[:3], accumulate=n) for n in (1, 2))
     with one_line("losses must have shape", "(8, 2)", "(3, 2)"):
         jit_step(task).eval_shape(state_like(task), next(task.batches(0, None)))
     with one_line("losses must have shape", "(4, 2)", "(3, 2)"):

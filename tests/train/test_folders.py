@@ -32,7 +32,6 @@ def _without_a_report(monkeypatch):
 
 @pytest.fixture
 def run(own_run, tmp_path):
-    """A copy of the finished run of a constant learning rate."""
     return shutil.copytree(own_run, tmp_path / "run")
 
 
@@ -64,9 +63,7 @@ AWAY = {"moved": lambda folder: folder.rename(folder.with_name("moved")), "repla
     ("away", "event", "step"),
     [("moved", "on_step", 3), ("replaced", "on_step", 6), ("moved", "on_validation", 4), ("replaced", "on_step", 3)],
 )
-def test_a_run_whose_folder_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(
-    away, event, step, tmp_path
-):
+def test_a_run_that_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(away, event, step, tmp_path):
     folder, moved = tmp_path / "run", tmp_path / "moved"
     with pytest.raises(StorageError, match=r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"):
         fit(steady(), out=folder, callbacks=[Does(event, step, lambda: AWAY[away](folder))], log=quiet)
@@ -124,8 +121,7 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
 
 
 def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_path):
-    task = linear(steps=10)
-    log = []
+    task, log = linear(steps=10), []
     fit(task, out=run, log=log.append)
     assert "going on from the checkpoint of step 6" in log
     assert read(run / "config.json")["steps"] == 10

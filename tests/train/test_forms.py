@@ -23,7 +23,6 @@ SUPERVISED = {"plain": (0.1, [0.0, 0.0, 1.0]), "deep_supervision": (0.3, [0.0, 0
 
 @pytest.fixture(scope="module")
 def steps(changed):
-    """The losses of the samples, their slopes in the weights, and the metrics of a step of every case; one program."""
     data = batches(1, 8)[0]
     fields = {"batch_size": 8, "dual.start": MULTIPLIERS, "constraints.reference": 0.4, "constraints.alpha": (0.6,)}
     configs = {name: changed(**fields, **one) for name, one in CASES.items()}
@@ -68,7 +67,6 @@ def _violations(name, f):
 
 
 def _assert_gradient(metrics, weights, in_params):
-    """The norm of the gradient by the weights of the samples' losses, (8, 3)."""
     gradient = np.tensordot(weights, in_params.astype(np.float64), axes=2)
     np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
 
@@ -77,8 +75,7 @@ def _assert_gradient(metrics, weights, in_params):
 def test_violations_and_gradient_are_those_of_numpy(steps, name):
     f, in_params, metrics = steps[name]
     violations, slopes = _violations(name, f)
-    expected = violations.mean(axis=0)
-    np.testing.assert_allclose(metrics.objective.violations, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(metrics.objective.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
     weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
     weights[:, -1] += 1 / 8

@@ -61,8 +61,7 @@ def test_the_gradient_in_parts_is_autodiffs():
 
     def objective(samples, affine):
         means = jnp.mean(samples, axis=0)
-        value = means[-1] + 0.5 * means[0] if affine else jnp.max(samples[:, 0]) * means[-1] ** 2
-        return value, means
+        return means[-1] + 0.5 * means[0] if affine else jnp.max(samples[:, 0]) * means[-1] ** 2, means
 
     @jax.jit
     def gradients(weights, rows):
@@ -143,8 +142,7 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
     data.spec = data.spec._replace(token_dim=256)
     batch = np.random.default_rng(0).integers(0, 256, (64, 4, 256)).astype(np.uint8)
     for name in POLICIES:
-        config = changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8, "model.rank": None})
-        task = VideoTask(config, data)
+        task = VideoTask(changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8, "model.rank": None}), data)
         compiled = _compiled(task, batch)
         state, metrics = compiled(init_state(task), batch)
         memory[name] = _memory(compiled)

@@ -41,8 +41,7 @@ def test_a_run_saves_the_step_it_is_in_and_goes_on(both, start, config, tmp_path
     assert (status["state"], status["steps"]) == ("interrupted", 3)
     at_batch(None, lambda batch: None)
     assert "going on from the checkpoint of step 3" in start(config)
-    metrics = (both / "constrained" / "metrics.jsonl").read_text()
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == metrics
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == (both / "constrained" / "metrics.jsonl").read_text()
 
 
 def test_a_second_ctrl_c_is_handled_by_nobody():
@@ -55,14 +54,11 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
 
 
 def collected(act):
-    """Acts in a callback of the garbage collector, whose exceptions Python ignores."""
     gc.callbacks.append(lambda phase, _: act() if phase == "start" else gc.callbacks.pop())
     gc.collect()
 
 
 def freed(act):
-    """Acts in the callback of a weak reference, whose exceptions Python ignores too."""
-
     class Thing:
         pass
 

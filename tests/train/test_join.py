@@ -21,7 +21,6 @@ def started(program: str, *arguments: str) -> subprocess.Popen:
 
 @pytest.fixture
 def initialised(monkeypatch):
-    """The options that `join` passes to JAX, which connects to nothing."""
     options = {}
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("jax.distributed.initialize", lambda **given: options.update(given))
@@ -78,7 +77,6 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_
 
 
 def test_a_coordinator_on_loopback_answers_there_alone_and_a_process_that_waits_for_others_ends_in_time():
-    """A real coordinator, asked at its address and at two others of the same machine."""
     port, other = free_port(), free_port()
     program = f"""
         import jax, socket
@@ -122,9 +120,7 @@ OPEN_MPI = {
 
 
 @pytest.mark.parametrize(("name", "variables", "host"), [("slurm", SLURM, "node003"), ("ompi", OPEN_MPI, "10.0.0.7")])
-def test_a_cluster_tells_where_the_first_process_is_and_which_one_this_is(
-    name, variables, host, initialised, monkeypatch
-):
+def test_a_cluster_tells_where_the_first_process_is_and_which_this_is(name, variables, host, initialised, monkeypatch):
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     for named in (name, "auto"):

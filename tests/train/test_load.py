@@ -37,8 +37,6 @@ def model(exported):
 
 @pytest.fixture
 def edited(finished, exported, tmp_path):
-    """A copy of the run or the export, with a JSON file of it as ``change`` leaves it; None cuts it."""
-
     def make(which, name, change, *, by_hand=False):
         folder = finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
         values = read(folder / name)
@@ -51,7 +49,6 @@ def edited(finished, exported, tmp_path):
 
 
 def denoised(config, params, frames):
-    """The network's outputs for the patches of frames (160, 160), window by window; the last frame is repeated."""
     outputs = jax.jit(lambda noisy: traced_task(config, CLIPS).outputs(params, noisy, lambda y: y)[-1])
     places = [slice(start, start + SIDE) for start in range(0, 160, SIDE)]
     padded = np.concatenate([frames, *[frames[-1:]] * (-len(frames) % LENGTH)])
@@ -66,9 +63,7 @@ def denoised(config, params, frames):
 
 
 @pytest.mark.parametrize("which", ["run", "export"])
-def test_a_model_comes_back_without_its_data_and_is_worth_the_same(
-    both, exported, config, which, tmp_path, monkeypatch
-):
+def test_a_model_comes_back_without_its_data_and_is_as_good(both, exported, config, which, tmp_path, monkeypatch):
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: pytest.fail("data are read"))
     folder = both / "constrained"
     loaded, evaluation = load(folder if which == "run" else exported, log=quiet), read(folder / "evaluation.json")
@@ -125,8 +120,7 @@ def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path
     frames = np.broadcast_to(2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160))
     cleaned = model.predict(path)
     assert cleaned.shape == (6, 160, 160)
-    coloured = np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3))
-    for source in (frames, coloured, list(frames)):
+    for source in (frames, np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3)), list(frames)):
         np.testing.assert_array_equal(cleaned, model.predict(source))
 
 
@@ -228,7 +222,6 @@ def test_the_model_card_tells_what_is_not_feasible_not_constrained_and_not_known
 
 @pytest.fixture
 def card_python(exported):
-    """The Python of a model card up to where it predicts, for its folder."""
     (code,) = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)
     return code.replace('"FOLDER"', repr(str(exported))).partition("frames =")[0]
 

@@ -19,8 +19,6 @@ from unroll_jax.train.tasks.common import to_unit
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
-
-
 BLACK = (0, 1, 2)  # the batch that a poison answers to has this value in all pixels
 
 

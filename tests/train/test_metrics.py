@@ -18,7 +18,6 @@ ROW = {"kind": "train", "loss": 0.5, "violations": [None, 0.25], "violation/laye
 
 
 def write(folder, steps, *, after_step=0):
-    """Writes a row for each step; returns the contents of metrics.jsonl."""
     with MetricsWriter(folder, after_step=after_step) as writer:
         for step in steps:
             writer.write({**ROW, "step": step})
@@ -31,8 +30,6 @@ def steps_of(folder):
 
 
 def killed(monkeypatch, act):
-    """Acts as if it were killed before a new file takes the place of the old one."""
-
     def kill(*_):
         raise KeyboardInterrupt
 
@@ -111,8 +108,7 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 @pytest.mark.xdist_group("video-runs")
 def test_constraints_are_logged_by_name_and_layer(many):
-    rows = read_metrics(many / "metrics.jsonl")
-    names = ["f_0", "layer 1", "layer 2"]
+    rows, names = read_metrics(many / "metrics.jsonl"), ["f_0", "layer 1", "layer 2"]
     for row in rows:
         for figure in ("violation", "multiplier") if row["kind"] == "train" else ("violation",):
             assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]

@@ -16,7 +16,6 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import read_object, steps_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
-
 STEPS = OF_PROCESSES["steps"]
 
 
@@ -33,13 +32,11 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen, *, after: int =
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest whole checkpoint; 0 if there is none."""
     return max(steps_in(folder / "checkpoints"), default=0)
 
 
 @pytest.fixture
 def pair(launched):
-    """``pair(folder, **options)``: starts two processes of one run."""
     processes = []
 
     def start(folder: Path, **options: object) -> list[subprocess.Popen]:
@@ -125,7 +122,6 @@ def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
     assert "Traceback" not in log_of(folder)
 
 
-# Kills of one process.
 RUNS, KILLS = 2, 4
 OPTIONS = OF_PROCESSES | {"steps": 240}
 # The method at whose first call the clock of a kill starts, and the latest kill behind it in seconds.
@@ -162,8 +158,6 @@ sys.exit(train.main(sys.argv[4:]))
 
 @pytest.fixture
 def started(of_processes, few_clips):
-    """``started(folder, *program)``: the exit code of a program that trains in a folder."""
-
     def start(folder, *program):
         words = words_of(OPTIONS | {"data.source": "video", "data.root": few_clips, "out": folder})
         command = [sys.executable, *program, "run", "video-ut", *words]
@@ -175,7 +169,6 @@ def started(of_processes, few_clips):
 
 
 def ended(started, folder):
-    """Lets a run end; returns the figures that must not depend on kills."""
     assert started(folder, "-m", "unroll_jax.train") == 0
     assert not list((folder / "checkpoints").glob("*tmp*")), "nothing half written is left"
     evaluation = read_object(folder / "evaluation.json")

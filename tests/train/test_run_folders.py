@@ -25,7 +25,6 @@ def _elsewhere(monkeypatch, tmp_path):
 
 
 def cut_short(folder):
-    """A run of six steps that was killed before the last."""
     shutil.rmtree(folder / "checkpoints" / "6")
     for name in ("status.json", "evaluation.json"):
         (folder / name).unlink()
@@ -84,8 +83,7 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
         assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
     assert files_of(trained) == kept
     shutil.copytree(trained, trained / "plain", ignore=shutil.ignore_patterns("export"))
-    kept = files_of(trained)
-    error = refused(capsys, *RUN, "--overwrite")
+    kept, error = files_of(trained), refused(capsys, *RUN, "--overwrite")
     assert "--overwrite would delete the runs run/plain too; move them away, or pass another --out" in error
     assert files_of(trained) == kept
     shutil.rmtree(trained / "plain")

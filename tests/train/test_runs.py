@@ -21,7 +21,6 @@ pytestmark = pytest.mark.xdist_group("video-runs")
 
 @pytest.fixture
 def whole(both):
-    """The run that `finished` is a copy of."""
     return both / "constrained"
 
 
@@ -49,9 +48,7 @@ def _assert_same(folder, whole, config=None, clips=None):
     assert config is None or _state(folder, config, clips) == _state(whole, config, clips)
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_the_whole_one(
-    finished, whole, start, config, clips
-):
+def test_a_run_killed_before_its_first_checkpoint_ends_like_the_whole_one(finished, whole, start, config, clips):
     _cut_back(finished, keep=0, metrics=0.95)
     start(config)
     _assert_same(finished, whole, config, clips)
@@ -90,9 +87,7 @@ def test_a_run_goes_on_in_parts_and_with_recomputed_layers_up_to_rounding(start,
     np.testing.assert_allclose(*numbers, rtol=1e-12, atol=1e-14)
 
 
-def test_a_run_that_was_killed_ends_like_the_whole_one_and_damage_costs_one_checkpoint(
-    finished, whole, start, config, clips
-):
+def test_a_killed_run_ends_like_the_whole_one_and_damage_costs_one_checkpoint(finished, whole, start, config, clips):
     _cut_back(finished, keep=6, metrics=0.95)
     arrays = (finished / "checkpoints" / "6" / "state" / "ocdbt.process_0" / "d").iterdir()
     largest = max(arrays, key=lambda path: path.stat().st_size)
@@ -126,8 +121,7 @@ def test_changed_options_and_changed_data_are_refused(finished, start, changed, 
     ):
         with pytest.raises(UserError, match=f"{words}.*another --out"):
             start(changed(**options))
-    before = (finished / "evaluation.json").read_bytes()
-    other = Clips(seed=1)
+    before, other = (finished / "evaluation.json").read_bytes(), Clips(seed=1)
     monkeypatch.delattr(VideoTask, "open")  # not the task that was kept
     for name in ("splits", "spec"):
         monkeypatch.setattr(clips, name, getattr(other, name))  # what `load` gives from here on

@@ -12,7 +12,6 @@ from unroll_jax.train.tasks.video import VideoTask
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 REFERENCE = 0.4
-
 VARIANTS = {
     "plain": {"method": "plain"},
     "pi": {},
@@ -31,8 +30,6 @@ VARIANTS = {
 
 @pytest.fixture
 def case(changed, clips):
-    """``case(name)``: task and the batches of a run of 5 steps."""
-
     def build(name):
         # A bound at the input's loss, asked-for shares that the first layers miss, and a clip that binds.
         tight = {"constraints.reference": REFERENCE, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
@@ -50,7 +47,6 @@ def _losses_and_gradient(params, clean, noisy, weights):
 
 
 def _layer_losses(params, clean, noisy):
-    """f_0..f_L of the unrolled transformer, layer after layer."""
     y, losses = noisy, []
     for layer in (None, *range(len(params.V))):
         if layer is not None:
@@ -62,7 +58,6 @@ def _layer_losses(params, clean, noisy):
 
 
 def _by_hand(config, clips, params, noise_key, batches):
-    """Losses, violations and multipliers of every step, and the last parameters: Algorithm 1, written out."""
     settings, depth = config.constraints, config.model.num_layers
     alpha = np.broadcast_to(settings.alpha, depth)
     kept = (1 - alpha) * (1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)]))

@@ -36,14 +36,12 @@ def sequences():
 
 
 def _inputs(sequences):
-    """Frame and temporal mean, a row for every frame."""
     means = np.broadcast_to(sequences.mean(axis=1, keepdims=True), sequences.shape)
     return np.concatenate([sequences, means], axis=-1).reshape(-1, 2 * sequences.shape[-1])
 
 
 def test_the_linear_layer_is_least_squares_under_the_expected_noise(sequences):
-    layer = fit_linear([sequences[:25], sequences[25:]], VARIANCE)
-    clean = sequences / 255.0
+    layer, clean = fit_linear([sequences[:25], sequences[25:]], VARIANCE), sequences / 255.0
     inputs, targets = _inputs(clean), clean.reshape(-1, PIXELS)
     # The products of these rows are added to the normal equations by the noise of frames and their means.
     noise = VARIANCE * np.kron([[1.0, 1.0 / LENGTH], [1.0 / LENGTH, 1.0 / LENGTH]], np.eye(PIXELS))
@@ -104,8 +102,6 @@ SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 24
 
 
 class Frames(Clips):
-    """Sequences of 6 frames of 12 x 12 pixels, in 9 patches: 24 windows to test on."""
-
     def __init__(self):
         frames = np.random.default_rng(0).integers(1, 255, (WINDOWS, FRAMES, SIDE, SIDE), np.uint8)
         whole = np.concatenate([patch_sequences(window, side=PATCH) for window in frames])
@@ -117,13 +113,11 @@ FRAMES_OF = Frames()
 
 
 def seen(disturbance, gamma=0.0):
-    """The frames that the model is given under a disturbance, (windows, frames, height, width)."""
     batches = disturbed_windows(FRAMES_OF, "test", FRAMES_OF.spec, disturbance, gamma * FRAMES_OF.spec.pixel_std)
     return pictures(np.concatenate([noisy for noisy, _ in batches]))
 
 
 def pictures(sequences):
-    """Frames (windows, frames, height, width) of the sequences of their patches."""
     windows = np.asarray(sequences).reshape(WINDOWS, -1, FRAMES, PATCH**2)
     return np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in windows])
 

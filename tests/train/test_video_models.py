@@ -21,7 +21,6 @@ from unroll_jax.train.tasks.video_models import build_video_model
 from unroll_jax.train.tasks.video_samples import Frames, Sequences, cleaned_frames
 
 pytestmark = pytest.mark.slow
-
 FRAMES, SIDE, PATCH = 4, 160, 16
 POSITIONS = (SIDE // PATCH) ** 2
 COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows
@@ -57,7 +56,6 @@ DATA = Windows()
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def run(request, tmp_path_factory):
-    """A finished run of each, and its folder."""
     folder = tmp_path_factory.mktemp(request.param) / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
@@ -105,16 +103,14 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
 
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
-    original = read(folder / "evaluation.json")
-    other = Windows(seed=1, contrast=0.5)
+    original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other if config.root else DATA)
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
     assert read(folder / "evaluation.json") == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
     evaluation = read(place)
     assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("video", "elsewhere.avi")
-    deviation = 255.0 * math.sqrt(0.3 * DATA.spec.pixel_std)
-    assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
+    assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(255.0 * math.sqrt(0.3 * DATA.spec.pixel_std), rel=0.01)
     assert evaluation["rmse"]["0.3"] != original["rmse"]["0.3"]
     for options, message in (
         (("--on-root", "x"), "on_root=x has no effect without --on-source"),
@@ -135,5 +131,4 @@ def test_the_default_vit_is_a_small_transformer_of_whole_frames_whose_states_are
     shapes = jax.eval_shape(model.init, jax.random.key(0))["params"]
     assert (model.num_layers, model.module.config.reading, model.module.config.class_token) == (3, "state", False)
     assert shapes["embeddings"]["patch"]["kernel"].shape == (256, 256)
-    assert shapes["layers"]["hidden"]["kernel"].shape == (3, 256, 512)
-    assert shapes["readout"] == {}
+    assert (shapes["layers"]["hidden"]["kernel"].shape, shapes["readout"]) == ((3, 256, 512), {})

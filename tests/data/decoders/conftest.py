@@ -37,7 +37,6 @@ WriteFolder = Callable[..., Path]
 
 
 def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
-    """Tensors of a Llama whose head is not tied."""
     width = KEY_HEADS * DIM // HEADS
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (WORDS, DIM),
@@ -54,7 +53,6 @@ def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
-    """Of every byte, two special tokens, and one merge."""
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "<e>", "ab"]
     vocabulary = {token: place for place, token in enumerate(tokens)}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, [("a", "b")]))
@@ -67,11 +65,7 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def write_folder(tmp_path: Path) -> WriteFolder:
-    """Writes a Llama with other numbers in config.json (None takes one away), or other tensors, over some files."""
-
-    def write(
-        *, config: dict[str, Any] | None = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1
-    ) -> Path:
+    def write(*, config: Any = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1) -> Path:
         folder = tmp_path / "llama"
         folder.mkdir()
         values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}

@@ -27,8 +27,6 @@ LLAMA3 |= {"original_max_position_embeddings": 16}
 
 
 class State(NamedTuple):
-    """The argument of sharding rules."""
-
     params: Any
 
 
@@ -93,8 +91,7 @@ print(shared["layers"]["up"]["kernel"].addressable_shards[0].data.shape)
 @pytest.mark.slow
 def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
     """Matrices over both axes of the mesh; heads of keys are as many as the axis of them."""
-    lines = on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}")
-    assert lines == ["True", "(2, 2, 6)"]
+    assert on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}") == ["True", "(2, 2, 6)"]
 
 
 @pytest.mark.parametrize(

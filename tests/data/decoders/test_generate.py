@@ -40,7 +40,6 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
     assert [{key: row[key] for key in row if key not in ("output", "generator")} for row in rows] == ROWS
     assert {row["generator"] for row in rows} == {"llama"}
     assert "3 answers of" in capsys.readouterr().out
-
     opened = reads(llama)
     for row, prompt in zip(rows, ROWS, strict=True):
         text = f"{prompt['instruction']}\n\n{prompt['input']}" if "input" in prompt else prompt["instruction"]
@@ -49,18 +48,14 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
         generated = generate(opened.config, opened.params, tokens, max_tokens=6, stops=opened.tokenizer.stops)
         kept = generated.tokens[0][: int(generated.lengths[0]) - bool(generated.stopped[0])]
         assert row["output"] == opened.tokenizer.decode(kept, special=False).strip()
-
     line = refused(capsys, "generate", str(tmp_path / "none"), *words[2:], "--out", str(out))
     assert line.endswith("answers.json is there already; pass another file, or --overwrite, which replaces it\n")
     assert json.loads(out.read_text()) == rows, "refused before the model is looked for"
-
     assert main([*words, "--exit-layer", "1", "--draft-length", "2"]) == 0
     shown = capsys.readouterr().out
     assert "tokens a verification" in shown
     # Bytes that no terminal should get are escaped on the screen, and only there.
-    escaped = [
-        UNSHOWN.sub(lambda one: one[0] if one[0] in "\n\t" else ascii(one[0])[1:-1], row["output"]) for row in rows
-    ]
+    escaped = [UNSHOWN.sub(lambda m: m[0] if m[0] in "\n\t" else ascii(m[0])[1:-1], row["output"]) for row in rows]
     assert escaped == [
         shown.split(f"\n{number}. ")[1].split("\n\n", 2 if "input" in row else 1)[-1].split("\n\n")[0].strip()
         for number, row in enumerate(rows, start=1)

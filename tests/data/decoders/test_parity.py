@@ -10,7 +10,6 @@ from unroll_jax.models import Decoder, decoder_logits, rms_norm
 from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, load_decoder
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
-
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 SIZES |= {"vocab_size": 270, "max_position_embeddings": 64, "num_key_value_heads": 2, "eos_token_id": 257}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -31,7 +30,6 @@ def their_states_and_logits(model, tokens, torch):
 
 
 def our_states_and_logits(decoder: PretrainedDecoder, tokens):
-    """The last state is normalised, as in `transformers`."""
     config = decoder.config
 
     @jax.jit

@@ -33,7 +33,6 @@ WriteFolder = Callable[..., Path]
 
 
 def bert_tensors(prefix: str = "bert.", *, weight: str = "weight", bias: str = "bias") -> dict[str, np.ndarray]:
-    """Tensors of a BERT with a classifier; ``weight`` and ``bias`` name the parameters of norms."""
     shapes: dict[str, tuple[int, ...]] = {
         f"{prefix}embeddings.word_embeddings.weight": (20, DIM),
         f"{prefix}embeddings.position_embeddings.weight": (POSITIONS, DIM),
@@ -69,8 +68,6 @@ def word_tokenizer(words: list[str]) -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def write_folder(tmp_path: Path) -> WriteFolder:
-    """Writes a BERT with other numbers in config.json (None takes one away), other tensors or other words."""
-
     def write(*, config: Any = None, tensors: dict[str, np.ndarray] | None = None, words: Any = WORDS) -> Path:
         folder = tmp_path / "bert"
         folder.mkdir()

@@ -50,8 +50,7 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
 )
 def test_other_names_of_the_same_tensors_are_known(write_folder, tensors):
     pretrained = reads(write_folder(tensors=tensors))
-    expected = next(iter(tensors.values()))
-    np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], expected)
+    np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], next(iter(tensors.values())))
     assert sorted(pretrained.head) == ["hidden"]
 
 
@@ -165,8 +164,7 @@ def test_a_configuration_that_is_not_supported_is_named(write_folder, config, wo
 
 def test_fields_that_old_configurations_leave_out_have_their_defaults(write_folder):
     left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id"))
-    pretrained = reads(write_folder(config=left_out))
-    assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    assert reads(write_folder(config=left_out)).config == EncoderConfig(20, 8, 2, 2, 12, 16)
 
 
 @pytest.mark.parametrize(

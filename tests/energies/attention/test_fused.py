@@ -24,7 +24,6 @@ def draw(*batch, dtype="float32"):
 
 
 def by_xla(z, values, present=None):
-    """The same call as on a GPU, computed by XLA."""
     return fused_softmax_step(z, values, present, implementation="xla")
 
 

@@ -44,7 +44,6 @@ def interpreted(monkeypatch):
 
 
 def close(actual, expected, tolerance):
-    """Leaf by leaf, relative in the Euclidean norm."""
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
         assert np.all(np.isfinite(other))
@@ -107,8 +106,7 @@ def test_in_bfloat16_they_are_those_of_attention_in_float32(case):
 @pytest.mark.usefixtures("interpreted")
 def test_several_heads_take_it_too():
     options = {"num_heads": 2, "rank": 1, "rho": "log", "ridge": 0.3}
-    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
-    present = jnp.asarray(np.arange(N) < 17)
+    y, present = jnp.asarray(tokens(0, (N, DIM)), jnp.float32), jnp.asarray(np.arange(N) < 17)
     layers = uj.multihead_attention(DIM, **options, kernel="pallas", block=32), uj.multihead_attention(DIM, **options)
     params = layers[0].init(jax.random.key(0))
     actual, expected = jax.jit(lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers])(
@@ -181,7 +179,6 @@ def test_an_example_without_tokens_stays_and_the_others_are_theirs():
 
 
 def lowered(rho, dtype):
-    """The program of step, energy and their gradients for an H100, from a machine without one."""
     from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
     layer = uj.attention(rho=rho, form="softmax", kernel="pallas")

@@ -15,7 +15,6 @@ from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import resolve_rho, softmax
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 NO_WEIGHT = AttentionParams(None)
 PLAIN = softmax()._replace(exponential=False)  # the same function, as any other rho
 RHOS = {"softmax": softmax(), "plain softmax": resolve_rho(PLAIN), "log": resolve_rho("log")}
@@ -29,7 +28,6 @@ def draw(*batch, n=N, dtype=None):
 
 
 def total(rho, z, values, graph=None, **options):
-    """A number that everything the sums return goes into."""
     around = neighbourhood(rho, z, values, graph, **options)
     weight = np.cos(np.arange(values.size)).reshape(values.shape).astype(z.dtype)
     return jnp.sum(around.energy) + jnp.sum(jnp.sin(around.log_degree)) + jnp.sum(weight * around.mean)
@@ -53,8 +51,7 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
             return jnp.sum(jnp.cos(slopes[0])), slopes
 
         second, slopes = jax.grad(curvature, has_aux=True)(z)
-        around = neighbourhood(rho, z, values, graph, **options)
-        return around, pair_energy(rho, z, graph, block=block), slopes, second
+        return neighbourhood(rho, z, values, graph, **options), pair_energy(rho, z, graph, block=block), slopes, second
 
     expected, actual = all_of(z, values, N), all_of(z, values, 4 if bounded else 1)
     chex.assert_trees_all_close(expected[0].energy, expected[1], rtol=1e-13)
@@ -122,5 +119,4 @@ def test_long_sequences_are_taken_in_blocks_unasked():
 def test_a_bound_costs_nothing_where_a_token_counts_itself():
     """The tokens are far apart: their weights underflow, and the token itself has all the weight anyway."""
     y = 1e3 * draw()[0]
-    bounded = jax.jit(uj.attention(form="softmax").step)(NO_WEIGHT, y, None)
-    np.testing.assert_allclose(bounded, y, rtol=1e-15)
+    np.testing.assert_allclose(jax.jit(uj.attention(form="softmax").step)(NO_WEIGHT, y, None), y, rtol=1e-15)

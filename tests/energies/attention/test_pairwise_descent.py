@@ -24,7 +24,6 @@ HEADS = [
 
 
 def systems(kind, rho):
-    """Layers of a kind, each with a map from (y, x) to the input of the step and the input of the energy."""
     held, state = (lambda y, x: (x, x)), (lambda y, x: (None, y))
     if kind == "heads":
         return [(uj.multihead_attention(4, rho=rho, **options), held) for options in HEADS]

@@ -16,7 +16,6 @@ from unroll_jax.energies.attention import rho as table
 from unroll_jax.energies.attention.rho import resolve_rho
 
 DISTANCES = np.concatenate([[0.0], np.logspace(-12, 12, 97)])
-
 OPTIONS = {
     "log": {"shift": 0.3},
     "cauchy": {"scale": 0.3},
@@ -37,7 +36,6 @@ FORMULAS = {
 
 
 def values_and_slopes(rho):
-    """Values and slopes of a rho, or of each of a dict of rhos, by one program."""
     rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
     return jax.jit(lambda z: {name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()})
 
@@ -94,9 +92,7 @@ def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
 
     @jax.jit
     def all_of(z, nan):
-        functions = {
-            (name, field): getattr(rho, field) for name, rho in rhos.items() for field in ("value", "log_slope")
-        }
+        functions = {(name, part): getattr(rho, part) for name, rho in rhos.items() for part in ("value", "log_slope")}
         return [(jax.vmap(jax.grad(f))(z), f(nan)) for f in functions.values()]
 
     places = itertools.product(rhos, ("value", "log_slope"))
@@ -229,5 +225,4 @@ def test_a_rho_that_is_not_concave_would_raise_the_energy(monkeypatch):
     layer, params = uj.attention(rho=lambda z: z**3), AttentionParams(None)
     energies = jax.jit(lambda y: (layer.energy(params, y), layer.energy(params, layer.step(params, y))))
     before, after = energies(np.arange(4.0, dtype=np.float32)[:, None])
-    assert float(before) == pytest.approx(107.5)
-    assert float(after) == pytest.approx(152.6207, rel=1e-6)
+    assert (float(before), float(after)) == (pytest.approx(107.5), pytest.approx(152.6207, rel=1e-6))

@@ -14,7 +14,6 @@ from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 DEEP = {
     "dense": lambda: [opteq(M, H), opteq(M, M, I, skip=0.6), opteq(M, 3, I, activation="tanh")],
     "conv": lambda: [opteq_conv(2, 3), opteq_conv(2, 5, 3, kernel_size=1, skip=0.6)],

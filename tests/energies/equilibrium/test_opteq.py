@@ -15,7 +15,6 @@ from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antide
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
 CASES += [("conv", "relu", 1.0, (2, 3))]
@@ -45,8 +44,7 @@ def test_step_and_energy_equal_loops():
 
 def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
     layer, params, u, x = dense((500,))
-    v = 10.0 * np.random.default_rng(5).normal(size=u.shape)
-    size = np.linalg.norm(params.W, 2)
+    v, size = 10.0 * np.random.default_rng(5).normal(size=u.shape), np.linalg.norm(params.W, 2)
 
     @jax.jit
     def chords(norm, v):

@@ -72,13 +72,11 @@ def test_prox_is_the_numerical_minimiser(name):
     for step_size, prox in zip(step_sizes, proxes, strict=True):
         for z, actual in zip(points, prox, strict=True):
             objective = lambda u, z=z: value(u) + np.sum((u - z) ** 2) / (2.0 * step_size)  # noqa: E731, B023
-            options = {"xatol": 1e-11, "fatol": 1e-15}
-            best = minimize(objective, z, method="Nelder-Mead", options=options)
+            best = minimize(objective, z, method="Nelder-Mead", options={"xatol": 1e-11, "fatol": 1e-15})
             np.testing.assert_allclose(actual, best.x, atol=1e-6, err_msg=str(step_size))
 
 
 def system(kind, batch):
-    """A layer, parameters with |W| below 1, states, inputs and the shape of one state."""
     layer, event, widths = (
         (opteq(4, 6, 3), (4,), (4, 6)) if kind == "dense" else (opteq_conv(2, 3, 3), (3, 4, 2), (2, 3))
     )

@@ -13,7 +13,6 @@ from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
 FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}  # in NumPy
 FUNCTIONS["softplus"] = lambda w: np.logaddexp(0.0, w)
 

@@ -10,8 +10,7 @@ import unroll_jax as uj
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
-Z = np.random.default_rng(0).normal(size=(3, 4)) * 2.0
-STEP = 1.3
+Z, STEP = np.random.default_rng(0).normal(size=(3, 4)) * 2.0, 1.3
 
 
 def shortened(z, s, t):
@@ -53,7 +52,6 @@ in_float64 = pytest.mark.usefixtures("x64")
 
 
 def both_uses(name):
-    """``(z, s, *numbers) -> prox``: with numbers that may be traced, and with the numbers of the table."""
     make, numbers = uj.PROXIMALS[name], OPERATORS[name][0]
     return lambda z, s, *given: make(*given).prox(z, s), lambda z, s, *_: make(*numbers).prox(z, s)
 
@@ -121,9 +119,7 @@ def test_numbers_may_be_arrays(name):
     np.testing.assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
     if name != "nonnegative_soft_threshold":
         make = uj.PROXIMALS[name]
-        rows_apart = [
-            make(*(float(number[i, 0]) for number in numbers)).penalty(jnp.asarray(Z[i : i + 1])) for i in range(3)
-        ]
+        rows_apart = [make(*(float(one[i, 0]) for one in numbers)).penalty(jnp.asarray(Z[i : i + 1])) for i in range(3)]
         np.testing.assert_allclose(make(*numbers).penalty(jnp.asarray(Z)), sum(rows_apart), rtol=1e-13)
 
 
@@ -132,8 +128,7 @@ def test_traced_numbers_out_of_range_give_nan(name):
     numbers = OPERATORS[name][0]
     use = jax.jit(both_uses(name)[0])
     for place in range(len(numbers)):
-        bad = (-1.0, np.nan, np.inf) if name != "box" else (np.nan,)
-        for value in bad:
+        for value in (-1.0, np.nan, np.inf) if name != "box" else (np.nan,):
             given = [value if i == place else number for i, number in enumerate(numbers)]
             assert np.all(np.isnan(use(np.float32(Z), STEP, *given))), (place, value)
     if name == "box":

@@ -23,7 +23,6 @@ def record_of(folder):
 
 @pytest.fixture(scope="package")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished sweep, to be read."""
     folder = tmp_path_factory.mktemp("sweep") / "whole"
     with clips_in_memory():
         assert main([*GRID, "--out", str(folder)]) == 0
@@ -32,13 +31,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(whole, tmp_path, in_memory) -> Path:
-    """A copy, to be changed and resumed."""
     return shutil.copytree(whole, tmp_path / "copied")
 
 
 @pytest.fixture
 def computed(monkeypatch) -> list[str]:
-    """The cells that are trained, or resumed, from here on."""
     from unroll_jax.train.sweep import compute
 
     names, train_run = [], compute.train_run

@@ -135,7 +135,6 @@ def test_processes_that_are_ended_resume_and_end_with_every_step_once(of_process
 
 @pytest.mark.slow
 def test_a_child_that_dies_is_one_failure_and_its_log_is_kept(of_processes, tmp_path):
-    """A child whose data are gone ends with the line that names them."""
     root = str(tmp_path / "nowhere")
     command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *SMALL, "--data.source", "video"]
     command += ["--data.root", root, "--over.seed", "0,1", "--jobs", "2", "--out", str(tmp_path / "out")]
