@@ -9,18 +9,18 @@ from tests.test_public_api import NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 # Lines of tracked files: of Python, and of pages in docs. A change that cuts lowers these numbers; none raises
-# them. The rule was broken for train on 27 November 2026, see CONTRIBUTING.md.
+# them, unless a file moves from one place to another.
 MAX_LINES = {
-    "unroll_jax": 17_870,
-    "train": 18_390,
+    "unroll_jax": 17_270,
+    "train": 16_940,
     "benchmarks": 4_400,
-    "papers": 2_760,
-    "tests": 36_340,
-    "docs": 4_400,
-    "CHANGELOG.md": 150,
+    "papers": 2_830,
+    "tests": 32_620,
+    "docs": 4_340,
+    "CHANGELOG.md": 120,
 }
-MAX_PUBLIC_NAMES = 240
-MAX_FILES_OF_TRAIN = 104
+MAX_PUBLIC_NAMES = 230
+MAX_FILES_OF_TRAIN = 103
 MIN_FILE, MAX_FILE, MAX_PAGE = 40, 300, 150
 
 
