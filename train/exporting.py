@@ -174,17 +174,14 @@ def _constraints(description: Row) -> str:
     """Returns the bounds, whether the validation split meets them, and the largest margin or excess."""
     config, excess = description["config"], description["excess"]
     bounds = config.get("constraints", {})
-    names, method = list(bounds.get("also", ())), config.get("method", "constrained")
-    if method != "constrained" or not (names or "alpha" in bounds):
+    method = config.get("method", "constrained")
+    if method != "constrained" or "alpha" not in bounds:
         return "none; fixed weights" if method == "deep_supervision" else "none"
-    if bounds.get("layers", False):
-        names = [f"alpha {bounds['alpha']}", f"reference {bounds['reference']}", *names]
-    words = f"{', '.join(names)}: {FEASIBLE[description['feasible']]}"
+    words = f"alpha {bounds['alpha']}, reference {bounds['reference']}: {FEASIBLE[description['feasible']]}"
     if excess is None:
         return words
     room = f"{abs(excess):.1%} {'over' if excess > 0 else 'below'} its bound"
-    furthest = "one" if bounds.get("also") else "layer"
-    return f"{words} on the validation split (the {furthest} furthest out is {room})"
+    return f"{words} on the validation split (the layer furthest out is {room})"
 
 
 def _usage(task: str) -> str:

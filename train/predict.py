@@ -69,6 +69,8 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
         return texts, seconds or None
     if file.suffix.lower() in JSON:
         raise UserError(f"--file {file} is of JSON, which language runs take; give a file with a text a line")
+    if file.suffix.lower() == ".csv":
+        raise UserError(f"--file {file} is a table with a header; give a file with a text a line, of its column alone")
     lines = _lines(file)
     parts = [line.split("\t") for line in lines]
     if all(len(part) == 1 for part in parts):

@@ -126,6 +126,7 @@ def test_the_command_predicts_a_file_of_lines(trained, opened, tmp_path, capsys,
     for words, message in (
         (lines, "out.jsonl is there already; pass another file, or --overwrite"),
         (["--text", "fine", *lines[:2]], "--file takes the place of --text"),
+        (["--file", "texts.csv"], "--file texts.csv is a table with a header; give a file with a text a line"),
         (["--text", "-awful film"], "as --text=TEXT where one begins with a dash"),
         (["picture.png"], "picture.png; texts go behind --text"),
         ([*lines[:3], str(tmp_path / "lines.txt"), "--overwrite"], "lines.txt would replace"),

@@ -219,6 +219,7 @@ def test_the_command_exports_and_names_what_is_no_run(finished, capsys, tmp_path
     assert "parameters in 3 arrays" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert read_export(tmp_path / "model").card["experiment"] == "video-ut"
+    assert "- constraints: alpha [" in (tmp_path / "model" / "README.md").read_text()
     assert "Missing" in refused(capsys, "export")
 
 

@@ -28,7 +28,7 @@ class EncoderOptions:
     frozen: bool = True
     """Keep a pretrained encoder's word embeddings as they are: noise then cannot be outgrown."""
     pooling: Literal["first", "mean"] = "first"
-    """Input of the readout, of each layer: the first token, or the mean of all."""
+    """Input of the readout, of each layer: the first token ([CLS] of pretrained encoders), or the mean of all."""
     hidden: bool = False
     """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
     dim: Width = 64

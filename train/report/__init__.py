@@ -246,7 +246,8 @@ def _feasibility(variant: Variant) -> str:
     if np.isfinite(margins).any():
         layer, margin = int(np.nanargmin(margins) % margins.shape[1]), np.nanmin(margins)
         number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[layer]
-        words += f" (layer {number} is {abs(margin):.1%} {'over' if margin < 0 else 'below'} its bound)"
+        over = f"over its bound{', within the tolerance' * all(run.evaluation['feasible'] for run in variant.runs)}"
+        words += f" (layer {number} is {abs(margin):.1%} {over if margin < 0 else 'below its bound'})"
     return f"{words}, {_on_split(variant, 'validation', VALIDATED)}" if variant.has(VALIDATED) else words
 
 

@@ -105,7 +105,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             if tested.get(name) != value:
                 raise UserError(
                     f"runs differ in {name}: {first.folder} has {tested.get(name)}, {run.folder} has {value}; report "
-                    "them separately, or evaluate them again with the same settings"
+                    "them separately"
                 )
     return runs
 
