@@ -57,6 +57,7 @@ def test_freed_memory_is_used_again_without_a_page_fault_unless_the_user_has_set
 @pytest.fixture
 def cache_options():
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_enable_compilation_cache")}
+    jax.config.update("jax_enable_compilation_cache", True)
     yield
     for name, value in before.items():
         jax.config.update(name, value)

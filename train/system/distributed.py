@@ -35,8 +35,8 @@ def join(member: Membership) -> None:
     """Joins the other processes, before anything asks for a device; UserError if they do not come together."""
     if member == Membership():
         return
-    order_collectives(processes=True)
     options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
+    order_collectives(processes=True)
     try:
         with _in_time(member):
             jax.distributed.initialize(
