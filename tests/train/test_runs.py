@@ -64,7 +64,7 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(many,
     assert "going on from the checkpoint of step 4" in start(config)
     _assert_same(folder, many)
     after = read(folder / "evaluation.json")
-    assert (len(after["slacks"]), after["bind"]) == (3, "tail")
+    assert len(after["slacks"]) == 3
 
 
 @pytest.mark.slow
