@@ -60,7 +60,9 @@ def video(mesh: str, dtype: Any = "float32") -> Task:
     cosine basis, and gathers the turned arrays; in float32, where messages are counted, in pixels."""
     primal = VideoPrimalConfig(learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels")
     config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), primal=primal)
-    return VideoTask(config, Drifting())
+    task = VideoTask(config, Drifting())
+    task.model = task.model._replace(module=task.model.module.clone(unroll=1))
+    return task
 
 
 def encoder(mesh: str, dtype: Any = "float32") -> Task:
