@@ -150,7 +150,8 @@ def given(arguments: Iterable[str], option: str) -> bool:
 def unknown(what: str, arguments: Sequence[str], known: Sequence[str]) -> UserError:
     """The error of a command whose first word is none of the known ones, or missing."""
     words = f"unknown {what} {arguments[0]!r}{_suggestion(arguments[0], known)}" if arguments else f"no {what} given"
-    return UserError(f"{words}; choose from {', '.join(known)}")
+    choices = "`unroll-jax list` shows all" if len(known) > 20 else f"choose from {', '.join(known)}"
+    return UserError(f"{words}; {choices}")
 
 
 def _words(options: dict[str, Any], group: str = "--") -> Iterator[str]:

@@ -36,6 +36,17 @@ class Noisy(NamedTuple):
     keys: UInt32[Array, "batch 2"]
 
 
+def in_proportion(config: ImageSetConfig, spec: SetSpec) -> ImageSetConfig:
+    """Returns the configuration with default bounds, which are of digits, in proportion to the input's loss."""
+    given, loss = config.constraints, 0.5 * spec.size**2 * config.train_gamma * spec.pixel_std
+    share = loss / INPUT_LOSS
+    is_default = (given.reference, given.floor) == (BOUNDS.reference, BOUNDS.floor)
+    if not is_default or share == 0.0 or abs(share - 1.0) < 0.01:
+        return config
+    reference, floor = (None if bound is None else share * bound for bound in (BOUNDS.reference, BOUNDS.floor))
+    return dataclasses.replace(config, constraints=dataclasses.replace(given, reference=reference, floor=floor))
+
+
 class ImageSetTask(PerturbedTask[ImageSetConfig]):
     """f_l is the mean over sets and images of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1]; layer 0 is the noisy input.
 
@@ -46,11 +57,16 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
 
     @staticmethod
     def _load(config: ImageSetConfig, log: Log) -> SetData:
-        return load(config.data, log=log)
+        data = load(config.data, log=log)
+        given, scaled = config.constraints, in_proportion(config, data.spec).constraints
+        if scaled != given:
+            words = f"--constraints.reference {scaled.reference:.4g} and --constraints.floor {scaled.floor:.4g}"
+            log(f"the bounds for digits, in proportion to the loss of these images: {words}")
+        return data
 
     def __init__(self, config: ImageSetConfig, data: SetData | Any, spec: SetSpec | None = None):
         super().__init__(config, data, spec)
-        self._config = config = self._in_proportion(config)
+        self._config = config = in_proportion(config, self.spec)
         model, pixels = config.model, self.spec.size**2
         self.num_layers, self._variance = model.num_layers, config.train_gamma * self.spec.pixel_std
         check_reference(config, 0.5 * pixels * self._variance)
@@ -68,18 +84,7 @@ class ImageSetTask(PerturbedTask[ImageSetConfig]):
 
     def with_config(self, config: ImageSetConfig) -> Self:
         """As of every such task."""
-        return super().with_config(self._in_proportion(config))
-
-    def _in_proportion(self, config: ImageSetConfig) -> ImageSetConfig:
-        """Returns the configuration with default bounds, which are of digits, in proportion to the input's loss."""
-        given, loss = config.constraints, 0.5 * self.spec.size**2 * config.train_gamma * self.spec.pixel_std
-        share = loss / INPUT_LOSS
-        is_default = (given.reference, given.floor) == (BOUNDS.reference, BOUNDS.floor)
-        if not is_default or share == 0.0 or abs(share - 1.0) < 0.01:
-            return config
-        reference, floor = (None if bound is None else share * bound for bound in (BOUNDS.reference, BOUNDS.floor))
-        bounds = dataclasses.replace(given, reference=reference, floor=floor)
-        return dataclasses.replace(config, constraints=bounds)
+        return super().with_config(in_proportion(config, self.spec))
 
     def init(self, key: jax.Array) -> Params:
         """Returns the initial weights, the same for every key."""

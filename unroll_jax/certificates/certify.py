@@ -69,6 +69,8 @@ class Certificate(NamedTuple):
         outcome = np.asarray(self.outcome)
         shares = [f"{name.lower()} {np.mean(outcome == value):.1%}" for name, value in Outcome.__members__.items()]
         size, run, rises = energy_lines(self.energy, outcome == Outcome.ROSE)
+        if refuted := np.mean(np.asarray(self.curvature) > np.asarray(self.smoothness) * (1.0 + ROUNDING)):
+            shares.append(f"curvature above smoothness {refuted:.1%}")
         return [size, f"steps: {', '.join(shares)}", run, rises]
 
     def plot(self, axes: Any = None) -> Any:
@@ -115,7 +117,8 @@ def certify(
       tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
 
     Raises:
-      ValueError: if an option is out of range, or the step changes the state's structure, shapes or dtypes.
+      ValueError: if an option is out of range, smoothness has another shape than the examples, or the step changes the
+        state's structure, shapes or dtypes.
       TypeError: if descent is no `Descent`, smoothness not a number, array or function, or a leaf of y not an array.
 
     Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma 1.2.3, here with phi; Yang,
@@ -177,6 +180,9 @@ def _judge(
     limit = jnp.where(still, jnp.inf, -2.0 * slope / size)
     constant = jnp.nan if smoothness is None else smoothness
     constant = constant(params, y, x) if callable(constant) else constant
+    if jnp.shape(constant) not in ((), limit.shape):
+        expected = f"a number or an array of shape {limit.shape}, one per example"
+        raise ValueError(f"smoothness must be {expected}, got one of shape {jnp.shape(constant)}")
     constant = jnp.broadcast_to(jnp.asarray(constant, limit.dtype), limit.shape)
     known = (still | (slope <= 0.0)) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
     outcome = _outcome(before_energy, after_energy, known, tolerance)
