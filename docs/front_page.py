@@ -26,8 +26,11 @@ def draw(names: dict[str, Any], out: Path) -> None:
     middle.legend()
     w, state, rows = np.zeros(3, np.float32), names["optimizer"].init(np.zeros(3, np.float32)), []
     for _ in range(STEPS):
-        w, state, violation = names["step"](w, state)
-        rows.append((violation + 0.05, names["uj"].multipliers_of(state)))
+        price = names["uj"].multipliers_of(state)
+        gradients, violation = names["gradient"](w, price)
+        updates, state = names["update"](gradients, state, w, violations=violation)
+        w = w + updates
+        rows.append((violation + 0.05, price))
     missed, price = np.asarray(rows).T
     right.plot(100 * missed, label="missed positives (%)")
     right.axhline(5, color="black", linestyle=":", label="bound (5%)")
