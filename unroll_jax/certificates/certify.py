@@ -117,8 +117,7 @@ def certify(
       tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
 
     Raises:
-      ValueError: if an option is out of range, smoothness has another shape than the examples, or the step changes the
-        state's structure, shapes or dtypes.
+      ValueError: if an option or the shape of smoothness does not fit, or the step changes structure, shapes or dtypes.
       TypeError: if descent is no `Descent`, smoothness not a number, array or function, or a leaf of y not an array.
 
     Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma 1.2.3, here with phi; Yang,

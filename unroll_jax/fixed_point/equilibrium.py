@@ -122,8 +122,7 @@ def equilibrium(
       check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of three products.
 
     Returns:
-      ``(y, info)`` or ``(y, info, aux)``: the equilibrium, an `EquilibriumInfo`, and the step's aux there,
-      differentiable.
+      ``(y, info)`` or ``(y, info, aux)``: equilibrium, `EquilibriumInfo` and the step's aux there, differentiable.
 
     Raises:
       ValueError: if the step changes the state's structure, shapes or dtypes, examples depend on each other, y0 is not

@@ -18,8 +18,7 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
     1 for each example where the limit does not depend on the start; about 0 for states that have nothing in common.
 
     Args:
-      states: arrays (starts, *batch, ...) from two starts or more, else a ValueError, such as zeros, after as many
-        loops.
+      states: arrays (starts, *batch, ...) from two starts or more, else a ValueError, after as many loops.
       batch_ndim: number of batch axes.
 
     Source: Anil et al. (2022), Section 4, the asymptotic alignment score.

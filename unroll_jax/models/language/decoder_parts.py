@@ -49,8 +49,7 @@ class DecoderConfig:
       qkv_bias: whether queries, keys and values have biases, as in Qwen2.
       qk_norm: whether each head's queries and keys are normalised before they are rotated, as in Qwen3.
 
-    Source: Grattafiori et al. (2024), "The Llama 3 herd of models"; Yang et al., "Qwen2 technical report" (2024) and
-    "Qwen3 technical report" (2025).
+    Source: Grattafiori et al. (2024), "The Llama 3 herd of models"; Yang et al. (2024, 2025), on Qwen2 and Qwen3.
 
     Example:
       >>> config = DecoderConfig(128256)  # Llama 3.2, 1B, but for its `RotaryScaling`
