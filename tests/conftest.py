@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import itertools
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -73,6 +74,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return super()._split_scope(nodeid).split("::")[0]
 
     return Groups(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints the CPU time of all workers and of the processes that tests started."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    terminalreporter.write_line(f"{sum(each.ru_utime + each.ru_stime for each in spent):.0f} s of CPU")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
