@@ -21,6 +21,14 @@ from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 
+
+@pytest.mark.usefixtures("in_memory")
+def test_a_value_that_does_not_fit_the_data_is_refused_and_leaves_no_folder(capsys, tmp_path):
+    options = ["--batch-size", "4", "--constraints.reference", "0.01", "--out", str(tmp_path / "run")]
+    assert "--constraints.reference 0.01 is below the loss of" in refused(capsys, "run", "video-ut", *options)
+    assert not (tmp_path / "run").exists()
+
+
 TABLE = "text\tlabel\n" + "".join(f"a film {number}\t{'ab'[number % 2]}\n" for number in range(40))
 PICTURES = pictures({f"originals/{split}/{name}": 16 for split in ("train", "test") for name in "ab"})
 SOURCES = [

@@ -157,27 +157,32 @@ def test_folders_of_something_else_cells_of_another_sweep_and_data_that_are_nowh
 
 
 @pytest.mark.slow
-def test_processes_that_are_ended_resume_with_every_step_once_and_one_that_fails_is_named(
-    of_processes, few_clips, tmp_path
+def test_a_process_that_fails_ends_no_other_and_one_that_is_ended_resumes_with_every_step_once(
+    of_processes, few_clips, tmp_path, monkeypatch, capsys
 ):
-    steps, folder = 40, tmp_path / "together"
-    options = OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "steps": steps}
-    words = words_of(options | {"over.seed": "0,1", "jobs": 2, "out": folder})
-    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *words]
-    together = subprocess.Popen(command, env=of_processes, stdout=subprocess.DEVNULL)
+    folder, printed = tmp_path / "together", tmp_path / "printed"
+    (folder / "seed-1").mkdir(parents=True)
+    (folder / "sweep.json").write_text('{"experiment": "video-ut"}')
+    (folder / "seed-1" / "thesis.tex").write_text("dear")
+    data = {"data.source": "video", "data.root": few_clips, "validate-every": 60}
+    options = ["sweep", "video-ut", *words_of(OF_PROCESSES | data | {"over.seed": "0,1", "out": folder})]
+    command = [sys.executable, "-u", "-m", "unroll_jax.train", *options, "--jobs", "2"]
+    with printed.open("wb") as output:
+        together = subprocess.Popen(command, env=of_processes, stdout=output)
     limit = time.monotonic() + 200
-    while not all((folder / f"seed-{seed}" / "status.json").exists() for seed in (0, 1)) and time.monotonic() < limit:
-        time.sleep(0.2)
+    while not ((folder / "seed-0" / "status.json").exists() and "seed-1: " in printed.read_text()):
+        assert together.poll() is None, printed.read_text()
+        assert time.monotonic() < limit
+        time.sleep(0.1)
     together.send_signal(signal.SIGTERM)
     assert together.wait(120) == 0
-    damaged = folder / "seed-1" / "metrics.jsonl"
-    damaged.write_bytes(b"{" + damaged.read_bytes())
-    again = subprocess.run(command, env=of_processes, capture_output=True, text=True, timeout=300)
-    assert again.returncode == 1, again.stderr
-    last = again.stdout.splitlines()[-1]
+    monkeypatch.setenv("UNROLL_PREPARED", of_processes["UNROLL_PREPARED"])
+    assert read(folder / "seed-0" / "status.json")["state"] == "interrupted"
+    assert main(options) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("failed: seed-1: ")
-    assert "metrics.jsonl" in last
-    assert "metrics.jsonl" in (folder / "seed-1.log").read_text()
-    assert [row["state"] for row in record_of(folder)["cells"]] == ["finished", "interrupted"]
+    assert "holds files but no config.json" in last
+    assert last.endswith((folder / "seed-1.log").read_text().splitlines()[-1])
+    assert [row["state"] for row in record_of(folder)["cells"]] == ["finished", ""]
     rows = read_metrics(folder / "seed-0" / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, steps + 1))
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, OF_PROCESSES["steps"] + 1))
