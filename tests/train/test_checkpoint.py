@@ -112,7 +112,7 @@ DAMAGE = {
     "deleted": Path.unlink,
     "empty": _empty,
     "a folder": _make_folder,
-    **{f"a bit flipped at {share}": _flip_at(share) for share in (0, 0.3, 0.5, 1)},
+    **{f"a bit flipped at {share}": _flip_at(share) for share in (0, 0.3, 0.5, 0.6, 1)},
     "a byte flipped": _flip_at(0.5, 0xFF),
 }
 QUICK = ("truncated", "edited")

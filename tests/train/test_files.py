@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.train.commands import files_of, quiet, status_of
-from tests.train.conftest import OF_PROCESSES, evaluated_again, words_of
+from tests.train.conftest import evaluated_again, words_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.exporting import export
@@ -124,8 +124,9 @@ def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(
 ):
     """RLIMIT_FSIZE makes the writes of TensorStore's threads fail, as a quota does."""
     folder = tmp_path / "run"
-    words = words_of(OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "out": folder, "model.rank": 64})
-    command = [sys.executable, "-m", "unroll_jax.train", "run", "video-ut", *words]
+    options = {"method": "plain", "steps": 4, "validate-every": 1, "batch-size": 8, "model.num-layers": 2}
+    options |= {"model.rank": 64, "data.source": "video", "data.root": few_clips, "out": folder}
+    command = [sys.executable, "-m", "unroll_jax.train", "run", "video-ut", *words_of(options)]
     limited = ["sh", "-c", 'ulimit -f 200 && exec "$@"', "sh", *command]
     environment = of_processes | {"JAX_COMPILATION_CACHE_DIR": ""}
     monkeypatch.setenv("UNROLL_PREPARED", of_processes["UNROLL_PREPARED"])

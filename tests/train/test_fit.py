@@ -39,7 +39,7 @@ def test_a_task_comes_within_its_bounds_and_callbacks_hear_of_every_step_every_v
     heard = []
     callbacks = [Ear(heard), Ear(heard, on_step="train", on_validation="validation", on_end="end")]
     task = linear(
-        init=lambda key: {"w": jnp.full((8, 8), 0.01)},
+        init=lambda key: {"w": jnp.full((8, 8), -0.05)},
         steps=9,
         validate_every=3,
         constraints=ConstraintConfig(alpha=(0.4,), reference=None),
