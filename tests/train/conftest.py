@@ -18,7 +18,8 @@ from PIL import Image
 
 from tests.hostile import runs
 from tests.started import environment
-from tests.train.commands import read
+from tests.train.commands import quiet, read
+from tests.train.own import linear
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
@@ -221,11 +222,16 @@ def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
     return lambda config, name="run": logged(config, tmp_path / name)
 
 
-@pytest.fixture(scope="session")
-def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.train.test_fit import linear
+@pytest.fixture
+def without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
 
-    return fit(linear(), out=tmp_path_factory.mktemp("own") / "run", log=lambda line: None)[0]
+
+@pytest.fixture(scope="session")
+def own_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own") / "run"
+    fit(linear(method="both"), out=folder, log=quiet)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -239,7 +245,7 @@ def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exported(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with clips_in_memory():
-        return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=lambda line: None)
+        return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=quiet)
 
 
 @pytest.fixture(scope="session")

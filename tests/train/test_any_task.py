@@ -5,7 +5,6 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -15,13 +14,12 @@ import pytest
 
 from tests.errors import one_line
 from tests.train.commands import quiet, read, refused
-from tests.train.test_fit import TRAIN, VALIDATION, linear
+from tests.train.own import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.exporting import export
-from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import read_config
@@ -29,9 +27,13 @@ from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.system.files import SEAL
 from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
+pytestmark = pytest.mark.xdist_group("own-runs")
+
 
 @dataclasses.dataclass(frozen=True)
 class MeanConfig(RunConfig):
+    """The number that batches hold."""
+
     task: ClassVar[str] = "mean"
     metric: ClassVar[str] = "squared error"
     target: float = 1.0
@@ -44,7 +46,10 @@ class MeanConfig(RunConfig):
 
 
 class Mean(Task):
+    """One parameter, with figures as NumPy and JAX give them."""
+
     num_layers = 0
+    figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
 
     def __init__(self, config=MeanConfig()):
         self._config = config
@@ -68,10 +73,11 @@ class Mean(Task):
         return (params - batch)[:, None] ** 2, {}
 
     def validate(self, params, multipliers):
-        return Validation(np.asarray((params - np.full((1, 1), self.config.target)) ** 2), {})
+        losses = np.asarray((params - np.full((1, 1), self.config.target)) ** 2)
+        return Validation(losses, {"measured": np.float32(0.25)}, np.float32(-losses[0, 0]))
 
     def evaluate(self, params, folder) -> tuple[Row, Any]:
-        return {"mean": float(params), "halves": [0.5, float(params) / 2]}, None
+        return {"mean": float(params), "halves": [0.5, float(params) / 2], "figure": self.figure}, None
 
     def data_fingerprint(self):
         return {}
@@ -100,11 +106,14 @@ def run(trained, tmp_path):
     return shutil.copytree(trained[0], tmp_path / "run")
 
 
-def test_a_task_of_any_make_is_trained_evaluated_and_reported(trained):
+def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_numpy_and_jax(trained):
     folder, log = trained
     evaluation = read(folder / "evaluation.json")
     assert (evaluation["mean"], evaluation["best_step"]) == (pytest.approx(1.0 - 0.8**20), 20)
-    assert [row["loss"] for row in read_metrics(folder / "metrics.jsonl")][:2] == pytest.approx([1.0, 0.64])
+    assert evaluation["figure"] == {"a": 0.5, "b": [3, [1.0, 1.0]], "c": [True, None]}
+    rows = read_metrics(folder / "metrics.jsonl")
+    assert [row["loss"] for row in rows][:2] == pytest.approx([1.0, 0.64])
+    assert [row["measured"] for row in rows if row["kind"] == "validation"] == [0.25] * 2
     assert any(line.startswith("mean ") and line.endswith(" 0.9885") for text in log for line in text.splitlines())
     (row,) = read(folder / "report" / "summary.json")["runs"]
     status = {key: read(folder / "status.json").get(key) for key in ("state", "steps", "compile_seconds", "messages")}
@@ -128,114 +137,6 @@ def test_it_is_loaded_exported_and_evaluated_again_with_the_task(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "task", "words"),
-    [
-        ({}, None, "field 'task' is unknown or missing, got 'mean'; if it is your own, pass the task itself"),
-        ({}, linear(), "is of the task 'mean', got one of 'own'; pass the task that was trained"),
-        ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
-        ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
-        ({"seed": -1}, Mean(), "changed: seed must be"),
-    ],
-)
-def test_a_folder_that_does_not_fit_the_task_is_refused_in_a_line(run, change, task, words):
-    config = {**read(run / "config.json"), **change}
-    del config[SEAL]
-    (run / "config.json").write_text(json.dumps(config))
-    with one_line(words, str(run)):
-        load(run, task=task, log=quiet)
-
-
-def test_a_name_of_ours_is_refused_before_anything_is_written(tmp_path):
-    @dataclasses.dataclass(frozen=True)
-    class Ours(MeanConfig):
-        task: ClassVar[str] = "video"
-
-    with one_line(r"Ours\.task must not be 'video'"):
-        fit(Mean(Ours()), out=tmp_path / "run", log=quiet)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own") / "run"
-    fit(linear(method="both", steps=2), out=folder, log=quiet)
-    return folder
-
-
-@pytest.mark.parametrize("method", ["plain", "constrained"])
-def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both, tmp_path, method):
-    run, task = both / method, linear(steps=33, seed=9, method="plain")
-    out = export(str(run), str(tmp_path / "model"), task=task, log=quiet)
-    card = read(out / "config.json")
-    assert (card["config"]["method"], card["config"]["steps"], card["config"]["seed"]) == (method, 2, 0)
-    assert card["feasible"] is None if method == "plain" else card["multipliers"] is not None
-    losses = read(run / "evaluation.json")["layer_losses"]
-    for folder in (run, out):
-        model = load(folder, task=task, log=quiet)
-        assert isinstance(model.config, OwnConfig)
-        assert (model.config.method, model.config.steps, model.config.seed) == (method, 2, 0)
-        np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), losses, rtol=1e-6)
-
-
-@pytest.mark.parametrize("folder", ["constrained", "export"])
-def test_a_task_is_read_onto_its_own_mesh(both, tmp_path, folder):
-    run = both / "constrained"
-    where = run if folder == "constrained" else export(run, tmp_path / "model", task=linear(), log=quiet)
-    assert load(where, task=linear(mesh="data=1"), log=quiet).config.mesh == "data=1"
-
-
-@pytest.mark.parametrize("task", ["own", OwnConfig()])
-@pytest.mark.parametrize("call", [load, export])
-def test_a_task_that_is_none_is_refused_in_a_line(both, call, task):
-    run = both / "constrained"
-    with one_line("task must be the task that was trained"):
-        call(run, task=task, log=quiet)
-    assert not (run / "export").exists()
-
-
-@pytest.mark.parametrize("command", ["run", "evaluate"])
-def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(both, tmp_path, capsys, command):
-    assert "from Python: fit(task, out=FOLDER), load(FOLDER" in refused(capsys, command, str(both / "constrained"))
-
-
-def test_both_methods_are_compared_and_other_arrays_are_other_data(both):
-    assert set(read(both / "report" / "summary.json")["methods"]) == {"plain", "constrained"}
-    for method in ("plain", "constrained"):
-        assert read(both / method / "config.json")["method"] == method
-    other = linear(method="both", steps=2, train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
-    for call in (lambda: export(both / "constrained", task=other, log=quiet), lambda: fit(other, out=both, log=quiet)):
-        with one_line(r"found\.train was \d+, is now \d+; pass "):
-            call()
-
-
-class Deaf(Callbacks):
-    """Hears nothing."""
-
-
-@pytest.mark.parametrize("callbacks", [Deaf(), [SimpleNamespace(on_step=print)]])
-def test_other_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks):
-    with one_line(r"callbacks must be a list of objects with on_step, .* got .*(Deaf|namespace)"):
-        fit(linear(), out=tmp_path / "run", callbacks=callbacks, log=quiet)
-    assert not (tmp_path / "run").exists()
-
-
-class Measured(Mean):
-    figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
-
-    def validate(self, params, multipliers):
-        return super().validate(params, multipliers)._replace(row={"measured": np.float32(0.25)}, score=np.float32(1))
-
-    def evaluate(self, params, folder):
-        return {"mean": float(params), "figure": self.figure}, None
-
-
-def test_figures_of_numpy_and_jax_are_written_as_numbers(tmp_path):
-    (run,) = fit(Measured(), out=tmp_path / "run", log=quiet)
-    assert read(run / "evaluation.json")["figure"] == {"a": 0.5, "b": [3, [1.0, 1.0]], "c": [True, None]}
-    assert [row["measured"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"] == [0.25] * 2
-
-
-@pytest.mark.parametrize(
     ("figure", "words"),
     [
         (float("nan"), r"figures of evaluate\['figure'\] must be finite .* got nan"),
@@ -244,7 +145,65 @@ def test_figures_of_numpy_and_jax_are_written_as_numbers(tmp_path):
     ],
 )
 def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, monkeypatch, figure, words):
-    monkeypatch.setattr(Measured, "figure", figure)
+    monkeypatch.setattr(Mean, "figure", figure)
     (run / "evaluation.json").unlink()
     with one_line(words):
-        evaluate(Measured(), run, experiment="mean", log=quiet)
+        evaluate(Mean(), run, experiment="mean", log=quiet)
+
+
+@pytest.mark.parametrize(
+    ("change", "task", "words"),
+    [
+        ({}, None, "field 'task' is unknown or missing, got 'mean'; if it is your own, pass the task itself"),
+        ({}, linear(), "is of the task 'mean', got one of 'own'; pass the task that was trained"),
+        ({}, "mean", "task must be the task that was trained"),
+        ({}, MeanConfig(), "task must be the task that was trained"),
+        ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
+        ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
+        ({"seed": -1}, Mean(), "changed: seed must be"),
+    ],
+)
+def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(run, change, task, words):
+    if change:
+        config = {**read(run / "config.json"), **change}
+        del config[SEAL]
+        (run / "config.json").write_text(json.dumps(config))
+    for call in (load, export):
+        with one_line(words):
+            call(run, task=task, log=quiet)
+    assert not (run / "export").exists()
+
+
+@pytest.mark.parametrize("method", ["plain", "constrained"])
+def test_the_options_of_a_model_are_those_of_its_run_but_for_the_mesh(own_both, tmp_path, method):
+    run, task = own_both / method, linear(steps=33, seed=9, method="plain", mesh="data=1")
+    out = export(str(run), str(tmp_path / "model"), task=task, log=quiet)
+    card, evaluation = read(out / "config.json"), read(run / "evaluation.json")
+    assert (card["config"]["method"], card["config"]["steps"], card["config"]["seed"]) == (method, 6, 0)
+    assert card["feasible"] is None if method == "plain" else card["multipliers"] is not None
+    for folder in (run, out):
+        model = load(folder, task=task, log=quiet)
+        assert isinstance(model.config, OwnConfig)
+        options = (model.config.method, model.config.steps, model.config.seed, model.config.mesh)
+        assert options == (method, 6, 0, "data=1")
+        assert model.card["step"] == evaluation["best_step"]
+        np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), evaluation["layer_losses"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("command", ["run", "evaluate"])
+def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(own_both, capsys, command):
+    run = str(own_both / "constrained")
+    assert "from Python: fit(task, out=FOLDER), load(FOLDER" in refused(capsys, command, run)
+
+
+def test_both_methods_are_compared_and_other_arrays_are_other_data(own_both):
+    methods = read(own_both / "report" / "summary.json")["methods"]
+    assert set(methods) == {"plain", "constrained"}
+    assert methods["constrained"]["feasible"]
+    for method in ("plain", "constrained"):
+        assert read(own_both / method / "config.json")["method"] == method
+    other = linear(method="both", train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
+    with one_line(r"found\.train was \d+, is now \d+; pass "):
+        export(own_both / "constrained", task=other, log=quiet)
+    with one_line(r"found\.train was \d+, is now \d+; pass "):
+        fit(other, out=own_both, log=quiet)

@@ -13,7 +13,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.train.commands import files_of, quiet, status_of
-from tests.train.conftest import OF_PROCESSES, evaluated_again, words_of
+from tests.train.conftest import evaluated_again, words_of
+from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.exporting import export
 from unroll_jax.train.system import files
@@ -118,14 +119,18 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, fi
 
 
 @pytest.mark.slow
-def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(of_processes, few_clips, tmp_path):
+def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(
+    of_processes, few_clips, tmp_path, monkeypatch
+):
     """RLIMIT_FSIZE makes the writes of TensorStore's threads fail, as a quota does."""
     folder = tmp_path / "run"
-    words = words_of(OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "out": folder, "model.rank": 64})
-    command = [sys.executable, "-m", "unroll_jax.train", "run", "video-ut", *words]
+    options = {"method": "plain", "steps": 4, "validate-every": 1, "batch-size": 8, "model.num-layers": 2}
+    options |= {"model.rank": 64, "data.source": "video", "data.root": few_clips, "out": folder}
+    command = [sys.executable, "-m", "unroll_jax.train", "run", "video-ut", *words_of(options)]
     limited = ["sh", "-c", 'ulimit -f 200 && exec "$@"', "sh", *command]
     environment = of_processes | {"JAX_COMPILATION_CACHE_DIR": ""}
-    subprocess.run([*command[:3], "prepare", "video", "--from", str(few_clips)], env=of_processes, check=True)
+    monkeypatch.setenv("UNROLL_PREPARED", of_processes["UNROLL_PREPARED"])
+    assert main(["prepare", "video", "--from", str(few_clips)]) == 0
     ended = subprocess.run(limited, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr

@@ -1,7 +1,10 @@
-"""`fit` from Python: a task of one's own in under twenty lines, constrained, heard of, gone on with, reported."""
+"""`fit` from Python: a task of one's own, constrained and heard of; what it refuses; options of its step."""
 
+import dataclasses
 import functools
 import re
+from types import SimpleNamespace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +13,9 @@ import pytest
 
 from tests.errors import one_line
 from tests.train.commands import quiet, read
+from tests.train.own import STEADY, TRAIN, VALIDATION, layer_losses, linear
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.run import PrimalConfig
-from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit
@@ -21,88 +23,36 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import jit_step, state_like
 from unroll_jax.train.tasks.own import OwnTask
 
-# A user's code; `train` and `validation` are arrays by name.
-NOTEBOOK = """\
-import flax.linen as nn, jax.numpy as jnp
-from unroll_jax.train import Callbacks, ConstraintConfig, OwnConfig, OwnTask, PrimalConfig, fit
-class Denoiser(nn.Module):
-    @nn.compact
-    def __call__(self, y):
-        outputs = [y]
-        for _ in range(2):
-            outputs.append(nn.Dense(8, kernel_init=nn.initializers.constant(0.1))(outputs[-1]))
-        return jnp.stack(outputs)
-def layer_losses(params, batch):
-    return jnp.mean((Denoiser().apply(params, batch["noisy"]) - batch["clean"]) ** 2, -1).T
-class Heard(Callbacks):
-    def on_validation(self, row):
-        print("worst:", row["worst_excess"])
-bounds = ConstraintConfig(alpha=(0.05,), reference=None)
-config = OwnConfig(steps=100, validate_every=50, batch_size=16, constraints=bounds, primal=PrimalConfig(0.02))
-init = lambda key: Denoiser().init(key, train["noisy"])
-task = OwnTask(init, layer_losses, train=train, validation=validation, config=config)
-(run,) = fit(task, out=out, callbacks=[Heard()])
-"""
+pytestmark = pytest.mark.xdist_group("own-runs")
 
 
-def arrays(count, seed):
-    generator = np.random.default_rng(seed)
-    clean = generator.normal(size=(count, 1)).astype(np.float32) * np.ones(8, np.float32)
-    return {"clean": clean, "noisy": clean + generator.normal(size=clean.shape).astype(np.float32)}
+class Ear(Callbacks):
+    """Hears of the events named, and writes them down."""
+
+    def __init__(self, heard, **kinds):
+        for event, kind in kinds.items():
+            setattr(self, event, lambda row, kind=kind: heard.append((kind, row)))
 
 
-TRAIN, VALIDATION = arrays(64, 0), arrays(16, 1)
-STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)  # a run may go on to more steps
-
-
-def layer_losses(params, batch):
-    outputs = [batch["noisy"], batch["noisy"] @ params["w"]]
-    return jnp.stack([jnp.mean((output - batch["clean"]) ** 2, -1) for output in outputs], -1)
-
-
-def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, test=None, **options):
-    constraints = ConstraintConfig(alpha=(0.1,), reference=None)
-    usual = {"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, "primal": STEADY}
-    return OwnTask(init, losses, train=train, validation=VALIDATION, test=test, config=OwnConfig(**usual | options))
-
-
-@pytest.mark.slow
-def test_a_task_of_ones_own_takes_under_twenty_lines(tmp_path, capsys):
-    assert len(NOTEBOOK.splitlines()) < 20
-    namespace = {"train": TRAIN, "validation": VALIDATION, "out": tmp_path / "run"}
-    exec(NOTEBOOK, namespace)
-    evaluation = read(tmp_path / "run" / "evaluation.json")
-    assert evaluation["feasible"]
-    assert len(evaluation["layer_losses"]) == 3
-    assert evaluation["layer_losses"][2] < 0.7 * evaluation["layer_losses"][0]
-    rows = read_metrics(namespace["run"] / "metrics.jsonl")
-    heard = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines() if line.startswith("worst:")]
-    assert heard == [row["worst_excess"] for row in rows if row["kind"] == "validation"]
-    assert read(namespace["run"] / "report" / "summary.json")["methods"]["constrained"]["feasible"]
-
-
-def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
+@pytest.mark.usefixtures("without_a_report")
+def test_a_task_comes_within_its_bounds_and_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
     heard = []
-
-    class Ear(Callbacks):
-        def __init__(self, **kinds):
-            for event, kind in kinds.items():
-                setattr(self, event, lambda row, kind=kind: heard.append((kind, row)))
-
-    callbacks = [Ear(), Ear(on_step="train", on_validation="validation", on_end="end")]
-    (folder,) = fit(linear(steps=3), out=tmp_path / "run", callbacks=callbacks, log=quiet)
+    callbacks = [Ear(heard), Ear(heard, on_step="train", on_validation="validation", on_end="end")]
+    task = linear(
+        init=lambda key: {"w": jnp.full((8, 8), -0.05)},
+        steps=9,
+        validate_every=3,
+        constraints=ConstraintConfig(alpha=(0.4,), reference=None),
+        primal=dataclasses.replace(STEADY, learning_rate=0.02),
+    )
+    (folder,) = fit(task, out=tmp_path / "run", callbacks=callbacks, log=quiet)
     rows = read_metrics(folder / "metrics.jsonl")
     assert [(kind, {"kind": kind, **row}) for kind, row in heard[:-1]] == [(row["kind"], row) for row in rows]
     assert heard[-1] == ("end", folder)
-
-
-def test_the_parameters_of_the_best_checkpoint_are_at_hand(own_run):
-    task = linear()
-    best = best_checkpoint(task, own_run, experiment="own")
-    losses = task.predict(best.state.params, VALIDATION)
-    evaluation = read(own_run / "evaluation.json")
-    assert evaluation["best_step"] == best.step
-    assert losses.mean(axis=0) == pytest.approx(evaluation["layer_losses"])
+    assert rows[0]["violations"][1] > 0.0, "the first weights are within the bounds"
+    evaluation = read(folder / "evaluation.json")
+    assert evaluation["feasible"]
+    assert evaluation["layer_losses"][1] < 0.6 * evaluation["layer_losses"][0]
 
 
 X = jnp.ones(3)
@@ -145,6 +95,36 @@ def test_a_task_that_cannot_be_is_refused_in_one_line_and_leaves_no_folder(chang
     assert not (tmp_path / "run").exists()
 
 
+@dataclasses.dataclass(frozen=True)
+class Ours(OwnConfig):
+    """A user's options by the name of a task of the application."""
+
+    task: ClassVar[str] = "video"
+
+
+class Deaf(Callbacks):
+    """Hears nothing."""
+
+
+WHAT, CALLBACKS = "what must be the name of an experiment", "callbacks must be a list of objects with on_step, .*"
+TARGETS = {
+    f"{WHAT}.* got None of type NoneType": (None, ()),
+    f"{WHAT}.* got the class OwnTask": (OwnTask, ()),
+    rf"{WHAT}.* got Experiment\(": (EXPERIMENTS["demo"], ()),
+    r"Ours\.task must not be 'video'": (Ours(), ()),
+    f"{CALLBACKS} got .*Deaf": (EXPERIMENTS["demo"].config, Deaf()),
+    f"{CALLBACKS} got .*namespace": (EXPERIMENTS["demo"].config, [SimpleNamespace(on_step=print)]),
+}
+
+
+@pytest.mark.parametrize("words", TARGETS)
+def test_other_targets_and_callbacks_are_refused_before_a_folder_is_made(words, tmp_path):
+    what, callbacks = TARGETS[words]
+    with one_line(words):
+        fit(what, out=tmp_path / "run", callbacks=callbacks, log=quiet)
+    assert not (tmp_path / "run").exists()
+
+
 def test_losses_have_a_row_for_every_sample(tmp_path):
     task, parts = (linear(losses=lambda params, batch: layer_losses(params, batch)[:3], accumulate=n) for n in (1, 2))
     with one_line("losses must have shape", "(8, 2)", "(3, 2)"):
@@ -163,15 +143,7 @@ def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
     np.testing.assert_allclose(again, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [(None, "None of type NoneType"), (OwnTask, "the class OwnTask"), (EXPERIMENTS["demo"], "Experiment(")],
-)
-def test_other_targets_are_refused_in_one_line(what, words):
-    with one_line("what must be the name of an experiment", f"got {words}"):
-        fit(what)
-
-
+@pytest.mark.usefixtures("without_a_report")
 def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_path):
     opened, one_step = [], functools.partial(linear, steps=1, validate_every=1)
 
@@ -180,6 +152,8 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
         return one_step(method=config.method)
 
     monkeypatch.setattr("unroll_jax.train.main.open_task", open_task)
+    monkeypatch.setattr("unroll_jax.train.loop.train_run", lambda *arguments, **options: None)
+    monkeypatch.setattr("unroll_jax.train.evaluate.evaluate", lambda *arguments, **options: None)
     folders = fit(one_step(method="both").config, out=tmp_path / "runs", log=quiet)
-    assert [read(folder / "config.json")["method"] for folder in folders] == ["plain", "constrained"]
+    assert [folder.name for folder in folders] == ["plain", "constrained"]
     assert opened == ["plain"]

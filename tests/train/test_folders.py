@@ -8,7 +8,7 @@ import pytest
 
 from tests.errors import one_line
 from tests.train.commands import quiet, read, status_of
-from tests.train.test_fit import linear
+from tests.train.own import linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import StorageError
@@ -22,17 +22,13 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import READS, VERSION
 from unroll_jax.train.system.files import SEAL
 
+pytestmark = [pytest.mark.xdist_group("own-runs"), pytest.mark.usefixtures("without_a_report")]
 steady = functools.cache(linear)  # one compiled step for all runs
 
 
-@pytest.fixture(autouse=True)
-def _without_a_report(monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
-
-
 @pytest.fixture
-def run(own_run, tmp_path):
-    return shutil.copytree(own_run, tmp_path / "run")
+def run(own_both, tmp_path):
+    return shutil.copytree(own_both / "constrained", tmp_path / "run")
 
 
 def evaluate_again(folder, *, task, log):
@@ -150,12 +146,3 @@ def test_schedules_that_depend_on_the_end_are_named():
     assert {case for case, name in names.items() if name} == set(TIED)
     assert names["a warm-up of multipliers"] == "constraints.warmup_steps"
     assert [vars(TIED["a warm-up of multipliers"])["constraints"].warmup(steps) for steps in (6, 100)] == [3, 50]
-
-
-def test_a_run_whose_rate_depends_on_the_last_step_does_not_go_on_beyond_it(tmp_path):
-    primal = PrimalConfig(schedule="cosine", warmup_share=0.0)
-    (run,) = fit(linear(primal=primal, steps=2), out=tmp_path / "run", log=quiet)
-    before = (run / "config.json").read_bytes()
-    with one_line("primal.schedule and primal.warmup_share depend on the end of a run", "steps=2"):
-        fit(linear(primal=primal, steps=4), out=run, log=quiet)
-    assert (run / "config.json").read_bytes() == before

@@ -131,17 +131,13 @@ def test_weights_of_early_losses_are_not_all_zero(changed):
         changed(**turned).loss_weights(2)
 
 
-def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses(changed):
-    turned = {"constraints.last": 0.1, "constraints.reference": None, "constraints.bounds": "cumulative"}
-    config = changed(**turned)
+def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses_in_double_precision(changed):
+    turned = {"constraints.last": 0.2, "constraints.reference": None, "layer_weights": (0.3,)}
+    config = changed(**turned, **{"constraints.bounds": "cumulative"})
     config.check()
     row = {"layer_losses": [2.0, 0.7, 0.1], "minimised": 0.7, "feasible": True, "worst_excess": 0.0}
     assert config.judge(row).metric == 0.7
     assert changed().judge(row).metric == 0.1
-
-
-def test_early_losses_are_weighed_on_held_out_samples_in_double_precision(changed):
-    turned = {"constraints.last": 0.2, "constraints.reference": None, "layer_weights": (0.3,)}
     objective = Ladder(changed(**turned)).training.objective
     samples = np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]])
     row, score = objective.judge(1, samples, objective.init())  # warnings are errors

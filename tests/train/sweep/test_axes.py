@@ -80,15 +80,19 @@ def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
     assert "mean mesh" not in line
 
 
-def test_mistakes_are_found_without_importing_jax_and_the_loop_draws_nothing():
+def test_mistakes_are_found_without_importing_jax_the_loop_draws_nothing_and_no_command_imports_tensorflow():
+    """Warnings are errors."""
     program = """\
 import sys
 from unroll_jax.train.__main__ import main
-for words in ("video-ut", "video-ut --over.seed x"):
-    assert main(["sweep", *words.split()]) == 2
+for words in ("sweep video-ut", "sweep video-ut --over.seed x", "run video-ut --constraints.alpha 2"):
+    assert main(words.split()) == 2
 print([name for name in ("jax", "matplotlib") if name in sys.modules])
-import unroll_jax.train.loop
-print("matplotlib" in sys.modules)
+assert main(["list"]) == 0
+import unroll_jax.train.loop, unroll_jax.train.data.video
+print([name for name in ("tensorflow", "matplotlib") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
-    assert done.stdout == "[]\nFalse\n", done.stderr
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("[]", "[]"), done.stderr

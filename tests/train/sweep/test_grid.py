@@ -11,16 +11,53 @@ import numpy as np
 import pytest
 
 from tests.train.commands import read, refused
-from tests.train.conftest import OF_PROCESSES, words_of
-from tests.train.sweep.conftest import CELLS, GRID, SMALL, record_of
+from tests.train.conftest import OF_PROCESSES, clips_in_memory, words_of
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import StorageError
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.sweep import compute
 from unroll_jax.train.system.files import locked
 
 pytestmark = pytest.mark.xdist_group("sweep")
+OPTIONS = [
+    *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0", "0.15", "0.3"),
+    *("--model.num-layers", "2", "--model.rank", "4"),
+]
+GRID = ["sweep", "video-ut", *OPTIONS, "--over.method", "plain,constrained", "--over.seed", "0,1"]
+CELLS = ["plain_seed-0", "plain_seed-1", "constrained_seed-0", "constrained_seed-1"]
+
+
+def record_of(folder):
+    return read(folder / "sweep.json")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "whole"
+    with clips_in_memory():
+        assert main([*GRID, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(whole, tmp_path, in_memory):
+    return shutil.copytree(whole, tmp_path / "copied")
+
+
+@pytest.fixture
+def in_place_of_training(monkeypatch):
+    """``in_place_of_training(act)``: a cell is ``act(folder)``; the list that comes back has the names of the cells."""
+
+    def replace(act):
+        names = []
+
+        def train_run(task, folder, **options):
+            names.append(folder.name)
+            act(folder)
+
+        monkeypatch.setattr("unroll_jax.train.sweep.compute.train_run", train_run)
+        return names
+
+    return replace
 
 
 def test_the_table_averages_seeds(whole):
@@ -37,14 +74,19 @@ def test_the_table_averages_seeds(whole):
     assert {row["feasible"] for row in rows[:2]} == {"True"}
 
 
-def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(copied, computed):
-    before = record_of(copied)
+def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(copied, in_place_of_training):
+    before, asked = record_of(copied), in_place_of_training(lambda folder: shutil.copytree(copied / CELLS[0], folder))
     assert main([*GRID, "--out", str(copied)]) == 0
-    assert (computed, record_of(copied)) == ([], before)
-    (copied / CELLS[1] / "evaluation.json").unlink()
+    assert (asked, record_of(copied)) == ([], before)
     assert main([*GRID[:-1], "0,1,2", "--out", str(copied)]) == 0
-    assert computed == [CELLS[1], "plain_seed-2", "constrained_seed-2"]
+    assert asked == ["plain_seed-2", "constrained_seed-2"]
     assert len(record_of(copied)["cells"]) == 6
+
+
+def test_a_finished_cell_that_was_not_evaluated_is(copied, whole):
+    (copied / CELLS[1] / "evaluation.json").unlink()
+    assert main([*GRID, "--out", str(copied)]) == 0
+    assert record_of(copied) == record_of(whole)
 
 
 def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(copied, whole, monkeypatch, capsys):
@@ -67,39 +109,42 @@ def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(cop
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
-def test_a_cell_that_fails_ends_no_other_and_is_named_at_the_end(copied, tmp_path, monkeypatch, computed, capsys):
-    """The run at the high rate is real, the other one is of the sweep that is there."""
-    usual, train_run = EXPERIMENTS["video-ut"].config.primal.learning_rate, compute.train_run
-    rates = ["--over.primal.learning-rate", f"1e9,{usual}", "--method", "plain", "--out", str(tmp_path / "rates")]
-    command = ["sweep", "video-ut", *SMALL, *rates]
-
-    def trained(task, folder, **options):
-        if task.config.primal.learning_rate > 1.0:
-            return train_run(task, folder, **options)
-        return shutil.copytree(copied / CELLS[0], folder)
-
-    monkeypatch.setattr(compute, "train_run", trained)
-    assert main(command) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("failed: learning-rate-1000000000.0: ")
-    assert [row["state"] for row in record_of(tmp_path / "rates")["cells"]] == ["failed", "finished"]
-    computed.clear()
-    assert main(command) == 1
-    assert computed == ["learning-rate-1000000000.0"], "it is tried again"
-
-
-def test_a_disk_in_the_way_ends_the_sweep(copied, monkeypatch, capsys):
+@pytest.mark.parametrize("error", [UserError("the loss is not finite"), ValueError("shapes differ")], ids=repr)
+def test_a_cell_that_fails_ends_no_other_and_is_named_and_tried_again(copied, in_place_of_training, capsys, error):
     shutil.rmtree(copied / CELLS[0])
     before = record_of(copied)
 
-    def full(*_, **__):
+    def fail(folder):
+        folder.mkdir(exist_ok=True)
+        (folder / "status.json").write_text('{"state": "failed", "steps": 0, "messages": []}')
+        raise error
+
+    for _ in range(2):
+        asked = in_place_of_training(fail)
+        assert main([*GRID, "--out", str(copied)]) == 1
+        assert asked == CELLS[:1]
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith(f"failed: {CELLS[0]}: ")
+        assert str(error) in last
+    assert record_of(copied)["cells"][1:] == before["cells"][1:]
+    assert record_of(copied)["cells"][0]["state"] == "failed"
+
+
+def test_a_disk_in_the_way_ends_the_sweep(copied, in_place_of_training, capsys):
+    shutil.rmtree(copied / CELLS[0])
+    before = record_of(copied)
+
+    def fill(folder):
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr("unroll_jax.train.sweep.compute.train_run", full)
+    in_place_of_training(fill)
     assert "the disk is full" in refused(capsys, *GRID, "--out", str(copied))
     assert record_of(copied) == before
 
 
-def test_a_sweep_takes_no_folder_of_something_else_and_no_cell_of_another_sweep(copied, tmp_path, capsys):
+def test_folders_of_something_else_cells_of_another_sweep_and_data_that_are_nowhere_are_refused(
+    copied, tmp_path, capsys
+):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("dear")
     assert "sweep.json" in refused(capsys, *GRID, "--out", str(tmp_path / "thesis"))
@@ -107,37 +152,37 @@ def test_a_sweep_takes_no_folder_of_something_else_and_no_cell_of_another_sweep(
     assert "steps was 4, is now 2" in refused(capsys, *other, "--out", str(copied))
     with locked(copied):
         assert "another process" in refused(capsys, *GRID, "--out", str(copied))
+    nowhere = ["--data.source", "video", "--data.root", str(tmp_path / "nowhere"), "--jobs", "2"]
+    assert f"--data.root {tmp_path / 'nowhere'}" in refused(capsys, *GRID, *nowhere, "--out", str(tmp_path / "out"))
 
 
 @pytest.mark.slow
-def test_processes_that_are_ended_resume_and_end_with_every_step_once(of_processes, few_clips, tmp_path):
-    options = OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "over.seed": "0,1"}
-    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *words_of(options)]
-
-    def start(folder, *more):
-        return subprocess.Popen([*command, "--out", str(folder), *more], env=of_processes, stdout=subprocess.DEVNULL)
-
-    together = start(tmp_path / "together", "--jobs", "2")
-    status = [tmp_path / "together" / f"seed-{seed}" / "status.json" for seed in (0, 1)]
+def test_a_process_that_fails_ends_no_other_and_one_that_is_ended_resumes_with_every_step_once(
+    of_processes, few_clips, tmp_path, monkeypatch, capsys
+):
+    folder, printed = tmp_path / "together", tmp_path / "printed"
+    (folder / "seed-1").mkdir(parents=True)
+    (folder / "sweep.json").write_text('{"experiment": "video-ut"}')
+    (folder / "seed-1" / "thesis.tex").write_text("dear")
+    data = {"data.source": "video", "data.root": few_clips, "validate-every": 60}
+    options = ["sweep", "video-ut", *words_of(OF_PROCESSES | data | {"over.seed": "0,1", "out": folder})]
+    command = [sys.executable, "-u", "-m", "unroll_jax.train", *options, "--jobs", "2"]
+    with printed.open("wb") as output:
+        together = subprocess.Popen(command, env=of_processes, stdout=output)
     limit = time.monotonic() + 200
-    while not all(path.exists() for path in status) and time.monotonic() < limit:
-        time.sleep(0.2)
+    while not ((folder / "seed-0" / "status.json").exists() and "seed-1: " in printed.read_text()):
+        assert together.poll() is None, printed.read_text()
+        assert time.monotonic() < limit
+        time.sleep(0.1)
     together.send_signal(signal.SIGTERM)
     assert together.wait(120) == 0
-    assert start(tmp_path / "together", "--jobs", "2").wait(300) == 0
-    assert [row["state"] for row in record_of(tmp_path / "together")["cells"]] == ["finished"] * 2
-    for seed in (0, 1):
-        rows = read_metrics(tmp_path / "together" / f"seed-{seed}" / "metrics.jsonl")
-        steps = [row["step"] for row in rows if row["kind"] == "train"]
-        assert (np.diff(steps) == 1).all()  # none is missing, none is there twice
-        assert len(steps) == OF_PROCESSES["steps"]
-
-
-@pytest.mark.slow
-def test_a_child_that_dies_is_one_failure_and_its_log_is_kept(of_processes, tmp_path):
-    root = str(tmp_path / "nowhere")
-    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *SMALL, "--data.source", "video"]
-    command += ["--data.root", root, "--over.seed", "0,1", "--jobs", "2", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, env=of_processes, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"--data.root {root}" in done.stderr
+    monkeypatch.setenv("UNROLL_PREPARED", of_processes["UNROLL_PREPARED"])
+    assert read(folder / "seed-0" / "status.json")["state"] == "interrupted"
+    assert main(options) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("failed: seed-1: ")
+    assert "holds files but no config.json" in last
+    assert last.endswith((folder / "seed-1.log").read_text().splitlines()[-1])
+    assert [row["state"] for row in record_of(folder)["cells"]] == ["finished", ""]
+    rows = read_metrics(folder / "seed-0" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, OF_PROCESSES["steps"] + 1))
