@@ -16,8 +16,7 @@ from unroll_jax.train.step import first_state, init_state, jit_step, state_like,
 from unroll_jax.train.tasks.video import VideoTask
 
 BINDS = {
-    "mean": {"constraints.reference": None},
-    "mean, started": {"dual.start": (0.3,)},
+    "mean, started": {"constraints.reference": None, "dual.start": (0.3,)},
     "ratio, resilient": {"constraints.form": "ratio", "constraints.resilience": 2.0},
     "cumulative ratio of means": {
         "constraints.form": "ratio_of_means",
