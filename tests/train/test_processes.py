@@ -122,10 +122,9 @@ def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
     assert "Traceback" not in log_of(folder)
 
 
-RUNS, KILLS = 2, 4
 OPTIONS = OF_PROCESSES | {"steps": 240}
-# The method at whose first call the clock of a kill starts, and the latest kill behind it in seconds.
-PHASES = {"restore": ("Checkpoints.newest", 0.3), "step": ("Stop.at", 2.0), "save": ("Checkpoints.save", 0.2)}
+# Kills in a step, a restoration and a save: the method whose first call starts a clock, and its most seconds.
+KILLS = [("Stop.at", 2.0), ("Checkpoints.newest", 0.3), ("Checkpoints.save", 0.2), ("Stop.at", 2.0)]
 # Writes the number of steps to a file before it dies: python -c VICTIM METHOD SECONDS FILE ARGUMENTS
 VICTIM = """
 import os, pathlib, signal, sys, threading
@@ -182,20 +181,19 @@ def ended(started, folder):
 
 
 def test_kills_lose_no_checkpoint_and_change_no_result(started, tmp_path):
-    draw, file, lost = random.Random(0), tmp_path / "done", []
+    draw, file, folder, lost = random.Random(0), tmp_path / "done", tmp_path / "run", []
     expected = ended(started, tmp_path / "alone")
-    for folder in (tmp_path / f"run{number}" for number in range(RUNS)):
-        for phase in draw.choices(list(PHASES), k=KILLS):
-            (method, latest), before = PHASES[phase], newest(folder)
-            file.write_text(str(before))
-            code = started(folder, "-c", VICTIM, method, str(draw.uniform(0.0, latest)), str(file))
-            if code == 0:
-                continue  # it ended first
-            assert code == -signal.SIGKILL
-            assert newest(folder) >= before, "a checkpoint is lost"
-            lost.append(max(int(file.read_text()), before) - newest(folder))
-        assert ended(started, folder) == expected
+    for method, latest in KILLS:
+        before = newest(folder)
+        file.write_text(str(before))
+        code = started(folder, "-c", VICTIM, method, str(draw.uniform(0.0, latest)), str(file))
+        if code == 0:
+            continue  # it ended first
+        assert code == -signal.SIGKILL
+        assert newest(folder) >= before, "a checkpoint is lost"
+        lost.append(max(int(file.read_text()), before) - newest(folder))
+    assert ended(started, folder) == expected
     print(f"{len(lost)} kills, steps lost: {lost}")
-    assert len(lost) > RUNS * KILLS // 2
+    assert len(lost) > len(KILLS) // 2
     # Training continues while a save is being written, for one interval at most.
     assert max(lost) <= 2 * OPTIONS["validate-every"]
