@@ -69,11 +69,14 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_
             join(Membership(address, 2, 0))
 
     def fail(**options):
-        raise RuntimeError("another number of processes\nin many lines")
+        raise errors.pop()
 
+    errors = [KeyError("SLURM_JOB_ID"), RuntimeError("another number of processes\nin many lines")]
     monkeypatch.setattr("jax.distributed.initialize", fail)
     with one_line("did not come together .*another number of processes"):
         join(Membership("127.0.0.1:5000", 2, 1))
+    with one_line(r"did not come together \(KeyError: 'SLURM_JOB_ID'\)"):
+        join(Membership(cluster="slurm"))
 
 
 def test_a_coordinator_on_loopback_answers_only_there_and_a_process_that_waits_for_others_ends_in_time():

@@ -114,14 +114,6 @@ def test_what_one_process_would_refuse_ends_both_at_once(pair, tmp_path):
     assert [path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"] == before
 
 
-def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
-    folder = tmp_path / "run"
-    assert launched(folder, "--cluster", "slurm").wait(timeout=60) == 2, log_of(folder)
-    *_, line = log_of(folder).splitlines()  # JAX says something before
-    assert line.startswith("error: the processes did not come together (KeyError: 'SLURM_JOB_ID')")
-    assert "Traceback" not in log_of(folder)
-
-
 OPTIONS = OF_PROCESSES | {"steps": 240}
 # Kills in a step, a restoration and a save: the method whose first call starts a clock, and its most seconds.
 KILLS = [("Stop.at", 2.0), ("Checkpoints.newest", 0.3), ("Checkpoints.save", 0.2), ("Stop.at", 2.0)]
