@@ -8,15 +8,9 @@ from pathlib import Path
 from tests.hostile.command import Command
 from tests.hostile.given import Given, both, files
 
-OPTIONS = {
-    "steps": 6,
-    "batch-size": 4,
-    "validate-every": 2,
-    "test-gammas": "0 0.3",  # as of `tests.train.conftest.config`
-    "model.num-layers": 2,
-    "model.rank": 4,
-}
-RUN = " ".join(["run video-ut --out run", *(f"--{name} {value}" for name, value in OPTIONS.items())])
+# With the options of `tests.train.conftest.config`.
+RUN = "run video-ut --out run --steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3"
+RUN += " --model.num-layers 2 --model.rank 4"
 EVALUATED = ("RMSE", "feasible")
 
 
