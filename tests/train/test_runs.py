@@ -55,7 +55,8 @@ def test_a_killed_run_ends_like_the_whole_one_and_damage_costs_one_checkpoint(
 @pytest.mark.usefixtures("in_memory")
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(many, changed, tmp_path):
     logged = [row for row in read_metrics(many / "metrics.jsonl") if row["kind"] == "train"]
-    assert [row["slack/layer 1"] for row in logged] == [row["multiplier/layer 1"] / 2.0 for row in logged]
+    for name in ("f_0", "layer 1", "layer 2"):
+        assert [row[f"slack/{name}"] for row in logged] == [row[f"multiplier/{name}"] / 2.0 for row in logged]
     assert logged[-1]["slack/layer 1"] > 0.0
     evaluation = assert_resumes(changed(**MANY), many, tmp_path / "run", experiment="video-ut", steps=(4, 6))
     assert len(evaluation["slacks"]) == 3
