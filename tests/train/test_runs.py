@@ -77,7 +77,15 @@ def test_a_finished_run_is_not_trained_again_and_a_second_process_is_refused(fin
     start(config)
 
 
-def test_changed_data_are_refused(finished, start, config, clips, monkeypatch):
+def test_changed_options_and_changed_data_are_refused(finished, start, changed, config, clips, monkeypatch):
+    stored = (finished / "config.json").read_bytes()
+    for options, words in (
+        ({"steps": 7}, "depend on the end of a run"),
+        ({"dual.optimizer": "sgd"}, "was pi, is now sgd"),
+    ):
+        with pytest.raises(UserError, match=f"{words}.*another --out"):
+            start(changed(**options))
+    assert (finished / "config.json").read_bytes() == stored
     before, other = (finished / "evaluation.json").read_bytes(), Clips(seed=1)
     monkeypatch.delattr(VideoTask, "open")  # not the task that was kept
     for name in ("splits", "spec"):
