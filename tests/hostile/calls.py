@@ -27,8 +27,8 @@ block: uj.attention(block="all")
 params: uj.attention().step(None, Y, None); uj.attention().energy(None, Y);
     uj.multihead_attention(4, num_heads=2).step(None, Y, None); uj.feedforward(4).step(None, Y, None);
     uj.transformer(4).step(None, Y, None); uj.hopfield(4, num_patterns=3).step(None, Y, None);
-    uj.lista(4, 6).step(None, Y, None); uj.dust(4, 6).step(None, Y, Y);
-    uj.opteq(4, 3).step(None, Z); uj.deep_opteq([uj.opteq(4, 3)]).step(None, Z)
+    uj.lista(4, 6).step(None, Y, None); uj.dust(4, 6).step(None, Y, Y); uj.opteq(4, 3).step(None, Z);
+    uj.deep_opteq([uj.opteq(4, 3)]).step(None, Z)
 W_a: uj.attention().step(energies.AttentionParams([[1.0]]), Y, None)
 y: uj.attention().step(P, [[1.0]], None); uj.attention().step(P, np.ones((5, 4), int), None)
 x: uj.attention(ridge=0.1).step(P, Y, [1.0])
@@ -48,9 +48,9 @@ layers: uj.deep_opteq(None)
 ValueError
 dim: uj.attention(dim=0); uj.attention(dim=-3); uj.feedforward(0); uj.layer_norm(1)
 rank: uj.attention(rank=2); uj.attention(dim=4, rank=9); uj.attention(dim=4, rank=0)
-step_size: uj.attention(step_size=0.0); uj.attention(step_size=float("nan")); uj.causal_attention(step_size=-1.0);
+step_size: uj.attention(step_size=0.0); uj.attention(step_size=nan); uj.causal_attention(step_size=-1.0);
     uj.layer_norm(4, step_size=3.0); uj.feedforward(4, step_size=0.0)
-ridge: uj.attention(ridge=-1.0); uj.attention(ridge=float("inf"))
+ridge: uj.attention(ridge=-1.0); uj.attention(ridge=inf)
 form: uj.attention(form="spectral")
 kernel: uj.attention(kernel="cuda"); uj.attention(kernel=3); uj.multihead_attention(4, num_heads=2, kernel="cudnn")
 rho: uj.attention(rho="gauss"); uj.attention(rho=lambda z: z**2); uj.attention(rho=lambda z: -z);
@@ -58,8 +58,7 @@ rho: uj.attention(rho="gauss"); uj.attention(rho=lambda z: z**2); uj.attention(r
 mask: uj.attention(mask="band"); uj.attention(mask=np.ones((3,4),bool));
     uj.attention(mask=np.triu(np.ones((3,3),bool))); uj.attention(mask=np.ones((3,3),bool)).step(P, Y, None)
 block: uj.attention(block=0)
-W_a: uj.attention(dim=4).step(energies.AttentionParams(np.ones((3, 3))), Y, None);
-    uj.attention(dim=4).step(P, Y, None);
+W_a: uj.attention(dim=4).step(energies.AttentionParams(np.ones((3, 3))), Y, None); uj.attention(dim=4).step(P, Y, None);
     uj.multihead_attention(4, num_heads=2).step(uj.energies.HeadsParams(ones((4, 4))), Y, None)
 y: uj.attention().step(P, Y[:, :0], None); uj.attention().step(P, Y[..., :0], None);
     uj.attention().step(P, ones(4), None); uj.attention().step(P, np.full((5, 4), np.nan, np.float32), None);
@@ -95,30 +94,40 @@ kernel_size: uj.opteq_conv(2, 3, kernel_size=2)
 layers: uj.deep_opteq([]); energies.multi_block([])
 params: uj.deep_opteq([uj.opteq(4, 3)]).step((), Z);
     uj.deep_opteq([uj.opteq(4, 3), uj.opteq(4, 3)]).step((uj.opteq(4, 3).init(K),), Z)
-lower: energies.box(1.0, 0.0); energies.box(float("nan"), 1.0)
+lower: energies.box(1.0, 0.0); energies.box(nan, 1.0)
 gelu: uj.feedforward(4, phi="gelu")
-threshold: energies.soft_threshold(-1.0); energies.group_shrinkage(float("nan"))
+threshold: energies.soft_threshold(-1.0); energies.group_shrinkage(nan)
 slope: energies.leaky_relu(slope=2.0)
 """,
     "solvers": r"""
 TypeError
 num_layers: uj.unroll(uj.attention(), P, Y, num_layers="2")
-y: uj.unroll(half, None, [[1.0]], num_layers=2, record=None);
-    uj.unroll(half, None, "tokens", num_layers=2, record=None)
+y: uj.unroll(half, None, [[1.0]], num_layers=2, record=None); uj.unroll(half, None, "tokens", num_layers=2, record=None)
 descent: uj.equilibrium(None, None, Z)
-y0: uj.equilibrium(half, None, "state"); uj.equilibrium(half, None, Z.astype(int))
-solver: uj.equilibrium(half, None, Z, solver=3)
-adjoint: uj.equilibrium(half, None, Z, adjoint=fp.anderson())
-tol: uj.equilibrium(half, None, Z, tol="1e-3")
-max_steps: uj.equilibrium(half, None, Z, max_steps=1.5)
-probe: uj.equilibrium(half, None, Z, batch_ndim=1, probe=3)
+y0: uj.equilibrium(half, None, "state"); uj.equilibrium(half, None, Z.astype(int));
+    uj.equilibrium(half, None, [0.0, 1.0])
+solver: solve(solver=3); solve(solver=fp.picard)
+adjoint: solve(adjoint=fp.anderson()); solve(adjoint=fp.picard)
+tol: solve(tol="1e-3")
+max_steps: solve(max_steps=1.5); solve(max_steps=True)
+probe: solve(batch_ndim=1, probe=3)
 params: uj.equilibrium(uj.opteq(4, 3), None, Z); fp.monotone_weight(None); uj.certify(uj.attention(), None, Y);
-    certificates.spectral_normalise(None)
+    certificates.spectral_normalise(None); uj.equilibrium(lambda z, x, params: z, 1.0, Z);
+    uj.equilibrium(lambda z, params: z, 1.0, Z)
 window: fp.anderson("5")
 share: fp.damped("half")
 num_steps: fp.unrolled("3")
 smoothness: uj.certify(uj.attention(), P, Y, smoothness="L")
 g_step_size: uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size="0.1", f_step_size=0.1)
+adjoint_max_steps: solve(adjoint_max_steps=True)
+b: uj.equilibrium(half, None, {"a": Z, "b": Z > 0})
+got one of: uj.equilibrium(lambda z: z, 1.0, Z)
+optimality: uj.implicit_root(None)
+objective: uj.implicit_argmin(3.0)
+prox: uj.implicit_argmin(jnp.sum, prox="lasso"); uj.prox_gradient(jnp.sum, 3, step_size=1.0)
+the solution: uj.implicit_root(lambda a, z: z)(lambda a, z0: [1, 2])(1.0, ones(3));
+    uj.implicit_root(lambda a, z: z)(lambda a, z0: jnp.arange(2))(1.0, ones(3))
+smooth: uj.prox_gradient(None, step_size=1.0)
 ValueError
 record: uj.unroll(None, None, Y, num_layers=2); uj.unroll("attention", None, Y, num_layers=2);
     uj.unroll(uj.attention(), P, Y, num_layers=2, record="loss")
@@ -126,21 +135,24 @@ num_layers: uj.unroll(uj.attention(), P, Y, num_layers=0); uj.certify(uj.attenti
 W_a: uj.unroll(uj.attention(dim=4), energies.AttentionParams(W), Y, num_layers=2, tied=False)
 step: uj.unroll(lambda p, y, x: y[:1], None, Y, num_layers=2, record=None);
     uj.unroll(lambda p, y, x: (y, y), None, Y, num_layers=2, record=None);
-    uj.unroll(lambda p, y, x: None, None, Y, num_layers=2, record=None);
-    uj.equilibrium(lambda p, z, x: None, None, Z); uj.equilibrium(lambda p, z, x: z[:1], None, Z);
-    uj.equilibrium(lambda p, z, x: z.astype(jnp.bfloat16), None, Z)
+    uj.unroll(lambda p, y, x: None, None, Y, num_layers=2, record=None); uj.equilibrium(lambda p, z, x: None, None, Z);
+    uj.equilibrium(lambda p, z, x: z[:1], None, Z); uj.equilibrium(lambda p, z, x: z.astype(jnp.bfloat16), None, Z)
 y: uj.unroll(half, None, None, num_layers=2, record=None)
-y0: uj.equilibrium(half, None, None); uj.equilibrium(half, None, []); uj.equilibrium(half, None, Z + np.nan)
-solver: uj.equilibrium(half, None, Z, solver="newton")
-adjoint: uj.equilibrium(half, None, Z, adjoint="exact")
-tol: uj.equilibrium(half, None, Z, tol=0.0); uj.equilibrium(half, None, Z, tol=float("nan"))
-max_steps: uj.equilibrium(half, None, Z, max_steps=0)
-on_failure: uj.equilibrium(half, None, Z, on_failure="raise")
-adjoint_tol: uj.equilibrium(half, None, Z, adjoint_tol=-1.0)
-adjoint_max_steps: uj.equilibrium(half, None, Z, adjoint_max_steps=0)
-batch_ndim: uj.equilibrium(half, None, Z, batch_ndim=3); uj.equilibrium(half, None, Z, batch_ndim=-1)
-probe: uj.equilibrium(half, None, Z, batch_ndim=1, probe=fp.zero_probe(3));
-    uj.equilibrium(half, None, Z, probe=fp.zero_probe(), forward_mode=True)
+y0: uj.equilibrium(half, None, None); uj.equilibrium(half, None, []); uj.equilibrium(half, None, Z + np.nan);
+    uj.equilibrium(lambda p, z, x: z, (), ())
+solver: solve(solver="newton")
+adjoint: solve(adjoint="exact")
+tol: solve(tol=0.0); solve(tol=nan); solve(tol=-1e-3); solve(tol=1.0)
+max_steps: solve(max_steps=0)
+on_failure: solve(on_failure="raise")
+adjoint_tol: solve(adjoint_tol=-1.0); solve(adjoint_tol=0.0); uj.implicit_root(jnp.sin, adjoint_tol=0.0)
+adjoint_max_steps: solve(adjoint_max_steps=0); solve(adjoint_max_steps=-1)
+batch_ndim: solve(batch_ndim=3); solve(batch_ndim=-1);
+    uj.equilibrium(lambda p, z, x: z, (), (Z, jnp.zeros((3, 4))), batch_ndim=1);
+    uj.implicit_root(jnp.sin, batch_ndim=-1)
+probe: solve(batch_ndim=1, probe=fp.zero_probe(3)); solve(probe=fp.zero_probe(), forward_mode=True);
+    solve(adjoint="unrolled", probe=fp.zero_probe());
+    uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, ones(3), probe=fp.zero_probe())
 W: uj.equilibrium(uj.opteq(4, 4), energies.OptEqParams(3.0 * W, None, W[0]), Z)
 window: fp.anderson(0); fp.gmres(0)
 share: fp.damped(0.0)
@@ -150,45 +162,17 @@ num_steps: fp.unrolled(0); certificates.spectral_norm(lambda v: v, Z, num_steps=
 size: fp.monotone_init(K, 0)
 x: fp.monotone_equilibrium(W, ones(3))
 num_points: uj.certify(uj.attention(), P, Y, num_points=0)
-smoothness: uj.certify(uj.attention(), P, Y, smoothness=-1.0)
+smoothness: uj.certify(uj.attention(), P, Y, smoothness=-1.0); fp.averaged(smoothness=0.0)
 A: certificates.matrix_norm_bound(ones(3))
 bound: certificates.spectral_normalise(uj.opteq(4, 3).init(K), bound=0.0)
 f_step_size: uj.alternating(None, None, g_step_size=0.1);
     uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size=0.1)
 g_step_size: uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size=0.0, f_step_size=0.1)
-""",
-    "equilibria": r"""
-TypeError
-max_steps: uj.equilibrium(half, None, Z, max_steps=True)
-adjoint_max_steps: uj.equilibrium(half, None, Z, adjoint_max_steps=True)
-solver: uj.equilibrium(half, None, Z, solver=fp.picard)
-adjoint: uj.equilibrium(half, None, Z, adjoint=fp.picard)
-b: uj.equilibrium(half, None, {"a": Z, "b": Z > 0})
-y0: uj.equilibrium(half, None, [0.0, 1.0])
-params: uj.equilibrium(lambda z, x, params: z, 1.0, Z); uj.equilibrium(lambda z, params: z, 1.0, Z)
-got one of: uj.equilibrium(lambda z: z, 1.0, Z)
-optimality: uj.implicit_root(None)
-objective: uj.implicit_argmin(3.0)
-prox: uj.implicit_argmin(jnp.sum, prox="lasso"); uj.prox_gradient(jnp.sum, 3, step_size=1.0)
-the solution: uj.implicit_root(lambda a, z: z)(lambda a, z0: [1, 2])(1.0, ones(3));
-    uj.implicit_root(lambda a, z: z)(lambda a, z0: jnp.arange(2))(1.0, ones(3))
-smooth: uj.prox_gradient(None, step_size=1.0)
-ValueError
-tol: uj.equilibrium(half, None, Z, tol=-1e-3); uj.equilibrium(half, None, Z, tol=1.0)
-atol: uj.equilibrium(half, None, Z, atol=-1e-3); uj.equilibrium(half, None, Z, atol=np.nan);
-    uj.equilibrium(half, None, Z, atol=np.inf)
-adjoint_tol: uj.equilibrium(half, None, Z, adjoint_tol=0.0); uj.implicit_root(jnp.sin, adjoint_tol=0.0)
-adjoint_max_steps: uj.equilibrium(half, None, Z, adjoint_max_steps=-1)
-probe: uj.equilibrium(half, None, Z, adjoint="unrolled", probe=fp.zero_probe());
-    uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, ones(3), probe=fp.zero_probe())
+atol: solve(atol=-1e-3); solve(atol=np.nan); solve(atol=np.inf)
 structure: uj.equilibrium(lambda p, z, x: (z, z), (), Z)
-y0: uj.equilibrium(lambda p, z, x: z, (), ())
-batch_ndim: uj.equilibrium(lambda p, z, x: z, (), (Z, jnp.zeros((3, 4))), batch_ndim=1);
-    uj.implicit_root(jnp.sin, batch_ndim=-1)
 params: uj.equilibrium(lambda a, b, c: a, jnp.ones(2), Z)
 aux: uj.equilibrium(half, 1.0, Z, has_aux=True)
 has_aux: uj.equilibrium(uj.opteq(4, 3), 1.0, Z, has_aux=True)
-smoothness: fp.averaged(smoothness=0.0)
 eta: fp.averaged(eta=2.0)
 p: fp.averaged(p=0.5, c=0.3); fp.averaged(p=0.5, c=0.25)
 damping: fp.neumann(damping=0.0)
@@ -236,8 +220,7 @@ violations: uj.dual_ascent(sgd).init({}); uj.dual_ascent(sgd).update(uj.dual_asc
     uj.dual_ascent(sgd).update(uj.dual_ascent(sgd).init(1), np.array([np.nan], np.float32))
 start: uj.dual_ascent(sgd).init(3, start=-1.0); uj.dual_ascent(sgd).init(3, start=[1.0, 2.0])
 kinds: uj.dual_ascent(sgd, kinds="less").init(3); uj.dual_ascent(sgd, kinds={"a": "equal"}).init({"b": ones(2)})
-penalty: uj.dual_ascent(None, penalty=float('inf'));
-    constrained.augmented_lagrangian(1.0, ones(3), ones(3), penalty=0.0)
+penalty: uj.dual_ascent(None, penalty=inf); constrained.augmented_lagrangian(1.0, ones(3), ones(3), penalty=0.0)
 inequality: uj.constraint_report(1.0, -1.0)
 order: uj.primal_dual(sgd, uj.dual_ascent(sgd), violations=2, order="random")
 primal_dual: uj.multipliers_of(optax.adam(0.1).init(np.ones(2)))

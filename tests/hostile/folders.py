@@ -39,18 +39,7 @@ READERS = [
     ("run", "checkpoints", both(EMPTY, folders("run/checkpoints/6.orbax-checkpoint-tmp"))),
 ]
 CONFIGS = {
-    "config.json": [
-        b"\xff\xfe{}",
-        bytes(4096),
-        "[]",
-        "null",
-        "[" * 100_000,
-        '{"steps": NaN}',
-        '{"steps": -Infinity}',
-        '{"steps": 1e999}',
-        *(f'{{"steps": 1{"0" * digits}}}' for digits in (400, 5000)),
-        '{"steps": 1, "steps": 2}',
-    ],
+    "config.json": [b"\xff\xfe{}", bytes(4096), "[]", "[" * 100_000, '{"steps": NaN}', f'{{"steps": 1{"0" * 5000}}}'],
     "'task'": [{"task": "video-2030"}, {"task": ["video"]}, lambda row: row.pop("task")],
     "'experiment'": [lambda row: row.pop("experiment"), {"experiment": ["video-ut"]}, {"experiment": None}],
     "experiment was video-ut, is now ucsd-ut": [{"experiment": "ucsd-ut"}],

@@ -6,12 +6,11 @@ import tarfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["Given", "bomb", "both", "cut", "files", "folders", "image", "link", "pictures", "tar"]
+__all__ = ["Given", "bomb", "both", "files", "folders", "image", "link", "pictures", "tar"]
 Given = Callable[[Path], None]
 SIDE = 8  # of images, in pixels
 
@@ -44,8 +43,7 @@ def both(*parts: Given) -> Given:
 def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG") -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 1 if seed is None else 256, (SIDE, SIDE, 3), np.uint8)
     picture, stream = Image.fromarray(pixels), io.BytesIO()
-    picture = picture.convert("L").convert(mode) if mode.startswith(("I", "F")) else picture.convert(mode)
-    picture.save(stream, kind)
+    picture.convert(mode).save(stream, kind)
     return stream.getvalue()
 
 
@@ -61,21 +59,12 @@ def pictures(counts: Mapping[str, int], *, black: bool = False) -> Given:
     return files({f"{name}/{n}.png": image(None if black else n) for name, n in numbers})
 
 
-def cut(name: str, share: float) -> Given:
+def tar(name: str, contents: Mapping[str, bytes]) -> Given:
     def write(folder: Path) -> None:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: int(share * len(content))])
-
-    return write
-
-
-def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTYPE, mode: Any = "w") -> Given:
-    def write(folder: Path) -> None:
-        with tarfile.open(folder / name, mode) as archive:
+        with tarfile.open(folder / name, "w") as archive:
             for path, content in contents.items():
                 member = tarfile.TarInfo(path)
-                member.type, member.linkname = kind, "" if kind == tarfile.REGTYPE else "/etc/hostname"
-                member.size = len(content) if kind == tarfile.REGTYPE else 0
+                member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
 
     return write

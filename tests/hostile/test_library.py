@@ -1,5 +1,6 @@
 """Every hostile call of the library is one error of ours that names the argument."""
 
+import functools
 import re
 import traceback
 
@@ -12,6 +13,13 @@ import pytest
 import unroll_jax
 from tests.hostile.calls import CALLS, calls
 from unroll_jax import certificates, constrained, energies, fixed_point, models
+
+Z = np.zeros((2, 4), np.float32)
+
+
+def half(params, z, x):
+    return 0.5 * z
+
 
 NAMES = {
     "uj": unroll_jax,
@@ -26,14 +34,17 @@ NAMES = {
     "optax": optax,
     "K": jax.random.key(0),
     "Y": np.ones((2, 5, 4), np.float32),
-    "Z": np.zeros((2, 4), np.float32),
+    "Z": Z,
     "W": np.eye(4, dtype=np.float32),
     "C": unroll_jax.descent_constraints(0.2),
     "P": energies.AttentionParams(None),
     "Transformer": models.UnrolledTransformer,
     "ones": lambda shape: np.ones(shape, np.float32),
     "sgd": optax.sgd(0.1),
-    "half": lambda params, z, x: 0.5 * z,
+    "nan": np.nan,
+    "inf": np.inf,
+    "half": half,
+    "solve": functools.partial(unroll_jax.equilibrium, half, None, Z),
 }
 CASES = [
     pytest.param(expression, error, name, id=f"{name}: {expression}")

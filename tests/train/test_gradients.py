@@ -10,14 +10,13 @@ import pytest
 
 from tests.train.conftest import Clips
 from tests.train.ladder import Ladder, batches, train
-from unroll_jax.train.parts import in_parts, loss_gradient, whole
+from unroll_jax.train.parts import loss_gradient
 from unroll_jax.train.sharding.rules import POLICIES
 from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
 from unroll_jax.train.tasks.video import VideoTask
 
 BINDS = {
-    "mean": {"constraints.reference": None},
-    "mean, started": {"dual.start": (0.3,)},
+    "mean, started": {"constraints.reference": None, "dual.start": (0.3,)},
     "ratio, resilient": {"constraints.form": "ratio", "constraints.resilience": 2.0},
     "cumulative ratio of means": {
         "constraints.form": "ratio_of_means",
@@ -106,14 +105,6 @@ def test_parts_take_a_first_pass_only_where_the_weights_need_it(changed):
     )
     jax.effects_barrier()
     assert {name: calls.count(name) / 4 for name in PASSES} == {name: passes for name, (_, passes) in PASSES.items()}
-
-
-def test_parts_take_every_so_manyth_row_and_make_up_the_batch_again():
-    batch = {"x": np.arange(12), "y": np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)}
-    divided, again = jax.jit(lambda batch: (in_parts(batch, 3), whole(in_parts(batch, 3))))(batch)
-    assert divided["x"].tolist() == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
-    for one, two in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True):
-        np.testing.assert_array_equal(one, two)
 
 
 def _compiled(task, batch):

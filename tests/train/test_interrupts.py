@@ -44,13 +44,18 @@ def test_a_run_saves_the_step_it_is_in_and_goes_on(both, start, config, tmp_path
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == (both / "constrained" / "metrics.jsonl").read_text()
 
 
-def test_a_second_ctrl_c_is_handled_by_nobody():
+def test_a_second_ctrl_c_is_handled_by_nobody_and_what_the_shell_ignores_stays_ignored():
     before, acts = signal.getsignal(signal.SIGINT), []
     with handling(signal.SIGINT, lambda: acts.append(1)):
         signal.raise_signal(signal.SIGINT)
         assert acts == [1]
         assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, "the system ends the process, without a traceback"
     assert signal.getsignal(signal.SIGINT) == before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until `heard` ends
+    with stopping_at_once():
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def collected(act):
@@ -68,8 +73,7 @@ def freed(act):
     assert kept() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("in_callback", [freed, collected])
+@pytest.mark.parametrize(("in_callback", "number"), [(freed, signal.SIGINT), (collected, signal.SIGTERM)])
 def test_a_signal_that_falls_into_a_callback_is_not_lost(in_callback, number):
     def wait():
         with stopping_at_once():
@@ -80,16 +84,10 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(in_callback, number):
         wait()
 
 
-def test_what_the_shell_ignores_stays_ignored():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until `heard` ends
-    with stopping_at_once():
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-@pytest.mark.parametrize("command", ["evaluate", "export", "run"])
+@pytest.mark.parametrize(
+    ("command", "number", "code"),
+    [("evaluate", signal.SIGINT, 130), ("export", signal.SIGTERM, 0), ("run", signal.SIGTERM, 0)],
+)
 def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypatch, capsys, command, number, code):
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: signal.raise_signal(number))
     before = files_of(finished)

@@ -69,14 +69,17 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_
             join(Membership(address, 2, 0))
 
     def fail(**options):
-        raise RuntimeError("another number of processes\nin many lines")
+        raise errors.pop()
 
+    errors = [KeyError("SLURM_JOB_ID"), RuntimeError("another number of processes\nin many lines")]
     monkeypatch.setattr("jax.distributed.initialize", fail)
     with one_line("did not come together .*another number of processes"):
         join(Membership("127.0.0.1:5000", 2, 1))
+    with one_line(r"did not come together \(KeyError: 'SLURM_JOB_ID'\)"):
+        join(Membership(cluster="slurm"))
 
 
-def test_a_coordinator_on_loopback_answers_there_alone_and_a_process_that_waits_for_others_ends_in_time():
+def test_a_coordinator_on_loopback_answers_only_there_and_a_process_that_waits_for_others_ends_in_time():
     port, other = free_port(), free_port()
     program = f"""
         import jax, socket
@@ -120,7 +123,8 @@ OPEN_MPI = {
 
 
 @pytest.mark.parametrize(("name", "variables", "host"), [("slurm", SLURM, "node003"), ("ompi", OPEN_MPI, "10.0.0.7")])
-def test_a_cluster_tells_where_the_first_process_is_and_which_this_is(name, variables, host, initialised, monkeypatch):
+def test_a_cluster_says_where_the_first_process_is_and_which_this_is(name, variables, host, initialised, monkeypatch):
+    assert set(CLUSTERS) - {"auto"} <= {cluster.name for cluster in clusters.ClusterEnv._cluster_types}
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     for named in (name, "auto"):
@@ -128,7 +132,3 @@ def test_a_cluster_tells_where_the_first_process_is_and_which_this_is(name, vari
         method = initialised["cluster_detection_method"]
         detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, method, None)
         assert detected == (f"{host}:61441", 4, 3, [1])
-
-
-def test_every_name_is_one_that_jax_knows():
-    assert set(CLUSTERS) - {"auto"} <= {cluster.name for cluster in clusters.ClusterEnv._cluster_types}

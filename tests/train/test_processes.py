@@ -114,33 +114,28 @@ def test_what_one_process_would_refuse_ends_both_at_once(pair, tmp_path):
     assert [path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"] == before
 
 
-def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
-    folder = tmp_path / "run"
-    assert launched(folder, "--cluster", "slurm").wait(timeout=60) == 2, log_of(folder)
-    *_, line = log_of(folder).splitlines()  # JAX says something before
-    assert line.startswith("error: the processes did not come together (KeyError: 'SLURM_JOB_ID')")
-    assert "Traceback" not in log_of(folder)
-
-
-RUNS, KILLS = 2, 4
-OPTIONS = OF_PROCESSES | {"steps": 240}
-# The method at whose first call the clock of a kill starts, and the latest kill behind it in seconds.
-PHASES = {"restore": ("Checkpoints.newest", 0.3), "step": ("Stop.at", 2.0), "save": ("Checkpoints.save", 0.2)}
-# Writes the number of steps to a file before it dies: python -c VICTIM METHOD SECONDS FILE ARGUMENTS
+# A step, a restoration and a save: the method, the number of the call that starts a clock, and its most seconds.
+KILLS = [("Stop.at", 45, 0.1), ("Checkpoints.newest", 1, 0.3), ("Checkpoints.save", 2, 0.2)]
+# Writes the number of steps to a file before it dies: python -c VICTIM METHOD CALL SECONDS FILE ARGUMENTS
 VICTIM = """
 import os, pathlib, signal, sys, threading
 from unroll_jax.train import __main__ as train
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import Stop
 
-done, (method, seconds, file) = [0], sys.argv[1:4]
+steps, calls, (method, call, seconds, file) = [0], [], sys.argv[1:5]
 
 def die():
-    pathlib.Path(file).write_text(str(done[0]))
+    pathlib.Path(file).write_text(str(steps[-1]))
     os.kill(os.getpid(), signal.SIGKILL)
 
 clock = threading.Timer(float(seconds), die)
 clock.daemon = True
+
+def count(*_):
+    calls.append(method)
+    if len(calls) == int(call):
+        clock.start()
 
 def before(owner, name, do):
     original = getattr(owner, name)
@@ -150,52 +145,44 @@ def before(owner, name, do):
     setattr(owner, name, both)
 
 owner, name = method.split(".")
-before({"Checkpoints": Checkpoints, "Stop": Stop}[owner], name, lambda *_: clock.ident or clock.start())
-before(Stop, "at", lambda step, *_: done.__setitem__(0, step))
-sys.exit(train.main(sys.argv[4:]))
+before({"Checkpoints": Checkpoints, "Stop": Stop}[owner], name, count)
+before(Stop, "at", lambda step, *_: steps.append(step))
+sys.exit(train.main(sys.argv[5:]))
 """
 
 
 @pytest.fixture
-def started(of_processes, few_clips):
-    def start(folder, *program):
-        words = words_of(OPTIONS | {"data.source": "video", "data.root": few_clips, "out": folder})
-        command = [sys.executable, *program, "run", "video-ut", *words]
+def killed(of_processes, few_clips):
+    def run(folder: Path, *arguments: str) -> None:
+        words = words_of(OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "out": folder})
+        command = [sys.executable, "-c", VICTIM, *arguments, "run", "video-ut", *words]
         done = subprocess.run(command, env=of_processes, capture_output=True, text=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr
         assert "Traceback" not in done.stderr
-        return done.returncode
 
-    return start
+    return run
 
 
-def ended(started, folder):
-    assert started(folder, "-m", "unroll_jax.train") == 0
-    assert not list((folder / "checkpoints").glob("*tmp*")), "nothing half written is left"
-    evaluation = read_object(folder / "evaluation.json")
-    assert max(evaluation["multipliers"]) > 0.0
+def results_of(folder: Path) -> tuple[dict, str, dict]:
     notes = {path.parent.parent.name: read_object(path) for path in folder.glob("checkpoints/*/notes/metadata")}
     # The second checksum is of times too.
     checkpoints = {step: (one["score"], one["digest"][0]) for step, one in notes.items()}
-    assert checkpoints
+    evaluation = read_object(folder / "evaluation.json")
     figures = {name: value for name, value in evaluation.items() if "seconds" not in name}
     return checkpoints, (folder / "metrics.jsonl").read_text(), figures
 
 
-def test_kills_lose_no_checkpoint_and_change_no_result(started, tmp_path):
-    draw, file, lost = random.Random(0), tmp_path / "done", []
-    expected = ended(started, tmp_path / "alone")
-    for folder in (tmp_path / f"run{number}" for number in range(RUNS)):
-        for phase in draw.choices(list(PHASES), k=KILLS):
-            (method, latest), before = PHASES[phase], newest(folder)
-            file.write_text(str(before))
-            code = started(folder, "-c", VICTIM, method, str(draw.uniform(0.0, latest)), str(file))
-            if code == 0:
-                continue  # it ended first
-            assert code == -signal.SIGKILL
-            assert newest(folder) >= before, "a checkpoint is lost"
-            lost.append(max(int(file.read_text()), before) - newest(folder))
-        assert ended(started, folder) == expected
-    print(f"{len(lost)} kills, steps lost: {lost}")
-    assert len(lost) > RUNS * KILLS // 2
+def test_kills_lose_no_checkpoint_and_change_no_result(killed, launched, alone, tmp_path):
+    draw, file, folder, lost = random.Random(0), tmp_path / "done", tmp_path / "run", []
+    for method, call, latest in KILLS:
+        before = newest(folder)
+        killed(folder, method, str(call), str(draw.uniform(0.0, latest)), str(file))
+        assert newest(folder) >= before, "a checkpoint is lost"
+        lost.append(max(int(file.read_text()), before) - newest(folder))
+    assert launched(folder).wait(timeout=240) == 0, log_of(folder)
+    assert not list((folder / "checkpoints").glob("*tmp*")), "nothing half written is left"
+    assert results_of(folder) == results_of(alone)
+    assert max(results_of(alone)[2]["multipliers"]) > 0.0
+    print(f"steps lost in each of {len(lost)} kills: {lost}")
     # Training continues while a save is being written, for one interval at most.
-    assert max(lost) <= 2 * OPTIONS["validate-every"]
+    assert max(lost) <= 2 * OF_PROCESSES["validate-every"]

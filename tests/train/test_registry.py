@@ -8,8 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from tests.errors import one_line
 from tests.started import environment
 from unroll_jax.train.__main__ import main
@@ -23,25 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PARAMETERS = {"open": ["config", "log"], "rebuild": ["config", "spec"]}
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_a_row_goes_by_the_name_of_its_options_and_names_a_class_that_is_there(name):
-    config, functions = TASKS[name]
-    assert config.task == name
-    for field, parameters in PARAMETERS.items() if functions else ():
-        assert list(inspect.signature(getattr(imported(functions.task), field)).parameters) == parameters
-
-
-@pytest.mark.parametrize("module", sorted(set(MODULES.values())))
-def test_every_kind_of_data_can_be_prepared(module):
-    assert list(inspect.signature(imported(f"data.{module}:prepare")).parameters) == ["config", "log"]
-
-
-def test_every_task_but_your_own_has_an_experiment():
+def test_a_row_goes_by_the_name_of_its_options_and_names_a_class_that_is_there_and_has_an_experiment():
+    for name, (config, functions) in TASKS.items():
+        assert config.task == name
+        for field, parameters in PARAMETERS.items() if functions else ():
+            assert list(inspect.signature(getattr(imported(functions.task), field)).parameters) == parameters
     trained = {experiment.config.task for experiment in EXPERIMENTS.values()}
     assert trained == {name for name, row in TASKS.items() if row.functions}
-
-
-def test_a_task_of_your_own_has_no_functions():
+    for module in MODULES.values():
+        assert list(inspect.signature(imported(f"data.{module}:prepare")).parameters) == ["config", "log"]
     with one_line(r"known to Python alone; pass the task itself from Python: fit\(task, out=FOLDER\)"):
         functions_of(OwnConfig())
 
@@ -52,9 +40,9 @@ def test_reading_the_registry_imports_nothing_that_takes_time():
     assert process.stdout.strip() == "set()"
 
 
-PROGRAM = """\
+WITHOUT_TYRO = """\
 import sys
-sys.modules[sys.argv[1]] = None
+sys.modules["tyro"] = None
 from unroll_jax.train.__main__ import main
 raise SystemExit(main(["run", "video-ut", "--steps", "1"]))
 """
@@ -68,15 +56,12 @@ def test_the_packages_of_extras_are_those_of_pyproject():
         assert {distributions[package][0] for package in packages} == listed - {"unroll_jax"}, extra
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "skimage", None)
     with one_line("^skimage must be installed first: pip install 'unroll_jax.video.'"):
         require_extra("video")
-
-
-def test_a_command_without_its_extra_ends_in_one_line(tmp_path):
     run = {"cwd": tmp_path, "env": environment(PYTHONPATH=str(ROOT)), "capture_output": True, "text": True}
-    process = subprocess.run([sys.executable, "-c", PROGRAM, "tyro"], **run)
+    process = subprocess.run([sys.executable, "-c", WITHOUT_TYRO], **run)
     assert process.returncode == 2, process.stderr
     assert process.stderr == "error: tyro must be installed first: pip install 'unroll_jax[train]'\n"
     assert list(tmp_path.iterdir()) == []

@@ -1,39 +1,36 @@
-"""The training step against one written out by hand, in NumPy but for the model's gradient."""
+"""The training step against one written out by hand, in NumPy but for the model's gradient and Adam."""
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.fft import dctn
 
 from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.video import VideoTask
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-REFERENCE = 0.4
 VARIANTS = {
-    "plain": {"method": "plain"},
-    "pi": {},
+    "plain, Adam on pixels": {"method": "plain", "primal.basis": "pixels"},
     "pi without a reference, layers recomputed": {"constraints.reference": None, "remat": "everything"},
-    "adam, resilient, not normalised, one alpha a layer, after a warm-up": {
+    "adam, not normalised, one alpha a layer": {
         "dual.optimizer": "adam",
         "dual.learning_rate": 0.05,
-        "constraints.resilience": 0.2,
         "constraints.alpha": (0.5, 0.6),
         "constraints.normalise": False,
-        "constraints.warmup_steps": 0.4,  # of 5 steps
     },
-    "Adam on pixels": {"primal.basis": "pixels"},
 }
 
 
 @pytest.fixture
 def case(changed, clips):
-    def build(name):
-        # A bound at the input's loss, asked-for shares that the first layers miss, and a clip that binds.
-        tight = {"constraints.reference": REFERENCE, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
-        config = changed(**{"steps": 5, "primal.learning_rate": 0.02, **tight, **VARIANTS[name]})
+    def build(fields):
+        # A bound at the input's loss, and asked-for shares that the first layers miss.
+        tight = {"constraints.reference": 0.4, "constraints.alpha": (0.6,)}
+        # Schedules, warm-up and clipping: tests/supervised/test_optimizers.py
+        steady = {"primal.schedule": "constant", "primal.warmup_share": 0.0, "primal.clip_norm": None}
+        config = changed(**{"steps": 5, "primal.learning_rate": 0.02, **tight, **steady, **fields})
         batches = clips.batches("train", batch_size=4, seed=0)
         return VideoTask(config, clips), [next(batches) for _ in range(5)]
 
@@ -63,7 +60,8 @@ def _by_hand(config, clips, params, noise_key, batches):
     kept = (1 - alpha) * (1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)]))
     has_reference = settings.reference is not None
     lam = integral = np.zeros(depth + has_reference)
-    moments, dual_moments = [(0.0, 0.0)] * len(params), (0.0, 0.0)
+    primal, dual = optax.adam(config.primal.learning_rate), optax.adam(config.dual.learning_rate)
+    primal_state, dual_state = primal.init(params), dual.init(lam)
     rows = []
     for step, batch in enumerate(batches):
         clean = batch.astype(np.float32) / np.float32(255)
@@ -76,17 +74,16 @@ def _by_hand(config, clips, params, noise_key, batches):
         c = f[1:] - kept * f[:-1]
         c = np.concatenate([[f[0] - settings.reference], c]) if has_reference else c
         rows.append((f, c, lam, (f[-1] + lam @ c) / scale))
-        params, moments = _adam_step(config, step, params, gradients, moments)
-        if config.method == "plain" or step < settings.warmup(config.steps):
+        update, primal_state = primal.update(_turned(config, gradients), primal_state)
+        params = jax.tree.map(jnp.add, params, _turned(config, update, back=True))
+        if config.method == "plain":
             continue
-        pressure = c if settings.resilience is None else c - lam / settings.resilience
-        rate, count = config.dual.learning_rate, step - settings.warmup(config.steps) + 1
-        if config.dual.optimizer == "pi":
-            integral = np.maximum(integral + rate * pressure, 0)
-            lam = np.maximum(integral + config.dual.proportional_gain * pressure, 0)
+        if config.dual.optimizer == "adam":
+            update, dual_state = dual.update(-c, dual_state)
+            lam = np.maximum(lam + np.asarray(update, np.float64), 0)
         else:
-            update, dual_moments = _adam(pressure, dual_moments, count)
-            lam = np.maximum(lam + rate * update, 0)
+            integral = np.maximum(integral + config.dual.learning_rate * c, 0)
+            lam = np.maximum(integral + config.dual.proportional_gain * c, 0)
     return rows, params
 
 
@@ -99,44 +96,23 @@ def _weights(lam, kept, has_reference, depth):
     return weights
 
 
-def _adam(gradient, moments, count):
-    first = BETA1 * moments[0] + (1 - BETA1) * gradient
-    second = BETA2 * moments[1] + (1 - BETA2) * gradient**2
-    update = (first / (1 - BETA1**count)) / (np.sqrt(second / (1 - BETA2**count)) + EPSILON)
-    return update, (first, second)
-
-
-def _adam_step(config, step, params, gradients, moments):
-    gradients = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), gradients)
-    scale = min(1.0, config.primal.clip_norm / np.sqrt(sum(np.sum(leaf**2) for leaf in gradients)))
-    warmup = round(config.primal.warmup_share * config.steps)
-    if step < warmup:
-        share = 1 / warmup + (1 - 1 / warmup) * step / warmup
-    else:
-        share = 0.5 * (1 + np.cos(np.pi * (step - warmup) / (config.steps - warmup)))
-    rate, new_params, new_moments = config.primal.learning_rate * share, [], []
-    for name, leaf, gradient, old in zip(params._fields, params, gradients, moments, strict=True):
-        left, right = _bases(config, name, leaf.shape)
-        update, new = _adam(left @ (scale * gradient) @ right.T, old, step + 1)
-        update = left.T @ update @ right
-        new_params.append(jnp.asarray(np.asarray(leaf, np.float64) - rate * update, jnp.float32))
-        new_moments.append(new)
-    return type(params)(*new_params), new_moments
-
-
-def _bases(config, name, shape):
-    """Bases of a weight's two sides: the cosine transform of a square patch on sides of pixels."""
-    side = round(np.sqrt(shape[-1]))
-    cosine = dctn(np.eye(shape[-1]).reshape(-1, side, side), norm="ortho", axes=(1, 2)).reshape(shape[-1], -1).T
-    pixels = np.eye(shape[-1])
-    both = pixels if config.primal.basis == "pixels" else cosine
-    return (np.eye(shape[-2]) if name == "V" else both), both
+def _turned(config, weights, *, back=False):
+    """Weights in the bases of their sides: the cosine transform of a square patch on sides of pixels."""
+    side = round(np.sqrt(weights.V.shape[-1]))
+    cosine = dctn(np.eye(side**2).reshape(-1, side, side), norm="ortho", axes=(1, 2)).reshape(side**2, -1).T
+    pixels = np.eye(side**2) if config.primal.basis == "pixels" else cosine
+    bases = {"V": (np.eye(weights.V.shape[-2]), pixels), "W": (pixels, pixels), "U": (pixels, pixels)}
+    turned = {}
+    for name, (left, right) in bases.items():
+        leaf = np.asarray(getattr(weights, name), np.float64)
+        turned[name] = left.T @ leaf @ right if back else left @ leaf @ right.T
+    return weights._replace(**{name: leaf.astype(np.float32) for name, leaf in turned.items()})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
-    task, batches = case(name)
+    task, batches = case(VARIANTS[name])
     config, state, step = task.config, init_state(task), jit_step(task)
     params, noise_key = jax.tree.map(jnp.copy, (state.params["params"]["layers"], state.key))
     rows, last = _by_hand(config, clips, params, noise_key, batches)
@@ -153,7 +129,7 @@ def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
 
 
 def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(case):
-    task, batches = case("pi")
+    task, batches = case({})
     task.losses = chex.assert_max_traces(task.losses, n=1)
     step, states = jit_step(task), [init_state(task) for _ in range(4)]
     first, second = (step(state, batches[0]) for state in states[:2])
