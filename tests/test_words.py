@@ -86,19 +86,3 @@ def test_prose_has_few_habits_docstrings_open_with_a_verb_or_the_thing_and_names
     for path, source in sources.items():
         assert questions(source) == [], path
         assert list(vague_names(source)) == [], path
-
-
-def test_habits_questions_and_vague_names_are_counted():
-    assert rate(FIRST, documentation('"""A step goes on, whatever it is."""  # alone')) == pytest.approx(2e4 / 8)
-    opening = '"""Whether it is odd."""\nclass Odd:\n    r"""Whatever."""\n    size: int\n    """How."""'
-    assert len(questions(opening)) == 2
-    code = """
-found, (own, _), said = 1, (2, 3), [found for found in ()]
-async def asked(own, *said): self.found = lambda own: row["found"]
-try: import jax as own
-except ValueError as said: pass
-class said: ...
-match row:
-    case [found, *said, {"own": asked, **own}]: is_own = "said"
-"""
-    assert len(list(vague_names(code))) == 16
