@@ -141,28 +141,6 @@ def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
     assert np.asarray(certificate.outcome) == Outcome.GUARANTEED
 
 
-@pytest.mark.slow
-def test_layers_may_have_parameters_of_their_own():
-    _, layer, _, y = transformer_case((), 2.0, step_size=0.1)
-    stacked = TransformerParams(*np.random.default_rng(1).normal(size=(2, 3, 4, 4)) / 4)
-    known = {"smoothness": 3.95, "num_points": 1}
-
-    @jax.jit
-    def both(stacked, y):
-        whole = certify(layer, stacked, y, **known, num_layers=3, tied=False)
-
-        def one(y, params):
-            certificate = certify(layer, params, y, **known)
-            first = jax.tree.map(lambda leaf: leaf[0], certificate._replace(energy=certificate.energy[:1]))
-            return layer.step(params, y, None), first
-
-        return whole, jax.lax.scan(one, y, stacked)[1]
-
-    whole, apart = both(stacked, y)
-    assert whole.energy.shape == (4,)
-    chex.assert_trees_all_close(whole._replace(energy=whole.energy[:3]), apart, rtol=1e-9)
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_bad_arguments_are_named():
     """Those that hostile/calls.py leaves out."""
@@ -226,6 +204,19 @@ def test_a_descent_of_ones_own_is_guaranteed_where_its_smoothness_says_so_and_sl
     long = examine(4.0, [[1.0], [0.1]], smoothness=3.0)  # 0.03 at the second
     assert list(long.outcome[0]) == [Outcome.ROSE, Outcome.DESCENDED]
     assert list(long.curvature[0] <= long.limit[0]) == [False, True]
+
+
+def test_layers_may_have_parameters_of_their_own():
+    layer = quartic(None)._replace(step=lambda rate, y, x: y - rate * y**3)
+    rates, y = np.array([0.1, 0.5, 0.3]), np.linspace(0.2, 1.0, 6).reshape(2, 3)
+    options = {"smoothness": 3.0, "num_points": 1}
+    whole = jax.jit(lambda rates, y: certify(layer, rates, y, **options, num_layers=3, tied=False))(rates, y)
+    assert whole.energy.shape == (4, 2)
+    single = jax.jit(lambda rate, y: (certify(layer, rate, y, **options), layer.step(rate, y, None)))
+    for place, rate in enumerate(rates):
+        certificate, y = single(rate, y)
+        expected, actual = (jax.tree.map(lambda leaf, i=i: leaf[i], c) for c, i in ((certificate, 0), (whole, place)))
+        chex.assert_trees_all_close(actual, expected, rtol=1e-9)
 
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():

@@ -45,17 +45,17 @@ def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
 
 def test_repeated_eigenvalues_a_flat_energy_and_a_pytree_of_states():
     """The iteration ends early without false zeros."""
-    spectrum = np.array([2.0, 2.0, 2.0, 5.0, 5.0, 7.0])
+    spectra = np.array([[2.0, 2.0, 2.0, 5.0, 5.0, 7.0], [0.0] * 6])
     tree_energy = lambda y: y["a"] ** 2 + jnp.sum(jnp.array([1.5, 4.0]) * y["b"] ** 2, -1) + y["a"] * y["b"][..., 0]  # noqa: E731
 
     @jax.jit
     def measure(y, tree):
-        repeated = certified.curvature(lambda y: 0.5 * jnp.sum(spectrum * y**2, -1), y)
-        return repeated, certified.curvature(lambda y: jnp.sum(y, -1), y), certified.curvature(tree_energy, tree)
+        extremes = certified.curvature(lambda y: jnp.sum(0.5 * spectra * y**2 + y, -1), y)
+        return extremes, certified.curvature(tree_energy, tree)
 
-    repeated, flat, of_tree = measure(np.ones((3, 6)), {"a": np.zeros(3), "b": np.zeros((3, 2))})
-    np.testing.assert_allclose([repeated.smallest, repeated.largest], [[2.0] * 3, [7.0] * 3], rtol=1e-12)
-    np.testing.assert_array_equal([flat.smallest, flat.largest], np.zeros((2, 3)))
+    extremes, of_tree = measure(np.ones((2, 6)), {"a": np.zeros(3), "b": np.zeros((3, 2))})
+    np.testing.assert_allclose([extremes.smallest[0], extremes.largest[0]], [2.0, 7.0], rtol=1e-12)
+    np.testing.assert_array_equal([extremes.smallest[1], extremes.largest[1]], [0.0, 0.0])
     ends = np.linalg.eigvalsh([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 8.0]])[[0, -1]]
     np.testing.assert_allclose([of_tree.smallest, of_tree.largest], np.outer(ends, np.ones(3)), rtol=1e-12)
 
@@ -131,8 +131,8 @@ def test_the_pairwise_smoothness_is_that_of_its_graph_heads_add_up_and_absent_to
 
     @jax.jit
     def measure(W_a, y, padded):
-        one, other = map(AttentionParams, W_a)
-        each = [smoothness(params, y, None) for params in (one, other)]
+        one = AttentionParams(W_a[0])
+        each = jax.vmap(lambda W: smoothness(AttentionParams(W), y, None))(W_a)
         with_padding = smoothness(one, padded, Anchor(None, jnp.asarray(np.arange(6) < 4)))
         present = smoothness(one, y[:, :4], None)
         return of_graph(one, y, None), each, smoothness(HeadsParams(W_a), y, None), with_padding, present
@@ -143,7 +143,7 @@ def test_the_pairwise_smoothness_is_that_of_its_graph_heads_add_up_and_absent_to
     expected = np.linalg.norm(W_a[0], 2) ** 2 * np.minimum(2.0 * gamma.sum(-1).max(-1), 6.0)
     np.testing.assert_allclose(actual, expected, rtol=0.03)  # the norm of W_a is bounded from above
     assert np.all(actual < each[0])
-    np.testing.assert_allclose(together, sum(each), rtol=1e-5)
+    np.testing.assert_allclose(together, np.sum(each, axis=0), rtol=1e-5)
     np.testing.assert_allclose(with_padding, present, rtol=1e-5)
 
 

@@ -9,29 +9,33 @@ import numpy as np
 import optax
 import pytest
 
-from unroll_jax import attention, certify, dual_ascent, unroll
+import unroll_jax as uj
 
 matplotlib.use("agg")
 
 
+def descent_by(factors):
+    energy = lambda params, y, x=None: jnp.sum(y**2, axis=-1)  # noqa: E731
+    return uj.Descent(lambda key: None, energy, lambda params, y, x=None: factors * y)
+
+
 @pytest.fixture(scope="module")
 def records():
-    layer, tokens = attention(), np.random.default_rng(0).normal(size=(8, 5, 3)).astype("float32")
-    params = layer.init(jax.random.key(1))
-    rising = layer._replace(step=lambda p, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y))
+    falling, states = descent_by(0.9), np.ones((8, 3), np.float32)
+    rising = descent_by(np.where(np.arange(8) < 2, 1.2, 0.9).astype("float32")[:, None])
 
     @jax.jit
-    def run(tokens):
-        trace = unroll(layer, params, tokens, num_layers=3)[1]
+    def run(states):
+        trace = uj.unroll(falling, None, states, num_layers=3)[1]
         assert repr(trace) == "Trace\n  energy: (4, 8)", "traced records print shapes"
         return {
             "trace": trace,
-            "one": unroll(layer, params, tokens[0], num_layers=2)[1],
-            "descends": certify(layer, params, tokens, num_layers=3),
-            "rises": certify(rising, params, tokens, num_layers=6),
+            "one": uj.unroll(falling, None, states[0], num_layers=2)[1],
+            "descends": uj.certify(falling, None, states, num_layers=3),
+            "rises": uj.certify(rising, None, states, num_layers=6),
         }
 
-    return run(tokens)
+    return run(states)
 
 
 def test_a_record_prints_a_few_lines_and_the_layers_whose_energy_rises(records):
@@ -47,7 +51,7 @@ def test_a_record_prints_a_few_lines_and_the_layers_whose_energy_rises(records):
 
 
 def test_multipliers_print_how_many_are_not_0_and_the_largest():
-    ascent = dual_ascent(optax.sgd(0.5))
+    ascent = uj.dual_ascent(optax.sgd(0.5))
     state = ascent.update(
         ascent.init({"loss": jnp.zeros(3), "norm": jnp.zeros(())}),
         {"loss": jnp.array([0.2, -1.0, 3.0]), "norm": jnp.array(-1.0)},
