@@ -57,7 +57,7 @@ class Reader(NamedTuple):
 
 
 class Hang(KeyboardInterrupt):
-    """A reader takes too long; no `Exception`, which readers turn into a UserError."""
+    """A reader takes too long. Readers turn an `Exception` into a UserError, so it is none."""
 
 
 class Outcome(NamedTuple):
@@ -80,10 +80,8 @@ def _files(**contents: Any) -> Callable[[Path], None]:
 def _llama(folder: Path) -> None:
     llama.byte_tokenizer().save(str(folder / "tokenizer.json"))
     chat = {"chat_template": llama.TEMPLATE, "bos_token": {"content": "<s>"}, "eos_token": "<e>"}
-    scaled = llama.CONFIG | {
-        "rope_scaling": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    }
-    _files(config__json=scaled, tokenizer_config__json=chat)(folder)
+    scaling = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    _files(config__json=llama.CONFIG | {"rope_scaling": scaling}, tokenizer_config__json=chat)(folder)
 
 
 def _read_safetensors(folder: Path) -> None:

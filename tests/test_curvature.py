@@ -43,17 +43,21 @@ def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
     assert float(extremes.error) == 0.0
 
 
-def test_repeated_eigenvalues_and_a_flat_energy_end_the_iteration_without_false_zeros():
-    spectrum = np.array([2.0, 2.0, 2.0, 5.0, 5.0, 7.0])
+def test_repeated_eigenvalues_a_flat_energy_and_a_pytree_of_states():
+    """The iteration ends early without false zeros."""
+    spectra = np.array([[2.0, 2.0, 2.0, 5.0, 5.0, 7.0], [0.0] * 6])
+    tree_energy = lambda y: y["a"] ** 2 + jnp.sum(jnp.array([1.5, 4.0]) * y["b"] ** 2, -1) + y["a"] * y["b"][..., 0]  # noqa: E731
 
     @jax.jit
-    def both(y):
-        repeated = certified.curvature(lambda y: 0.5 * jnp.sum(spectrum * y**2, -1), y)
-        return repeated, certified.curvature(lambda y: jnp.sum(y, -1), y)
+    def measure(y, tree):
+        extremes = certified.curvature(lambda y: jnp.sum(0.5 * spectra * y**2 + y, -1), y)
+        return extremes, certified.curvature(tree_energy, tree)
 
-    extremes, flat = both(np.ones((3, 6)))
-    np.testing.assert_allclose([extremes.smallest, extremes.largest], [[2.0] * 3, [7.0] * 3], rtol=1e-12)
-    np.testing.assert_array_equal([flat.smallest, flat.largest], np.zeros((2, 3)))
+    extremes, of_tree = measure(np.ones((2, 6)), {"a": np.zeros(3), "b": np.zeros((3, 2))})
+    np.testing.assert_allclose([extremes.smallest[0], extremes.largest[0]], [2.0, 7.0], rtol=1e-12)
+    np.testing.assert_array_equal([extremes.smallest[1], extremes.largest[1]], [0.0, 0.0])
+    ends = np.linalg.eigvalsh([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 8.0]])[[0, -1]]
+    np.testing.assert_allclose([of_tree.smallest, of_tree.largest], np.outer(ends, np.ones(3)), rtol=1e-12)
 
 
 def test_the_true_ends_lie_within_the_error_when_steps_are_few():
@@ -108,13 +112,6 @@ def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
     np.testing.assert_allclose([of_cubes.smallest, of_cubes.largest], [6.0, 24.0], rtol=1e-12)
 
 
-def test_the_state_of_a_curvature_may_be_a_pytree():
-    energy = lambda y: y["a"] ** 2 + jnp.sum(jnp.array([1.5, 4.0]) * y["b"] ** 2, -1) + y["a"] * y["b"][..., 0]  # noqa: E731
-    extremes = jax.jit(lambda y: certified.curvature(energy, y))({"a": np.zeros(5), "b": np.zeros((5, 2))})
-    values = np.linalg.eigvalsh([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 8.0]])
-    np.testing.assert_allclose([extremes.smallest, extremes.largest], np.outer(values[[0, -1]], np.ones(5)), rtol=1e-12)
-
-
 def test_the_smoothness_of_the_feedforward_energy_is_its_largest_eigenvalue_in_size():
     rng, y = np.random.default_rng(3), np.ones((2, 5, 4))
     smoothness = jax.jit(lambda params, y: certified.quadratic_smoothness(uj.feedforward(4).energy)(params, y, None))
@@ -126,17 +123,28 @@ def test_the_smoothness_of_the_feedforward_energy_is_its_largest_eigenvalue_in_s
 GRAPH = np.abs(np.arange(6)[:, None] - np.arange(6)) == 1
 
 
-def test_the_pairwise_smoothness_of_a_graph_is_that_of_its_mask():
+def test_the_pairwise_smoothness_is_that_of_its_graph_heads_add_up_and_absent_tokens_do_not_count():
+    smoothness, of_graph = certified.pairwise_smoothness(), certified.pairwise_smoothness(mask=GRAPH)
     rng = np.random.default_rng(6)
-    W_a, y = rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=(4, 6, 3)).astype(np.float32)
-    masks = [{"mask": GRAPH}, {}]
-    each = jax.jit(lambda params, y: [certified.pairwise_smoothness(**mask)(params, y, None) for mask in masks])
-    actual, complete = map(np.asarray, each(AttentionParams(W_a), y))
-    z = y @ W_a
+    W_a, y = rng.normal(size=(2, 3, 2)).astype(np.float32), rng.normal(size=(4, 6, 3)).astype(np.float32)
+    padded = np.where(np.arange(6)[:, None] < 4, y, np.nan)
+
+    @jax.jit
+    def measure(W_a, y, padded):
+        one = AttentionParams(W_a[0])
+        each = jax.vmap(lambda W: smoothness(AttentionParams(W), y, None))(W_a)
+        with_padding = smoothness(one, padded, Anchor(None, jnp.asarray(np.arange(6) < 4)))
+        present = smoothness(one, y[:, :4], None)
+        return of_graph(one, y, None), each, smoothness(HeadsParams(W_a), y, None), with_padding, present
+
+    actual, each, together, with_padding, present = measure(W_a, y, padded)
+    z = y @ W_a[0]
     gamma = GRAPH * np.exp(-0.5 * np.sum((z[:, :, None] - z[:, None]) ** 2, axis=-1))
-    expected = np.linalg.norm(W_a, 2) ** 2 * np.minimum(2.0 * gamma.sum(-1).max(-1), 6.0)
+    expected = np.linalg.norm(W_a[0], 2) ** 2 * np.minimum(2.0 * gamma.sum(-1).max(-1), 6.0)
     np.testing.assert_allclose(actual, expected, rtol=0.03)  # the norm of W_a is bounded from above
-    assert np.all(actual < complete)
+    assert np.all(actual < each[0])
+    np.testing.assert_allclose(together, np.sum(each, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(with_padding, present, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -165,21 +173,3 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
     L, everywhere = results["plain"][2], 6 * np.linalg.norm(W_a, 2) ** 2
     assert np.all(everywhere * 1.001 >= L)
     assert np.min(L) < 1e-3 * everywhere < 0.5 * everywhere < np.max(L)
-
-
-def test_heads_add_up_and_absent_tokens_do_not_count():
-    rng, smoothness = np.random.default_rng(7), certified.pairwise_smoothness()
-    W_a, y = rng.normal(size=(2, 4, 3)).astype(np.float32), rng.normal(size=(5, 6, 4)).astype(np.float32)
-    padded = y.copy()
-    padded[:, 4:] = np.nan
-
-    @jax.jit
-    def measure(W_a, y, padded):
-        single = [smoothness(AttentionParams(W), y, None) for W in W_a]
-        with_padding = smoothness(AttentionParams(W_a[0]), padded, Anchor(None, jnp.asarray(np.arange(6) < 4)))
-        alone = smoothness(AttentionParams(W_a[0]), y[:, :4], None)
-        return smoothness(HeadsParams(W_a), y, None), sum(single), with_padding, alone
-
-    together, summed, with_padding, alone = measure(W_a, y, padded)
-    np.testing.assert_allclose(together, summed, rtol=1e-5)
-    np.testing.assert_allclose(with_padding, alone, rtol=1e-5)

@@ -1,8 +1,9 @@
-"""The documentation: its Python runs, and the names, commands, options and files in it exist."""
+"""Documentation, README.md and CONTRIBUTING.md: Python runs, and names, commands, options and files exist."""
 
 import importlib.util
 import inspect
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,34 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
 TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
-ABOVE = {f"../{name}": (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}
+README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+ABOVE = {"../README.md": README, "../CONTRIBUTING.md": CONTRIBUTING}
 # Pages whose Python needs nothing else.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text]
 WITH_A_TEST = ("how_to/energy.md", "how_to/equilibrium_training.md", "explanation/errata.md")
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
-OF_BENCHMARKS = {"--quick", "--peers", "--compare", "--only"}
-OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
+OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--cluster", "--over"}
+OTHERS |= {"--quick", "--peers", "--compare", "--only"}
 
 
 def code(text):
     return "\n".join([*re.findall(r"```.*?\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
 
 
-def run(name):
-    names = {}
-    for block in re.findall(r"```python\n(.*?)```", TEXTS[name], re.DOTALL):
-        exec(compile(block, f"docs/{name}", "exec"), names)
+def python_blocks(text):
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def execute(blocks, place, names):
+    for block in blocks:
+        exec(compile(block, place, "exec"), names)
     return names
+
+
+def run(name):
+    return execute(python_blocks(TEXTS[name]), f"docs/{name}", {})
 
 
 @pytest.mark.slow
@@ -58,26 +67,24 @@ def test_the_python_of_docs_runs(name):
 def test_warm_starts_masks_and_normalised_weights_of_the_docs_do_as_the_page_claims():
     """Against cold starts, plain steps with the mask written out, and NumPy's norms."""
     names = run("how_to/equilibrium_training.md")
-    step, x, target = names["step"], names["x"], names["target"]
-    cold, cold_info = equilibrium(step, names["params"], jnp.zeros((16, 8)), x + 0.01, batch_ndim=1)
-    assert (names["warm_info"].steps <= cold_info.steps).all()
-    assert names["warm_info"].steps.mean() < 0.8 * cold_info.steps.mean()
+    step, params, x, warm = (names[name] for name in ("step", "params", "x", "warm_info"))
+    cold, info = equilibrium(step, params, jnp.zeros((16, 8)), x + 0.01, batch_ndim=1)
+    assert (warm.steps <= info.steps).all()
+    assert warm.steps.mean() < 0.8 * info.steps.mean()
     np.testing.assert_allclose(names["warm"], cold, rtol=1e-4, atol=1e-4)
     mask = jax.random.bernoulli(jax.random.key(2), 0.9, (16, 8)) / 0.9
 
     def unrolled(params):
-        z = jnp.zeros((16, 8))
-        for _ in range(300):
-            z = step(params, z * mask, x)
-        return jnp.mean((z - target) ** 2)
+        z = jax.lax.fori_loop(0, 300, lambda _, z: step(params, z * mask, x), jnp.zeros((16, 8)))
+        return jnp.mean((z - names["target"]) ** 2)
 
-    expected = jax.jit(jax.grad(unrolled))(names["params"])
-    gradient = jax.jit(jax.grad(names["dropout_loss"]))(names["params"], jax.random.key(2))
+    expected = jax.jit(jax.grad(unrolled))(params)
+    gradient = jax.jit(jax.grad(names["dropout_loss"]))(params, jax.random.key(2))
     for name in ("W", "U"):
         np.testing.assert_allclose(gradient[name], expected[name], rtol=1e-3, atol=1e-6)
-    normalised = names["spectral_normalise"](names["params"], bound=0.5, where=names["within"])
+    normalised = names["spectral_normalise"](params, bound=0.5, where=names["within"])
     assert np.linalg.norm(normalised["W"], 2) <= 0.5 * (1.0 + 1e-6)
-    np.testing.assert_array_equal(normalised["U"], names["params"]["U"])
+    np.testing.assert_array_equal(normalised["U"], params["U"])
 
 
 @pytest.mark.slow
@@ -90,6 +97,48 @@ def test_the_energy_of_the_docs_is_certified_and_the_counterexample_raises_the_p
     assert names["fall"] < 0.0
 
 
+@pytest.mark.slow
+def test_python_of_the_readme_runs_and_does_what_it_says_and_jaxopt_leaves_its_examples_unsolved():
+    names, blocks = {}, python_blocks(README)
+    execute(blocks[:2], "README.md", names)
+    with warnings.catch_warnings():  # of the import; a message on failure would be an error
+        warnings.simplefilter("ignore")
+        from jaxopt import AndersonAcceleration
+    cell, x, step = names["cell"], names["x"], names["step"]
+    _, state = AndersonAcceleration(lambda z: step(cell, z, x), maxiter=100, tol=1e-5).run(0.0 * x)
+    assert state.error > 1e-3
+    execute(blocks[2:], "README.md", names)
+    energy = names["trace"].energy
+    assert energy.shape == (13, 8)
+    assert jnp.all(energy[1:] <= energy[:-1] + 1e-6 * jnp.abs(energy[:-1]))
+    printed = "\n".join(map(str, (names["certificate"], names["info"], names["report"])))
+    comments = re.findall(r"# (\d.*|Binding.*|steps.*)$", README, flags=re.MULTILINE)
+    claims = [claim.strip() for comment in comments[1:] for claim in comment.split("; energy, ")]
+    assert len(claims) == 4
+    assert [claim for claim in claims if claim not in printed] == []
+
+
+def test_the_readme_is_short_and_its_figures_are_those_of_the_docs():
+    assert len(README.splitlines()) <= 90
+    figures = re.findall(r"\b\d\.\d{3}\b", README[README.index("`unroll-jax demo`") : README.index("## Two")])
+    assert len(figures) == 7
+    assert [figure for figure in figures if figure not in TEXTS["results/demo.md"]] == []
+
+
+@pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+def test_places_dotted_names_and_targets_of_make_in_a_page_exist(page):
+    for place in re.findall(r"`((?:docs|notebooks|tests|train|unroll_jax|benchmarks|papers)/[\w./]*)`", page):
+        assert (ROOT / place).exists(), place
+    for name in re.findall(r"`(unroll_jax(?:\.\w+)+)`", page):
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), last) or importlib.import_module(name), name
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
+    (phony,) = re.findall(r"^\.PHONY: (.*)", makefile, re.MULTILINE)
+    targets = set(re.findall(r"(?:^|`)make ([a-z][\w-]*)", page, re.MULTILINE))
+    assert targets
+    assert targets <= set(phony.split())
+
+
 def test_names_of_the_application_in_the_docs_are_those_of_its_face():
     """Of Python that needs a finished run only the names are checked."""
     imported = set()
@@ -98,7 +147,6 @@ def test_names_of_the_application_in_the_docs_are_those_of_its_face():
             compile(block, f"docs/{name}", "exec")
             imported |= {part for names in FROM_TRAIN.findall(block) for part in names.split(", ")}
     assert {"fit", "load", "export"} <= imported <= set(train.__all__)
-    assert all(inspect.getdoc(getattr(train, name)) for name in train.__all__ if name != "EXPERIMENTS")
 
 
 def test_every_public_name_has_one_page_in_the_docs():
@@ -129,7 +177,7 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
     assert named > 50
 
 
-def known_options():
+def test_docs_name_only_options_that_exist():
     from docs.extensions.options import help_of  # needs Sphinx, which make test-oracles does not have
 
     demo = EXPERIMENTS["demo"].config
@@ -139,48 +187,27 @@ def known_options():
     typed[commands.SweepArguments[type(demo)]] = commands.SweepArguments(config=demo)
     typed |= dict.fromkeys((papers.looped.Study, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig))
     texts = [help_of(kind, default) for kind, default in typed.items()]
-    return {option for text in texts for option in re.findall(r"--[a-z][\w.-]*\w", text)}
-
-
-def test_docs_name_only_options_that_exist():
-    known = known_options() | OTHERS
-    axes = {"--over"} | {
-        f"--over.{part}" for option in known for part in (option[2:], option.rpartition(".")[2].removeprefix("--"))
-    }
-    unknown = {
-        f"{name}: {option}"
-        for name, text in TEXTS.items()
-        for option in re.findall(r"(?<![\w-])--(?!xla_)[a-z][a-z.-]+\b(?![A-Z])", code(text))
-        if re.sub(r"^--((?:[\w-]+\.)*)no-", r"--\1", option) not in known | axes
-    }
-    assert unknown == set()
+    known = {option for text in texts for option in re.findall(r"--[a-z][\w.-]*\w", text)} | OTHERS
+    known |= {f"--over.{part}" for option in known for part in (option[2:], re.split(r"--|\.", option)[-1])}
+    for name, text in TEXTS.items():
+        options = re.findall(r"(?<![\w-])--(?!xla_)[a-z][a-z.-]+\b(?![A-Z])", code(text))
+        positive = {re.sub(r"^--((?:[\w-]+\.)*)no-", r"--\1", option) for option in options}
+        assert positive <= known, name
 
 
 def test_files_that_docs_link_exist():
-    count = 0
-    for name, text in (TEXTS | ABOVE).items():
-        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-            if not link.startswith("https://"):
-                assert (DOCS / name).parent.joinpath(link).exists(), f"{name}: {link}"
-                count += 1
-    assert count > 50
+    links = [(name, link) for name, text in (TEXTS | ABOVE).items() for link in re.findall(r"\]\(([^)#\s]+)", text)]
+    places = [(DOCS / name).parent / link for name, link in links if not link.startswith("https://")]
+    assert [place for place in places if not place.exists()] == []
+    assert len(places) > 50
 
 
 def test_a_page_that_fetches_from_another_host_or_links_to_nothing_is_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
-    offline = importlib.import_module("extensions.offline")
-    sound = '<h1 id="top"><a href="#top">up</a><a href="https://example.org">out</a><img src="a.png"></h1>'
-    (tmp_path / "sound.html").write_text(sound)
-    (tmp_path / "style.css").write_text("a { background: url('a.png'); }")
-    assert offline.faults(tmp_path) == []
-    for text in (
-        '<script src="https://example.org/a.js"></script>',
-        '<link rel="stylesheet" href="//example.org/a.css">',
-        '<a href="missing.html">gone</a>',
-        '<a href="sound.html#missing">gone</a>',
-    ):
-        (tmp_path / "page.html").write_text(text)
-        assert len(offline.faults(tmp_path)) == 1, text
-    (tmp_path / "page.html").unlink()
-    (tmp_path / "style.css").write_text("@import url(https://example.org/font.css);")
-    assert len(offline.faults(tmp_path)) == 1
+    sound = '<h1 id="top"><a href="#top">up</a> <a href="https://a.org">out</a> <img src="a.png"></h1>'
+    fetches = '<script src="https://a.org/a.js"></script> <link rel="stylesheet" href="//a.org/a.css">'
+    dead = '<a href="gone.html">gone</a> <a href="page.html#gone">gone</a>'
+    (tmp_path / "page.html").write_text(sound + fetches + dead)
+    (tmp_path / "sound.css").write_text("a { background: url('a.png'); }")
+    (tmp_path / "style.css").write_text("@import url(https://a.org/font.css);")
+    assert len(importlib.import_module("extensions.offline").faults(tmp_path)) == 5

@@ -1,4 +1,7 @@
-"""Every statement of Xie et al. (2021) that can be computed, in float64; and its sentences that fail."""
+"""Every statement of Xie et al. (2021) that can be computed, in float64; and its sentences that fail.
+
+Fixed points are found by Newton's method, and minima of functions by SciPy and convex solvers.
+"""
 
 import functools
 
@@ -8,27 +11,67 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy.optimize import minimize
 
-from tests.opteq_solutions import I, M, blocks_of, draw, layers_of, newton, smooth_minimum
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import equilibrium
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
 EXACT = {"atol": 1e-8, "rtol": 0.0}
 TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}  # of the convex solver
+M, I = 4, 3  # noqa: E741 (state and input widths)
+
+
+def draw(seed, widths, *, norm=0.9):
+    rng, params = np.random.default_rng(seed), []
+    for width in widths:
+        W = rng.normal(size=(width, M))
+        U, b = rng.normal(size=(width, I)), rng.normal(size=width)
+        params.append(OptEqParams(W * norm / np.linalg.norm(W, 2), U, b))
+    return rng, tuple(params), rng.normal(size=M), rng.normal(size=I)
+
+
+def layers_of(params, **options):
+    return [opteq(layer.W.shape[1], layer.W.shape[0], layer.U.shape[1], **options) for layer in params]
+
+
+def newton(layer):
+    """(params, x) -> the fixed point of a step by Newton's method on dense Jacobians: no solver of the library."""
+    step = jax.jit(lambda z, params, x: (layer.step(params, z, x), jax.jacobian(layer.step, 1)(params, z, x)))
+
+    def solve(params, x):
+        z = np.zeros(M)
+        for _ in range(60):
+            stepped, jacobian = step(z, params, x)
+            z = z + np.linalg.solve(np.eye(M) - jacobian, stepped - z)
+        assert np.max(np.abs(step(z, params, x)[0] - z)) < 1e-12
+        return z
+
+    return solve
+
+
+def blocks_of(layers, params, z, x):
+    blocks = []
+    for layer, block_params in zip(layers, params, strict=True):
+        blocks.append(z := layer.step(block_params, z, x))
+    return tuple(blocks)
+
+
+def smooth_minimum(function, start, *args, **options):
+    solution = minimize(lambda z: tuple(map(np.asarray, function(z, *args)[:2])), start, jac=True, tol=1e-13, **options)
+    return solution.x, solution.fun
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "leaky_relu"])
 def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
     """phi of the library minimised over z = W^T t, with t in the range of sigma; elsewhere it is infinite."""
-    edge = {"relu": (0.0, None), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "leaky_relu": (None, None)}[activation]
-    inside = {"sigmoid": 0.5}.get(activation, 0.2)
-    if activation in ("tanh", "sigmoid"):  # the slope of phi is infinite at the edge, which no minimiser reaches
-        edge = (edge[0] + 1e-9, edge[1] - 1e-9)
-    layer = opteq(M, M, I, activation=activation)
+    # At the edges of tanh and sigmoid the slope of phi is infinite.
+    edges = {"relu": (0.0, None), "tanh": (-1.0 + 1e-9, 1.0 - 1e-9), "sigmoid": (1e-9, 1.0 - 1e-9)}
+    edge, layer = edges.get(activation, (None, None)), opteq(M, M, I, activation=activation)
 
     @jax.jit
     def measure(t, params, z, x):
@@ -41,8 +84,8 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
     polish = {"bounds": [edge] * M, "method": "L-BFGS-B", "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000}}
     for seed in range(3):
         _, (params,), *arrays = draw(seed, [M])
-        t, least = smooth_minimum(measure, np.full(M, inside), params, *arrays, **polish)
-        *_, stepped, energy = map(np.asarray, measure(t, params, *arrays))
+        t, least = smooth_minimum(measure, np.full(M, 0.4), params, *arrays, **polish)
+        *_, stepped, energy = measure(t, params, *arrays)
         np.testing.assert_allclose(params.W.T @ t, stepped, atol=1e-6)
         # The minimum itself is flat, so the values agree far closer; and it is the layer's energy, the envelope of phi.
         assert measure(np.linalg.solve(params.W.T, stepped), params, *arrays)[0] <= least + 1e-11

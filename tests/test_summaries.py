@@ -9,64 +9,59 @@ import numpy as np
 import optax
 import pytest
 
-from unroll_jax import attention, certify, dual_ascent, unroll
+import unroll_jax as uj
 
 matplotlib.use("agg")
 
 
+def descent_by(factors):
+    energy = lambda params, y, x=None: jnp.sum(y**2, axis=-1)  # noqa: E731
+    return uj.Descent(lambda key: None, energy, lambda params, y, x=None: factors * y)
+
+
 @pytest.fixture(scope="module")
 def records():
-    layer, tokens = attention(), np.random.default_rng(0).normal(size=(8, 5, 3)).astype("float32")
-    params = layer.init(jax.random.key(1))
-    rising = layer._replace(step=lambda p, y, x=None: jnp.where(jnp.arange(8)[:, None, None] < 2, 1.2 * y, 0.9 * y))
+    falling, states = descent_by(0.9), np.ones((8, 3), np.float32)
+    rising = descent_by(np.where(np.arange(8) < 2, 1.2, 0.9).astype("float32")[:, None])
 
     @jax.jit
-    def run(tokens):
-        trace = unroll(layer, params, tokens, num_layers=3)[1]
+    def run(states):
+        trace = uj.unroll(falling, None, states, num_layers=3)[1]
         assert repr(trace) == "Trace\n  energy: (4, 8)", "traced records print shapes"
         return {
             "trace": trace,
-            "one": unroll(layer, params, tokens[0], num_layers=2)[1],
-            "descends": certify(layer, params, tokens, num_layers=3),
-            "rises": certify(rising, params, tokens, num_layers=6),
+            "one": uj.unroll(falling, None, states[0], num_layers=2)[1],
+            "descends": uj.certify(falling, None, states, num_layers=3),
+            "rises": uj.certify(rising, None, states, num_layers=6),
         }
 
-    return run(tokens)
+    return run(states)
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("trace", ["Trace", "3 layers, 8 examples", "energy, mean: ", "rises: none"]),
-        ("one", ["Trace", "2 layers, 1 example (one number for the whole state)", "energy, mean: ", "rises: none"]),
-        ("descends", ["Certificate", "3 layers, 8 examples", "steps: guaranteed 0.0%, descended 100.0%, rose 0.0%"]),
-        ("rises", ["Certificate", "6 layers, 8 examples", "steps: guaranteed 0.0%, descended 75.0%, rose 25.0%"]),
-    ],
-)
-def test_a_record_prints_a_few_lines(records, name, lines):
-    printed = repr(records[name]).splitlines()
-    assert len(printed) <= 6
-    for line, start in zip(printed, lines, strict=False):
-        assert line.strip().startswith(start)
-
-
-def test_rises_are_told_by_layer(records):
-    expected = "rises: layer 1 (25.0%), layer 2 (25.0%), layer 3 (25.0%), layer 4 (25.0%) and 2 more"
-    assert repr(records["rises"]).splitlines()[-1].strip() == expected
+def test_a_record_prints_a_few_lines_and_the_layers_whose_energy_rises(records):
+    for name, words in {
+        "trace": ("Trace", "3 layers", "8 examples", "rises: none"),
+        "one": ("Trace", "2 layers", "1 example", "rises: none"),
+        "descends": ("Certificate", "3 layers", "8 examples", "guaranteed 0.0%", "descended 100.0%", "rose 0.0%"),
+        "rises": ("Certificate", "6 layers", "descended 75.0%", "rose 25.0%", "layer 4 (25.0%) and 2 more"),
+    }.items():
+        printed = repr(records[name])
+        assert len(printed.splitlines()) <= 6
+        assert [word for word in words if word not in printed] == []
 
 
 def test_multipliers_print_how_many_are_not_0_and_the_largest():
-    ascent = dual_ascent(optax.sgd(0.5))
+    ascent = uj.dual_ascent(optax.sgd(0.5))
     state = ascent.update(
         ascent.init({"loss": jnp.zeros(3), "norm": jnp.zeros(())}),
         {"loss": jnp.array([0.2, -1.0, 3.0]), "norm": jnp.array(-1.0)},
     )
-    lines = ["loss: 2 of 3 not 0, largest 1.5", "norm: 0 of 1 not 0, largest 0", "skipped calls: 0"]
-    assert repr(state) == "\n  ".join(["DualState", *lines])
-    assert repr(jax.eval_shape(lambda: ascent.init(2))).startswith("DualState\n  multipliers: (2,)")
-    assert repr(jax.vmap(lambda _: ascent.init(2))(jnp.arange(3))).endswith("0 of 6 not 0, largest 0\n  " + lines[2])
+    words = ("DualState", "loss: 2 of 3 not 0, largest 1.5", "norm: 0 of 1 not 0, largest 0", "skipped calls: 0")
+    assert [word for word in words if word not in repr(state)] == []
+    assert "multipliers: (2,)" in repr(jax.eval_shape(lambda: ascent.init(2)))
+    assert "0 of 6 not 0, largest 0" in repr(jax.vmap(lambda _: ascent.init(2))(jnp.arange(3)))
     jax.tree.map(lambda leaf: leaf.delete(), state)  # as donation does
-    assert repr(state).startswith("DualState\n  multipliers: {'loss': (3,), 'norm': ()}")
+    assert "multipliers: {'loss': (3,), 'norm': ()}" in repr(state)
 
 
 def test_a_plot_without_matplotlib_names_the_extra(records, monkeypatch):
