@@ -10,6 +10,7 @@ import pytest
 
 import unroll_jax as uj
 from tests import test_gradients_conformance as gradients
+from tests.energies.comparing import both
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, tokens
 
@@ -47,10 +48,6 @@ def drawn(name):
         y = np.abs(y) if positive else y
         params = jax.jit(layer.init)(jax.random.key(1))
     return layer, *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, y, x))
-
-
-def both(layer, *arguments):
-    return layer.energy(*arguments), layer.step(*arguments)
 
 
 @pytest.mark.usefixtures("x64")
@@ -164,3 +161,23 @@ def test_a_layer_checks_its_tokens_once_however_many_parts_it_is_made_of(name, m
             monkeypatch.setattr(tokens, "check_tokens", lambda *_, seen=seen, **__: seen.append(1))
             jax.eval_shape(function, *point)
             assert len(seen) == 1
+
+
+@pytest.mark.slow
+def test_a_replaced_step_or_energy_is_the_one_that_counts_and_what_is_replaced_with_it_is_kept():
+    layer, y = uj.attention(form="softmax"), np.ones((3, 2), np.float32)
+    moved = layer._replace(step=lambda params, y, x=None: y + 1.0)
+    for record in ("energy", None):
+        np.testing.assert_array_equal(uj.unroll(moved, AttentionParams(None), y, num_layers=2, record=record)[0], 3.0)
+    measured = layer._replace(energy=lambda params, y, x=None: jnp.float32(7.0))
+    np.testing.assert_array_equal(uj.unroll(measured, AttentionParams(None), y, num_layers=2)[1].energy, 7.0)
+    layer = uj.opteq(2, 3, 1)
+    assert layer.factored is not None
+    assert layer.symmetric
+    halved = layer._replace(step=lambda params, y, x: 0.5 * y)
+    assert (halved.factored, halved.symmetric, halved.check) == (None, False, None)
+    both = lambda params, y, x: (y, jnp.zeros(()))  # noqa: E731
+    assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[3:6] == (both, None, True)
+    z, info = uj.equilibrium(halved, None, np.ones((1, 2), np.float32), np.zeros((1, 1), np.float32), batch_ndim=1)
+    assert np.all(info.converged)
+    np.testing.assert_allclose(z, 0.0, atol=1e-4)

@@ -8,20 +8,12 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import AttentionParams
+from tests.energies.attention.examples import GRAPHS, NO_WEIGHT, tokens
+from tests.energies.comparing import both
 from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention
 
-GRAPH = reference.random_graph(np.random.default_rng(7), 6)
 # Heads and rank for tokens of width 4: fewer columns than the width, as many, and more.
 SHAPES = {"narrow": (2, 1), "square": (2, 2), "one": (1, 4), "wide": (3, 2)}
-
-
-def tokens(seed, shape=(6, 4), scale=1.0):
-    return scale * np.random.default_rng(seed).normal(size=shape)
-
-
-def both(layer, *args):
-    return layer.energy(*args), layer.step(*args)
 
 
 @pytest.mark.slow
@@ -29,9 +21,10 @@ def both(layer, *args):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_energy_and_step_equal_the_reference(shape):
     """Rhos and forms in turn; with a ridge, far from singular, and without, where it need not be."""
-    y, x, (num_heads, rank), place = tokens(0), tokens(1), SHAPES[shape], list(SHAPES).index(shape)
+    y, x = tokens(0, (6, 4)), tokens(1, (6, 4))
+    (num_heads, rank), place = SHAPES[shape], list(SHAPES).index(shape)
     W_a, entries = tokens(2, (num_heads, 4, rank)), []
-    for i, (ridge, step_size, graph) in enumerate(((0.7, 1.0, None), (0.0, 0.3, GRAPH))):
+    for i, (ridge, step_size, graph) in enumerate(((0.7, 1.0, None), (0.0, 0.3, GRAPHS["random"]))):
         form, rho = ("jacobi", "softmax")[(place // 2 + i) % 2], list(uj.RHOS)[(3 * place + 2 * i) % len(uj.RHOS)]
         numbers = {"ridge": ridge, "step_size": step_size, "block": (None, 4)[i]}
         entries.append({"rho": rho, "form": form, "mask": graph, **numbers})
@@ -41,8 +34,6 @@ def test_energy_and_step_equal_the_reference(shape):
         system = {"rho": entry["rho"], "graph": entry["mask"], "ridge": entry["ridge"], "anchor": x}
         expected = reference.heads_energy(y, W_a, **system)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(entry))
-        if shape == "one":  # one head has the energy of `attention`
-            np.testing.assert_allclose(energy, reference.pair_energy(y, W_a=W_a[0], **system), rtol=1e-12)
         system |= {"form": entry["form"], "step_size": entry["step_size"]}
         expected = reference.heads_step(y, W_a, **system)
         tolerance = 1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" else 1e-9
@@ -54,11 +45,10 @@ def test_energy_and_step_equal_the_reference(shape):
 
 def test_heads_of_independent_columns_all_get_their_means():
     layer, single = multihead_attention(4, num_heads=2, form="softmax"), uj.attention(form="softmax")
-    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32(tokens(0))
+    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32(tokens(0, (6, 4)))
     z = np.einsum("nd,hdk->hnk", y, W_a)
-    stepped, alone = jax.jit(
-        lambda W_a, y, z: (layer.step(HeadsParams(W_a), y), single.step(AttentionParams(None), z))
-    )(W_a, y, z)
+    run = jax.jit(lambda W_a, y, z: (layer.step(HeadsParams(W_a), y), single.step(NO_WEIGHT, z)))
+    stepped, alone = run(W_a, y, z)
     np.testing.assert_allclose(np.einsum("nd,hdk->hnk", stepped, W_a), alone, rtol=1e-3, atol=1e-3)
 
 
