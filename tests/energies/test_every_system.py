@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests import test_gradients_conformance as gradients
 from tests.energies.comparing import both
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, tokens
@@ -37,16 +36,21 @@ DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 
 @functools.cache
 def drawn(name):
-    if name in uj.DESCENTS:
-        layer, params, y, x, _ = gradients.drawn(name)
-        y, x = jax.tree.map(lambda leaf: leaf[0], (y, x))
-    else:
-        layer, rng = FURTHER[name], np.random.default_rng(0)
-        y, x = rng.normal(size=(TOKENS, ATOMS if name.startswith("dust") else DIM)), rng.normal(size=(TOKENS, DIM))
-        y = np.abs(y) if name.startswith(("transformer", "crate")) else y  # where phi is finite
-        shapes = jax.eval_shape(layer.init, jax.random.key(1))
-        params = jax.tree.map(lambda leaf: 0.5 * rng.normal(size=leaf.shape), shapes)
-    return layer, *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, y, x))
+    """A layer, and parameters, state and input of the shapes of its example, drawn where its energy is finite."""
+    layers = [FURTHER.get(name)]
+
+    def example(key):
+        if name in FURTHER:
+            width = ATOMS if name.startswith("dust") else DIM
+            return layers[0].init(key), jnp.ones((TOKENS, width)), jnp.ones((TOKENS, DIM))
+        layers[0], y, x = uj.DESCENTS[name].example(key, ())
+        return layers[0].init(key), y, x
+
+    shapes, rng = jax.eval_shape(example, jax.random.key(0)), np.random.default_rng(0)
+    params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
+    if "transformer" in name or name.startswith("crate"):
+        y = np.abs(np.tanh(y))
+    return layers[0], jax.tree.map(lambda leaf: 0.5 * leaf, params), y, x
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
@@ -97,11 +101,11 @@ def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_ther
 
     @jax.jit
     def all_of(y, x, some, everyone):
-        run = lambda y, x: uj.unroll(layer, AttentionParams(None), y, x, num_layers=2)  # noqa: E731
-        marked = lambda y, x, present: run(y, Anchor(x, present))  # noqa: E731
+        marked = lambda y, x, present: both(layer, AttentionParams(None), y, Anchor(x, present))  # noqa: E731
         each = jnp.broadcast_to(some, everyone.shape)
-        partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked, out_axes=(0, 1))(y, x, each)
-        return partly, (run(y, x), run(y, Anchor(x)), marked(y, x, everyone), marked(y, x, jnp.ones((1,), bool)))
+        partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked)(y, x, each)
+        unmarked = both(layer, AttentionParams(None), y, x)
+        return partly, (unmarked, marked(y, x, None), marked(y, x, everyone), marked(y, x, jnp.ones((1,), bool)))
 
     for expected, *others in all_of(y, x, some, everyone):
         for other in others:
