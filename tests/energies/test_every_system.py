@@ -94,18 +94,18 @@ def test_absent_tokens_neither_count_nor_move(name):
     np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("x64", "unchecked")
 def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_there():
     layer, (y, x) = uj.attention(ridge=0.5), np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM))
     some, everyone = np.arange(TOKENS) < 3, np.ones((3, TOKENS), bool)
 
     @jax.jit
     def all_of(y, x, some, everyone):
-        marked = lambda y, x, present: both(layer, AttentionParams(None), y, Anchor(x, present))  # noqa: E731
+        run = lambda y, x: uj.unroll(layer, AttentionParams(None), y, x, num_layers=2)  # noqa: E731
+        marked = lambda y, x, present: run(y, Anchor(x, present))  # noqa: E731
         each = jnp.broadcast_to(some, everyone.shape)
-        partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked)(y, x, each)
-        unmarked = both(layer, AttentionParams(None), y, x)
-        return partly, (unmarked, marked(y, x, None), marked(y, x, everyone), marked(y, x, jnp.ones((1,), bool)))
+        partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked, out_axes=(0, 1))(y, x, each)
+        return partly, (run(y, x), run(y, Anchor(x)), marked(y, x, everyone), marked(y, x, jnp.ones((1,), bool)))
 
     for expected, *others in all_of(y, x, some, everyone):
         for other in others:
