@@ -147,9 +147,8 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
 
 
 def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_its_proximal_form():
-    key, value = np.ones((1, K), np.float32), np.ones((1, V), np.float32)
-    rate = np.full(1, 25.0 / K, np.float32)
-    ends = [delta_rule(key, key, value, rate, form=form)[1] for form in ("gradient", "proximal")]
+    key, value = jnp.ones((1, K)), jnp.ones((1, V))
+    ends = [delta_rule(key, key, value, jnp.full(1, 25.0 / K), form=form)[1] for form in ("gradient", "proximal")]
     errors = [np.sum((W @ key[0] - value[0]) ** 2) for W in ends]
     assert errors[1] <= np.sum(value**2) < errors[0]
 

@@ -19,7 +19,7 @@ N, DIM = 6, 4
 
 
 def crate_reference(params, y, *, form="published", sparsity=0.1, precision=0.5, step_size=None, compression=None):
-    U = np.asarray(params.U)
+    U = params.U
     heads = [y @ basis for basis in U]
 
     def rate(z):
@@ -38,21 +38,22 @@ def crate_reference(params, y, *, form="published", sparsity=0.1, precision=0.5,
         return energy, np.maximum(y - step_size / L * (slope + sparsity), 0.0)
     attended = sum(softmax(z @ z.T / np.sqrt(2), -1) @ z @ basis.T for z, basis in zip(heads, U, strict=True))
     half = y + attended if compression is None else (1 - compression) * y + compression * attended
-    eta, D = step_size or 0.1, np.asarray(params.D)
+    eta, D = step_size or 0.1, params.D
     return energy, np.maximum(half + eta * (half @ D - half @ D.T @ D) - eta * sparsity, 0.0)
 
 
 def energy_transformer_reference(params, y, *, guaranteed, step_size=0.1, epsilon=1e-5):
-    g = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + epsilon)
+    normed = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + epsilon)
+    g = params.scale * normed + params.shift
     beta, energy, slope = 1 / np.sqrt(3), 0.0, np.zeros_like(g)
-    for W_Q, W_K in zip(np.asarray(params.W_Q), np.asarray(params.W_K), strict=True):
+    for W_Q, W_K in zip(params.W_Q, params.W_K, strict=True):
         q, k = g @ W_Q.T, g @ W_K.T
         scores = np.where(np.eye(N, dtype=bool), -np.inf, beta * q @ k.T)  # queries by keys
         shares = softmax(scores, -1)
         energy -= np.sum(logsumexp(scores, -1)) / beta
         slope -= shares @ k @ W_Q + shares.T @ q @ W_K
-    hidden = np.maximum(g @ np.asarray(params.memories).T, 0.0)
-    slope -= hidden @ np.asarray(params.memories)
+    hidden = np.maximum(g @ params.memories.T, 0.0)
+    slope -= hidden @ params.memories
     return energy - 0.5 * np.sum(hidden**2), y - step_size * slope
 
 
@@ -64,8 +65,8 @@ def hyper_set_reference(params, y, *, form="published", step_size=0.1, epsilon=1
         size = np.sqrt(np.mean(z**2, -1, keepdims=True) + epsilon)
         return gradient / size - z * np.mean(z * gradient, -1, keepdims=True) / size**3
 
-    D, energy, half, slope = np.asarray(params.D), 0.0, y.copy(), np.zeros_like(y)
-    for W in np.asarray(params.W):
+    D, energy, half, slope = params.D, 0.0, y.copy(), np.zeros_like(y)
+    for W in params.W:
         z = normed(y @ W.T)
         scores = z @ z.T / np.sqrt(3)
         energy += np.sqrt(3) * np.sum(logsumexp(scores, -1))

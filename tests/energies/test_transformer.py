@@ -79,7 +79,7 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
 def test_the_unrolled_layer_equals_the_reference_and_its_masked_tokens_stay_and_reach_nothing():
     rng = np.random.default_rng(8)
     y, V, W, U = (rng.normal(size=shape) for shape in ((2, 3, N, DIM), (2, DIM), (3, 3), (3, 3)))
-    params, mask = UnrolledLayerParams(V, W, U), np.arange(N) < 3
+    params, mask = UnrolledLayerParams(V, W, U), jnp.arange(N) < 3
     padded = np.where(mask[:, None], y[0, 0], np.nan)
 
     @jax.jit
