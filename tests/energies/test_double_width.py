@@ -12,7 +12,7 @@ from tests import reference
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]  # arrays are float64 unless a test says otherwise
 N = 6
 PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
 
@@ -25,11 +25,10 @@ def network(rng, dims):
     ]
 
 
-def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
-    outputs = [y]
+def reference_output(layers, y, *, phi="relu", form="softmax", graph=None):
     for W_a, W in layers:
-        outputs.append(PHIS[phi](reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph) @ W))
-    return outputs
+        y = PHIS[phi](reference.pair_step(y, form=form, W_a=W_a, graph=graph) @ W)
+    return y
 
 
 def simulate(layers, y, contractions=(None,), **options):
@@ -45,13 +44,12 @@ def simulate(layers, y, contractions=(None,), **options):
     return [(wide, trajectory, wide.readout(trajectory[-1])) for wide, trajectory in zip(wides, states, strict=True)]
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("form", "phi"), [("softmax", "relu"), ("softmax", "identity"), ("jacobi", "relu")])
+@pytest.mark.parametrize(("form", "phi"), [("softmax", "relu"), ("jacobi", "identity")])
 def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
     rng = np.random.default_rng(0)
     graph = reference.random_graph(rng, N, 0.7)
     layers, y = network(rng, [3, 4, 3]), 6.0 * rng.uniform(size=(N, 3))
-    expected = reference_outputs(layers, y, phi=phi, form=form, graph=graph)[-1]
+    expected = reference_output(layers, y, phi=phi, form=form, graph=graph)
     assert np.max(np.ptp(expected, axis=0)) > 0.1  # tokens differ still: attention has not made them one
     contractions = (None, 0.5, 1e-2)  # with two layers nothing that flows back is seen in time
     for wide, _, actual in simulate(layers, y, contractions, phi=phi, form=form, mask=graph, dtype=jnp.float64):
@@ -59,14 +57,13 @@ def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
         np.testing.assert_array_equal(wide.params.W_f, np.asarray(wide.params.W_f).T)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("depth", [1, 3, 6, 10])
+@pytest.mark.parametrize("depth", [1, 3, 10])
 def test_networks_of_any_depth_and_widths_are_simulated(depth):
     rng = np.random.default_rng(depth)
     layers = network(rng, rng.integers(2, 5, size=depth + 1))
     y = 6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))
     [(wide, states, actual)] = simulate(layers, y, dtype=jnp.float64)
-    expected = reference_outputs(layers, y)[-1]
+    expected = reference_output(layers, y)
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
     assert states[0].shape == (N, sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1])
     np.testing.assert_array_equal(states[0][:, y.shape[1] :], 0.0)
@@ -74,7 +71,6 @@ def test_networks_of_any_depth_and_widths_are_simulated(depth):
     assert 2.0 / (max(np.linalg.eigvalsh(wide.params.W_f)[-1], 0.0) + 1.0) >= 0.5
 
 
-@pytest.mark.usefixtures("x64")
 def test_one_layer_takes_double_the_width():
     W = np.triu(np.ones((3, 3)))
     wide = symmetric_embedding([AsymmetricLayer(np.eye(3), W)], contraction=0.25, dtype=jnp.float64)
@@ -84,23 +80,21 @@ def test_one_layer_takes_double_the_width():
     assert 0.0 < ratio * np.linalg.norm(W, 2) <= 0.25
 
 
-@pytest.mark.usefixtures("x64")
 def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
     rng = np.random.default_rng(1)
     layers, y = network(rng, [3, 3, 3, 3]), 6.0 * rng.uniform(size=(N, 3))
-    expected = reference_outputs(layers, y)[-1]
+    expected = reference_output(layers, y)
     outputs = [output for *_, output in simulate(layers, y, (0.5, 0.05), dtype=jnp.float64)]
     errors = np.max(np.abs(np.array(outputs) - expected), axis=(1, 2))
     assert errors[0] > 1e-6
     assert errors[1] < 1e-2 * errors[0]  # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
 
 
-@pytest.mark.parametrize("depth", [2, 5])
-def test_single_precision_is_as_good_as_its_epsilon(depth):
+def test_single_precision_is_as_good_as_its_epsilon():
     rng = np.random.default_rng(2)
-    layers, y = network(rng, [3] * (depth + 1)), (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
+    layers, y = network(rng, [3] * 6), (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
     [(_, states, actual)] = simulate(layers, y)
-    expected = reference_outputs(layers, y)[-1]
+    expected = reference_output(layers, y)
     assert states[-1].dtype == jnp.float32
     np.testing.assert_allclose(actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)
 
@@ -110,7 +104,6 @@ def cycle_gap(P):
     return P[0, 1] * P[1, 2] * P[2, 0] / (P[0, 2] * P[2, 1] * P[1, 0])
 
 
-@pytest.mark.usefixtures("x64")
 def test_no_width_gives_asymmetric_attention():
     """For tokens lifted to any width, the weights of a symmetric layer are balanced; asymmetric ones are not."""
     rng = np.random.default_rng(5)

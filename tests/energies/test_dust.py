@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests import reference
+from tests.energies.comparing import Case, assert_equal
 from tests.energies.dust_reference import ATOMS, DIM, RANK, N, coding_energy, coding_step, draw, mixing_step
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, DustParams, attention, dust
@@ -24,25 +25,18 @@ def test_dust_equals_the_reference(form):
     full, damped = (dust(DIM, ATOMS, attention_step_size=damping, **options) for damping in (1.0, 0.4))
     fixed = dust(DIM, ATOMS, form=form, sparsity=0.2, attention_scale=0.3)
     assert fixed.init(jax.random.key(0)).V is None
-
-    @jax.jit
-    def all_of(D, V, H, alike, x):
-        with_V, without = DustParams(D, V), DustParams(D, None)
-        table = [(full, with_V, H), (damped, with_V, H), (fixed, without, H), (full, with_V, alike)]
-        return [(layer.energy(*point, x), layer.step(*point, x)) for layer, *point in table]
-
-    cases = [
-        (H, V, 1.0, graph, 9.0),
-        (H, V, 0.4, graph, 9.0),
-        (H, scaled, 1.0, None, None),
-        (alike, V, 1.0, graph, 9.0),
-    ]
-    for (codes, weight, damping, mask, c), (energy, stepped) in zip(cases, all_of(D, V, H, alike, x), strict=True):
-        expected = reference.pair_energy(codes, W_a=weight.T, graph=mask) + coding_energy(codes, D, x, 0.2)
-        np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(damping))
+    cases = {}
+    for name, layer, codes, weight, damping, mask, c in (
+        ("full", full, H, V, 1.0, graph, 9.0),
+        ("damped", damped, H, V, 0.4, graph, 9.0),
+        ("scale", fixed, H, scaled, 1.0, None, None),
+        ("alike", full, alike, V, 1.0, graph, 9.0),
+    ):
+        energy = reference.pair_energy(codes, W_a=weight.T, graph=mask) + coding_energy(codes, D, x, 0.2)
         mixed = mixing_step(codes, weight, form, damping=damping, graph=mask)
-        expected = coding_step(mixed, D, x, 0.2, c)
-        np.testing.assert_allclose(stepped, expected, rtol=1e-11, atol=1e-13, err_msg=str(damping))
+        params = DustParams(D, None if name == "scale" else V)
+        cases[name] = Case(layer, params, codes, x, energy, coding_step(mixed, D, x, 0.2, c))
+    assert_equal(cases, rtol=1e-11)
     if form == "plain":  # the published softmax is the exact one among codes of one length
         np.testing.assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
 

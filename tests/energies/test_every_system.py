@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests import test_gradients_conformance as gradients
+from tests.energies.comparing import both
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, tokens
 
@@ -36,24 +36,24 @@ DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 
 @functools.cache
 def drawn(name):
-    rng = np.random.default_rng(0)
-    if name in uj.DESCENTS:
-        layer, params, y, x, _ = gradients.drawn(name)
-        y, x = jax.tree.map(lambda leaf: leaf[0], (y, x))
-    else:
-        width = ATOMS if name.startswith(("dust", "lista")) else DIM
-        layer, y, x = FURTHER[name], rng.normal(size=(TOKENS, width)), rng.normal(size=(TOKENS, DIM))
-        positive = name.startswith(("transformer", "crate"))  # where phi is finite
-        y = np.abs(y) if positive else y
-        params = jax.jit(layer.init)(jax.random.key(1))
-    return layer, *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, y, x))
+    """A layer, and parameters, state and input of the shapes of its example, drawn where its energy is finite."""
+    layers = [FURTHER.get(name)]
+
+    def example(key):
+        if name in FURTHER:
+            width = ATOMS if name.startswith("dust") else DIM
+            return layers[0].init(key), jnp.ones((TOKENS, width)), jnp.ones((TOKENS, DIM))
+        layers[0], y, x = uj.DESCENTS[name].example(key, ())
+        return layers[0].init(key), y, x
+
+    shapes, rng = jax.eval_shape(example, jax.random.key(0)), np.random.default_rng(0)
+    params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
+    if "transformer" in name or name.startswith("crate"):
+        y = np.abs(np.tanh(y))
+    return layers[0], jax.tree.map(lambda leaf: 0.5 * leaf, params), y, x
 
 
-def both(layer, *arguments):
-    return layer.energy(*arguments), layer.step(*arguments)
-
-
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("x64", "unchecked")
 @pytest.mark.parametrize("name", [*uj.DESCENTS, *DIFFERENTIATED])
 def test_derivatives_equal_finite_differences(name):
     """Derivatives of the energy and a random sum over the step, in parameters, state and input along one direction."""
@@ -94,7 +94,7 @@ def test_absent_tokens_neither_count_nor_move(name):
     np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("x64", "unchecked")
 def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_there():
     layer, (y, x) = uj.attention(ridge=0.5), np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM))
     some, everyone = np.arange(TOKENS) < 3, np.ones((3, TOKENS), bool)
@@ -164,3 +164,23 @@ def test_a_layer_checks_its_tokens_once_however_many_parts_it_is_made_of(name, m
             monkeypatch.setattr(tokens, "check_tokens", lambda *_, seen=seen, **__: seen.append(1))
             jax.eval_shape(function, *point)
             assert len(seen) == 1
+
+
+@pytest.mark.slow
+def test_a_replaced_step_or_energy_is_the_one_that_counts_and_what_is_replaced_with_it_is_kept():
+    layer, y = uj.attention(form="softmax"), np.ones((3, 2), np.float32)
+    moved = layer._replace(step=lambda params, y, x=None: y + 1.0)
+    for record in ("energy", None):
+        np.testing.assert_array_equal(uj.unroll(moved, AttentionParams(None), y, num_layers=2, record=record)[0], 3.0)
+    measured = layer._replace(energy=lambda params, y, x=None: jnp.float32(7.0))
+    np.testing.assert_array_equal(uj.unroll(measured, AttentionParams(None), y, num_layers=2)[1].energy, 7.0)
+    layer = uj.opteq(2, 3, 1)
+    assert layer.factored is not None
+    assert layer.symmetric
+    halved = layer._replace(step=lambda params, y, x: 0.5 * y)
+    assert (halved.factored, halved.symmetric, halved.check) == (None, False, None)
+    both = lambda params, y, x: (y, jnp.zeros(()))  # noqa: E731
+    assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[3:6] == (both, None, True)
+    z, info = uj.equilibrium(halved, None, np.ones((1, 2), np.float32), np.zeros((1, 1), np.float32), batch_ndim=1)
+    assert np.all(info.converged)
+    np.testing.assert_allclose(z, 0.0, atol=1e-4)

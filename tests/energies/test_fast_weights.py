@@ -31,21 +31,24 @@ def delta_reference(q, k, v, b, form, W):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
-def test_the_delta_rule_in_chunks_is_the_loop(form):
+def test_the_delta_rule_in_chunks_and_in_parts_is_the_loop(form):
     arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
+    rule = functools.partial(delta_rule, form=form)
 
     @jax.jit
     def read(arrays, W):
-        chunks = [delta_rule(*arrays, form=form, chunk_size=size, state=W) for size in (1, 8, 64)]
-        return chunks, delta_rule(*(array[1] for array in arrays), form=form, chunk_size=8, state=W[1])
+        chunks = [rule(*arrays, chunk_size=size, state=W) for size in (1, 8, 64)]
+        first, state = rule(*(array[:, :20] for array in arrays), state=W)
+        second, end = rule(*(array[:, 20:] for array in arrays), state=state)
+        alone = rule(*(array[1] for array in arrays), chunk_size=8, state=W[1])
+        return [*chunks, (jnp.concatenate([first, second], axis=1), end)], alone
 
-    chunks, (outputs, end) = read(arrays, W)
-    for row, start in enumerate(W):
-        expected, last = delta_reference(*(np.asarray(array[row]) for array in arrays), form, start)
-        results = [(each[row], state[row]) for each, state in chunks] + [(outputs, end)] * (row == 1)
-        for each, state in results:
-            np.testing.assert_allclose(each, expected, atol=1e-11)
-            np.testing.assert_allclose(state, last, atol=1e-11)
+    results, alone = read(arrays, W)
+    expected = [delta_reference(*(np.asarray(array[row]) for array in arrays), form, W[row]) for row in range(2)]
+    for outputs, end in results:
+        for row in range(2):
+            chex.assert_trees_all_close((outputs[row], end[row]), expected[row], rtol=0.0, atol=1e-11)
+    chex.assert_trees_all_close(alone, expected[1], rtol=0.0, atol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
@@ -84,32 +87,26 @@ def test_absent_pairs_do_not_count_whatever_they_hold():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("chunk_size", [8, 64])
-def test_a_mesa_layer_is_ridge_regression_on_every_prefix(chunk_size):
-    q, k, v, b = map(np.asarray, draw())
-    outputs, state, residuals = jax.jit(lambda *a: mesa(*a, ridge=0.3, tol=1e-12, chunk_size=chunk_size))(q, k, v, b)
-    for t in (0, 6, 20, N - 1):
-        H, G = (np.einsum("rs,rsk,rsv->rkv", b[:, : t + 1], k[:, : t + 1], z[:, : t + 1]) for z in (k, v))
-        solved = np.linalg.solve(H + 0.3 * np.eye(K), q[:, t, :, None])[..., 0]
-        np.testing.assert_allclose(outputs[:, t], np.einsum("rk,rkv->rv", solved, G), atol=1e-10)
-    np.testing.assert_allclose(state.G, G, atol=1e-12)
-    assert residuals.shape == (2, N)
-    assert np.all(residuals <= 1e-12)
+def test_a_mesa_layer_is_ridge_regression_on_every_prefix_in_chunks_and_in_parts():
+    arrays = tuple(map(np.asarray, draw()))
+    read = functools.partial(mesa, ridge=0.3, tol=1e-12)
 
-
-@pytest.mark.usefixtures("x64")
-def test_a_sequence_read_in_two_parts_is_the_sequence():
     @jax.jit
-    def run(arrays):
-        parts = [[array[:, :20] for array in arrays], [array[:, 20:] for array in arrays]]
-        first = mesa(*parts[0], tol=1e-12)
-        second = mesa(*parts[1], tol=1e-12, state=first[1])
-        state = delta_rule(*parts[1], state=delta_rule(*parts[0])[1])[1]
-        whole = mesa(*arrays, tol=1e-12)[0], delta_rule(*arrays)[1]
-        return (jnp.concatenate([first[0], second[0]], axis=1), state), whole
+    def all_of(arrays):
+        first = read(*(array[:, :20] for array in arrays))
+        second = read(*(array[:, 20:] for array in arrays), state=first[1])
+        outputs, residuals = (jnp.concatenate([first[i], second[i]], axis=1) for i in (0, 2))
+        return [(outputs, second[1], residuals), *(read(*arrays, chunk_size=size) for size in (8, 64))]
 
-    for got, expected in zip(*run(draw()), strict=True):
-        np.testing.assert_allclose(got, expected, atol=1e-10)
+    q, k, v, b = arrays
+    for outputs, state, residuals in all_of(arrays):
+        for t in (0, 6, 20, N - 1):
+            H, G = (np.einsum("rs,rsk,rsv->rkv", b[:, : t + 1], k[:, : t + 1], z[:, : t + 1]) for z in (k, v))
+            solved = np.linalg.solve(H + 0.3 * np.eye(K), q[:, t, :, None])[..., 0]
+            np.testing.assert_allclose(outputs[:, t], np.einsum("rk,rkv->rv", solved, G), atol=1e-10)
+        np.testing.assert_allclose(state.G, G, atol=1e-12)
+        assert residuals.shape == (2, N)
+        assert np.all(residuals <= 1e-12)
 
 
 @pytest.mark.slow
@@ -131,9 +128,9 @@ def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("layer", [delta_rule, lambda *a, **kw: mesa(*a, tol=1e-13, ridge=0.3, **kw)])
-def test_gradients_of_sequences(layer):
-    outputs = jax.jit(lambda *arrays: layer(*map(jnp.asarray, arrays), chunk_size=4)[0])
+@pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, tol=1e-13, ridge=0.3)])
+def test_gradients_of_sequences(read):
+    outputs = jax.jit(lambda *arrays: read(*map(jnp.asarray, arrays), chunk_size=4)[0])
     check_grads(outputs, draw(count=10), 1, modes=("rev",))
 
 
@@ -150,9 +147,9 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
 
 
 def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_its_proximal_form():
-    key, value = np.ones((1, K), np.float32), np.ones((1, V), np.float32)
-    run = lambda *a: [delta_rule(*a, jnp.full(1, 2.5 / K * 10), form=form)[1] for form in ("gradient", "proximal")]  # noqa: E731
-    errors = [np.sum((W @ key[0] - value[0]) ** 2) for W in jax.jit(run)(key, key, value)]
+    key, value = jnp.ones((1, K)), jnp.ones((1, V))
+    ends = [delta_rule(key, key, value, jnp.full(1, 25.0 / K), form=form)[1] for form in ("gradient", "proximal")]
+    errors = [np.sum((W @ key[0] - value[0]) ** 2) for W in ends]
     assert errors[1] <= np.sum(value**2) < errors[0]
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.energies.comparing import Case, assert_equal
 from tests.energies.dust_reference import ATOMS, DIM, N, coding_energy, coding_step, draw
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
@@ -16,12 +17,11 @@ pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test 
 
 def test_lista_equals_the_reference():
     H, D, _, x = draw(0)
-    cases = list(itertools.product((0.0, 0.3), (None, 7.0)))
-    layers = [lista(DIM, ATOMS, sparsity=s, curvature=c) for s, c in cases]
-    both = jax.jit(lambda *a: [(layer.energy(*a), layer.step(*a)) for layer in layers])
-    for (s, c), (energy, stepped) in zip(cases, both(ListaParams(D), H, x), strict=True):
-        np.testing.assert_allclose(energy, coding_energy(H, D, x, s), rtol=1e-12, err_msg=str((s, c)))
-        np.testing.assert_allclose(stepped, coding_step(H, D, x, s, c), rtol=1e-12, atol=1e-13, err_msg=str((s, c)))
+    cases = {}
+    for s, c in itertools.product((0.0, 0.3), (None, 7.0)):
+        layer, expected = lista(DIM, ATOMS, sparsity=s, curvature=c), coding_step(H, D, x, s, c)
+        cases[s, c] = Case(layer, ListaParams(D), H, x, coding_energy(H, D, x, s), expected)
+    assert_equal(cases)
 
 
 def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
@@ -42,13 +42,6 @@ def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
     assert of_one[-1] > 10.0 * of_one[0]
 
 
-def curvatures(D, x):
-    """c of the default step, read from the codes that it makes of a signal: x D^T / c."""
-    start = jnp.zeros((*x.shape[:-1], len(D)), x.dtype)
-    stepped = lista(D.shape[1], D.shape[0], sparsity=0.0).step(ListaParams(D), start, x)
-    return jnp.sqrt(jnp.sum((x @ D.T) ** 2) / jnp.sum(stepped**2))
-
-
 @pytest.mark.parametrize("shape", [(9, 12), (40, 9), (5, 1)], ids=str)
 def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape):
     """In float32, for dictionaries of any spread of singular values and any size; rounding apart."""
@@ -56,8 +49,16 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape)
     D = rng.normal(size=(60, *shape)) * 10.0 ** rng.uniform(-2, 2, size=(60, 1, 1))
     D *= 10.0 ** (rng.uniform(0, 3, size=(60, 1, 1)) * rng.uniform(-1, 0, size=(60, 1, shape[1])))
     D[:20] = np.linalg.qr(rng.normal(size=(20, max(shape), min(shape))))[0].reshape(20, *shape)  # some are tight frames
-    x = rng.normal(size=(4, shape[1]))
-    bounds = jax.jit(jax.vmap(lambda D: curvatures(D, x.astype(np.float32))))(D.astype(np.float32))
+    x, start = rng.normal(size=(4, shape[1])).astype(np.float32), jnp.zeros((4, shape[0]), jnp.float32)
+
+    @jax.jit
+    @jax.vmap
+    def curvatures(D):
+        """c, read from the codes that the default step makes of a signal: x D^T / c."""
+        stepped = lista(shape[1], shape[0], sparsity=0.0).step(ListaParams(D), start, x)
+        return jnp.sqrt(jnp.sum((x @ D.T) ** 2) / jnp.sum(stepped**2))
+
+    bounds = curvatures(D.astype(np.float32))
     true = np.linalg.norm(D, 2, axis=(1, 2)) ** 2
     assert np.all(bounds >= true * (1.0 - 1e-4))
     assert np.all(bounds <= true * 1.02)
@@ -79,10 +80,8 @@ def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_va
 
 
 def test_a_dictionary_of_zeros_leaves_no_code():
-    layer = lista(DIM, ATOMS)
-    step = jax.jit(lambda D, H, x: layer.step(ListaParams(D), H, x))
-    stepped = step(np.zeros((ATOMS, DIM), np.float32), np.ones((N, ATOMS), np.float32), np.ones((N, DIM), np.float32))
-    np.testing.assert_array_equal(stepped, 0.0)
+    zeros, codes, signal = np.zeros((ATOMS, DIM)), np.ones((N, ATOMS)), np.ones((N, DIM))
+    np.testing.assert_array_equal(jax.jit(lista(DIM, ATOMS).step)(ListaParams(zeros), codes, signal), 0.0)
 
 
 def test_lista_with_one_dictionary_converges_to_the_sparse_code():

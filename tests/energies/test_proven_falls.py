@@ -9,7 +9,7 @@ import pytest
 
 from tests.energies.dust_reference import ATOMS, DIM, N
 from tests.test_conformance import energies_and_roundoff
-from unroll_jax.energies import hopfield, lista, opteq, opteq_conv
+from unroll_jax.energies import hopfield, layer_norm, lista, opteq, opteq_conv
 
 DRAWS = 500
 CODER = functools.partial(lista, DIM, ATOMS, sparsity=0.1)
@@ -20,13 +20,16 @@ def of_length(a):
     return (1.0 - a / 2.0) / a
 
 
-# The layer, c, and the shapes of state and input of one example.
+# The layer, c, and the shapes of state and input, if it has one, of one example.
 TOKENS = (N, DIM), (N, DIM)
 LAYERS = {
     **{f"hopfield, b = {b}": (hopfield(DIM, num_patterns=7, inverse_temperature=b), 0.5, *TOKENS) for b in (1e-3, 1e3)},
     "hopfield, damped": (hopfield(DIM, num_patterns=7, step_size=0.3), of_length(0.3), *TOKENS),
     # With |D|_2 = 1; half of that curvature is the least that a step may have.
     **{f"lista, c = {c}": (CODER(curvature=c), c - 0.5, (N, ATOMS), (N, DIM)) for c in (0.5, 1.0, 3.0)},
+    "layer_norm, small radius": (layer_norm(DIM, radius=0.1), 0.5, (N, DIM), None),
+    "layer_norm, smoothed": (layer_norm(DIM, epsilon=0.1), 0.5, (N, DIM), None),
+    "layer_norm, damped": (layer_norm(DIM, epsilon=10.0, step_size=0.2), of_length(0.2), (N, DIM), None),
     "opteq": (opteq(4, 6, 3), 0.5, (4,), (3,)),
     "opteq, skip": (opteq(4, 6, 3, activation="tanh", skip=0.4), of_length(0.4), (4,), (3,)),
     "opteq_conv": (opteq_conv(2, 3, 1, skip=0.4), of_length(0.4), (4, 3, 2), (4, 3, 1)),
@@ -43,7 +46,7 @@ def drawn(name):
     params = jax.tree.map(lambda like: leaf(like.shape), wanted)
     if name.startswith("lista"):
         params = params._replace(D=params.D / np.linalg.norm(params.D, 2, axis=(1, 2))[:, None, None])
-    return params, *map(leaf, shapes)
+    return params, *(shape and leaf(shape) for shape in shapes)
 
 
 def cancelled(params, y, x):

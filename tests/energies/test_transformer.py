@@ -1,5 +1,6 @@
 """The whole transformer layer, and the layer of the unrolled transformer."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,47 +75,24 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
     np.testing.assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])
 
 
-def test_the_energy_is_infinite_outside_the_domain_of_phi():
-    layer, y = uj.transformer(DIM), np.random.default_rng(11).uniform(size=(N, DIM)).astype(np.float32)
-
-    @jax.jit
-    def energies(y):
-        params = layer.init(jax.random.key(0))
-        return layer.energy(params, y.at[0, 0].set(-1e-3)), layer.energy(params, layer.step(params, y - 1.0))
-
-    outside, stepped = energies(y)
-    assert np.isinf(outside)
-    assert np.isfinite(stepped)
-
-
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_the_unrolled_layer_equals_the_reference(batch):
+def test_the_unrolled_layer_equals_the_reference_and_its_masked_tokens_stay_and_reach_nothing():
     rng = np.random.default_rng(8)
-    y, V, W, U = (rng.normal(size=shape) for shape in ((*batch, N, DIM), (2, DIM), (3, 3), (3, 3)))
-    actual = jax.jit(unrolled_layer)(UnrolledLayerParams(V, W, U), y)
-    flat = [reference.unrolled_layer(example, V, W, U) for example in y.reshape(-1, N, DIM)]
-    np.testing.assert_allclose(actual, np.reshape(flat, y.shape), rtol=1e-12, atol=1e-14)
-
-
-def test_masked_tokens_of_the_unrolled_layer_stay_and_reach_nothing():
-    rng = np.random.default_rng(8)
-    params = UnrolledLayerParams(*(np.float32(rng.normal(size=shape)) for shape in ((2, DIM), (3, 3), (3, 3))))
-    y, mask = np.float32(rng.normal(size=(N, DIM))), np.arange(N) < 3
-    padded = np.where(mask[:, None], y, np.nan)
+    y, V, W, U = (rng.normal(size=shape) for shape in ((2, 3, N, DIM), (2, DIM), (3, 3), (3, 3)))
+    params, mask = UnrolledLayerParams(V, W, U), jnp.arange(N) < 3
+    padded = np.where(mask[:, None], y[0, 0], np.nan)
 
     @jax.jit
-    def run(params, y, mask=None):
-        total = lambda params: jnp.sum(unrolled_layer(params, y, mask)[:3])  # noqa: E731
-        return unrolled_layer(params, y, mask), jax.grad(total)(params)
+    def run(params, y, padded):
+        masked = lambda params: unrolled_layer(params, padded, mask)  # noqa: E731
+        slopes = jax.grad(lambda params: jnp.sum(masked(params)[:3]))(params)
+        expected = jax.grad(lambda params: jnp.sum(unrolled_layer(params, y[0, 0, :3])))(params)
+        return unrolled_layer(params, y), masked(params), (slopes, expected)
 
-    (stepped, gradient), (expected, slope) = run(params, padded, mask), run(params, y[:3])
-    np.testing.assert_allclose(stepped[:3], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(stepped[3:], padded[3:])
-    for ours, theirs in zip(gradient, slope, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_the_unrolled_layer_keeps_the_dtype_of_its_tokens():
-    params, y = UnrolledLayerParams(*(jnp.ones(shape) for shape in ((2, 3), (3, 3), (3, 3)))), jnp.ones((N, 3))
-    assert jax.eval_shape(unrolled_layer, params, y.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    stepped, with_padding, slopes = run(params, y, padded)
+    for place in np.ndindex(2, 3):
+        expected = reference.unrolled_layer(y[place], V, W, U)
+        np.testing.assert_allclose(stepped[place], expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(with_padding[:3], reference.unrolled_layer(y[0, 0, :3], V, W, U), rtol=1e-12, atol=1e-14)
+    np.testing.assert_array_equal(with_padding[3:], padded[3:])
+    chex.assert_trees_all_close(*slopes, rtol=1e-10, atol=1e-12)

@@ -71,13 +71,12 @@ def test_energy_and_step_equal_the_reference_and_those_of_the_parts(form):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("form", ["row", pytest.param("rho and graph", marks=pytest.mark.slow)])
-def test_under_the_stated_condition_no_step_raises_the_whole_energy(form):
-    options, rng = FORMS[form], np.random.default_rng(3)
+def test_under_the_stated_condition_no_step_raises_the_whole_energy_of_any_rho_and_graph():
+    """Softmax attention and anchors are in tests/test_conformance.py."""
+    options, rng = FORMS["rho and graph"], np.random.default_rng(3)
     layer, parts = (make(DIM, rank=2, step_size=STEP, **options) for make in (uj.transformer, uj.transformer_parts))
     W_a = 10.0 ** rng.uniform(-2.0, 0.0, size=(DRAWS, 1, 1)) * np.linalg.qr(rng.normal(size=(DRAWS, DIM, 2)))[0]
-    row = 0.7 * rng.normal(size=(DRAWS, 1, DIM)) if form == "row" else None
-    params = TransformerParams(W_a, 0.6 * rng.normal(size=(DRAWS, DIM, DIM)), row)
+    params = TransformerParams(W_a, 0.6 * rng.normal(size=(DRAWS, DIM, DIM)))
     spread = 0.3 * 10.0 ** rng.uniform(-3.0, 0.0, size=(DRAWS, 1, 1))
     y = 0.7 * rng.uniform(size=(DRAWS, 1, DIM)) + spread * rng.uniform(size=(DRAWS, N, DIM))
 

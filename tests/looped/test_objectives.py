@@ -14,46 +14,33 @@ from unroll_jax.looped import path_independence, sample_far_start, sample_loops,
 KEYS = jax.random.split(jax.random.key(3), 4000)
 
 
-@pytest.fixture(scope="module")
-def draws():
+def test_draws_have_their_distributions():
+    """Uniform ones; those of Huginn, whose quantiles are NumPy's; far starts, a share of all; and segments."""
     huginn = functools.partial(sample_loops, distribution="log_normal_poisson")
 
+    @jax.jit
+    @jax.vmap
     def draw(key):
-        free, loops = sample_segment(key, 5)
-        of_loops = {"uniform": sample_loops(key, 6, least=2), "huginn": huginn(key, 500, mean=32.0)}
-        return of_loops | {
-            "clipped": huginn(key, 8, least=4),
-            "far": sample_far_start(key, 10, share=0.25),
-            "free": free,
-            "loops": loops,
-        }
+        loops = sample_loops(key, 6, least=2), huginn(key, 500, mean=32.0), huginn(key, 8, least=4)
+        return *loops, sample_far_start(key, 10, share=0.25), jnp.stack(sample_segment(key, 5))
 
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(draw))(KEYS))
-
-
-def test_uniform_numbers_of_loops_come_alike(draws):
-    counts = np.bincount(draws["uniform"], minlength=7)
+    uniform, whole, clipped, far, segments = map(np.asarray, draw(KEYS))
+    counts = np.bincount(uniform, minlength=7)
     assert counts[:2].sum() == 0
     assert np.abs(counts[2:] / len(KEYS) - 0.2).max() < 0.03
 
-
-def test_log_normal_poisson_draws_have_the_mean_and_median_of_huginn(draws):
-    rng, huginn = np.random.default_rng(0), draws["huginn"]
+    rng, shares = np.random.default_rng(0), [0.1, 0.5, 0.9]
     expected = rng.poisson(np.exp(rng.normal(np.log(32.0) - 0.125, 0.5, 100_000))) + 1
-    assert abs(huginn.mean() - 33.0) < 1.0
-    assert np.abs(np.quantile(huginn, [0.1, 0.5, 0.9]) / np.quantile(expected, [0.1, 0.5, 0.9]) - 1.0).max() < 0.08
-    assert (draws["clipped"].min(), draws["clipped"].max()) == (4, 8)
+    assert abs(whole.mean() - 33.0) < 1.0
+    assert np.abs(np.quantile(whole, shares) / np.quantile(expected, shares) - 1.0).max() < 0.08
+    assert (clipped.min(), clipped.max()) == (4, 8)
 
+    assert abs((far > 0).mean() - 0.25) < 0.03
+    assert (far.min(), far.max()) == (0, 10)
+    assert np.bincount(far, minlength=11)[1:].min() > 0
 
-def test_far_starts_are_a_share_of_all(draws):
-    assert abs((draws["far"] > 0).mean() - 0.25) < 0.03
-    assert (draws["far"].min(), draws["far"].max()) == (0, 10)
-    assert np.bincount(draws["far"], minlength=11)[1:].min() > 0
-
-
-def test_segments_end_within_the_loops_of_training(draws):
-    segments = set(zip(draws["free"].tolist(), draws["loops"].tolist(), strict=True))
-    assert segments == {(n, k) for n in range(5) for k in range(1, 6 - n)}
+    # Free loops and those with gradients end within the loops of training.
+    assert set(map(tuple, segments.tolist())) == {(n, k) for n in range(5) for k in range(1, 6 - n)}
 
 
 def test_path_independence_is_the_mean_cosine_with_the_first_end(x64):
@@ -69,16 +56,15 @@ def test_path_independence_is_the_mean_cosine_with_the_first_end(x64):
 
 
 @pytest.mark.parametrize(("shape", "batch_ndim"), [((4, 3), 0), ((4, 2, 3), 1), ((4, 2, 5, 3), 2), ((4, 2, 5, 3), 1)])
-def test_steps_are_root_mean_squares_of_differences(shape, batch_ndim, x64):
+def test_steps_are_root_mean_squares_of_differences_with_finite_gradients_at_rest(shape, batch_ndim, x64):
     states = np.random.default_rng(0).normal(size=shape)
     rows = states.reshape(*shape[: 1 + batch_ndim], -1)
     expected = np.linalg.norm(rows[1:] - rows[:-1], axis=-1) / np.sqrt(rows.shape[-1])
-    chex.assert_trees_all_close(step_sizes(jnp.asarray(states), batch_ndim=batch_ndim), expected, rtol=1e-6)
-
-
-def test_gradients_of_steps_are_finite_at_rest():
-    gradient = jax.grad(lambda states: step_sizes(states).sum())(jnp.ones((3, 2, 4)))
-    np.testing.assert_array_equal(gradient, np.zeros((3, 2, 4)))
+    measure = functools.partial(step_sizes, batch_ndim=batch_ndim)
+    gradient = jax.grad(lambda states: measure(states).sum())
+    sizes, at_rest = jax.jit(lambda states: (measure(states), gradient(jnp.ones_like(states))))(states)
+    chex.assert_trees_all_close(sizes, expected, rtol=1e-6)
+    np.testing.assert_array_equal(at_rest, np.zeros(shape))
 
 
 @pytest.mark.parametrize(

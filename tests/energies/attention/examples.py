@@ -1,10 +1,16 @@
-"""Graphs, tokens and a rho of a user's own, for tests of attention."""
+"""Graphs, tokens and a rho of a user's own, and one program for every rho, for tests of attention."""
 
+from collections.abc import Callable, Sequence
+
+import jax
 import numpy as np
 
 import unroll_jax as uj
 from tests import reference
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 
+NO_WEIGHT = AttentionParams(None)
 CAUCHY = uj.Rho(value=lambda z: z / (1.0 + z))  # slope by autodiff, no logarithm given
 GRAPHS = {
     "complete": None,
@@ -18,3 +24,18 @@ GRAPHS = {
 
 def tokens(seed, shape, scale=1.0):
     return scale * np.random.default_rng(seed).normal(size=shape)
+
+
+def of_every_rho(function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)) -> Callable:
+    """One program whose rho is traced: a number in the list."""
+
+    def of_all(*args):
+        return jax.lax.map(lambda index: function(_numbered(index, rhos), *args), np.arange(len(rhos)))
+
+    return jax.jit(of_all)
+
+
+def _numbered(index: jax.Array, rhos: Sequence[RhoLike]) -> uj.Rho:
+    entries = [resolve_rho(rho) for rho in rhos]
+    fields = ([getattr(entry, field) for entry in entries] for field in ("value", "slope", "log_slope"))
+    return uj.Rho(*(lambda z, of=of: jax.lax.switch(index, of, z) for of in fields))

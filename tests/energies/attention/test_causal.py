@@ -1,7 +1,5 @@
 """Attention to predecessors: the energies that it lowers and may raise, and the sweep that lowers the whole."""
 
-import itertools
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,28 +8,20 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from tests.energies.any_rho import of_every_rho
+from tests.energies.attention.examples import NO_WEIGHT, of_every_rho, tokens
+from tests.energies.comparing import both
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-NO_WEIGHT = AttentionParams(None)
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
-
-
-def tokens(seed, shape=(6, 3), scale=1.0):
-    return scale * np.random.default_rng(seed).normal(size=shape)
-
-
-def both(layer, *args):
-    return layer.energy(*args), layer.step(*args)
 
 
 @pytest.mark.slow
 @every_form
 def test_energy_and_step_equal_the_reference(form):
-    y, c, W_a = tokens(0), tokens(1), tokens(2, (3, 2))
+    y, c, W_a = tokens(0, (6, 3)), tokens(1, (6, 3)), tokens(2, (3, 2))
 
     def of_rho(rho, W_a, y, c):
         learned = causal_attention(rho=rho, form=form, step_size=0.3, dim=3, rank=2)
@@ -49,32 +39,32 @@ def test_energy_and_step_equal_the_reference(form):
 
 @every_form
 def test_no_token_loses_by_its_step_while_its_predecessors_are_held(form):
-    y, context = (np.stack([tokens(seed + start) for seed in range(20)]) for start in (0, 100))
+    y, context = tokens(0, (20, 6, 3)), tokens(1, (20, 6, 3))
     layers = {rho: causal_attention(rho=rho, form=form) for rho in ("softmax", "student")}
     steps = jax.jit(lambda *args: {rho: layer.step(NO_WEIGHT, *args) for rho, layer in layers.items()})(y, context)
-    for rho, seed in itertools.product(layers, range(20)):
-        states = y[seed], np.asarray(steps[rho][seed])
-        before, after = (reference.causal_energy(state, context[seed], rho=rho) for state in states)
-        assert np.all(after <= before + 1e-12), (rho, seed)
+    for rho, stepped in steps.items():
+        for place in range(20):
+            states = y[place], np.asarray(stepped[place])
+            before, after = (reference.causal_energy(state, context[place], rho=rho) for state in states)
+            assert np.all(after <= before + 1e-12), (rho, place)
 
 
 def test_a_layer_may_raise_the_pair_energy_which_the_undirected_step_lowers():
     """One token leaves a crowd for the first token: its successors, who came to it, are left behind."""
     y = np.array([[0.0], *[[1.0]] * 8])
-    factories = {"causal": causal_attention, "undirected": uj.attention}
-    layers = {name: factory(rho="power") for name, factory in factories.items()}  # sqrt(z + 1)
+    undirected, causal = uj.attention(rho="power"), causal_attention(rho="power")  # sqrt(z + 1)
 
     @jax.jit
     def pair_energies(y):
-        states = {"before": y} | {name: layer.step(NO_WEIGHT, y) for name, layer in layers.items()}
-        return {name: layers["undirected"].energy(NO_WEIGHT, state) for name, state in states.items()}
+        states = y, undirected.step(NO_WEIGHT, y), causal.step(NO_WEIGHT, y)
+        return [undirected.energy(NO_WEIGHT, state) for state in states]
 
-    energies = {name: float(energy) for name, energy in pair_energies(y).items()}
+    before, lowered, raised = map(float, pair_energies(y))
     # The same by hand: token 1 goes to 0, token k >= 2 to the mean of 0 and k - 1 ones, weighted by their slopes.
     expected = reference.pair_energy(reference.causal_step(y, y, rho="power"), rho="power")
-    assert energies["causal"] == pytest.approx(expected, rel=1e-12)
-    assert energies["causal"] > energies["before"] + 0.4
-    assert energies["undirected"] < energies["before"] - 0.5
+    assert raised == pytest.approx(expected, rel=1e-12)
+    assert raised > before + 0.4
+    assert lowered < before - 0.5
 
 
 def test_the_softmax_form_is_causal_softmax_attention():
@@ -122,19 +112,18 @@ def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
 def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
     """Blocks of four do not divide six tokens, and some of those are absent."""
     there = jnp.asarray(np.arange(6) != np.array([[2], [5]]))
-    y, x, W_a = tokens(0, (2, 6, 3)), tokens(1), AttentionParams(tokens(2, (3, 2)))
+    arguments = AttentionParams(tokens(2, (3, 2))), tokens(0, (2, 6, 3)), tokens(1, (6, 3))
 
     def in_blocks(block, *args):
         layer = causal_attention(form=form, rho="log", dim=3, rank=2, block=block)
 
-        def both(W_a, y, x):
-            args = W_a, y, Anchor(x, there)
-            energy, stepped = layer.energy(*args), layer.step(*args)
+        def value(W_a, y, x):
+            energy, stepped = both(layer, W_a, y, Anchor(x, there))
             return jnp.sum(energy) + jnp.sum(stepped**3), (energy, stepped)
 
-        return jax.value_and_grad(both, (0, 1, 2), has_aux=True)(*args)
+        return jax.value_and_grad(value, (0, 1, 2), has_aux=True)(*args)
 
-    expected, *others = jax.jit(lambda *args: [in_blocks(block, *args) for block in (None, 4, 1)])(W_a, y, x)
+    expected, *others = jax.jit(lambda *args: [in_blocks(block, *args) for block in (None, 4, 1)])(*arguments)
     for block, other in zip((4, 1), others, strict=True):
         chex.assert_trees_all_close(other, expected, rtol=1e-12, atol=1e-12, custom_message=f"block={block}")
 
@@ -144,11 +133,12 @@ def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
     n = 2048
     y = jax.ShapeDtypeStruct((n, 4), jnp.float32)
 
-    def compiled(layer):
-        return jax.jit(jax.grad(lambda y: jnp.sum(layer.step(NO_WEIGHT, y)) + layer.energy(NO_WEIGHT, y))).lower(y)
+    def temporaries(layer):
+        gradient = jax.grad(lambda y: jnp.sum(layer.step(NO_WEIGHT, y)) + layer.energy(NO_WEIGHT, y))
+        return jax.jit(gradient).lower(y).compile().memory_analysis().temp_size_in_bytes
 
-    at_once, blocks = (compiled(causal_attention(block=b)).compile().memory_analysis() for b in (None, 64))
-    assert at_once.temp_size_in_bytes > 4 * n * n
-    assert blocks.temp_size_in_bytes < 4 * n * n // 4
+    at_once, blocks = (temporaries(causal_attention(block=block)) for block in (None, 64))
+    assert at_once > 4 * n * n
+    assert blocks < 4 * n * n // 4
     constants = jax.make_jaxpr(lambda y: causal_attention().step(NO_WEIGHT, y))(y).consts
     assert sum(np.size(constant) for constant in constants) < 10 * n

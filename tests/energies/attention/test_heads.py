@@ -8,20 +8,12 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import AttentionParams
+from tests.energies.attention.examples import GRAPHS, NO_WEIGHT, tokens
+from tests.energies.comparing import both
 from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention
 
-GRAPH = reference.random_graph(np.random.default_rng(7), 6)
 # Heads and rank for tokens of width 4: fewer columns than the width, as many, and more.
 SHAPES = {"narrow": (2, 1), "square": (2, 2), "one": (1, 4), "wide": (3, 2)}
-
-
-def tokens(seed, shape=(6, 4), scale=1.0):
-    return scale * np.random.default_rng(seed).normal(size=shape)
-
-
-def both(layer, *args):
-    return layer.energy(*args), layer.step(*args)
 
 
 @pytest.mark.slow
@@ -29,9 +21,10 @@ def both(layer, *args):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_energy_and_step_equal_the_reference(shape):
     """Rhos and forms in turn; with a ridge, far from singular, and without, where it need not be."""
-    y, x, (num_heads, rank), place = tokens(0), tokens(1), SHAPES[shape], list(SHAPES).index(shape)
+    y, x = tokens(0, (6, 4)), tokens(1, (6, 4))
+    (num_heads, rank), place = SHAPES[shape], list(SHAPES).index(shape)
     W_a, entries = tokens(2, (num_heads, 4, rank)), []
-    for i, (ridge, step_size, graph) in enumerate(((0.7, 1.0, None), (0.0, 0.3, GRAPH))):
+    for i, (ridge, step_size, graph) in enumerate(((0.7, 1.0, None), (0.0, 0.3, GRAPHS["random"]))):
         form, rho = ("jacobi", "softmax")[(place // 2 + i) % 2], list(uj.RHOS)[(3 * place + 2 * i) % len(uj.RHOS)]
         numbers = {"ridge": ridge, "step_size": step_size, "block": (None, 4)[i]}
         entries.append({"rho": rho, "form": form, "mask": graph, **numbers})
@@ -41,8 +34,6 @@ def test_energy_and_step_equal_the_reference(shape):
         system = {"rho": entry["rho"], "graph": entry["mask"], "ridge": entry["ridge"], "anchor": x}
         expected = reference.heads_energy(y, W_a, **system)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(entry))
-        if shape == "one":  # one head has the energy of `attention`
-            np.testing.assert_allclose(energy, reference.pair_energy(y, W_a=W_a[0], **system), rtol=1e-12)
         system |= {"form": entry["form"], "step_size": entry["step_size"]}
         expected = reference.heads_step(y, W_a, **system)
         tolerance = 1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" else 1e-9
@@ -54,27 +45,25 @@ def test_energy_and_step_equal_the_reference(shape):
 
 def test_heads_of_independent_columns_all_get_their_means():
     layer, single = multihead_attention(4, num_heads=2, form="softmax"), uj.attention(form="softmax")
-    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32(tokens(0))
+    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32(tokens(0, (6, 4)))
     z = np.einsum("nd,hdk->hnk", y, W_a)
-    stepped, alone = jax.jit(
-        lambda W_a, y, z: (layer.step(HeadsParams(W_a), y), single.step(AttentionParams(None), z))
-    )(W_a, y, z)
+    run = jax.jit(lambda W_a, y, z: (layer.step(HeadsParams(W_a), y), single.step(NO_WEIGHT, z)))
+    stepped, alone = run(W_a, y, z)
     np.testing.assert_allclose(np.einsum("nd,hdk->hnk", stepped, W_a), alone, rtol=1e-3, atol=1e-3)
 
 
-def test_tokens_far_apart_or_alone_have_finite_gradients_and_a_nan_is_not_hidden():
-    layer, others = (multihead_attention(4, num_heads=2, **rho) for rho in ({"rho": "truncated_quadratic"}, {}))
-    raw, y = np.float32(tokens(2, (2, 4, 2))), np.float32([[0.0] * 4, [0.1] * 4, [50.0, 80.0, -70.0, 90.0]])
-    far = np.float32(1e8 * np.arange(12.0).reshape(3, 4))
+def test_a_token_with_no_weight_stays_with_finite_gradients_and_a_nan_is_not_hidden():
+    """Any tokens far apart are in tests/test_gradients_conformance.py."""
+    layer, weight = multihead_attention(4, num_heads=2, rho="truncated_quadratic"), np.float32(tokens(3, (3, 4)))
+    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32([[0.0] * 4, [0.1] * 4, [50.0, 80.0, -70.0, 90.0]])
 
-    @jax.jit
-    def all_of(W_a, y, far):
-        step = lambda *args: (layer.step(HeadsParams(args[0]), args[1]),) * 2  # noqa: E731
-        of_far = lambda W_a, y: 1e-8 * jnp.sum(others.step(HeadsParams(W_a), y))  # noqa: E731
-        return jax.jacobian(step, (0, 1), has_aux=True)(W_a, y), jax.value_and_grad(of_far, (0, 1))(W_a, far)
+    def total(W_a, y):
+        stepped = layer.step(HeadsParams(W_a), y)
+        return jnp.sum(weight * stepped), stepped
 
-    (slopes, stepped), of_far = all_of(raw, y, far)
+    run = jax.jit(jax.grad(total, (0, 1), has_aux=True))
+    slopes, stepped = run(W_a, y)
     np.testing.assert_allclose(stepped[2], y[2], rtol=1e-6)
-    chex.assert_tree_all_finite((slopes, of_far))
+    chex.assert_tree_all_finite(slopes)
     y[0, 0] = np.nan
-    assert np.all(np.any(np.isnan(all_of(raw, y, far)[0][1]), axis=-1))
+    assert np.all(np.any(np.isnan(run(W_a, y)[1]), axis=-1))

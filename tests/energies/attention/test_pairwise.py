@@ -11,21 +11,18 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from tests.energies.any_rho import of_every_rho
-from tests.energies.attention.examples import GRAPHS, tokens
+from tests.energies.attention.examples import GRAPHS, NO_WEIGHT, of_every_rho, tokens
+from tests.energies.comparing import both
 from unroll_jax.energies import AttentionParams
 
-NO_WEIGHT = AttentionParams(None)
+FORMS = ("jacobi", "softmax")
+every_form = pytest.mark.parametrize("form", FORMS)
 
 
-def both(layer):
-    return lambda *args: (layer.energy(*args), layer.step(*args))
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("form", ["jacobi", "softmax"])
+@pytest.mark.usefixtures("x64", "unchecked")
+@every_form
 def test_energy_and_step_equal_the_reference(form):
-    """Every rho on every graph; any two of the other options meet. By name, softmax has separate sums. NaN stays."""
+    """Every rho on every graph; any two of the other options meet. By name, softmax has separate sums."""
     y, x, W_a = tokens(0, (6, 3)), tokens(1, (6, 3)), tokens(2, (3, 2))
     options = list(itertools.product((0.0, 0.7), (1.0, 0.3), (False, True), (False, True)))
     table = [(graph, *options[(5 * g + 2 * (form == "softmax")) % 16]) for g, graph in enumerate(GRAPHS)]
@@ -35,16 +32,13 @@ def test_energy_and_step_equal_the_reference(form):
         for graph, ridge, step_size, anchored, learned in table:
             options = {"rho": rho, "form": form, "ridge": ridge, "step_size": step_size, "mask": GRAPHS[graph]}
             layer = uj.attention(**options, **({"dim": 3, "rank": 2} if learned else {}))
-            results.append(both(layer)(AttentionParams(W_a if learned else None), y, x if anchored else None))
-        return [*results, both(uj.attention(rho=rho, form=form))(NO_WEIGHT, jnp.asarray(y).at[1, 0].set(jnp.nan), None)]
+            results.append(both(layer, AttentionParams(W_a if learned else None), y, x if anchored else None))
+        return results
 
     of_rhos = of_every_rho(all_of)(y, x, W_a)
     by_name = jax.jit(functools.partial(all_of, "softmax"))(y, x, W_a)
     for i, rho in enumerate((*uj.RHOS, "softmax")):
         results = by_name if i == len(uj.RHOS) else jax.tree.map(lambda leaf, i=i: leaf[i], of_rhos)
-        *results, (energy, stepped) = results
-        assert np.isnan(energy), rho
-        assert np.all(np.any(np.isnan(stepped), axis=-1)), rho
         for (graph, ridge, step_size, anchored, learned), (energy, stepped) in zip(table, results, strict=True):
             system = {"rho": rho, "graph": GRAPHS[graph], "ridge": ridge}
             system |= {"anchor": x if anchored else None, "W_a": W_a if learned else None}
@@ -62,41 +56,37 @@ def test_the_undamped_step_minimises_the_majoriser_of_each_token_alone():
 
 
 def test_the_diagonal_of_a_mask_does_not_count_and_one_token_stays():
-    y, form = np.float32(tokens(0, (6, 3))), ("jacobi", "softmax")
-    masks = [GRAPHS["random"], GRAPHS["random"] | np.eye(6, dtype=bool)]
+    y, mask = np.float32(tokens(0, (6, 3))), GRAPHS["random"]
 
     @jax.jit
     def all_of(y):
-        apart = [both(uj.attention(mask=mask))(NO_WEIGHT, y) for mask in masks]
-        return apart, [uj.attention(form=each).step(NO_WEIGHT, y[:1]) for each in form]
+        apart = [both(uj.attention(mask=each), NO_WEIGHT, y) for each in (mask, mask | np.eye(6, dtype=bool))]
+        return apart, [uj.attention(form=form).step(NO_WEIGHT, y[:1]) for form in FORMS]
 
-    pair, alone = all_of(y)
-    chex.assert_trees_all_equal(*pair)
+    apart, alone = all_of(y)
+    chex.assert_trees_all_equal(*apart)
     for stepped in alone:
         np.testing.assert_array_equal(stepped, y[:1])
 
 
-DISTANCES = np.array([7.0, 8.2, 20.0, 1e3, 1e8])
-
-
-@pytest.mark.parametrize("form", ["jacobi", "softmax"])
+@every_form
 def test_tokens_far_apart_keep_step_and_gradients_finite(form):
     """exp(-distance^2 / 2) underflows here; the nearest neighbour still has all the weight."""
-    y = np.float32(DISTANCES[:, None, None] * np.array([[0.0, 0.0], [1.0, 1.0], [3.0, 3.0]]))
+    distances = np.array([7.0, 8.2, 20.0, 1e3, 1e8])
+    y = np.float32(distances[:, None, None] * np.array([[0.0, 0.0], [1.0, 1.0], [3.0, 3.0]]))
     layer = uj.attention(form=form)
+
+    weight = np.float32(tokens(3, (3, 2)))
 
     @jax.jit
     @jax.vmap
     def all_of(y):
-        return (
-            layer.step(NO_WEIGHT, y),
-            jax.jacobian(layer.step, 1)(NO_WEIGHT, y),
-            jax.grad(layer.energy, 1)(NO_WEIGHT, y),
-        )
+        stepped, pull = jax.vjp(lambda y: layer.step(NO_WEIGHT, y), y)
+        return stepped, (pull(weight), jax.grad(layer.energy, 1)(NO_WEIGHT, y))
 
-    stepped, *derivatives = all_of(y)
+    stepped, slopes = all_of(y)
     np.testing.assert_allclose(stepped, y if form == "softmax" else y[:, [1, 0, 1]], rtol=1e-6)
-    chex.assert_tree_all_finite(derivatives)
+    chex.assert_tree_all_finite(slopes)
 
 
 @pytest.mark.usefixtures("x64")
@@ -113,3 +103,18 @@ def test_a_large_common_offset_costs_no_digits():
     y = np.float32(np.round(tokens(0, (5, 3)) * 64) / 64)
     energy = jax.jit(uj.attention().energy)
     np.testing.assert_allclose(energy(NO_WEIGHT, y + np.float32(4096.0)), energy(NO_WEIGHT, y), rtol=1e-3)
+
+
+def test_pairs_whose_distance_overflows_have_no_nan():
+    """The gradients of the quadratic are not asked for: its energy is infinite."""
+    layers = [uj.attention(rho=name, form="softmax") for name in ("softmax", "geman_mcclure", "power")]
+    quadratic = uj.attention(rho=uj.RHOS["power"](exponent=1.0), form="softmax")
+
+    @jax.jit
+    def run(y):
+        pulled = [jax.vjp(functools.partial(both, layer, NO_WEIGHT), y) for layer in layers]
+        return both(quadratic, NO_WEIGHT, y), [(values, pull((jnp.ones(()), y))) for values, pull in pulled]
+
+    (energy, _), _ = results = run(jnp.array([[1e30, 0.0], [-1e30, 1.0], [1.0, 2.0]]))
+    assert energy == np.inf
+    assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(results))

@@ -11,27 +11,27 @@ from scipy import stats
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import AttentionParams
+from tests.energies.attention.examples import NO_WEIGHT
 from unroll_jax.energies.attention import rho as table
 from unroll_jax.energies.attention.rho import resolve_rho
 
 DISTANCES = np.concatenate([[0.0], np.logspace(-12, 12, 97)])
-OPTIONS = {
-    "log": {"shift": 0.3},
-    "cauchy": {"scale": 0.3},
-    "student": {"degrees": 0.5},
-    "geman_mcclure": {"scale": 0.3},
-    "power": {"exponent": 0.3, "shift": 1e-3},
-    "truncated_quadratic": {"threshold": 0.3},
-}
-# The same numbers in the formulas of the docstrings, differently arranged where that is possible.
+# Numbers given to a factory, and the formulas of the docstrings, differently arranged where that is possible.
 FORMULAS = {
-    "log": (lambda z: np.log(z + 0.3), lambda z: 1 / (z + 0.3)),
-    "cauchy": (lambda z: 0.3 * np.log1p(z / 0.3), lambda z: 0.3 / (0.3 + z)),
-    "student": (lambda z: 0.75 * np.log1p(4 * z), lambda z: 1.5 / (0.5 + 2 * z)),
-    "geman_mcclure": (lambda z: 0.3 * z / (0.3 + z), lambda z: (0.3 / (0.3 + z)) ** 2),
-    "power": (lambda z: np.exp(0.3 * np.log(z + 1e-3)), lambda z: 0.3 * np.exp(-0.7 * np.log(z + 1e-3))),
-    "truncated_quadratic": (lambda z: np.where(z < 0.3, z, 0.3), lambda z: np.where(z < 0.3, 1.0, 0.0)),
+    "log": ({"shift": 0.3}, lambda z: np.log(z + 0.3), lambda z: 1 / (z + 0.3)),
+    "cauchy": ({"scale": 0.3}, lambda z: 0.3 * np.log1p(z / 0.3), lambda z: 0.3 / (0.3 + z)),
+    "student": ({"degrees": 0.5}, lambda z: 0.75 * np.log1p(4 * z), lambda z: 1.5 / (0.5 + 2 * z)),
+    "geman_mcclure": ({"scale": 0.3}, lambda z: 0.3 * z / (0.3 + z), lambda z: (0.3 / (0.3 + z)) ** 2),
+    "power": (
+        {"exponent": 0.3, "shift": 1e-3},
+        lambda z: np.exp(0.3 * np.log(z + 1e-3)),
+        lambda z: 0.3 * np.exp(-0.7 * np.log(z + 1e-3)),
+    ),
+    "truncated_quadratic": (
+        {"threshold": 0.3},
+        lambda z: np.where(z < 0.3, z, 0.3),
+        lambda z: np.where(z < 0.3, 1.0, 0.0),
+    ),
 }
 
 
@@ -78,11 +78,10 @@ def test_a_tiny_scale_does_not_overflow(name):
 
 @pytest.mark.usefixtures("x64")
 def test_numbers_given_to_a_factory_count():
-    curves = values_and_slopes({name: uj.RHOS[name](**options) for name, options in OPTIONS.items()})(DISTANCES)
-    for name, formulas in FORMULAS.items():
-        value, slope = (formula(DISTANCES) for formula in formulas)
+    curves = values_and_slopes({name: uj.RHOS[name](**row[0]) for name, row in FORMULAS.items()})(DISTANCES)
+    for name, (_, value, slope) in FORMULAS.items():
         with np.errstate(divide="ignore"):
-            expected = value, slope, np.log(slope)
+            expected = value(DISTANCES), slope(DISTANCES), np.log(slope(DISTANCES))
         for array, exact, tolerance in zip(curves[name], expected, (0.0, 0.0, 1e-14), strict=True):
             np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
 
@@ -103,18 +102,11 @@ def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
 
 
 @pytest.mark.usefixtures("x64")
-def test_log_with_shift_1_gives_the_weights_of_unit_norm_tokens():
+def test_log_with_shift_1_gives_the_weights_of_unit_norm_tokens_and_student_the_densities_of_its_name():
     """Yang et al. (2022), Section 7: 1 / (2 - y_i . y_j) belongs to log(z + 1), not to log(z + 2)."""
     u, v = (np.array(w) / np.linalg.norm(w) for w in ([1.0, 2.0, 2.0], [3.0, -1.0, 0.5]))
-    curves = values_and_slopes({shift: table.log(float(shift)) for shift in (1, 2)})(
-        0.5 * np.sum((u - v) ** 2, keepdims=True)
-    )
-    for shift, (_, slope, _) in curves.items():
-        np.testing.assert_allclose(slope, 1.0 / (1.0 + shift - u @ v), rtol=1e-12, err_msg=f"{shift=}")
-
-
-@pytest.mark.usefixtures("x64")
-def test_one_degree_of_freedom_is_the_density_of_cauchy():
+    slope = resolve_rho(table.log(1.0)).slope(jnp.asarray(0.5 * np.sum((u - v) ** 2)))
+    np.testing.assert_allclose(slope, 1.0 / (2.0 - u @ v), rtol=1e-12)
     distances = np.linspace(0.0, 5.0, 21)
     for degrees, density in ((1.0, stats.cauchy), (4.0, stats.t(4.0))):
         value = table.student(degrees).value(jnp.asarray(0.5 * distances**2))
@@ -124,21 +116,19 @@ def test_one_degree_of_freedom_is_the_density_of_cauchy():
 def test_a_slope_of_zero_has_finite_derivatives():
     """Flat beyond 1: such pairs drop out of the step, without a NaN in its gradient."""
     by_hand = uj.Rho(value=lambda z: jnp.minimum(z, 1.0), slope=lambda z: jnp.where(z < 1.0, 1.0, 0.0))
-    rhos = {"by hand": resolve_rho(by_hand), "by name": resolve_rho("truncated_quadratic")}
-    layers = {name: uj.attention(rho=rho) for name, rho in rhos.items()}
 
     @jax.jit
     def all_of(y, z):
-        def one(name):
-            step = lambda y: layers[name].step(AttentionParams(None), y)  # noqa: E731
-            return rhos[name].log_slope(z), step(y), jax.jacobian(step)(y)
+        def one(rho):
+            step = lambda y: uj.attention(rho=rho).step(NO_WEIGHT, y)  # noqa: E731
+            return resolve_rho(rho).log_slope(z), step(y), jax.jacobian(step)(y)
 
-        return {name: one(name) for name in rhos}
+        return one(by_hand), one("truncated_quadratic")
 
-    for name, (log_slope, stepped, slopes) in all_of(np.float32([[0.0], [0.5], [9.0]]), np.float32([0.5, 2.0])).items():
-        assert log_slope.tolist() == [0.0, -np.inf], name
-        np.testing.assert_allclose(stepped, [[0.5], [0.0], [9.0]], rtol=1e-6, err_msg=name)
-        assert np.all(np.isfinite(slopes)), name
+    for log_slope, stepped, slopes in all_of(np.float32([[0.0], [0.5], [9.0]]), np.float32([0.5, 2.0])):
+        assert log_slope.tolist() == [0.0, -np.inf]
+        np.testing.assert_allclose(stepped, [[0.5], [0.0], [9.0]], rtol=1e-6)
+        assert np.all(np.isfinite(slopes))
 
 
 GOOD = {
@@ -153,24 +143,12 @@ GOOD = {
 }
 
 
-@pytest.mark.slow
-def test_a_function_of_ones_own_is_a_rho():
-    layers = {name: (uj.attention(rho=uj.Rho(rho)), uj.attention(rho=rho)) for name, rho in GOOD.items()}
-
-    @jax.jit
-    def all_of(y):
-        def one(layer, same):
-            stepped = layer.step(AttentionParams(None), y)
-            before, after = (layer.energy(AttentionParams(None), state) for state in (y, stepped))
-            return before, after, stepped, same.step(AttentionParams(None), y)
-
-        return {name: one(*pair) for name, pair in layers.items()}
-
-    for name, (before, after, stepped, same) in all_of(
-        np.float32(np.random.default_rng(0).normal(size=(5, 2)))
-    ).items():
-        assert float(after) <= float(before), name
-        np.testing.assert_array_equal(same, stepped, err_msg=name)
+@pytest.mark.parametrize("name", GOOD)
+def test_a_function_of_ones_own_is_a_rho(name):
+    """Its slope is its derivative. Steps of such are in test_pairwise_descent.py."""
+    for rho in (resolve_rho(GOOD[name]), resolve_rho(uj.Rho(GOOD[name]))):
+        for z in (0.0, 0.5, 2.0, 9.0):
+            np.testing.assert_allclose(rho.slope(jnp.asarray(z)), jax.grad(GOOD[name])(z), rtol=1e-6)
 
 
 def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
@@ -178,31 +156,31 @@ def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
     pairs = 0.5 * np.sum((y[:, None] - y[None]) ** 2, axis=-1)
 
     def energy(shift, y):
-        return uj.attention(rho=lambda z: jnp.log(z + shift)).energy(AttentionParams(None), y)
+        return uj.attention(rho=lambda z: jnp.log(z + shift)).energy(NO_WEIGHT, y)
 
     by_formula = 0.5 * np.sum((1 - np.eye(5)) / (pairs + 0.7))
     np.testing.assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
 
 
-# Functions, and the message after "rho".
+# Functions, and what the error says of them.
 BAD = {
-    "convex": (jnp.square, "'square' must be concave, but .* and z=1.99526"),
-    "a bump": (lambda z: -jnp.exp(-z * z), "'<lambda>' must be concave, but .* between z=0 and z="),
-    "convex far out": (lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2, "concave, but .* z=112.202"),
-    "decreasing": (jnp.negative, "nondecreasing, but falls .* between z=0 and z=1e-06"),
-    "turning": (lambda z: z * jnp.exp(-z), "nondecreasing, but falls .* between z=1 and z=1.12202"),
-    "singular": (jnp.log, r"'log' must be finite on \[0, inf\), but at z=0 it is -inf"),
-    "overflowing": (jnp.exp, r"finite on \[0, inf\), but at z=794.328 it is inf"),
-    "a sum": (jnp.sum, "elementwise, but its value turns shape"),
-    "a share": (lambda z: z / jnp.sum(z), "elementwise, but its value at z="),
-    "running": (jnp.cumsum, "elementwise, but its value at z=0 is 0 or "),
-    "a foreign slope": (uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)), "the derivative .* as slope, but .* z=1e-06"),
-    "a doubled slope": (uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z), "the derivative .* as slope, but .* from 2"),
-    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), "finite slope beyond z=0, but at z=1e-06"),
-    "infinite at 0": (jnp.sqrt, r"'sqrt' must have a finite slope at z=0, .* inf in float64; .* sqrt\(z \+ eps\)"),
+    "convex": (jnp.square, "'square' must be concave"),
+    "a bump": (lambda z: -jnp.exp(-z * z), "'<lambda>' must be concave"),
+    "convex far out": (lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2, "concave, but .* z=112"),
+    "decreasing": (jnp.negative, "nondecreasing"),
+    "turning": (lambda z: z * jnp.exp(-z), "nondecreasing, but .* z=1.12"),
+    "singular": (jnp.log, "'log' must be finite .* z=0 "),
+    "overflowing": (jnp.exp, "finite .* z=794"),
+    "a sum": (jnp.sum, "elementwise, but .* shape"),
+    "a share": (lambda z: z / jnp.sum(z), "elementwise"),
+    "running": (jnp.cumsum, "elementwise"),
+    "a foreign slope": (uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)), "derivative .* as slope"),
+    "a doubled slope": (uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z), "derivative .* as slope"),
+    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), "finite slope beyond z=0"),
+    "infinite at 0": (jnp.sqrt, "'sqrt' must have a finite slope at z=0, .* inf in float64"),
     "not a number at 0": (lambda z: (z * z) ** 0.125, "finite slope at z=0, .* nan in float64"),
     "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), "finite slope at z=0, .* inf in float32"),
-    "a foreign log_slope": (uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative), r"log\(slope\) as log_slope"),
+    "a foreign log_slope": (uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative), "log_slope"),
 }
 
 
@@ -222,7 +200,7 @@ def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
 def test_a_rho_that_is_not_concave_would_raise_the_energy(monkeypatch):
     """The check prevents this: rho(z) = z^3 and four tokens on a line."""
     monkeypatch.setattr(table, "check_rho", lambda *functions: None)
-    layer, params = uj.attention(rho=lambda z: z**3), AttentionParams(None)
-    energies = jax.jit(lambda y: (layer.energy(params, y), layer.energy(params, layer.step(params, y))))
+    layer = uj.attention(rho=lambda z: z**3)
+    energies = jax.jit(lambda y: (layer.energy(NO_WEIGHT, y), layer.energy(NO_WEIGHT, layer.step(NO_WEIGHT, y))))
     before, after = energies(np.arange(4.0, dtype=np.float32)[:, None])
-    assert (float(before), float(after)) == (pytest.approx(107.5), pytest.approx(152.6207, rel=1e-6))
+    assert float(after) > float(before) + 40.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.energies import opteq_reference as reference
-from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
+from tests.energies.opteq_layers import IMAGE, H, convolutional, dense
 from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
@@ -72,22 +72,19 @@ def test_initial_weights_contract(kind):
 
 
 @every_kind
-def test_one_input_for_all_examples_broadcasts(kind):
+def test_one_input_for_all_examples_broadcasts_and_a_layer_without_an_input_does_not_see_it(kind):
     layer, params, z, x = KINDS[kind][0]((3,), jnp.float32)
-    run = jax.jit(lambda z, x: (layer.step(params, z, x[0]), layer.step(params, z, jnp.broadcast_to(x[0], x.shape))))
-    chex.assert_trees_all_close(*run(z, x), rtol=1e-6, atol=1e-6)
-
-
-def test_a_layer_without_an_input_does_not_see_it():
-    blind = opteq(M, H)
+    blind = opteq(z.shape[-1], H) if kind == "dense" else opteq_conv(z.shape[-1], H)
     assert jax.eval_shape(blind.init, jax.random.key(0)).U is None
 
     @jax.jit
     def steps(z, x):
-        params = blind.init(jax.random.key(0))
-        return blind.step(params, z, x), blind.step(params, z)
+        weights = blind.init(jax.random.key(0))
+        inputs = layer.step(params, z, x[0]), layer.step(params, z, jnp.broadcast_to(x[0], x.shape))
+        return inputs, (blind.step(weights, z, x), blind.step(weights, z))
 
-    chex.assert_trees_all_close(*steps(np.ones((3, M), np.float32), np.ones(7, np.float32)))
+    for pair in steps(z, x):
+        chex.assert_trees_all_close(*pair, rtol=1e-6, atol=1e-6)
 
 
 def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_conjugate():

@@ -1,5 +1,6 @@
 """Operators with traced numbers, as `prox_gradient` uses them: against NumPy, cvxpy and finite differences."""
 
+import chex
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
@@ -62,31 +63,32 @@ def test_every_operator_is_tested():
 
 @in_float64
 @every_operator
-def test_a_prox_solves_its_problem_with_fixed_and_traced_numbers(name):
+def test_a_prox_solves_its_problem_and_has_the_gradients_of_its_formula(name):
+    """With fixed and traced numbers; gradients in state, step and numbers. Z has no entry within 1e-3 of a kink."""
     numbers, reference, penalty, constraints = OPERATORS[name]
     u = cp.Variable(Z.shape)
     objective = STEP * penalty(u, *numbers) + cp.sum_squares(u - Z) / 2
     cp.Problem(cp.Minimize(objective), constraints(u, *numbers)).solve(solver=cp.CLARABEL)
-    for use in both_uses(name):
-        near = jax.jit(use)(Z, STEP, *numbers)
-        np.testing.assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
-        np.testing.assert_allclose(near, u.value, atol=1e-4)
-
-
-@in_float64
-@every_operator
-def test_gradients_are_differences_of_the_reference_in_state_step_and_numbers(name):
-    """Z has no entry within 1e-3 of a kink."""
-    numbers, reference, _, _ = OPERATORS[name]
     weights, width, point = np.cos(np.arange(12.0)).reshape(3, 4), 1e-6, (Z, STEP, *numbers)
-    moved, places = np.random.default_rng(1).normal(size=Z.shape), tuple(range(len(point)))
-    total = lambda *args: np.sum(weights * reference(*args))  # noqa: E731
-    losses = [lambda *args, use=use: jnp.sum(weights * use(*args)) for use in both_uses(name)]
-    of_free, of_fixed = jax.jit(lambda *a: (jax.grad(losses[0], places)(*a), jax.grad(losses[1], (0, 1))(*a)))(*point)
-    for slopes in (of_free, of_fixed):
-        for place, slope in enumerate(slopes):
+    moved = np.random.default_rng(1).normal(size=Z.shape)
+
+    @jax.jit
+    def measure(*point):
+        results = []
+        for use in both_uses(name):
+            near, pull = jax.vjp(use, *point)
+            results.append((near, pull(weights)))
+        return results
+
+    for use, (near, slopes) in enumerate(measure(*point)):
+        np.testing.assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(near, u.value, atol=1e-4)
+        for place, slope in enumerate(slopes[: 2 if use else None]):
             way = moved if place == 0 else 1.0
-            ends = [total(*point[:place], point[place] + h * way, *point[place + 1 :]) for h in (width, -width)]
+            ends = [
+                np.sum(weights * reference(*point[:place], point[place] + h * way, *point[place + 1 :]))
+                for h in (width, -width)
+            ]
             expected = (ends[0] - ends[1]) / (2 * width)
             np.testing.assert_allclose(np.sum(slope * way), expected, rtol=1e-6, atol=1e-8, err_msg=str(place))
 
@@ -96,17 +98,14 @@ def test_gradients_are_differences_of_the_reference_in_state_step_and_numbers(na
 def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
     numbers, reference, penalty, _ = OPERATORS[name]
     make, inside = uj.PROXIMALS[name], jnp.asarray(reference(Z, STEP, *numbers))
-    measure = lambda z, *given: (make(*given).penalty(z), jax.grad(lambda z: make(*given).penalty(z))(z))  # noqa: E731
-    value, slope = jax.jit(measure)(inside, *numbers)
-    np.testing.assert_allclose(
-        value, getattr(penalty(cp.Constant(np.asarray(inside)), *numbers), "value", 0.0), rtol=1e-12
-    )
-    fixed, expected = measure(inside, *numbers)
-    np.testing.assert_allclose(value, fixed, rtol=1e-13)
-    np.testing.assert_allclose(make(*numbers).penalty(jnp.stack([inside] * 2)), [value] * 2, rtol=1e-13)
-    np.testing.assert_allclose(slope, expected, rtol=1e-13)
+    measure = jax.value_and_grad(lambda z, *given: make(*given).penalty(z))
+    traced, fixed = jax.jit(lambda z, *given: (measure(z, *given), measure(z, *numbers)))(inside, *numbers)
+    exact = getattr(penalty(cp.Constant(np.asarray(inside)), *numbers), "value", 0.0)
+    np.testing.assert_allclose(traced[0], exact, rtol=1e-12)
+    chex.assert_trees_all_close(traced, fixed, rtol=1e-13)
+    np.testing.assert_allclose(make(*numbers).penalty(jnp.stack([inside] * 2)), [exact] * 2, rtol=1e-12)
     if name in ("relu", "nonnegative_soft_threshold", "box"):
-        assert np.isinf(jax.jit(measure)(jnp.asarray(Z), *numbers)[0])
+        assert np.isinf(jax.jit(lambda *given: make(*given).penalty(jnp.asarray(Z)))(*numbers))
 
 
 @in_float64
@@ -138,7 +137,8 @@ def test_traced_numbers_out_of_range_give_nan(name):
 
 
 def test_a_group_of_zeros_has_a_gradient_and_traced_numbers_keep_low_precision():
-    assert np.isfinite(jax.jacobian(lambda z: energies.group_shrinkage(0.5).prox(z, 1.0))(jnp.zeros((1, 3)))).all()
+    slopes = jax.jit(jax.jacobian(lambda z: energies.group_shrinkage(0.5).prox(z, 1.0)))(np.zeros((1, 3), np.float32))
+    assert np.isfinite(slopes).all()
     for name, (numbers, *_) in OPERATORS.items():
         near = jax.eval_shape(both_uses(name)[0], jnp.asarray(Z, jnp.bfloat16), STEP, *map(jnp.float32, numbers))
         assert near.dtype == jnp.bfloat16, name

@@ -1,52 +1,45 @@
-"""Penalties and their proximal operators."""
+"""Penalties and their proximal operators: what holds for all, and elementwise activations."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import spence
 
 import unroll_jax as uj
+from tests.energies.opteq_reference import SIGMA
 from unroll_jax import energies
+from unroll_jax.energies import MONOTONES
+from unroll_jax.energies.proximal.activations import ACTIVATIONS
 from unroll_jax.energies.proximal.operators import resolve_proximal
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
-
-def conjugate_less_square(antiderivative):
-    """phi_1(z) = max_w z w - psi(w) - z^2 / 2 by numerical maximisation, psi the activation's antiderivative."""
-
-    def phi(z):
-        optimum = minimize_scalar(
-            lambda w: antiderivative(w) - z * w, bounds=(-60.0, 60.0), method="bounded", options={"xatol": 1e-10}
-        )
-        return -optimum.fun - 0.5 * z**2
-
-    return phi
-
-
-ANTIDERIVATIVES = {
-    "tanh": lambda w: np.logaddexp(w, -w) - np.log(2.0),
-    "sigmoid": lambda w: np.logaddexp(0.0, w),
-    "softplus": lambda w: -spence(1.0 + np.exp(w)),
-    "leaky_relu": lambda w: 0.5 * w**2 * (1.0 if w > 0.0 else 0.2),
-}
-ACTIVATION_STEP = 0.4  # the step size at which the prox is the activation: phi is phi_1 / 0.4
-
-
-def scaled(name):
-    phi = conjugate_less_square(ANTIDERIVATIVES[name])
-    return lambda z: phi(z) / ACTIVATION_STEP
-
-
-# Each activation, phi of one entry from its definition, and the interval on which it is finite.
+FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}  # in NumPy
+FUNCTIONS["softplus"] = lambda w: np.logaddexp(0.0, w)
+STEP = 0.4  # the step size at which the prox is the activation
+# Each activation, its antiderivative, and the interval on which phi is finite.
 CASES = {
-    "tanh": (energies.tanh(step_size=ACTIVATION_STEP), scaled("tanh"), (-1.0, 1.0)),
-    "sigmoid": (energies.sigmoid(step_size=ACTIVATION_STEP), scaled("sigmoid"), (0.0, 1.0)),
-    "softplus": (energies.softplus(step_size=ACTIVATION_STEP), scaled("softplus"), (0.0, 50.0)),
-    "leaky_relu": (energies.leaky_relu(0.2, step_size=ACTIVATION_STEP), scaled("leaky_relu"), (-50.0, 50.0)),
+    "tanh": (energies.tanh(step_size=STEP), lambda w: np.logaddexp(w, -w) - np.log(2.0), (-1.0, 1.0)),
+    "sigmoid": (energies.sigmoid(step_size=STEP), lambda w: np.logaddexp(0.0, w), (0.0, 1.0)),
+    "softplus": (energies.softplus(step_size=STEP), lambda w: -spence(1.0 + np.exp(w)), (0.0, 50.0)),
+    "leaky_relu": (
+        energies.leaky_relu(0.2, step_size=STEP),
+        lambda w: 0.5 * w**2 * (1.0 if w > 0.0 else 0.2),
+        (-50.0, 50.0),
+    ),
 }
+
+
+def test_every_activation_is_tested():
+    assert FUNCTIONS.keys() == CASES.keys() == ACTIVATIONS.keys()
+    assert ACTIVATIONS.items() <= uj.PROXIMALS.items()
+
+
+def penalty_of(antiderivative, z):
+    """phi(z) = (max_w z w - psi(w) - z^2 / 2) / a by numerical maximisation, psi the antiderivative."""
+    options = {"bounds": (-60.0, 60.0), "method": "bounded", "options": {"xatol": 1e-10}}
+    return (-minimize_scalar(lambda w: antiderivative(w) - z * w, **options).fun - 0.5 * z**2) / STEP
 
 
 def test_penalties_of_activations_are_sums_over_entries_of_each_example_and_infinite_outside():
@@ -55,9 +48,8 @@ def test_penalties_of_activations_are_sums_over_entries_of_each_example_and_infi
         points[name] = np.clip(np.random.default_rng(1).normal(size=(2, 3, 4, 3)), *(0.95 * np.array(domain)))
         for end in domain:
             if abs(end) < 50.0:
-                y = points[name].copy()
-                y[..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
-                outside[name, end] = y
+                outside[name, end] = points[name].copy()
+                outside[name, end][..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
     ends = list(outside)
 
     @jax.jit
@@ -70,31 +62,47 @@ def test_penalties_of_activations_are_sums_over_entries_of_each_example_and_infi
 
     each, beyond = penalties(points, list(outside.values()))
     for name, of_ranks in each.items():
-        expected = np.vectorize(CASES[name][1])(points[name]).sum(axis=(-2, -1))
+        entries = [penalty_of(CASES[name][1], z) for z in np.ravel(points[name])]
+        expected = np.reshape(entries, (2, 3, 12)).sum(axis=-1)
         for penalty in of_ranks:  # of a batch of rank 2, and of its examples in batches of ranks 1 and 0
-            # The maximum in the definition of an activation's phi is found to about 1e-10.
             np.testing.assert_allclose(penalty, expected, rtol=1e-12, atol=1e-8, err_msg=name)
-    for (name, end), penalty in zip(ends, beyond, strict=True):
+    for place, penalty in zip(ends, beyond, strict=True):
         assert penalty.shape == (2, 3)
-        assert np.all(np.isinf(penalty)), (name, end)
+        assert np.all(np.isinf(penalty)), place
+
+
+def test_saturated_activations_have_penalties_of_finite_slope_outwards():
+    ends = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "softplus": (0.0, 200.0)}  # rounded ones of large numbers
+    points = {name: np.float32(pair)[:, None, None] for name, pair in ends.items()}
+    measures = {name: jax.vmap(jax.value_and_grad(uj.PROXIMALS[name]().penalty)) for name in ends}
+    results = jax.jit(lambda points: {name: measure(points[name]) for name, measure in measures.items()})(points)
+    for name, (values, slopes) in results.items():
+        assert np.isfinite(values).all(), name
+        assert np.isfinite(slopes).all(), name
+        assert slopes[0, 0, 0] < -7.0, name
+        assert slopes[1, 0, 0] > 7.0 or name == "softplus", name
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least(dtype):
+def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least_and_nan_stays(dtype):
     y = np.random.default_rng(2).normal(size=(2, 4, 3)).astype(dtype)
 
     @jax.jit
     def measure(y):
-        values = {}
-        for name, factory in uj.PROXIMALS.items():
-            stepped = factory().prox(y, 0.5)
-            values[name] = stepped, factory().penalty(stepped)
-        return values
+        phis = {name: make() for name, make in uj.PROXIMALS.items()}
+        stepped = {name: phi.prox(y, 0.5) for name, phi in phis.items()}
+        of_nan = {name: (phi.penalty(y * jnp.nan), phi.prox(y * jnp.nan, 0.5)) for name, phi in phis.items()}
+        conjugates = [sigma.conjugate(y * jnp.nan) for sigma in MONOTONES.values() if sigma.conjugate]
+        return stepped, {name: phi.penalty(stepped[name]) for name, phi in phis.items()}, of_nan, conjugates
 
-    for name, (stepped, penalty) in measure(y).items():
+    proxes, penalties, of_nan, conjugates = measure(y)
+    for name, stepped in proxes.items():
         assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype), name
-        assert penalty.dtype == jnp.float32, name
-        assert np.all(np.isfinite(penalty)), name
+        assert penalties[name].dtype == jnp.float32, name
+        assert np.all(np.isfinite(penalties[name])), name
+        assert np.isnan(of_nan[name][0]).all() or name == "identity", name
+        assert np.isnan(of_nan[name][1]).all(), name
+    assert all(np.isnan(conjugate).all() for conjugate in conjugates)
 
 
 def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
@@ -124,15 +132,75 @@ def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
 
 def test_a_users_own_proximal_serves_a_layer():
     shrink = uj.Proximal(penalty=lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), prox=lambda y, step_size: y / (1 + step_size))
-    layer, y = uj.feedforward(3, phi=shrink), np.random.default_rng(7).normal(size=(5, 3)).astype(np.float32)
+    layer, plain = uj.feedforward(3, phi=shrink), uj.feedforward(3, phi="identity")
+    assert resolve_proximal(shrink) is shrink
 
     @jax.jit
     def measure(y):
         params = layer.init(jax.random.key(0))
-        before, after = layer.energy(params, y), layer.energy(params, layer.step(params, y))
-        return before, after, jax.grad(layer.energy, 1)(params, jnp.zeros_like(y))
+        energies = layer.energy(params, y), plain.energy(params, y) + 0.5 * jnp.sum(y**2)
+        return energies, (layer.step(params, y), plain.step(params, y) / 1.5)
 
-    before, after, gradient = measure(y)
-    assert resolve_proximal(shrink) is shrink
-    assert float(after) < float(before)
-    np.testing.assert_allclose(gradient, 0.0)
+    for actual, expected in measure(np.random.default_rng(7).normal(size=(5, 3))):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_prox_of_an_activation_solves_its_equation(name):
+    """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; t is the ratio of the two step sizes, and y is over
+    six decades. At its own step size the prox is the activation."""
+    y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
+    ratios, pair = (1e-3, 0.3, 1.0, 1.0 + 1e-9, 4.0, 1e3), ACTIVATIONS[name](step_size=0.5)
+    proxes = jax.jit(lambda y: [pair.prox(y, 0.5 * ratio) for ratio in ratios])(y[:, None])
+    for ratio, prox in zip(ratios, proxes, strict=True):
+        far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
+        equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731, B023
+        limits = {"rtol": 1e-9, "atol": 1e-12 * max(1.0, 1.0 / ratio)}
+        with np.errstate(over="ignore"):
+            roots = np.array([brentq(equation, -far, far, args=(value,), xtol=1e-14, rtol=1e-14) for value in y])
+            exact = FUNCTIONS[name](y if ratio == 1.0 else roots)
+        np.testing.assert_allclose(np.ravel(prox), exact, **limits, err_msg=str(ratio))
+
+
+@pytest.mark.slow
+def test_the_solved_prox_is_differentiable_twice():
+    points, width = np.linspace(-3.0, 3.0, 8), 1e-5
+    points = np.stack([points, points + width, points - width])
+
+    def derivatives(proximal):
+        prox = lambda y: jnp.sum(proximal.prox(y[None, None], 2.5))  # noqa: E731
+        first = jax.value_and_grad(prox)
+        return jax.vmap(jax.vmap(lambda y: (*first(y), jax.grad(lambda y: first(y)[1])(y))))
+
+    curves = jax.jit(lambda y: {name: derivatives(make())(y) for name, make in ACTIVATIONS.items()})(points)
+    for name, (value, first, second) in jax.tree.map(np.asarray, curves).items():
+        for function, derivative in ((value, first), (first, second)):
+            slopes = (function[1] - function[2]) / (2.0 * width)
+            np.testing.assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_solved_prox_is_right_in_low_precision(dtype):
+    y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
+    solve = jax.jit(lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()})
+    exact, atol = solve(y.astype(np.float64)), 30.0 * float(jnp.finfo(dtype).eps)
+    for name, prox in solve(y).items():
+        assert prox.dtype == dtype
+        np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("function", [jax.nn.gelu, jax.nn.silu, jax.nn.mish], ids=["gelu", "silu", "mish"])
+def test_an_activation_that_falls_is_refused_because_no_prox_does(function):
+    """For u < v with f(u) > f(v), each image is nearer to the other's point: no penalty makes both of them minimal."""
+    u, v = -2.0, -1.2
+    of_u, of_v = float(function(u)), float(function(v))
+    assert of_u > of_v
+    assert (of_v - u) ** 2 + (of_u - v) ** 2 < (of_u - u) ** 2 + (of_v - v) ** 2  # phi adds the same to both sums
+    with pytest.raises(ValueError, match=r"slopes in \[0, 1\] .* got slope -0.\d+ at -"):
+        energies.activation(function, lambda z: z)
+
+
+def test_an_activation_can_be_made_inside_a_compiled_function():
+    penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2  # noqa: E731
+    actual = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(np.ones((1, 1), np.float32))
+    assert actual.item() == pytest.approx(np.pi / 4.0)

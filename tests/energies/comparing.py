@@ -1,0 +1,32 @@
+"""Layers against their equations in float64 NumPy, many in one program."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from unroll_jax.descent import Descent
+
+
+class Case(NamedTuple):
+    """A layer, its parameters, state and input, and what energy and step must be."""
+
+    layer: Descent
+    params: Any
+    y: Any
+    x: Any
+    energy: Any
+    step: Any
+
+
+def both(layer, *args):
+    return layer.energy(*args), layer.step(*args)
+
+
+def assert_equal(cases: Mapping[Any, Case], rtol: float = 1e-12, atol: float = 1e-13) -> None:
+    layers, points = [case.layer for case in cases.values()], [case[1:4] for case in cases.values()]
+    run = jax.jit(lambda points: [both(layer, *point) for layer, point in zip(layers, points, strict=True)])
+    for (name, case), (energy, stepped) in zip(cases.items(), run(points), strict=True):
+        np.testing.assert_allclose(energy, case.energy, rtol=rtol, err_msg=f"{name}: energy")
+        np.testing.assert_allclose(stepped, case.step, rtol=rtol, atol=atol, err_msg=f"{name}: step")
