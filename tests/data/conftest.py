@@ -53,9 +53,15 @@ def write_pictures(
 
 
 def write_video(
-    path: Path, num_frames: int, *, codec: str = "ffv1", side: int = 160, options: dict[str, str] | None = None
+    path: Path,
+    num_frames: int,
+    *,
+    codec: str = "ffv1",
+    side: int = 160,
+    options: dict[str, str] | None = None,
+    frames: list[np.ndarray] | None = None,
 ) -> Path:
-    """Writes a video, lossless unless its codec is not, whose n-th frame is of grey level 2n."""
+    """Writes a video, lossless unless its codec is not, of given frames; or else the n-th one is of grey level 2n."""
     av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
     pixels = "gray" if codec in ("ffv1", "png") else "yuv420p"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +69,8 @@ def write_video(
         stream: Any = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = side, side, pixels
         for number in range(num_frames):
-            frame = av.VideoFrame.from_ndarray(np.full((side, side), 2 * number, np.uint8), format="gray")
+            image = np.full((side, side), 2 * number, np.uint8) if frames is None else frames[number]
+            frame = av.VideoFrame.from_ndarray(image, format="gray")
             container.mux(stream.encode(frame.reformat(format=pixels)))
         container.mux(stream.encode())
     return path

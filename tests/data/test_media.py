@@ -107,15 +107,8 @@ def test_pictures_are_turned_upright_by_their_exif_unless_it_is_damaged(tmp_path
 
 
 def turned(path, matrix):
-    av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
     pixels = np.kron(np.random.default_rng(0).integers(0, 2, (5, 5)) * 255, np.ones((32, 32))).astype(np.uint8)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25, width=160, height=160, pix_fmt="yuv420p")
-        for _ in range(3):
-            frame = av.VideoFrame.from_ndarray(pixels, format="gray").reformat(format="yuv420p")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    content = bytearray(path.read_bytes())
+    content = bytearray(write_video(path, 3, codec="mpeg4", frames=[pixels] * 3).read_bytes())
     start = content.index(b"tkhd") + 44
     a, b, c, d = (int(value * 65536) for value in matrix)
     content[start : start + 36] = np.array([a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4").tobytes()

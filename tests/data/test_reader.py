@@ -40,6 +40,9 @@ def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_
         for rows, some in zip(parts, of_processes, strict=True):
             np.testing.assert_array_equal(some[step], batch[rows])
     assert (take(100, 50, seed=3) != take(100, 50, seed=4)).any()
+    for batch_size, seed, name in ((0, 0, "batch_size"), (4, -1, "seed"), (4, 2**32, "seed")):
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            shuffled(10, identity, batch_size=batch_size, seed=seed)
 
 
 def test_in_order_gives_each_record_once_and_a_short_last_batch():
@@ -60,12 +63,6 @@ def test_batches_are_read_ahead_of_their_use():
     while len(seen) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(seen) >= 4
-
-
-@pytest.mark.parametrize(("batch_size", "seed", "name"), [(0, 0, "batch_size"), (4, -1, "seed"), (4, 2**32, "seed")])
-def test_arguments_out_of_range_are_named(batch_size, seed, name):
-    with pytest.raises(ValueError, match=f"{name} must be"):
-        shuffled(10, identity, batch_size=batch_size, seed=seed)
 
 
 def test_no_more_than_a_few_records_are_in_memory_and_all_come_back(tmp_path):

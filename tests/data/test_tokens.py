@@ -1,4 +1,4 @@
-"""Texts as batches of tokens: truncation, buckets, and batches by number."""
+"""Texts as words and as batches of tokens: pairs, truncation, buckets, and batches by number."""
 
 import itertools
 
@@ -9,10 +9,51 @@ from tests.data.conftest import quiet
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.data.text import load
 from unroll_jax.train.data.tokens import TokenBatch, TokenData, token_batch
-from unroll_jax.train.data.words import Encoded, WordTokenizer, learn_words
+from unroll_jax.train.data.words import Encoded, WordTokenizer, learn_words, tokenise
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
 SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't stop", ["do", "n't", "stop"]),
+        ("you've he's it’s", ["you", "'ve", "he", "'s", "it", "'s"]),
+        ("you 've ca n't", ["you", "'ve", "ca", "n't"]),
+        ("end.The next", ["end", ".", "the", "next"]),
+        ("U.S. 3.5 1,000", ["u.s.", "3.5", "1,000"]),
+        ("one<br /><br/>two<BR>three", ["one", "two", "three"]),
+        ("well-made (k-19)", ["well-made", "(", "k-19", ")"]),
+        ("-LRB- director\\/writer -rrb-", ["-lrb-", "director", "/", "writer", "-rrb-"]),
+        ("Crème brûlée...", ["crème", "brûlée", "..."]),
+        (" \t\n", []),
+    ],
+)
+def test_texts_are_split_into_the_words_of_the_treebank(text, words):
+    assert tokenise(text) == words
+
+
+@pytest.mark.parametrize(
+    ("max_length", "expected", "truncated"),
+    [
+        (None, "a b c d e f | g h i", 0),
+        (10, "a b c d e f | g h i", 0),
+        (9, "a b c d e | g h i", 1),
+        (7, "a b c | g h i", 1),
+        (6, "a b c | g h", 1),
+        (3, "a | g", 1),
+    ],
+)
+def test_pairs_are_joined_and_the_longer_text_loses_its_end_first(max_length, expected, truncated):
+    words, (first, second) = WordTokenizer("abcdefghi"), (part.split() for part in expected.split(" | "))
+    swapped = (["a", "b"], ["g", "h", "i"]) if max_length == 6 else (first, second)  # of equals the second
+    for texts, parts in ((("a b c d e f", "g h i"), (first, second)), (("g h i", "a b c d e f"), swapped[::-1])):
+        encoded = words.encode(texts[:1], texts[1:], max_length=max_length)
+        joined = [*parts[0], "<separator>", *parts[1]]
+        assert [words.vocabulary[token] for token in encoded.tokens[0]] == joined
+        assert encoded.token_types[0].tolist() == [0] * (len(parts[0]) + 1) + [1] * len(parts[1])
+        assert encoded.truncated == truncated
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +147,7 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data, length, lost
 
 def test_texts_at_hand_are_a_batch_without_labels():
     batch, truncated = token_batch(WordTokenizer(["a", "fine", "film"]), ["a fine film", "film"], max_length=2)
-    np.testing.assert_array_equal(batch.tokens, [[3, 4], [5, 0]])
-    np.testing.assert_array_equal(batch.mask, [[True, True], [True, False]])
+    assert (batch.tokens.tolist(), batch.mask.tolist()) == ([[3, 4], [5, 0]], [[True, True], [True, False]])
     assert (batch.labels.tolist(), truncated) == ([-1, -1], 1)
 
 

@@ -6,14 +6,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.data.conftest import write_pictures
+from tests.errors import one_line
 from unroll_jax.train.config.data import DataConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.video import load, open_footage, patch_sequences, prepare, windows
 
@@ -50,24 +49,20 @@ def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_pa
     assert not np.array_equal(data.read("test", [0, 1]), other.read("test", [0, 1]))
 
 
-def test_data_are_prepared_once_and_say_so(frames):
+def test_data_are_prepared_once_say_so_and_go_where_the_environment_says(frames, monkeypatch, tmp_path):
     config, lines = frames
     folder = prepare(config, log=(again := []).append)
     assert again == []
     assert lines[0] == f"preparing video in {folder} (done once)"
     assert lines[1] == "  train: 300 sequences, clips: 2 (a; b)"
-
-
-def test_prepared_data_go_where_the_environment_says(frames, monkeypatch, tmp_path):
-    root = frames[0].root
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "elsewhere"))
-    assert prepare(DataConfig("video", root)).is_relative_to(tmp_path / "elsewhere")
+    assert prepare(DataConfig("video", config.root)).is_relative_to(tmp_path / "elsewhere")
     monkeypatch.delenv("UNROLL_PREPARED")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert prepare(DataConfig("video", root)).is_relative_to(tmp_path / ".cache/unroll_jax")
+    assert prepare(DataConfig("video", config.root)).is_relative_to(tmp_path / ".cache/unroll_jax")
     (tmp_path / "taken").write_text("a file, not a folder")
-    with pytest.raises(UserError, match=r"cannot write to the folder of prepared data .*taken.*UNROLL_PREPARED"):
-        load(DataConfig("video", root, str(tmp_path / "taken")))
+    with one_line(r"cannot write to the folder of prepared data .*taken.*UNROLL_PREPARED"):
+        load(DataConfig("video", config.root, str(tmp_path / "taken")))
 
 
 def cut(file: Path) -> None:
@@ -85,14 +80,6 @@ DAMAGES = {
 }
 
 
-def damaged(call, folder: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        call()
-    assert str(folder) in str(caught.value)
-    assert str(caught.value).endswith("delete that folder and run again")
-    assert "\n" not in str(caught.value)
-
-
 @pytest.fixture
 def prepared(frames, tmp_path) -> tuple[DataConfig, Path]:
     config = DataConfig("video", frames[0].root, str(tmp_path / "prepared"))
@@ -104,7 +91,8 @@ def prepared(frames, tmp_path) -> tuple[DataConfig, Path]:
 def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(prepared, name, damage):
     config, folder = prepared
     damage(folder / name)
-    damaged(lambda: load(config), folder)
+    with one_line("delete that folder and run again$", str(folder)):
+        load(config)
 
 
 def test_records_that_change_under_a_reader_are_an_error(prepared):
@@ -113,7 +101,8 @@ def test_records_that_change_under_a_reader_are_an_error(prepared):
     with (folder / RECORDS.format("train")).open("r+b") as records:
         records.seek(100_000)
         records.write(bytes(100_000))
-    damaged(lambda: list(data.examples("train", batch_size=50)), folder)
+    with one_line("delete that folder and run again$", str(folder)):
+        list(data.examples("train", batch_size=50))
 
 
 # Prepares what another process prepares too, reads it, and is killed while it prepares more.
@@ -122,6 +111,7 @@ import os, signal, sys
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.data.video import load, prepare
 root, shared, own = sys.argv[1:]
+print("ready", flush=True)
 data = load(DataConfig("video", root, shared), log=lambda line: None)
 next(data.batches("train", batch_size=4, seed=0))
 print(data.num_examples("train"), sorted({"tensorflow", "torch"} & set(sys.modules)), flush=True)
@@ -134,18 +124,19 @@ prepare(DataConfig("video", root, own), log=log)
 
 
 def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one_is_done_again(frames, tmp_path):
-    root, shared, places = str(frames[0].root), tmp_path / "shared", (tmp_path / "one", tmp_path / "two")
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, folder], **pipes) for folder in places]
-    for folder, process in zip(places, started, strict=True):
+    root, shared, own = str(frames[0].root), str(tmp_path / "shared"), tmp_path / "own"
+    command = [sys.executable, "-c", PROGRAM, root, shared, str(own)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert load(DataConfig("video", root, shared)).num_examples("train") == 300
         out, errors = process.communicate(timeout=120)
-        lines = out.splitlines()
-        assert (process.returncode, lines[:1]) == (-9, ["300 []"]), errors
-        assert "validation" in lines[-1]
-        assert list(folder.rglob("incomplete*"))
-        assert load(DataConfig("video", root, str(folder))).num_examples("train") == 300
-        assert not list(folder.rglob("incomplete*"))
-    assert load(DataConfig("video", root, str(shared))).num_examples("train") == 300
+    first, *_, last = out.decode().splitlines()
+    assert (process.returncode, first) == (-9, "300 []"), errors
+    assert "validation" in last
+    assert list(own.rglob("incomplete*"))
+    assert load(DataConfig("video", root, str(own))).num_examples("train") == 300
+    assert not list(own.rglob("incomplete*"))
 
 
 @pytest.mark.data

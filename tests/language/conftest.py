@@ -11,16 +11,14 @@ import jax
 import numpy as np
 import pytest
 
-from tests.data.decoders.conftest import WriteFolder, write_folder
+from tests.data.decoders.conftest import llama_tensors, write_llama
 from tests.models import decoder_reference as reference
-from unroll_jax.train import load
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language import LanguageTask
 
-__all__ = ["write_folder"]
 TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
 SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 
@@ -57,12 +55,12 @@ def wide() -> Callable[[Any], Any]:
     return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
 
-@pytest.fixture
-def given(small: Callable[..., LanguageConfig], write_folder: WriteFolder, tmp_path: Path) -> tuple[Any, Path]:
-    folder, file = write_folder(), tmp_path / "given.jsonl"
+def given_in(root: Path, small: Callable[..., LanguageConfig], **options: Any) -> tuple[Any, Path]:
+    """``make(**fields)``, a configuration of low-rank changes of the decoder in a folder below, and this folder."""
+    folder, file = write_llama(root, **options), root / "given.jsonl"
     lines = [{"prompt": f"{n}?", "answer": "ab" * (1 + n % 3)} for n in range(40)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    data = InstructionConfig("alpaca", str(file), str(tmp_path / "prepared"))
+    data = InstructionConfig("alpaca", str(file), str(root / "prepared"))
     whole = {f"{split}_examples": None for split in ("train", "validation", "test")}
 
     def make(**fields):
@@ -72,34 +70,42 @@ def given(small: Callable[..., LanguageConfig], write_folder: WriteFolder, tmp_p
     return make, folder
 
 
+@pytest.fixture
+def given(small: Callable[..., LanguageConfig], tmp_path: Path) -> tuple[Any, Path]:
+    return given_in(tmp_path, small)
+
+
+@pytest.fixture(scope="session")
+def run_of(
+    small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, Path]]:
+    """``run_of(kind)``: a run from a given decoder, "changes merged" or "tied, Alpaca", and the decoder's folder."""
+
+    @functools.cache
+    def train(kind: str) -> tuple[Path, Path]:
+        root, config, tensors = tmp_path_factory.mktemp("given"), {"max_position_embeddings": 400}, llama_tensors()
+        tied = kind == "tied, Alpaca"
+        if tied:
+            del tensors["lm_head.weight"]
+        make, folder = given_in(root, small, config=config | {"tie_word_embeddings": tied}, tensors=tensors)
+        fields = {"primal": dataclasses.replace(make().primal, learning_rate=0.1)}
+        if tied:
+            fields = {"model": DecoderOptions(pretrained=str(folder)), "template": "alpaca", "max_length": 256}
+        (run,) = fit(make(**fields), out=root / "run", experiment="sft-tiny", log=lambda line: None)
+        return run, folder
+
+    return train
+
+
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root, log = tmp_path_factory.mktemp("runs"), []
     return Finished(fit(small(method="both"), out=root, experiment="sft-tiny", log=log.append), root / "report", log)
 
 
-def answer_losses(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:
-    """Cross entropies of an answer's tokens at all layers, (L + 1, tokens), of one text, in float64."""
-    logs = answer_logs(decoder, config, tokens, first)
-    return -logs[:, np.arange(logs.shape[1]), tokens[first:]]
-
-
 def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:
-    """Log-probabilities of all words at an answer's tokens, (L + 1, tokens, words), likewise."""
+    """Log-probabilities of all words at an answer's tokens, (L + 1, tokens, words), of one text, in float64."""
     logits = reference.logits(decoder, reference.outputs(decoder, tokens, config), config)
     logs = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
     logs -= logits.max(-1, keepdims=True)
     return logs[:, first - 1 : -1]
-
-
-@pytest.fixture
-def layers_of(finished: Finished, wide: Callable[[Any], Any]) -> Callable[[str, str], tuple[np.ndarray, Any, Any]]:
-    model = load(finished.folders[1], log=lambda line: None)
-    decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.source
-
-    def logs(prompt, answer):
-        start = f"<|user|>{prompt}<|end|><|assistant|>"
-        first, tokens = (given.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
-        return answer_logs(decoder, given.config, tokens, len(first)), tokens[len(first) :], given.tokenizer
-
-    return logs

@@ -2,9 +2,12 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
+from tests.language.conftest import answer_logs
+from tests.tasks import without_data
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
 
@@ -18,21 +21,44 @@ ROWS = [
 
 @pytest.fixture
 def run(finished):
-    return str(finished.folders[1])
+    return finished.folders[1]
 
 
-def test_answers_get_losses_and_accuracies_of_every_layer(run, layers_of, tmp_path, capsys):
+@pytest.fixture
+def reference_of(wide):
+    """``reference_of(model, prompt, answer)``: log-probabilities at the answer's tokens by layer, and these tokens."""
+
+    def logs(model, prompt, answer):
+        decoder, source = wide(jax.device_get(model.params["decoder"])), model.task.model.source
+        start = f"<|user|>{prompt}<|end|><|assistant|>"
+        first, tokens = (source.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
+        return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
+
+    return logs
+
+
+def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(
+    run, reference_of, tmp_path, capsys
+):
     file, out = tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
     file.write_text(json.dumps(ROWS))
-    assert main(["predict", run, "--file", str(file), "--out", str(out)]) == 0
+    prompts, answers = ["Say bado.", "Add.\n\n1 and 2", "Say mi."], [row["output"] for row in ROWS]
+    with without_data(run, tmp_path / "model", "unroll_jax.train.data.instructions.load") as models:
+        readings = [model.predict(prompts, answers=answers) for model in models]
+        assert main(["predict", str(run), "--file", str(file), "--out", str(out)]) == 0
     assert f"{out}: predictions for 3 texts" in capsys.readouterr().out
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["prompt"] for row in rows] == ["Say bado.", "Add.\n\n1 and 2", "Say mi."]
-    for row, given in zip(rows, ROWS, strict=True):
-        logs, tokens, _ = layers_of(row["prompt"], given["output"])
-        assert (row["answer"], row["tokens"], row["layers"]) == (given["output"], len(tokens), [0, 1, 2, 3])
-        np.testing.assert_allclose(row["losses"], (-logs[:, np.arange(len(tokens)), tokens]).mean(axis=1), rtol=1e-4)
-        np.testing.assert_allclose(row["accuracies"], (logs.argmax(axis=-1) == tokens).mean(axis=1))
+    for prompt, answer, row, *each in zip(prompts, answers, rows, *readings, strict=True):
+        logs, tokens = reference_of(models[0], prompt, answer)
+        losses, right = -logs[:, np.arange(len(tokens)), tokens], logs.argmax(axis=-1) == tokens
+        assert (row["prompt"], row["answer"], row["tokens"]) == (prompt, answer, len(tokens))
+        assert row["layers"] == [0, 1, 2, 3]
+        np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
+        np.testing.assert_allclose(row["accuracies"], right.mean(axis=1))
+        for one in each:
+            np.testing.assert_allclose(one.log_probabilities, -losses[-1], rtol=1e-4)
+            np.testing.assert_allclose(one.losses, losses.mean(axis=1), rtol=1e-4)
+            assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
 
 
 def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, capsys, monkeypatch):
@@ -42,15 +68,12 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
     lines.write_text('{"input": "a"}\n')
     long = ["--text", 60 * "a", "--second", "b"]
     assert "prompt 1 has 63 tokens, with its answer 65, and training took at most 64;" in refused(
-        capsys, "predict", run, *long
+        capsys, "predict", str(run), *long
     )
     monkeypatch.setattr("unroll_jax.train.predict.load", None)  # before the model is read
     cases = (
         ([], "predict needs prompts; give --text, or a --file of them"),
-        (
-            ["--text", "a", "b", "--second", "c"],
-            "predict needs one answer (--second) for each prompt, got 2 prompts and 1",
-        ),
+        (["--text", "a", "b", "--second", "c"], "needs one answer (--second) for each prompt, got 2 prompts and 1"),
         (["--text", "a"], "got 1 prompts and 0 answers; to have prompts answered, use generate"),
         (["--text", " ", "--second", "a"], "prompt 1 is empty; leave it out"),
         (["--text", "a", "--second", ""], "answer 1 is empty; leave it out"),
@@ -62,8 +85,8 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
         (["--text", "a", "--out", str(tmp_path)], "is a folder; name a file in it"),
     )
     for words, message in cases:
-        assert message in refused(capsys, "predict", run, *words)
+        assert message in refused(capsys, "predict", str(run), *words)
     assert there.read_text() == "old"
     with_noise = ["--prompts", str(odd), "--gamma", "1e30"]
-    for command in (["predict", run, "--text", "a", "--gamma", "1e30"], ["generate", run, *with_noise]):
+    for command in (["predict", str(run), "--text", "a", "--gamma", "1e30"], ["generate", str(run), *with_noise]):
         assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(capsys, *command)

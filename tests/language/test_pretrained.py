@@ -3,7 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from tests.data.decoders.conftest import llama_tensors
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from unroll_jax.train import load
@@ -20,9 +22,8 @@ pytestmark = pytest.mark.xdist_group("language")
 
 
 @pytest.mark.slow
-def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_stay(given, tmp_path):
-    make, folder = given
-    (run,) = fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
+def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_stay(run_of, tmp_path):
+    run, folder = run_of("changes merged")
     export(run, tmp_path / "model", log=quiet)
     original = jax.device_get(load_decoder(str(folder), log=quiet).params)
     models = [load(place) for place in (run, tmp_path / "model")]
@@ -34,17 +35,6 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
     evaluation = read(run / "evaluation.json")
     assert evaluation["trained_parameters"] == sum(leaf.size for leaf in jax.tree.leaves(models[0].params["changes"]))
     assert evaluation["trained_parameters"] < evaluation["parameters"]
-    table, packed = original["embedding"], LanguageTask.open(make(), quiet).data.packed.whole("train")
-    assert evaluation["embedding_std"] == pytest.approx(table[packed.tokens[packed.segments > 0]].std(), rel=1e-3)
-
-
-def test_what_a_given_decoder_cannot_do_is_refused(given):
-    make, _ = given
-    with one_line(r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
-        LanguageTask.open(make(max_length=64), quiet)
-    bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
-    with one_line(r"constraints\.reference must be None with model\.lora_rank"):
-        make(method="constrained", constraints=bounds)
 
 
 def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_path):
@@ -73,6 +63,17 @@ def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_d
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *map(jax.device_get, (state.params["decoder"], original)))))
 
 
+def test_the_size_of_given_embeddings_is_that_of_train_tokens(given):
+    make, folder = given
+    tensors = llama_tensors()
+    table = 2.0 + 3.0 * tensors["model.embed_tokens.weight"]
+    save_file(tensors | {"model.embed_tokens.weight": table}, folder / "model.safetensors")
+    data = LanguageTask.open(make(), quiet).data
+    train = data.packed.whole("train")
+    used = table[train.tokens[train.segments > 0]]
+    assert data.embedding_std == pytest.approx(used.std(dtype=np.float64), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -87,3 +88,12 @@ def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_d
 def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
     with one_line(words):
         LanguageTask.open(small(**fields), quiet)
+
+
+def test_what_a_given_decoder_cannot_do_is_refused(given):
+    make, _ = given
+    with one_line(r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
+        LanguageTask.open(make(max_length=64), quiet)
+    bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
+    with one_line(r"constraints\.reference must be None with model\.lora_rank"):
+        make(method="constrained", constraints=bounds)

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.tasks import assert_resumes, without_data
+from tests.tasks import assert_resumes
 from tests.train.commands import read
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data.answers import Tokens, arrays
@@ -32,19 +32,6 @@ def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_rea
     for folder in finished.folders:
         steps = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
         assert [len(row["layer_losses"]) for row in steps] == [4] * 4
-
-
-def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(finished, layers_of, tmp_path):
-    answers, prompts = ["bado", "3"], ["Say bado.", "Add 1 and 2."]
-    with without_data(finished.folders[1], tmp_path / "model", "unroll_jax.train.data.instructions.load") as models:
-        each = [model.predict(prompts, answers=answers) for model in models]
-    for prompt, answer, *readings in zip(prompts, answers, *each, strict=True):
-        logs, tokens, _ = layers_of(prompt, answer)
-        losses = -logs[:, np.arange(len(tokens)), tokens]
-        for one in readings:
-            np.testing.assert_allclose(one.log_probabilities, -losses[-1], rtol=1e-4)
-            np.testing.assert_allclose(one.losses, losses.mean(axis=1), rtol=1e-4)
-            assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
 
 
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, small, tmp_path):

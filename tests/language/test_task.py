@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.language.conftest import TINY, answer_logs, answer_losses
+from tests.language.conftest import TINY, answer_logs
 from unroll_jax.train.config.tokens import DescentOptions
+from unroll_jax.train.data import instructions
 from unroll_jax.train.data.answers import PackedBatch
-from unroll_jax.train.data.pretrained.decoders import DecoderSource
 from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.tasks.language_model import layers_read
 from unroll_jax.train.tasks.language_reading import choose
@@ -25,36 +25,41 @@ def started(task_of, wide):
     return task, params, wide(params["decoder"])
 
 
-def alone(task, decoder, split):
-    texts = task.data.answers.encode(conversations(task, split))
-    return [answer_losses(decoder, task.model.source.config, *text) for text in texts]
-
-
-def conversations(task, split):
-    from unroll_jax.train.data import instructions
-
+@pytest.fixture(scope="module")
+def alone(started):
+    """Of each text of the test split by itself: losses of its answer, (L + 1, tokens), and words that layers name."""
+    task, _, decoder = started
     data = instructions.load(task.config.data, log=lambda line: None)
-    data.keep(split, getattr(task.config, f"{split}_examples"))
-    return data.whole(split)
+    data.keep("test", task.config.test_examples)
+    losses, words = [], []
+    for tokens, first in task.data.answers.encode(data.whole("test")):
+        logs = answer_logs(decoder, task.model.source.config, tokens, first)
+        losses.append(-logs[:, np.arange(logs.shape[1]), tokens[first:]])
+        words.append(logs.argmax(axis=-1))
+    return losses, words
 
 
-def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers(started):
-    task, params, decoder = started
-    whole = task.data.packed.whole("test")
+@pytest.fixture(scope="module")
+def measured(started):
+    """Losses of the rows of the test split, and their counts."""
+    task, params, _ = started
+    rows = task.data.packed.whole("test")
+    run = jax.jit(lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows)))
+    return run(params, task.sample_noise(rows, jax.random.key(0)))
+
+
+def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers(started, alone, measured):
+    whole = started[0].data.packed.whole("test")
     assert whole.segments.max() > 1, "several in a row"
-    losses, counts = jax.jit(lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows)))(
-        params, task.sample_noise(whole, jax.random.key(0))
-    )
-    text_losses = alone(task, decoder, "test")
-    for row, owners in enumerate(whole.owners):
-        texts = [text_losses[number] for number in np.unique(owners[owners >= 0])]
-        np.testing.assert_allclose(losses[row], sum(text.sum(axis=1) for text in texts), rtol=2e-5)
-        assert counts[row] == sum(text.shape[1] for text in texts)
+    for losses, count, owners in zip(*measured, whole.owners, strict=True):
+        texts = [alone[0][number] for number in np.unique(owners[owners >= 0])]
+        np.testing.assert_allclose(losses, sum(text.sum(axis=1) for text in texts), rtol=2e-5)
+        assert count == sum(text.shape[1] for text in texts)
 
 
-def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
-    task, params, decoder = started
-    text_losses = alone(task, decoder, "test")
+def test_evaluation_figures_are_those_of_every_text_alone(started, alone, tmp_path):
+    task, params, _ = started
+    text_losses, words = alone
     tokens = sum(text.shape[1] for text in text_losses)
     mean = sum(text.sum(axis=1) for text in text_losses) / tokens
     figures, losses = task.evaluate(params, tmp_path)
@@ -67,9 +72,8 @@ def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
     assert figures["layers"] == [0, 1, 2, 3]
     assert list(figures["layer_accuracies"]) == ["0.0", "1.0"]
     assert figures["accuracy"]["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
-    texts = task.data.answers.encode(conversations(task, "test"))
-    words = np.concatenate([answer_logs(decoder, task.model.source.config, *text).argmax(-1) for text in texts], axis=1)
-    np.testing.assert_allclose(figures["acceptance"]["0.0"], np.mean(words == words[-1], axis=1), rtol=1e-6)
+    named = np.concatenate(words, axis=1)
+    np.testing.assert_allclose(figures["acceptance"]["0.0"], np.mean(named == named[-1], axis=1), rtol=1e-6)
     assert figures["area"] == pytest.approx((figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2)
 
 
@@ -98,24 +102,20 @@ def test_chosen_positions_count_and_stand_for_all_of_a_row():
     np.testing.assert_allclose(sums[:, 0].mean(), values[0, :6].sum(), atol=5 * sums[:, 0].std() / 2000**0.5)
 
 
-def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started, task_of):
+def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started, measured, task_of):
     task, params, _ = started
     part = task_of(train_gamma=0.0, descent=DescentOptions(positions=4))
     assert part.config.depth is None, "it depends on the layers that are read"
-    rows = task.data.packed.whole("test")
+    rows, (whole, _) = task.data.packed.whole("test"), measured
 
     @jax.jit
     def measure(params, key):
         drawn = part.sample_noise(PackedBatch(*map(jnp.asarray, rows)), key)
-        return (
-            part.losses(params, drawn, None)[0],
-            task.losses(params, task.sample_noise(rows, key), None)[0],
-            drawn.chosen,
-        )
+        return part.losses(params, drawn, None)[0], drawn.chosen
 
-    (first, whole, chosen), (second, _, others) = (measure(params, jax.random.key(seed)) for seed in (0, 1))
+    (first, chosen), (second, others) = (measure(params, jax.random.key(seed)) for seed in (0, 1))
     assert chosen.shape[1] == -(-rows.places.shape[1] // 4)
-    assert not np.array_equal(chosen, others), "anew in each step"
+    assert not np.array_equal(chosen, others), "every step draws its own"
     np.testing.assert_allclose(first[:, -1], whole[:, -1], rtol=1e-5)
     assert not np.allclose(first[:, 0], whole[:, 0], rtol=1e-3)
     np.testing.assert_allclose(first[:, :-1], whole[:, :-1], rtol=0.5)
@@ -126,27 +126,23 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started
 def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     constrained, params, _ = started
     rows = constrained.data.packed.whole("test")
-    tasks = {"constrained": constrained, "plain": task_of(train_gamma=0.0, method="plain")}
+    before, last = np.float32([1, 1, 1, 0]), np.float32([0, 0, 0, 1])
 
     @jax.jit
     def measure(params):
-        def losses(task, part):
-            return lambda p: jnp.sum(task.losses(p, task.sample_noise(rows, jax.random.key(0)), None)[0][:, part])
+        def measured(task):
+            drawn = task.sample_noise(rows, jax.random.key(0))
+            losses, pull = jax.vjp(lambda params: jnp.sum(task.losses(params, drawn, None)[0], axis=0), params)
+            return losses, *jax.vmap(pull)(np.stack([before, last]))
 
-        parts = {"before": slice(0, -1), "last": slice(-1, None)}
-        return {
-            (name, where): jax.value_and_grad(losses(task, part))(params)
-            for name, task in tasks.items()
-            for where, part in parts.items()
-        }
+        return measured(task_of(train_gamma=0.0, method="plain")), measured(constrained)
 
-    values = measure(params)
-    for where in ("before", "last"):
-        assert values["plain", where][0] == pytest.approx(float(values["constrained", where][0]), rel=1e-6)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(values["plain", "before"][1]))
-    assert np.any(values["constrained", "before"][1]["decoder"]["embedding"])
-    for plain, constrained in zip(*(jax.tree.leaves(values[name, "last"][1]) for name in tasks), strict=True):
-        np.testing.assert_allclose(plain, constrained, rtol=1e-4, atol=1e-5)
+    (watched, gradient), (losses, expected) = measure(params)
+    np.testing.assert_allclose(watched, losses, rtol=1e-6)
+    assert np.any(expected["decoder"]["embedding"][0])
+    for plain, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+        assert not np.any(plain[0]), "layers before the last move nothing"
+        np.testing.assert_allclose(plain[1], other[1], rtol=1e-4, atol=1e-5)
 
 
 def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(task_of):
@@ -156,40 +152,20 @@ def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(t
         assert drawn.noise.shape == (*drawn.batch.tokens.shape, 8)
         assert float(jnp.std(drawn.noise)) == pytest.approx(expected, rel=0.03)
     assert task_of(train_gamma=0.0).sample_noise(task.data.packed.whole("train"), jax.random.key(0)).noise is None
+    assert task.data.embedding_std == 1.0, "as drawn embeddings start"
 
 
-def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
-    data = task_of().data
-    assert data.embedding_std == 1.0, "as drawn ones start"
-    table = np.random.default_rng(0).normal(2.0, 3.0, (260, 5))
-
-    class Given(DecoderSource):
-        has_weights = True
-
-        def read(self):
-            return {"embedding": jnp.asarray(table)}
-
-    given = type(data)(Given(data.source.config, data.source.tokenizer), data.answers, packed=data.packed)
-    train = data.packed.whole("train")
-    assert given.embedding_std == pytest.approx(table[train.tokens[train.segments > 0]].std(), rel=1e-4)
-
-
-def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started):
+def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measured):
     base, params, _ = started
     config = dataclasses.replace(base.config, method="plain", model=dataclasses.replace(TINY, lora_rank=2))
     task = type(base)(config, base.data)  # past the check: changes are for given decoders
     state = first_state(task)
     state = state._replace(params=task.load_pretrained(state.params, params["decoder"]))
-    rows = task.data.packed.whole("test")
-
-    @jax.jit
-    def steps(state, params):
-        before = task.losses(state.params, task.sample_noise(rows, jax.random.key(0)), None)[0]
-        plain = base.losses(params, base.sample_noise(rows, jax.random.key(0)), None)[0]
-        return before, plain, train_step(task, train_step(task, state, rows)[0], rows)
-
-    before, plain, (after, metrics) = steps(state, params)
-    np.testing.assert_allclose(before, plain, rtol=1e-6)
+    step = jax.jit(lambda state: train_step(task, state, base.data.packed.whole("test")))
+    second, metrics = step(state)
+    after, _ = step(second)
+    losses, counts = measured
+    np.testing.assert_allclose(metrics.layer_losses, losses.sum(axis=0) / counts.sum(), rtol=1e-6)
     moved = jax.tree.map(lambda old, new: not np.array_equal(old, new), state.params, after.params)
     assert not any(jax.tree.leaves(moved["decoder"]))
     assert all(jax.tree.leaves(moved["changes"]))

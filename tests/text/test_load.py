@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.errors import one_line
+from tests.text.conftest import MODELS
 from tests.train.commands import quiet
 from unroll_jax.train import load
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
@@ -22,50 +23,45 @@ TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange
 PAIRS = [("a good film", "that is bad", "neutral"), ("long", "never ends and ends", "entailment")] * 4
 
 
-def given(name, write_folder):
-    if name == "words":
-        return "text-encoder", EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12)
-    folder = str(write_folder())
-    if name == "encoder's words":
-        return "text-ut", UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)
-    return "text-encoder", EncoderOptions(pretrained=folder, hidden=True)
+@pytest.fixture
+def given(write_table, write_pairs, write_folder):
+    def make(name):
+        if name == "words of pairs":
+            fields = write_pairs(PAIRS) | {"model": MODELS["text-encoder"], "batch_size": 3}
+            return "text-encoder", fields, PAIRS
+        folder, fields = str(write_folder()), write_table(TRAIN, test=TEST)
+        if name == "encoder":
+            return "text-encoder", fields | {"model": EncoderOptions(pretrained=folder, hidden=True)}, TEST
+        return "text-ut", fields | {"model": UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)}, TEST
+
+    return make
 
 
 def in_order(losses):
     return losses[np.argsort(losses[:, -1])]
 
 
-@pytest.mark.parametrize("name", ["words", "encoder", "encoder's words"])
-def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, write_table, write_folder, tmp_path, name):
-    experiment, model = given(name, write_folder)
-    config = small(experiment, steps=2, method="plain", model=model, **write_table(TRAIN, test=TEST))
-    task, run = TextTask.open(config, quiet), tmp_path / "run"
+@pytest.mark.parametrize("name", ["words of pairs", "encoder", "words of an encoder"])
+def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, given, tmp_path, name):
+    experiment, fields, rows = given(name)
+    task, run = TextTask.open(small(experiment, steps=2, method="plain", **fields), quiet), tmp_path / "run"
     train_run(task, run, experiment=experiment, log=quiet)
     params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.params
     reading = task.reading(params, "test", Trial(0.0))
     folders = run, export(run, tmp_path / "model", log=quiet)
     for path in ("table", "prepared", "bert"):
         shutil.rmtree(tmp_path / path, ignore_errors=True)
+    texts, *seconds, names = (list(column) for column in zip(*rows, strict=True))
+    options = {"seconds": seconds[0]} if seconds else {}
     for folder in folders:
         loaded = load(folder, log=quiet)
-        predictions = loaded.predict([text for text, _ in TEST], log=quiet)
-        labels = [loaded.task.data.spec.class_names.index(label) for _, label in TEST]
-        shares = np.stack([one.probabilities for one in predictions])[np.arange(len(TEST)), :, labels]
+        predictions = loaded.predict(texts, log=quiet, **options)
+        labels = [loaded.task.data.spec.class_names.index(label) for label in names]
+        shares = np.stack([one.probabilities for one in predictions])[np.arange(len(rows)), :, labels]
         np.testing.assert_allclose(in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4)
-        right = np.mean([one.label == label for one, (_, label) in zip(predictions, TEST, strict=True)])
+        right = np.mean([one.label == label for one, label in zip(predictions, names, strict=True)])
         assert right == pytest.approx(reading.accuracies[-1])
         assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
-
-
-def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
-    config = small("text-ut", steps=2, method="plain", batch_size=3, **write_pairs(PAIRS))
-    run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]
-    train_run(TextTask.open(config, quiet), run, experiment="text-ut", log=quiet)
-    out = export(run, tmp_path / "model", log=quiet)
-    for name in ("table", "prepared"):
-        shutil.rmtree(tmp_path / name)
-    one, two = (load(folder, log=quiet).predict(["a good film", "long"], seconds=seconds) for folder in (run, out))
-    for prediction, other in zip(one, two, strict=True):
-        np.testing.assert_array_equal(prediction.probabilities, other.probabilities)
-    with one_line("classifies pairs of texts"):
-        load(out).predict(["long"])
+        if seconds:
+            with one_line("classifies pairs of texts"):
+                loaded.predict(["long"])

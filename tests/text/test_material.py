@@ -76,11 +76,9 @@ def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {name}
 
 
-@pytest.mark.parametrize(
-    ("count", "words"), [(1, {"a", "fine", "film", "dull", "plot"}), (2, {"a", "fine", "film", "dull"})]
-)
-def test_rare_words_are_unknown(on_table, count, words):
-    assert set(load_inputs(on_table(min_count=count), quiet).tokens.tokenizer.vocabulary[3:]) == words
+def test_rare_words_are_unknown(on_table):
+    for count, words in ((1, {"a", "fine", "film", "dull", "plot"}), (2, {"a", "fine", "film", "dull"})):
+        assert set(load_inputs(on_table(min_count=count), quiet).tokens.tokenizer.vocabulary[3:]) == words
 
 
 BAD = {

@@ -1,6 +1,6 @@
 """Predictions of every layer of a run for given texts, and texts that cannot be classified."""
 
-import functools
+import contextlib
 import json
 
 import jax
@@ -19,14 +19,14 @@ TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
 
-@pytest.fixture
-def trained(finished):
-    return lambda experiment: finished(experiment).runs["constrained"]
+@pytest.fixture(scope="module")
+def run(finished):
+    return finished("text-ut").runs["constrained"]
 
 
 @pytest.fixture(scope="module")
-def opened():
-    return functools.cache(functools.partial(load, log=quiet))
+def model(run):
+    return load(run, log=quiet)
 
 
 def layers_of(model, texts, noise=None):
@@ -36,18 +36,16 @@ def layers_of(model, texts, noise=None):
     def each(params):
         outputs = []
         for tokens in map(np.asarray, encoded.tokens):
+            inputs = jnp.asarray(tokens)[None], jnp.ones((1, len(tokens)), bool)
             added = None if noise is None else jnp.asarray(noise[None, : len(tokens)])
-            mask = jnp.ones((1, len(tokens)), bool)
-            outputs.append(
-                model.task.model.module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=added)[:, 0]
-            )
+            outputs.append(model.task.model.module.apply(params, *inputs, perturbation=added)[:, 0])
         return outputs
 
     return [softmax(logits, axis=-1) for logits in map(np.asarray, each(model.params))]
 
 
-def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, experiment):
-    model, log = opened(trained(experiment)), []
+def test_predictions_are_the_networks_whatever_the_texts_beside_them(model):
+    log = []
     predictions, (alone,) = model.predict(TEXTS, log=log.append), model.predict(TEXTS[:1])
     assert log == ["1 of 3 texts are longer than 8 tokens; their ends are left out"]
     np.testing.assert_allclose(predictions[0].probabilities, alone.probabilities, rtol=1e-4)
@@ -55,25 +53,17 @@ def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, op
         assert prediction.probabilities.shape == (3, 2)
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
         assert prediction.label == ("negative", "positive")[int(np.argmax(shares[-1]))]
-
-
-def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
-    model = opened(trained("text-ut"))
-    clean, one, again, other = (
-        model.predict(TEXTS, gamma=gamma, seed=seed, log=quiet)[0].probabilities
-        for gamma, seed in ((0.0, 0), (0.5, 0), (0.5, 0), (0.5, 1))
-    )
+    one, again, other = (model.predict(TEXTS, gamma=0.5, seed=seed, log=quiet)[0].probabilities for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
-    assert not np.allclose(one, clean)
+    assert not np.allclose(one, predictions[0].probabilities)
     assert not np.allclose(one, other)
     draw = jax.jit(lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8)))  # 8 tokens of width 8
     strong = 0.5 * model.task.data.embedding_std * np.asarray(draw())
     np.testing.assert_allclose(one, layers_of(model, TEXTS[:1], noise=strong)[0], rtol=1e-4)
-    shown = model.predict(TEXTS[:1], gamma=0.5, seed=0)[0].probabilities
-    np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the other texts
-    noisy = model.predict([TEXTS[0]] * 34, gamma=0.5)  # 32 are one batch
+    noisy = [each.probabilities for each in model.predict([TEXTS[0]] * 34, gamma=0.5)]  # 32 are one batch
+    np.testing.assert_allclose(noisy[0], one, rtol=1e-5)  # nor does it depend on the other texts
     for place in (1, 32, 33):
-        assert not np.allclose(noisy[place].probabilities, noisy[0].probabilities), "every text has noise of its own"
+        assert not np.allclose(noisy[place], noisy[0]), "every text has noise of its own"
 
 
 @pytest.mark.parametrize(
@@ -88,9 +78,9 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
     ],
     ids=["none", "empty", "invalid", "nan", "second", "seconds"],
 )
-def test_bad_texts_are_one_line(trained, opened, texts, options, message):
+def test_bad_texts_are_one_line(model, texts, options, message):
     with one_line(message):
-        opened(trained("text-ut")).predict(texts, **options)
+        model.predict(texts, **options)
 
 
 @pytest.mark.parametrize(
@@ -107,16 +97,13 @@ def test_bad_texts_are_one_line(trained, opened, texts, options, message):
 def test_files_have_a_text_a_line(tmp_path, content, expected):
     path = tmp_path / "lines.txt"
     path.write_bytes(content)
-    if isinstance(expected, tuple):
+    with one_line(expected) if isinstance(expected, str) else contextlib.nullcontext():
         assert read_texts((), (), path) == expected
-        return
-    with one_line(expected):
-        read_texts((), (), path)
 
 
-def test_the_command_predicts_a_file_of_lines(trained, opened, tmp_path, capsys, monkeypatch):
+def test_the_command_predicts_a_file_of_lines(run, model, tmp_path, capsys, monkeypatch):
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS))
-    command, out = ["predict", str(trained("text-ut")), "--gamma", "0.5"], tmp_path / "new" / "out.jsonl"
+    command, out = ["predict", str(run), "--gamma", "0.5"], tmp_path / "new" / "out.jsonl"
     lines = ["--file", str(tmp_path / "lines.txt"), "--out", str(out)]
     assert main([*command, *lines]) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
@@ -135,7 +122,6 @@ def test_the_command_predicts_a_file_of_lines(trained, opened, tmp_path, capsys,
         assert message in refused(capsys, *command, *words)
     nan = [*command[:2], *lines[:2], "--out", str(tmp_path / "nan.jsonl")]
     assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(capsys, *nan, "--gamma", "1e30")
-    model = opened(trained("text-ut"))
     broken = Model(model.task, jax.tree.map(lambda leaf: leaf * np.nan, model.params), model.card)
     monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: broken)
     assert "not finite for text 1; --gamma 0.5: pass a lower one" in refused(capsys, *nan, "--gamma", "0.5")

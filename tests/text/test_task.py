@@ -33,39 +33,29 @@ def cross_entropies(logits, labels):
 
 
 @pytest.mark.slow
-def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, experiment):
-    task, params = built(experiment, train_gamma=0.6)
+def test_losses_of_training_and_of_evaluations_are_cross_entropies_of_the_perturbed_texts(built, experiment):
+    task, params = built(experiment)
     clean = TextTask(dataclasses.replace(task.config, train_gamma=0.0), task.data)
-    batch, key = first_batch(task), jax.random.key(1)
+    (batch,) = map(jnp_batch, task.data.tokens.examples("test", batch_size=BATCH_SIZE))
+    key, shape, std = jax.random.key(1), (*batch.tokens.shape, task.model.dim), task.data.embedding_std
 
     @jax.jit
-    def run(params, gamma):
-        noise = gaussian(key, (*batch.tokens.shape, task.model.dim), (gamma * task.data.embedding_std) ** 2)
+    def losses(params):
+        return [each.losses(params, each.sample_noise(batch, key), None)[0] for each in (task, clean)]
+
+    @jax.jit
+    def expected(params, noise):
         inputs = {"token_types": batch.token_types, "perturbation": noise}
-        losses = {
-            each: one.losses(params, one.sample_noise(batch, key), None)[0] for each, one in ((0.6, task), (0.0, clean))
-        }
-        return losses, task.model.module.apply(params, batch.tokens, batch.mask, **inputs)
+        return task.model.module.apply(params, batch.tokens, batch.mask, **inputs)
 
-    for gamma in (0.0, 0.6):
-        losses, logits = run(params, gamma)
-        assert losses[gamma].shape == (8, 3)
-        np.testing.assert_allclose(losses[gamma], cross_entropies(logits, batch.labels), rtol=1e-5, err_msg=str(gamma))
-
-
-@pytest.mark.slow
-def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
-    task, params = built(experiment, train_gamma=0.0, max_length=32)
-    batch = min((first_batch(task, start_step=step) for step in range(6)), key=lambda batch: batch.tokens.shape[1])
-    more = lambda part, fill: np.pad(part, ((0, 0), (0, 32 - part.shape[1])), constant_values=fill)  # noqa: E731
-    longer = jnp_batch((more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels))
-    assert longer.tokens.shape[1] > batch.tokens.shape[1]
-    total = lambda params, batch: jnp.sum(task.losses(params, task.sample_noise(batch, None), None)[0])  # noqa: E731
-    both = jax.jit(lambda params: [jax.value_and_grad(total)(params, each) for each in (batch, longer)])
-    (loss, gradient), (padded_loss, padded_gradient) = both(params)
-    np.testing.assert_allclose(padded_loss, loss, rtol=1e-5)
-    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(padded_gradient), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+    for gamma, actual in zip((0.6, 0.0), losses(params), strict=True):
+        logits = expected(params, gaussian(key, shape, (gamma * std) ** 2))
+        np.testing.assert_allclose(actual, cross_entropies(logits, batch.labels), rtol=1e-5, err_msg=str(gamma))
+    # Evaluations add the same noise to every model, scaled by gamma.
+    unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), shape)
+    for gamma in (0.5, 1.0):
+        wanted = cross_entropies(expected(params, gamma * std * unit), batch.labels)
+        np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
@@ -85,32 +75,32 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, write_fold
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("given", "frozen"), [("text-encoder", True), ("text-ut", True), ("text-ut", False)], ids=str)
-def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of, write_folder, given, frozen):
+def test_given_embeddings_stay_as_they_are_where_they_are_frozen(task_of, write_folder, given, frozen):
     folder = str(write_folder(config={"vocab_size": 20}))
     if given == "text-encoder":
-        model, place = EncoderOptions(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
-        task, params = built(given, model=dataclasses.replace(model, frozen=False))
-        assert task.trained(params) is None, "all is trained"
+        model, place = EncoderOptions(pretrained=folder, frozen=frozen), ("params", "encoder", "embeddings")
     else:
-        model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
+        model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("params", "embeddings")
     task = task_of(given, model=model, method="plain")
     table, state, step = task.data.table, init_state(task), jit_step(task)
+    loose = task_of(given, model=dataclasses.replace(model, frozen=False))
+    assert loose.trained(state.params) is None, "all is trained"
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing
         state, _ = step(state, first_batch(task, start_step=number))
 
-    def at_place(params):
-        for name in ("params", *place):
+    def table_in(params):
+        for name in (*place, "word", "embedding"):
             params = params[name]
         return params
 
-    np.testing.assert_array_equal(at_place(before), table)
-    assert np.array_equal(at_place(state.params), table) == frozen
+    np.testing.assert_array_equal(table_in(before), table)
+    assert np.array_equal(table_in(state.params), table) == frozen
     both = zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
     changed = [not np.array_equal(one, other) for one, other in both]
     assert sum(changed) >= len(changed) - 3  # token types and positions that no text has aside
     kept = sum(leaf.shape == table.shape for leaf in jax.tree.leaves(state.opt_state))
-    assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained alone"
+    assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained only"
 
 
 def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
@@ -133,23 +123,6 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     np.testing.assert_allclose(entropies, -np.sum(np.exp(logs) * logs, axis=-1), rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):
-    task, params = built(experiment)
-    (batch,) = map(jnp_batch, task.data.tokens.examples("test", batch_size=BATCH_SIZE))
-
-    @jax.jit
-    def perturbed(params, gamma):
-        shape = (*batch.tokens.shape, task.model.dim)
-        unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), shape)
-        inputs = {"token_types": batch.token_types, "perturbation": gamma * task.data.embedding_std * unit}
-        return task.model.module.apply(params, batch.tokens, batch.mask, **inputs)
-
-    for gamma in (0.5, 1.0):
-        expected = cross_entropies(perturbed(params, gamma), batch.labels)
-        np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, expected, rtol=1e-4)
 
 
 def test_validation_is_at_the_noise_of_training(built):

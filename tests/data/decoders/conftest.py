@@ -1,5 +1,6 @@
 """Folders of language models as `transformers` writes them, with random weights under names written out by hand."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -63,25 +64,28 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def write_llama(
+    root: Path, *, config: Any = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1
+) -> Path:
+    folder = root / "llama"
+    folder.mkdir()
+    values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(values))
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    settings = {"chat_template": TEMPLATE, "bos_token": {"__type": "AddedToken", "content": "<s>"}}
+    settings |= {"eos_token": "<e>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tensors = llama_tensors() if tensors is None else tensors
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+    places = {name: f"model-{place % shards}.safetensors" for place, name in enumerate(tensors)}
+    for file in set(places.values()):
+        save_file({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
 @pytest.fixture
 def write_folder(tmp_path: Path) -> WriteFolder:
-    def write(*, config: Any = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1) -> Path:
-        folder = tmp_path / "llama"
-        folder.mkdir()
-        values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
-        (folder / "config.json").write_text(json.dumps(values))
-        byte_tokenizer().save(str(folder / "tokenizer.json"))
-        settings = {"chat_template": TEMPLATE, "bos_token": {"__type": "AddedToken", "content": "<s>"}}
-        settings |= {"eos_token": "<e>", "tokenizer_class": "PreTrainedTokenizerFast"}
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-        tensors = llama_tensors() if tensors is None else tensors
-        if shards == 1:
-            save_file(tensors, folder / "model.safetensors")
-            return folder
-        places = {name: f"model-{place % shards}.safetensors" for place, name in enumerate(tensors)}
-        for file in set(places.values()):
-            save_file({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-        return folder
-
-    return write
+    return functools.partial(write_llama, tmp_path)

@@ -21,7 +21,7 @@ from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.sharding.rules import shardings
 
 load = functools.partial(load_decoder, log=lambda line: None)
-INDEX = "model.safetensors.index.json"
+INDEX, NORM = "model.safetensors.index.json", "model.norm.weight"
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0}
 LLAMA3 |= {"original_max_position_embeddings": 16}
 
@@ -52,7 +52,7 @@ def test_the_tensors_of_a_folder_become_the_parameters(write_folder, shards):
 @pytest.mark.parametrize(("dtype", "cast"), [(np.float32, None), (ml_dtypes.bfloat16, None), (np.float16, "bfloat16")])
 def test_tensors_of_a_file_may_have_several_dtypes_and_are_cast_to_the_one_that_is_named(write_folder, dtype, cast):
     tensors = llama_tensors(dtype)
-    tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float32)
+    tensors[NORM] = tensors[NORM].astype(np.float32)
     params = load(str(write_folder(tensors=tensors)), dtype=cast).params
     dtypes = (params["layers"]["up"]["kernel"].dtype, params["norm"]["scale"].dtype)
     assert dtypes == (np.dtype(cast or dtype), np.dtype(cast or np.float32))
@@ -126,15 +126,12 @@ def without(*names):
         ({"config": {"num_attention_heads": 3}}, ["num_heads=3, got 2", "num_heads is num_attention_heads"]),
         ({"config": {"num_hidden_layers": 10**9}}, ["num_layers=1000000000", "21 tensors in all"]),
         ({"config": {"num_hidden_layers": 1}}, ["9 unknown"]),
-        ({"config": {"intermediate_size": 13}}, ["6 of another shape", "mlp.gate_proj.weight is (12, 8), not (13, 8)"]),
+        ({"config": {"intermediate_size": 13}}, ["6 of another shape", "gate_proj.weight is (12, 8), not (13, 8)"]),
         ({"config": {"vocab_size": 100}}, ["table of 100 rows", "came with the weights"]),
         ({"config": {"eos_token_id": 10**18}}, ["eos_token_id=[1000000000000000000]"]),
-        ({"tensors": without("lm_head.weight", "model.norm.weight")}, ["2 missing", "lm_head.weight"]),
-        (
-            {"tensors": llama_tensors() | {"model.norm.weight": np.ones(8, np.int8)}},
-            ["1 not of F16", "model.norm.weight"],
-        ),
-        ({"tensors": llama_tensors() | {"model.norm.weight": np.full(8, np.nan, np.float32)}}, ["not finite in model"]),
+        ({"tensors": without("lm_head.weight", NORM)}, ["2 missing", "lm_head.weight"]),
+        ({"tensors": llama_tensors() | {NORM: np.ones(8, np.int8)}}, ["1 not of F16", NORM]),
+        ({"tensors": llama_tensors() | {NORM: np.full(8, np.nan, np.float32)}}, ["not finite in model"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else str(next(iter(value))),
 )
@@ -149,9 +146,9 @@ def test_missing_shards_and_lying_indices_are_told_in_one_line(write_folder):
     def with_places(**places):
         (folder / INDEX).write_text(json.dumps({"weight_map": index["weight_map"] | places}))
 
-    with_places(**{"model.norm.weight": "model-0.safetensors"})
-    assert_fails(reads, folder, "lists model.norm.weight, missing from model-0.safetensors")
-    with_places(**{"model.norm.weight": "../model-0.safetensors"})
+    with_places(**{NORM: "model-0.safetensors"})
+    assert_fails(reads, folder, f"lists {NORM}, missing from model-0.safetensors")
+    with_places(**{NORM: "../model-0.safetensors"})
     assert_fails(reads, folder, "'../model-0.safetensors', not files of its folder")
     (folder / INDEX).write_text("[]")
     assert_fails(reads, folder, "not a JSON object")

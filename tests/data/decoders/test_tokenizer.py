@@ -6,8 +6,7 @@ import jinja2
 import pytest
 
 from tests.data.decoders.conftest import TEMPLATE
-from tests.errors import assert_fails
-from unroll_jax.train.config.errors import UserError
+from tests.errors import assert_fails, one_line
 from unroll_jax.train.data.pretrained.chat import folder_tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
@@ -41,28 +40,15 @@ def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one
     assert folder_tokenizer(folder).stops == (256, 257)
 
 
-@pytest.mark.parametrize(
-    ("template", "word"),
-    [
-        ("{% if %}", "is not valid Jinja"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
-        ("{{ messages.append(1) }}", "cannot be used"),
-        ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
-        (TEMPLATE, "no tool"),
-        (None, "has no chat template"),
-    ],
-    ids=["no Jinja", "out of the sandbox", "changes what it is given", "without end", "raises", "none"],
-)
-def test_a_template_that_cannot_be_used_is_told_in_one_line(write_folder, template, word):
-    use = lambda folder: folder_tokenizer(folder).chat([{"role": "tool", "content": "hi"}])  # noqa: E731
-    assert_fails(use, with_template(write_folder(), template), word)
-
-
-def with_template(folder, template):
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    return folder
-
-
+# Templates, and words of the error about them.
+BAD = {
+    "no Jinja": ("{% if %}", "is not valid Jinja"),
+    "out of the sandbox": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
+    "changes what it is given": ("{{ messages.append(1) }}", "cannot be used"),
+    "without end": ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
+    "raises": (TEMPLATE, "no tool"),
+    "none": (None, "has no chat template"),
+}
 ENDLESS = {
     "loops in loops": "{% set r = range(99) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
     "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
@@ -71,30 +57,47 @@ ENDLESS = {
     "products": "{{ 'x' * 100000000000 }}",
     "squares": "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
 }
+SLOW = "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
+
+
+@pytest.fixture
+def tokenizer_of(write_folder):
+    folder = write_folder()
+
+    def make(template):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        return folder_tokenizer(folder)
+
+    return make
+
+
+@pytest.mark.parametrize(("template", "words"), BAD.values(), ids=BAD)
+def test_a_template_that_cannot_be_used_is_told_in_one_line(tokenizer_of, template, words):
+    with one_line(words, "llama"):  # the name of the folder
+        tokenizer_of(template).chat([{"role": "tool", "content": "hi"}])
 
 
 @pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
-def test_a_template_that_would_not_end_is_told_in_one_line(template, write_folder, monkeypatch):
+def test_a_template_that_would_not_end_is_told_in_one_line(template, tokenizer_of, monkeypatch):
     monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_WORK", 2000)
-    tokenizer = folder_tokenizer(with_template(write_folder(), template))
+    tokenizer = tokenizer_of(template)
     for _ in range(2):  # each rendering may do as much
-        with pytest.raises(UserError, match=r"cannot be used \((it needs more than|\*\*? of large values)"):
+        with one_line(r"cannot be used \((it needs more than|\*\*? of large values)"):
             tokenizer.chat(MESSAGES)
 
 
-def test_a_template_that_takes_too_long_is_told_in_one_line(write_folder, monkeypatch):
+def test_a_template_that_takes_too_long_is_told_in_one_line(tokenizer_of, monkeypatch):
     monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_SECONDS", 0.2)
-    slow = "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
-    with pytest.raises(UserError, match=r"cannot be used \(it takes more than 0.2 seconds\)"):
-        folder_tokenizer(with_template(write_folder(), slow)).chat(MESSAGES)
+    with one_line(r"cannot be used \(it takes more than 0.2 seconds\)"):
+        tokenizer_of(SLOW).chat(MESSAGES)
 
 
-def test_loops_that_are_counted_render_as_those_of_plain_jinja(write_folder):
+def test_loops_that_are_counted_render_as_those_of_plain_jinja(tokenizer_of):
     template = (
         "{% for m in messages if m.role == 'user' %}{{ loop.index0 }}{{ loop.length }}{{ m.content * 2 }}"
         "{{ loop.last }}{{ loop.nextitem }}{% endfor %}{% for m in nothing %}{% else %}none{% endfor %}"
         "{% for key, value in messages[0].items() %}{{ loop.revindex }}{{ key }}={{ value }}{% endfor %}"
     )
     expected = jinja2.Template(template).render(messages=MESSAGES)
-    tokenizer = folder_tokenizer(with_template(write_folder(), template))
+    tokenizer = tokenizer_of(template)
     assert [tokenizer.chat(MESSAGES) for _ in range(2)] == [expected, expected]

@@ -1,4 +1,4 @@
-"""Weights from a folder: read as they are, or a one-line error that names all that is wrong."""
+"""Weights from a folder, or a hub that is simulated: read as they are, or a one-line error that names what is wrong."""
 
 import functools
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import DIM, ROBERTA_WORDS, WORDS, bert_tensors
-from tests.errors import assert_fails
+from tests.errors import assert_fails, one_line
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pretrained.encoders import load_pretrained, start_from
+from unroll_jax.train.data.pretrained.folders import FILES, INDEX, SHARDS, find_folder
 
 load = functools.partial(load_pretrained, log=lambda line: None)
 
@@ -31,24 +31,21 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
     assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16, norm_epsilon=1e-12)
     shapes = jax.eval_shape(Encoder(pretrained.config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
     chex.assert_trees_all_equal_shapes(pretrained.params, shapes)
-    layer = "bert.encoder.layer.1."
-    np.testing.assert_array_equal(query_of(pretrained, 1), tensors[f"{layer}attention.self.query.weight"].T)
-    weights = jax.tree.map(lambda leaf: leaf[1], pretrained.params["layers"])
-    np.testing.assert_array_equal(
-        weights["query_key_value"]["kernel"][:, -DIM:], tensors[f"{layer}attention.self.value.weight"].T
-    )
-    np.testing.assert_array_equal(weights["output"]["kernel"], tensors[f"{layer}output.dense.weight"].T)
-    np.testing.assert_array_equal(weights["output_norm"]["scale"], tensors[f"{layer}output.LayerNorm.weight"])
-    np.testing.assert_array_equal(pretrained.head["hidden"]["kernel"], tensors["bert.pooler.dense.weight"].T)
+    stem, weights = "bert.encoder.layer.1.", jax.tree.map(lambda leaf: leaf[1], pretrained.params["layers"])
+    for leaf, name in (
+        (query_of(pretrained, 1), f"{stem}attention.self.query.weight"),
+        (weights["query_key_value"]["kernel"][:, -DIM:], f"{stem}attention.self.value.weight"),
+        (weights["output"]["kernel"], f"{stem}output.dense.weight"),
+        (weights["output_norm"]["scale"], f"{stem}output.LayerNorm.weight"),
+        (pretrained.head["hidden"]["kernel"], "bert.pooler.dense.weight"),
+    ):
+        np.testing.assert_array_equal(leaf, tensors[name].T)
     assert pretrained.hidden == "tanh"
 
 
-@pytest.mark.parametrize(
-    "tensors",
-    [bert_tensors(""), bert_tensors(weight="gamma", bias="beta")],
-    ids=["a bare encoder", "the names of old norms"],
-)
-def test_other_names_of_the_same_tensors_are_known(write_folder, tensors):
+@pytest.mark.parametrize("names", [{"prefix": ""}, {"weight": "gamma", "bias": "beta"}], ids=["bare", "old norms"])
+def test_other_names_of_the_same_tensors_are_known(write_folder, names):
+    tensors = bert_tensors(**names)
     pretrained = reads(write_folder(tensors=tensors))
     np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], next(iter(tensors.values())))
     assert sorted(pretrained.head) == ["hidden"]
@@ -83,20 +80,18 @@ def renamed(name, names):
 @pytest.mark.parametrize("kind", OTHERS)
 def test_folders_of_the_other_architectures_are_read_with_and_without_their_prefix(write_folder, kind, bare):
     names, config, hidden, positions = OTHERS[kind]
-    tensors = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}
+    tensors, base = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}, bert_tensors()
     if bare:  # as the bare encoder is written
         tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
     words = ROBERTA_WORDS if kind == "roberta" else WORDS
-    folder = write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words)
-    pretrained, base = reads(folder), bert_tensors()
+    pretrained = reads(write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words))
     np.testing.assert_array_equal(query_of(pretrained, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
-    np.testing.assert_array_equal(
-        pretrained.params["layers"]["output_norm"]["bias"][0], base["bert.encoder.layer.0.output.LayerNorm.bias"]
-    )
+    bias = pretrained.params["layers"]["output_norm"]["bias"][0]
+    np.testing.assert_array_equal(bias, base["bert.encoder.layer.0.output.LayerNorm.bias"])
     assert (pretrained.config.max_positions, pretrained.hidden) == (positions, hidden)
     assert sorted(pretrained.head) == ([] if bare else ["hidden"])
-    if not bare:
-        np.testing.assert_array_equal(pretrained.head["hidden"]["kernel"], base["bert.pooler.dense.weight"].T)
+    for head in pretrained.head.values():
+        np.testing.assert_array_equal(head["kernel"], base["bert.pooler.dense.weight"].T)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
@@ -156,7 +151,7 @@ def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words)
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
         ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
     ],
-    ids=lambda value: "" if isinstance(value, list) else ",".join(f"{name}={value[name]}" for name in value),
+    ids=lambda value: "" if isinstance(value, list) else ", ".join(value),
 )
 def test_a_configuration_that_is_not_supported_is_named(write_folder, config, words):
     assert_fails(reads, write_folder(config=config), "config.json", *words)
@@ -186,20 +181,40 @@ def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content,
     assert_fails(reads, folder, *words)
 
 
-@pytest.mark.parametrize("hidden", ["tanh", "relu", None])
-def test_a_classifier_starts_from_what_fits_it_and_its_logits_are_new(write_folder, getkey, hidden):
+def test_a_classifier_starts_from_what_fits_it_and_its_logits_are_new(write_folder, getkey):
     pretrained = reads(write_folder())
     assert set(pretrained.head) == {"hidden"}
-    params = start_from(pretrained, Classifier(Encoder(pretrained.config), 3, hidden=hidden), getkey())["params"]
-    chex.assert_trees_all_equal(params["encoder"], pretrained.params)
-    taken = hidden is not None and np.array_equal(
-        params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"]
-    )
-    assert taken == (hidden == "tanh")
-    assert not np.isin(params["head"]["logits"]["kernel"], bert_tensors()["classifier.weight"]).any()
+    for hidden in ("tanh", "relu", None):
+        params = start_from(pretrained, Classifier(Encoder(pretrained.config), 3, hidden=hidden), getkey())["params"]
+        chex.assert_trees_all_equal(params["encoder"], pretrained.params)
+        if hidden is not None:
+            taken = np.array_equal(params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
+            assert taken == (hidden == "tanh")
+        assert not np.isin(params["head"]["logits"]["kernel"], bert_tensors()["classifier.weight"]).any()
+    with one_line(r"num_layers=3.*the pretrained one .*num_layers=2"):
+        start_from(pretrained, Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3), getkey())
 
 
-def test_a_classifier_of_another_encoder_is_refused(write_folder, getkey):
-    model = Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3)
-    with pytest.raises(UserError, match=r"num_layers=3.*the pretrained one .*num_layers=2"):
-        start_from(reads(write_folder()), model, getkey())
+@pytest.mark.parametrize("source", ["no/such/folder/here", "./missing", "spaces in it", "", "model.safetensors"])
+def test_a_source_that_is_neither_a_folder_nor_a_repository_fails_without_a_network(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    with one_line(f"pretrained={source} is neither a folder nor a repository"):
+        find_folder(source)
+
+
+def test_a_repository_is_downloaded_without_its_pickles_or_one_line_tells_the_way_out(tmp_path, monkeypatch):
+    requests, lines = [], []
+
+    def download(source, *, allow_patterns):
+        requests.append((source, allow_patterns))
+        if source == "owner/new":
+            raise ConnectionError("no network\nand more")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert find_folder("owner/tiny", log=lines.append) == tmp_path
+    assert requests == [("owner/tiny", [*FILES, INDEX, SHARDS])]
+    assert lines == ["looking for owner/tiny on the Hugging Face hub"]
+    with one_line(r"=owner/new is not .* \(no network\); without a network, copy config.json, mo"):
+        find_folder("owner/new", log=lines.append)

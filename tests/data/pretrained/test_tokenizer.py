@@ -42,9 +42,9 @@ def test_texts_and_pairs_become_tokens_and_the_longer_loses_its_end(tokenizer, t
 
 
 def test_pairs_have_two_kinds_of_token_where_the_encoder_knows_them(tokenizer):
-    assert tokenizer.encode(["a film"], ["good"]).token_types[0].tolist() == [0, 0, 0, 0, 1, 1]
     single = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0))
-    assert single.encode(["a film"], ["good"]).token_types[0].tolist() == [0] * 6
+    for encoder, kinds in ((tokenizer, [0, 0, 0, 0, 1, 1]), (single, [0] * 6)):
+        assert encoder.encode(["a film"], ["good"]).token_types[0].tolist() == kinds
 
 
 @pytest.mark.parametrize("padding", [0, 1])
@@ -77,13 +77,10 @@ def test_the_padding_token_goes_by_its_usual_names_or_its_own(tmp_path, name):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert load_tokenizer(tmp_path, CONFIG).padding_token == 0
     assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, f"its padding token {name!r} has number 0")
-
-
-def test_a_tokenizer_without_a_padding_token_is_given_the_encoders(tmp_path):
-    tokenizer = word_tokenizer(["zero", *WORDS[1:]])
-    tokenizer.enable_padding(pad_token="[PAD]")
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1
+    without = word_tokenizer(["zero", *WORDS[1:]])
+    without.enable_padding(pad_token="[PAD]")
+    without.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1, "the encoder's"
 
 
 def no_special(contents):
