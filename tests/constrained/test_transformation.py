@@ -166,24 +166,3 @@ def test_extragradient_keeps_the_moments_of_its_trial_as_extra_adam_does():
         other, price = other + adam(2 * ahead + ahead_price), price + 0.2 * (ahead.sum() - 1.0)
     np.testing.assert_allclose(x, other, rtol=1e-5)
     np.testing.assert_allclose(uj.multipliers_of(state), price, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("order", ["dual_primal", "simultaneous"])
-def test_twenty_steps_are_those_of_humancompatible_train(order):
-    """min |x|^2 / 2 subject to x_0 >= 1, x_1 <= 1/2: its ALM without penalty, fused and split, in NumPy."""
-
-    def problem(x):
-        return 0.5 * jnp.sum(x**2), jnp.array([1.0 - x[0], x[1] - 0.5])
-
-    optimizer = uj.primal_dual(optax.sgd(0.05), uj.dual_ascent(optax.sgd(0.1)), violations=2, order=order)
-    (x, state), _ = solve(optimizer, problem, jnp.zeros(2), 20, order=order)
-    other, prices = np.zeros(2), np.zeros(2)
-    for _ in range(20):
-        moved = np.maximum(prices + 0.1 * np.array([1.0 - other[0], other[1] - 0.5]), 0.0)
-        seen = moved if order == "dual_primal" else prices
-        other, prices = other - 0.05 * (other + np.array([-1.0, 1.0]) * seen), moved
-    np.testing.assert_allclose(x, other, atol=1e-14, rtol=0.0)
-    np.testing.assert_allclose(uj.multipliers_of(state), prices, atol=1e-14, rtol=0.0)
-    assert prices[0] > 0.5
-    assert float(uj.multipliers_of(state)[1]) == 0.0

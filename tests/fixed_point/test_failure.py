@@ -60,18 +60,6 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
     assert relative_error(accepted, warned) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("transform", "place"),
-    [("eager", 0), *(pytest.param(transform, 1, marks=pytest.mark.slow) for transform in ("eager", "jit"))],
-)
-def test_an_error_is_raised_of_either_pass(transform, place):
-    function, options, what = BOTH[place]
-    error = ConvergenceError if transform == "eager" else jax.errors.JaxRuntimeError
-    run = TRANSFORMS[transform](lambda x: function(x, on_failure="error", **options))
-    with pytest.raises(error, match=what + LOUD):
-        finish(run(draw(4)))
-
-
 def test_by_default_a_line_of_the_user_warns_once_and_its_warning_names_it():
     run = jax.jit(lambda x: value(x, **FORWARD)[0])
     with warnings.catch_warnings(record=True, action="default") as caught:
@@ -164,7 +152,7 @@ def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("sizes", [None, (8, 12, 5), (12, 48, 5), (8, 12, 1)])
+@pytest.mark.parametrize("sizes", [None, (12, 48, 5), (8, 12, 1)])
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
     """A solve that ends, one that is cut short, one to a looser tolerance, and one after a single forward step."""
     solve, x = problem_of(sizes, 0.99, jnp.float64)

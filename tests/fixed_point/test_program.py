@@ -11,7 +11,6 @@ from jax.sharding import AxisType, PartitionSpec
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point as fp
-from unroll_jax.fixed_point.reports import CONVERGED
 
 SCALE = 1.0
 PLAIN = {"solver": "picard", "adjoint": "neumann"}  # what compiles soonest
@@ -219,12 +218,6 @@ def test_a_state_that_is_judged_as_one_example_warns_where_its_rows_are_far():
     rates, x = jnp.array([[0.5], [0.99]]), jnp.array([[1e6], [1.0]])
     with pytest.warns(fp.ConvergenceWarning, match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at"):
         uj.equilibrium(lambda p, z, x: p * z + x, rates, 0.0 * x, x, solver="picard")
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_info_prints_a_summary():
-    info = fp.EquilibriumInfo(np.full(4, 1e-6), np.arange(4), np.full(4, CONVERGED))
-    assert str(info).startswith("EquilibriumInfo\n  4 examples: 4 converged\n  steps: ")
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -8,7 +8,6 @@ import scipy.optimize
 
 from tests.fixed_point.problems import relative_error
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.fixed_point import monotone
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -104,20 +103,6 @@ def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
         assert np.all(info.converged)
         expected = [solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in np.asarray(x)]
         np.testing.assert_allclose(np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name)
-
-
-def test_one_step_is_the_stated_one():
-    params, x, u = params_of("dense"), inputs_for("dense"), np.random.default_rng(2).normal(size=6)
-    matrix, alpha, sigma = matrix_of(params), 0.3, resolve_proximal("relu")
-
-    @jax.jit
-    def step(params, u, x):
-        resolvent = monotone.monotone_resolvent(weight_of(params), alpha)
-        return monotone.peaceman_rachford(resolvent, u, x, activation=sigma, step_size=alpha)
-
-    reflected = 2.0 * np.maximum(u, 0.0) - u
-    middle = np.linalg.solve(np.eye(6) + alpha * (np.eye(6) - matrix), reflected + alpha * np.asarray(x))
-    np.testing.assert_allclose(step(params, u, x), 2.0 * middle - reflected, atol=1e-13)
 
 
 @pytest.mark.slow
