@@ -84,7 +84,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["images", pytest.param("dense", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["dense", pytest.param("images", marks=pytest.mark.slow)])
 def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
     params, x = params_of(kind), inputs_for(kind, 2)
 
