@@ -13,10 +13,14 @@ LOSSES = np.array([4.0, 2.0, 1.0], np.float32)
 STEPWISE, RATIO = c.descent_constraints(0.2), c.descent_constraints(0.2, form="ratio")
 
 
-def violation(constraint, outputs, batch=None, *, strict=True):
-    constraints = {"one": constraint}
-    sums = c.column_sums(constraints, outputs, batch, strict=strict)
-    return c.violations(constraints, c.column_means(sums))["one"]
+def violation(constraint, outputs, batch=None, *, strict=True, parts=()):
+    """Of the whole batch, or of sums over its parts, which begin at the rows of ``parts``."""
+    constraints, sums = {"one": constraint}, []
+    for start, end in zip((0, *parts), (*parts, None), strict=True):
+        piece = jax.tree.map(lambda x, cut=slice(start, end): x[cut], (outputs, batch)) if parts else (outputs, batch)
+        sums.append(c.column_sums(constraints, *piece, strict=strict))
+    total = jax.tree.map(lambda *each: sum(each[1:], each[0]), *sums)
+    return c.violations(constraints, c.column_means(total))["one"]
 
 
 def gap(logits, groups, **options):
@@ -65,5 +69,8 @@ def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False
         x = optax.apply_updates(x, updates)
         return (x, state), (x, state.dual.multipliers)
 
-    start = x, optimizer.init(x) if state is None else state
-    return jax.jit(lambda start: jax.lax.scan(step, start, each, length=steps))(start)
+    def run(x, state):
+        start = x, optimizer.init(x) if state is None else state
+        return jax.lax.scan(step, start, each, length=steps)
+
+    return jax.jit(run)(x, state)

@@ -95,15 +95,16 @@ def ends(number):
         adam = optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(lambda count: -rates[count]))
         optimizer = uj.primal_dual(adam, dual, violations=shapes, order="primal_dual")
         _, iterates = solve(optimizer, problem, start, STEPS, order="primal_dual", kinds=kinds)
-        points = [jax.tree.map(lambda leaf, count=count: jnp.mean(leaf[-count:], 0), iterates) for count in (LAST, 1)]
         slope = jax.grad(lambda x, prices: uj.lagrangian(*problem(x), prices))
-        return [(*problem(x), prices, slope(x, prices)) for x, prices in points]
+        points = jax.tree.map(lambda leaf: jnp.stack([jnp.mean(leaf[-LAST:], axis=0), leaf[-1]]), iterates)
+        return jax.vmap(lambda x, prices: (*problem(x), prices, slope(x, prices)))(*points)
 
     rates = jnp.stack([jax.vmap(optax.cosine_decay_schedule(3e-2, STEPS))(jnp.arange(STEPS)), jnp.full(STEPS, 1e-2)])
     judged = jax.device_get(jax.jit(jax.vmap(run))(rates))
-    for name, place in (("mean", 0), ("last", 1)):
-        for row, rate in enumerate(("cosine", "constant")):
-            value, violations, prices, gradient = jax.tree.map(lambda leaf, row=row: leaf[row], judged[place])
+    for row, rate in enumerate(("cosine", "constant")):
+        for place, name in enumerate(("mean", "last")):
+            at = row, place
+            value, violations, prices, gradient = jax.tree.map(lambda leaf, at=at: leaf[at], judged)
             report = uj.constraint_report(violations, prices, gradient, kinds=kinds, tolerance=SOLVED)
             error = abs(value - optimum) / max(1.0, abs(optimum))
             yield (rate, name), (bool(error < SOLVED and report.feasible), report)

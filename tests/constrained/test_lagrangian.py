@@ -26,7 +26,6 @@ BETA, STEPS = 0.5, 20_000
 CONSTRAINTS = uj.descent_constraints(ALPHA, reference=REFERENCE)
 RUNS = {
     "sgd": optax.sgd(0.02),
-    "momentum": optax.sgd(0.005, momentum=0.9),
     "adam": optax.adam(optax.cosine_decay_schedule(0.02, STEPS)),
     "proportional_integral": proportional_integral(0.02, 0.2),
     "nu_pi": nu_pi(0.02, 0.2, nu=0.5),
@@ -154,7 +153,7 @@ def test_the_method_of_multipliers_needs_few_dual_steps():
 
 @pytest.mark.parametrize(
     ("name", "resilience", "normalise"),
-    [*((name, None, False) for name in RUNS), ("sgd", BETA, False), ("nu_pi", BETA, False), ("sgd", None, True)],
+    [*((name, None, False) for name in RUNS), ("sgd", BETA, False), ("sgd", None, True)],
 )
 def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, normalise):
     """One gradient step on x, one dual step, in turns: as in training."""
@@ -173,9 +172,7 @@ def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, norma
 ADAM = optax.adam(optax.cosine_decay_schedule(0.01, STEPS))
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "restart"), [(optax.sgd(0.05), 0), (ADAM, 0), (optax.sgd(0.05), 500)], ids=["sgd", "adam", "restarts"]
-)
+@pytest.mark.parametrize(("optimizer", "restart"), [(ADAM, 0), (optax.sgd(0.05), 500)], ids=["adam", "restarts"])
 def test_explicit_slacks_end_at_the_solution_of_the_decaying_form(optimizer, restart):
     """Slacks are parameters that optax keeps at 0 or above; a restart sets them to 0."""
     dual, descent = uj.dual_ascent(optax.sgd(0.02)), optax.chain(optimizer, optax.keep_params_nonnegative())

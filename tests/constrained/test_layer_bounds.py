@@ -47,39 +47,49 @@ STATED = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", STATED)
-def test_violations_bounds_and_excess_are_those_of_numpy(name, form):
-    make, expected = STATED[name]
-    constraints = make(form)
-    for losses in (LOSSES[0, 0], LOSSES[0], LOSSES):
-        bounds = expected(losses)
+def test_violations_bounds_and_excess_are_those_of_numpy():
+    """Every form of every bound for two batch axes, and every bound for one and for none, in one program."""
+    made = {(name, form): make(form) for name, (make, _) in STATED.items() for form in FORMS}
+    cases = [(name, form, 0) for name, form in made] + [
+        (name, "difference", axes) for name in STATED for axes in (1, 2)
+    ]
+    batches = LOSSES, LOSSES[0], LOSSES[0, 0]
+
+    def results(batches, name, form, place):
+        constraints, losses = made[name, form], batches[place]
+        violations, bounds = constraints(losses), constraints.bounds(losses)
+        return violations, bounds, relative_excess(violations, bounds, form=form)
+
+    actual = jax.jit(lambda batches: [results(batches, *case) for case in cases])(batches)
+    for (name, form, place), results_of_case in zip(cases, actual, strict=True):
+        losses = batches[place]
+        bounds = STATED[name][1](losses)
         bounded = losses[..., losses.shape[-1] - bounds.shape[-1] :]
-        violations = constraints(jnp.asarray(losses))
-        np.testing.assert_allclose(constraints.bounds(jnp.asarray(losses)), bounds, rtol=1e-12)
-        np.testing.assert_allclose(violations, COMPARED[form](bounded, bounds), rtol=1e-12)
-        np.testing.assert_allclose(relative_excess(violations, bounds, form=form), bounded / bounds - 1, rtol=1e-12)
-    if name in ("floor", "cumulative"):
-        assert np.any(bounds == FLOOR)
-        assert np.any((bounds != FLOOR) & (bounds != REFERENCE))
+        expected = COMPARED[form](bounded, bounds), bounds, bounded / bounds - 1
+        for ours, theirs in zip(results_of_case, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, err_msg=f"{name}, {form}")
+        if name in ("floor", "cumulative"):
+            assert np.any(bounds == FLOOR)
+            assert np.any((bounds != FLOOR) & (bounds != REFERENCE))
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("proxy", [False, True])
-@pytest.mark.parametrize("form", FORMS)
-def test_gradients_are_those_of_finite_differences_and_a_proxy_has_none_in_the_loss_before(form, proxy):
-    constraints = uj.descent_constraints(ALPHA, reference=REFERENCE, form=form, proxy=proxy)
-    losses, h = jnp.asarray(LOSSES[0, 0]), 1e-6
-    columns = [(constraints(losses + h * e) - constraints(losses - h * e)) / (2 * h) for e in np.eye(4)]
-    expected = np.stack(columns, axis=1)
-    slope = jax.jacobian(constraints)(losses)
-    np.testing.assert_allclose(slope, np.diag(np.diag(expected)) if proxy else expected, rtol=1e-6, atol=1e-8)
+def test_gradients_are_those_of_finite_differences_and_a_proxy_has_none_in_the_loss_before():
+    cases = [(form, proxy) for form in FORMS for proxy in (False, True)]
+    made = [uj.descent_constraints(ALPHA, reference=REFERENCE, form=form, proxy=proxy) for form, proxy in cases]
+    losses, h = LOSSES[0, 0], 1e-6
+    near = losses + h * np.stack([np.eye(4), -np.eye(4)])
+    run = jax.jit(lambda losses, near: [(jax.jacobian(one)(losses), one(near)) for one in made])
+    for (form, proxy), (slope, (above, below)) in zip(cases, run(losses, near), strict=True):
+        expected = (above - below).T / (2 * h)
+        expected = np.diag(np.diag(expected)) if proxy else expected
+        np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8, err_msg=form)
 
 
 @pytest.mark.parametrize("form", ["ratio", "log_ratio"])
 def test_losses_of_zero_give_numbers(form):
     constraints = uj.descent_constraints(0.5, form=form)
-    losses = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1e-10, 10.0], [1e-9, 1e4]])
+    losses = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1e-10, 10.0], [1e-9, 1e4]], np.float32)
     values, slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda f: constraints(f)[0])))(losses)
     assert np.all(np.isfinite(values))
     assert np.all(np.isfinite(slopes))
@@ -98,15 +108,16 @@ def test_a_bound_of_zero_has_an_excess_that_is_a_number():
 )
 def test_no_layer_is_rewarded_for_a_larger_loss_unless_asked(options):
     """With multipliers of any size no loss has a negative weight; the paper's difference has, and proxy=False."""
-    losses, multipliers = jnp.array([4.0, 3.0, 2.5, 1.0]), jnp.array([0.0, 5.0, 9.0, 2.0])
+    multipliers, cases = np.float32([0.0, 5.0, 9.0, 2.0]), [options, {}, options | {"proxy": False}]
 
-    def least_weight(**chosen):
-        violations = jax.vjp(uj.descent_constraints(0.3, **chosen), losses)
-        return jnp.min(violations[1](multipliers[-violations[0].size :])[0].at[-1].add(1.0))
+    @jax.jit
+    def least_weights(losses):
+        violations = [jax.vjp(uj.descent_constraints(0.3, **chosen), losses) for chosen in cases]
+        return [jnp.min(pull(multipliers[-value.size :])[0].at[-1].add(1.0)) for value, pull in violations]
 
-    assert least_weight(**options) >= 0.0
-    assert least_weight() < 0.0
-    assert "bounds" in options or least_weight(proxy=False, **options) < 0.0
+    asked, difference, without_proxy = least_weights(np.float32([4.0, 3.0, 2.5, 1.0]))
+    assert difference < 0.0 <= asked
+    assert "bounds" in options or without_proxy < 0.0
 
 
 @pytest.mark.usefixtures("x64")
@@ -145,7 +156,6 @@ def test_a_report_has_losses_bounds_and_prices_of_layers_in_units_of_the_losses(
         ([0.1, 0.0625], {}, "violated"),  # 25% above one of 0.05
         ([4.0, 2.0], {"tolerance": 0.0}, "met"),
         ([4.0, 2.125], {"tolerance": 0.0625}, "met"),
-        ([4.0, 1.9], {}, "met"),  # 5% of room
         ([4.0, 1.4], {}, "met, wound up"),  # 30%
         ([4.0, np.nan], {}, "not finite"),
         ([np.nan, 2.0], {}, "not finite"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_softmax
 
+from tests.constrained.calls import violation
 from unroll_jax import constrained as c
 from unroll_jax import lagrangian
 
@@ -22,15 +23,6 @@ def negatives(batch):
     return batch["label"] == 0
 
 
-def of(constraint, outputs, batch=None, *, strict=False, parts=()):
-    constraints, sums = {"one": constraint}, []
-    for start, end in zip((0, *parts), (*parts, None), strict=True):
-        piece = jax.tree.map(lambda x, cut=slice(start, end): x[cut], (outputs, batch)) if parts else (outputs, batch)
-        sums.append(c.column_sums(constraints, *piece, strict=strict))
-    total = jax.tree.map(lambda *each: sum(each[1:], each[0]), *sums)
-    return c.violations(constraints, c.column_means(total))["one"]
-
-
 READY_MADE = {
     "gap": c.gap(3, at_most=0.1, groups=groups, where=negatives),
     "rate": c.rate(at_most=0.3, where=negatives),
@@ -40,23 +32,26 @@ READY_MADE = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("parts", [(), (7, 30)], ids=["whole", "parts"])
-@pytest.mark.parametrize("strict", [True, False])
-def test_rates_gaps_and_losses_equal_their_definitions_strict_and_soft(strict, parts):
-    predictions, among = LOGITS > 0.0 if strict else expit(LOGITS), LABELS == 0
-    rates = np.array([predictions[(group == GROUPS) & among].mean() for group in range(3)])
-    above = rates - predictions[among].mean()
-    expected = {
-        "gap": np.stack([above, -above]) - 0.1,
-        "rate": predictions[among].mean() - 0.3,
-        "rates": rates - 0.3,
-        "losses": [np.abs(LOGITS)[label == LABELS].mean() - 0.5 for label in (0, 1)],
-    }
-    run = jax.jit(
-        lambda logits, batch: {n: of(one, logits, batch, strict=strict, parts=parts) for n, one in READY_MADE.items()}
-    )
-    for name, actual in run(LOGITS, BATCH).items():
-        np.testing.assert_allclose(actual, expected[name], atol=1e-12, err_msg=name)
+def test_rates_gaps_and_losses_equal_their_definitions_strict_and_soft():
+    """Strict ones of the whole batch, soft ones of sums over three parts of it."""
+    among = LABELS == 0
+
+    @jax.jit
+    def run(*given):
+        ways = [{"strict": True}, {"strict": False, "parts": (7, 30)}]
+        return [{name: violation(one, *given, **way) for name, one in READY_MADE.items()} for way in ways]
+
+    for predictions, actual in zip((LOGITS > 0.0, expit(LOGITS)), run(LOGITS, BATCH), strict=True):
+        rates = np.array([predictions[(group == GROUPS) & among].mean() for group in range(3)])
+        above = rates - predictions[among].mean()
+        expected = {
+            "gap": np.stack([above, -above]) - 0.1,
+            "rate": predictions[among].mean() - 0.3,
+            "rates": rates - 0.3,
+            "losses": [np.abs(LOGITS)[label == LABELS].mean() - 0.5 for label in (0, 1)],
+        }
+        for name in READY_MADE:
+            np.testing.assert_allclose(actual[name], expected[name], atol=1e-12, err_msg=name)
 
 
 def test_only_the_smooth_columns_have_gradients():
@@ -73,10 +68,19 @@ def test_only_the_smooth_columns_have_gradients():
 
 
 def test_a_norm_has_a_gradient_of_zero_at_zero_and_a_part_of_the_outputs():
-    params = {"a": np.ones((2, 2), np.float32), "b": np.full(3, 2.0, np.float32)}
-    assert float(of(c.norm(at_most=2.0), params)) == pytest.approx(2.0)
-    assert float(of(c.norm(at_most=2.0, of=lambda params: params["a"]), params)) == 0.0
-    slope = jax.grad(lambda params: of(c.norm(at_most=2.0), params))({"a": jnp.zeros(3)})
+    whole, part = c.norm(at_most=2.0), c.norm(at_most=2.0, of=lambda params: params["a"])
+
+    @jax.jit
+    def run(params, zeros):
+        return (
+            violation(whole, params),
+            violation(part, params),
+            jax.grad(lambda params: violation(whole, params))(zeros),
+        )
+
+    value, value_of_part, slope = run({"a": np.ones((2, 2)), "b": np.full(3, 2.0)}, {"a": np.zeros(3)})
+    assert float(value) == pytest.approx(2.0)
+    assert float(value_of_part) == 0.0
     assert not np.any(slope["a"])  # and not NaN
 
 
@@ -84,7 +88,7 @@ def test_a_norm_of_the_users_bounds_a_lipschitz_constant():
     """The product of two layers' spectral norms, against NumPy; its gradient is finite."""
     weights = [RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=(2, 3)).astype(np.float32)]
     bound = c.norm(at_most=2.0, measure=lambda params: jnp.linalg.norm(params[0], 2) * jnp.linalg.norm(params[1], 2))
-    value, slope = jax.jit(jax.value_and_grad(lambda weights: of(bound, weights)))(weights)
+    value, slope = jax.jit(jax.value_and_grad(lambda weights: violation(bound, weights)))(weights)
     expected = np.prod([np.linalg.svd(w, compute_uv=False)[0] for w in weights]) - 2.0
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     assert all(np.all(np.isfinite(leaf)) for leaf in slope)
@@ -98,7 +102,7 @@ def test_the_divergence_from_a_reference_equals_its_definition():
     expected = np.sum(np.exp(logs) * (logs - others), -1)[counted].mean() - 0.1
     masked = [np.concatenate([each, np.full((2, 4, 1), -np.inf)], axis=-1) for each in (logits, reference)]
     budget = c.kl(at_most=0.1, where=lambda counted: counted)
-    run = jax.jit(jax.value_and_grad(lambda *pair: of(budget, pair, counted), (0, 1)))
+    run = jax.jit(jax.value_and_grad(lambda *pair: violation(budget, pair, counted), (0, 1)))
     (value, slopes), (other, others) = run(logits, reference), run(*masked)
     np.testing.assert_allclose([value, other], expected, rtol=1e-12)
     assert not np.any(slopes[1])

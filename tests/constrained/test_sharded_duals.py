@@ -5,12 +5,16 @@ import pytest
 from tests.devices import on_eight_devices
 
 pytestmark = pytest.mark.slow
-SCRIPT = """
+START = """
 import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec as P
+from unroll_jax.constrained import growing_penalty, take_rows
 jax.config.update("jax_enable_x64", True)
 mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+"""
+# Tails too are over the global batch, not means over devices.
+LOSSES = """
+whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
 losses = jax.random.uniform(jax.random.key(0), (6, 32, 4)) + jnp.array([1.5, 1.0, 1.0, 0.0])
 plain = uj.descent_constraints(0.2, reference=1.6)
 averaged = optax.MultiSteps(optax.chain(optax.ema(0.5), optax.adam(0.1)), 2, accumulator_dtype=float)
@@ -36,12 +40,8 @@ for reduction in (uj.tail_mean(0.8), lambda violations: jnp.mean(violations, axi
         assert len(ours.sharding.device_set) == 8 and ours.sharding.is_fully_replicated, ours.sharding
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 """
-MAPPED = """
-import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
-from jax.sharding import PartitionSpec as P
-from unroll_jax.constrained import growing_penalty, take_rows
-jax.config.update("jax_enable_x64", True)
-mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+# Each device has the multipliers and penalties of its points, and a copy for their mean.
+POINTS = """
 margins = jax.random.normal(jax.random.key(0), (5, 64))
 local = jnp.argsort(jax.random.uniform(jax.random.key(1), (5, 8, 8)), axis=-1)[..., :4]  # of its 8
 whole = (local + 8 * jnp.arange(8)[:, None]).reshape(5, 32)
@@ -79,10 +79,4 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), growing_p
 
 
 def test_eight_devices_give_the_multipliers_of_one_and_keep_them_replicated():
-    """Tails too are over the global batch, not means over devices."""
-    on_eight_devices(SCRIPT)
-
-
-def test_rows_and_penalties_within_shard_map_are_those_of_one_device():
-    """Each device has the multipliers and penalties of its points, and a copy for their mean."""
-    on_eight_devices(MAPPED)
+    on_eight_devices(START + LOSSES + POINTS)

@@ -79,10 +79,3 @@ def test_the_objective_asks_for_consent_too():
         assert stated_norm(lambda: opteq_objective(params, z, x, skip=skip)) == pytest.approx(1.2, rel=1e-3)  # noqa: B023
     assert stated_norm(lambda: deep_opteq_objective([params], [z], x, skip=0.5)) == pytest.approx(1.2, rel=1e-3)
     assert opteq_objective(params, z, x, skip=0.5, allow_expansive=True).shape == (3,)
-
-
-def test_where_weights_are_not_known_a_failure_names_them():
-    layer, params, z, x = of_norm(4.0, dense)
-    solve = jax.jit(lambda params: uj.equilibrium(layer, params, z, x, max_steps=20, on_failure="error")[0])
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"keep \|W\| < 1 \(certificates.spectral_normalise\)"):
-        jax.block_until_ready(solve(params))

