@@ -11,7 +11,6 @@ import pytest
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_logits
-from unroll_jax.models.language.decoder_parts import segment_positions
 from unroll_jax.models.language.rotary import rotary_frequencies
 
 SMALL = DecoderConfig(
@@ -90,8 +89,3 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
         lambda params: [jax.value_and_grad(run, has_aux=True)(params) for run in (alone, together)]
     )(params)
     chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
-
-
-def test_positions_start_anew_in_every_segment():
-    actual = jax.jit(segment_positions)(np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]]))
-    np.testing.assert_array_equal(actual, [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])

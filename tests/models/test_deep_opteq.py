@@ -11,12 +11,6 @@ from unroll_jax import fixed_point as fp
 from unroll_jax.certificates import spectral_normalise
 from unroll_jax.models import DeepOptEq
 
-both_kinds = pytest.mark.parametrize(
-    ("draw", "options"),
-    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
-    ids=["vectors", "images"],
-)
-
 
 def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(monkeypatch):
     told = []
@@ -37,7 +31,11 @@ def run(params, *calls):
 
 
 @pytest.mark.usefixtures("x64")
-@both_kinds
+@pytest.mark.parametrize(
+    ("draw", "options"),
+    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
+    ids=["vectors", "images"],
+)
 def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
     params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
@@ -57,12 +55,12 @@ def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@both_kinds
-def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options):
-    options = {**options, **EXACT, "max_norm": 0.8}
+def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
+    """Of vectors: in test_deep_opteq_ways.py and in tests/fixed_point/test_every_pair.py."""
+    options = {**IMAGES, **EXACT, "max_norm": 0.8}
     implicit = DeepOptEq(num_classes=3, **options)
     unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=150, **options)
-    x = draw(2)
+    x = images(2)
 
     @jax.jit
     def gradients(params, x):

@@ -12,10 +12,18 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.models import decoder_reference, encoder_reference, test_decoder, test_dust, test_encoder, test_vit
+from tests.models import (
+    decoder_reference,
+    encoder_reference,
+    test_decoder,
+    test_dust,
+    test_encoder,
+    test_lista,
+    test_vit,
+)
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import DUST, Classifier, Decoder, Encoder, UnrolledClassifier, UnrolledTransformer, ViT
+from unroll_jax.models import DUST, LISTA, Classifier, Decoder, Encoder, UnrolledClassifier, UnrolledTransformer, ViT
 from unroll_jax.models.classifier import POOLINGS
 from unroll_jax.perturbations import layer_noise, lost_layer
 
@@ -70,12 +78,15 @@ CASES = {
     ),
     "dust": Case(dust(train_attention=True), sequences, test_dust.reference_outputs, (5, 4)),
     "tied dust": Case(dust(tied=True), sequences, test_dust.reference_outputs, (5, 4)),
+    "lista": Case(
+        lambda depth=3, **options: LISTA(4, 7, depth, **options), sequences, test_lista.reference_codes, (5, 7)
+    ),
 }
 QUICK = ("unrolled transformer", "dust")
+OWN_LAYERS = [name for name in CASES if name not in ("tied dust", "lista")]  # theirs are those of dust
 every_model = pytest.mark.parametrize("name", CASES)
-every_layer = pytest.mark.parametrize(  # tied layers are layers of dust
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "tied dust"],
+every_layer = pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OWN_LAYERS]
 )
 
 
@@ -109,12 +120,17 @@ def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_a
     model, x = case.make(), case.draw(2, 3)
     params = drawn(model, case.draw(), scale=case.scale)
     record = lambda y: (y, jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), jnp.max(y))  # noqa: E731
-    options = [{"record": record}, {"perturb": lost_layer(2)}, {"perturb": layer_noise(jax.random.key(1), 0.1)}]
-    options = options[:1] if name == "encoder" else options  # which takes no perturbation of layers
-    run = jax.jit(lambda params: [model.apply(params, x, **each) for each in options])
-    (outputs, losses, largest), *perturbed = jax.tree.map(np.asarray, run(params))
-    if perturbed:
-        lost, noisy = perturbed
+
+    @jax.jit
+    def run(params, lost, noise):
+        lose, shake = lost_layer(lost), layer_noise(jax.random.key(1), noise)
+        perturb = lambda layer, before, y: shake(layer, before, lose(layer, before, y))  # noqa: E731
+        options = {} if name == "encoder" else {"perturb": perturb}  # which takes no perturbation of layers
+        return model.apply(params, x, record=record, **options)
+
+    outputs, losses, largest = jax.tree.map(np.asarray, run(params, 0, 0.0))
+    if name != "encoder":
+        lost, noisy = (np.asarray(run(params, *each)[0]) for each in ((2, 0.0), (0, 0.1)))
         if name != "dust":  # its layers read codes by different dictionaries
             np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-5, atol=1e-6)
         assert not np.allclose(lost[3], outputs[3])

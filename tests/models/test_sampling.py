@@ -1,4 +1,4 @@
-"""The distribution of the next token, and random numbers that depend only on key and position."""
+"""The distribution of the next token."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,8 @@ import pytest
 
 from unroll_jax.models import Sampling
 from unroll_jax.models.language.sampling import (
-    Stream,
     log_probabilities,
     next_tokens,
-    position_keys,
-    position_noise,
     row_keys,
 )
 
@@ -53,25 +50,3 @@ def test_tokens_are_drawn_with_their_probabilities():
     shares = np.bincount(tokens, minlength=5) / rows
     np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))  # four standard deviations at most
     assert shares[4] == 0.0
-
-
-@pytest.mark.slow
-def test_random_numbers_of_a_position_are_the_same_in_any_batch_and_differ_between_uses():
-    keys, places = row_keys(jax.random.key(0), 3), jnp.array([[4, 5], [0, 4], [7, -1]])
-    whole = position_noise(keys, places, 6)
-    np.testing.assert_array_equal(position_noise(keys[1:2], jnp.array([[9, 4, 0]]), 6)[0, 1:], whole[1, ::-1])
-    assert whole.shape == (3, 2, 6)
-    assert not np.allclose(whole[0, 0], whole[1, 1])
-    numbers = [jax.random.uniform(position_keys(keys, stream, places)[0, 0]) for stream in Stream]
-    assert len(set(map(float, numbers))) == len(Stream)
-
-
-def test_bad_keys_are_named():
-    with pytest.raises(TypeError, match=r"key must be made with jax.random.key, got an array of uint32"):
-        row_keys(jax.random.PRNGKey(0), 2)
-    with pytest.raises(ValueError, match=r"one for each of 3 prompts, got shape \(2,\)"):
-        row_keys(jax.random.split(jax.random.key(0)), 3)
-    with pytest.raises(ValueError, match=r"keys must be given where temperature=1.0"):
-        next_tokens(jnp.zeros((1, 3)), Sampling(1.0), None, jnp.zeros(1, int))
-    with pytest.raises(ValueError, match="temperature must be above 0 for probabilities"):
-        log_probabilities(jnp.zeros((1, 3)), Sampling())
