@@ -34,7 +34,7 @@ def test_decoding_token_by_token_equals_the_reference(kind):
 @pytest.mark.usefixtures("x64")
 def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
     """A prompt, a draft of wrong tokens by the first layer, and the right ones in their place; rows of two lengths."""
-    model = Decoder(SMALL, param_dtype=jnp.float64)
+    model = Decoder(SMALL, param_dtype=jnp.float64, unroll=1)
     params, tokens, lengths = random_params(model), random_tokens(2, 9), np.array([4, 6])
     weights = params["params"]
 

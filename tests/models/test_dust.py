@@ -18,7 +18,7 @@ X = jax.ShapeDtypeStruct((TOKENS, DIM), jnp.float32)
 
 
 def make(**options):
-    return DUST(DIM, ATOMS, LAYERS, sparsity=0.05, **options)
+    return DUST(DIM, ATOMS, LAYERS, sparsity=0.05, unroll=1, **options)
 
 
 def layers_of(params, scale):

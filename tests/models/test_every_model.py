@@ -162,14 +162,14 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
         for kind in POOLINGS
     },
     "unrolled classifier": (
-        UnrolledClassifier(UnrolledTransformer(8, 3, rank=2, **SIXTY_FOUR), 11, 3, max_positions=8),
+        UnrolledClassifier(UnrolledTransformer(8, 3, rank=2, unroll=1, **SIXTY_FOUR), 11, 3, max_positions=8),
         WORDS | NOISE,
         [{"tokens": n, **OTHERS} for n in (-1, 11, 10**6)],
     ),
-    "unrolled transformer": (UnrolledTransformer(4, 3, rank=2, **SIXTY_FOUR), SIGNALS, [{"x": 1e3}]),
+    "unrolled transformer": (UnrolledTransformer(4, 3, rank=2, unroll=1, **SIXTY_FOUR), SIGNALS, [{"x": 1e3}]),
     **{
         f"dust, self_loops={loops}": (
-            DUST(4, 7, 3, self_loops=loops, **SIXTY_FOUR),
+            DUST(4, 7, 3, self_loops=loops, unroll=1, **SIXTY_FOUR),
             SIGNALS,
             [{"x": np.nan}, {"x": 1e3}],
         )
@@ -211,14 +211,13 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
 @every_layer
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     case = CASES[name]
-    narrow, wide, x = case.make(dtype=jnp.bfloat16), case.make(), case.draw(2)
+    narrow, wide, x = case.make(dtype=jnp.bfloat16, unroll=1), case.make(unroll=1), case.draw(2)
     params = drawn(narrow, x, scale=0.2)
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
-    total = lambda params: (lambda outputs: (jnp.sum(outputs), outputs))(narrow.apply(params, x))  # noqa: E731
-    run = jax.jit(lambda params: (jax.grad(total, has_aux=True)(params), wide.apply(params, x)))
-    (gradient, outputs), expected = run(params)
+    outputs, expected = jax.jit(lambda params: (narrow.apply(params, x), wide.apply(params, x)))(params)
+    gradient = jax.eval_shape(jax.grad(lambda params: jnp.sum(narrow.apply(params, x))), params)
     recorded = jax.eval_shape(lambda params: narrow.apply(params, x, record=lambda y: y), params)
-    assert {leaf.dtype for leaf in jax.tree.leaves((gradient, outputs, recorded))} == {jnp.dtype(jnp.float32)}
+    leaves = jax.tree.leaves((params, gradient, outputs, recorded))
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])  # it did compute in bfloat16
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are computed narrow, and read out wide
@@ -230,15 +229,13 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 
 @every_layer
-def test_unrolling_and_remat_change_nothing_but_the_program(name):
+def test_layers_are_written_out_or_looped_over_as_told(name):
+    """What that changes and what not is in tests/test_unrolling.py; gradients above are of recomputed layers."""
     case, x = CASES[name], CASES[name].draw(2)
-    params = drawn(case.make(), x, scale=0.2)
-    options: list[dict[str, Any]] = [{"unroll": 5}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}]
-    total = lambda params, model: jnp.sum(jnp.sin(model.apply(params, x)))  # noqa: E731
-    run = jax.jit(lambda params: [jax.value_and_grad(total)(params, case.make(**each)) for each in options])
-    plain, *others = run(params)
-    for other in others:
-        chex.assert_trees_all_close(other, plain, rtol=1e-4, atol=1e-5)
+    params = drawn(case.make(), x)
+    for options, loops in (({"unroll": 1}, True), ({"unroll": 5}, False), ({}, False), ({"remat": True}, True)):
+        program = jax.jit(case.make(**options).apply).lower(params, x).as_text()
+        assert ("stablehlo.while" in program) == loops, options
     with pytest.raises(ValueError, match="unroll must be at least 1, got 0"):
         jax.eval_shape(case.make(unroll=0).apply, params, x)
 
@@ -247,11 +244,11 @@ def test_unrolling_and_remat_change_nothing_but_the_program(name):
 def test_remat_saves_memory(name):
     case, x = CASES[name], CASES[name].draw(64)
     params, memory = drawn(case.make(12), case.draw(), scale=0.2), []
-    for remat in (False, True, DOTS):
+    for remat in (False, DOTS):
         model = case.make(12, remat=remat, unroll=1)
         loss = lambda params: jnp.sum(model.apply(params, x, record=lambda y: jnp.sum(jnp.sin(y))))  # noqa: B023, E731
         memory.append(jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes)
-    assert max(memory[1:]) < 0.6 * memory[0]
+    assert memory[1] < 0.6 * memory[0]
 
 
 @every_model

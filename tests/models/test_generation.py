@@ -15,6 +15,7 @@ SMALL = DecoderConfig(
     30, dim=8, num_layers=4, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=60, rotary_base=100.0
 )
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5]]
+COUNT, SIZE = 6, 13  # tokens of an answer, and of the longest text with its answer
 
 
 def small_params(seed=0, dtype=jnp.float32, config=SMALL):
@@ -24,18 +25,13 @@ def small_params(seed=0, dtype=jnp.float32, config=SMALL):
 
 def expected_answer(params, prompt, count, key=None, noise=0.0):
     """Tokens of full passes of the reference, without a cache."""
-    weights, text = float64(params), list(prompt)
+    weights, text, added = float64(params), list(prompt), np.zeros((SIZE, SMALL.dim))
+    if key is not None:
+        added = noise * np.asarray(position_noise(key[None], np.arange(SIZE)[None], SMALL.dim)[0], np.float64)
     for _ in range(count):
-        added = None
-        if key is not None:
-            drawn_noise = position_noise(key[None], jnp.arange(len(text))[None], SMALL.dim)[0]
-            added = noise * np.asarray(drawn_noise, np.float64)
-        state = decoder_reference.outputs(weights, text, SMALL, perturbation=added)[-1, -1]
+        state = decoder_reference.outputs(weights, text, SMALL, perturbation=added[: len(text)])[-1, -1]
         text.append(int(np.argmax(decoder_reference.logits(weights, state, SMALL))))
     return text[len(prompt) :]
-
-
-COUNT = 6
 
 
 @pytest.mark.slow

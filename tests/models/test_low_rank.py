@@ -11,7 +11,7 @@ from unroll_jax.models import Decoder, decode, empty_cache, low_rank_changes, me
 
 @pytest.mark.slow
 def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
-    model, tokens, rng = Decoder(SMALL), random_tokens(1, 5), np.random.default_rng(0)
+    model, tokens, rng = Decoder(SMALL, unroll=1), random_tokens(1, 5), np.random.default_rng(0)
     params = random_params(model)["params"]
     changes = jax.jit(lambda key: low_rank_changes(key, SMALL, rank=2))(jax.random.key(0))
     assert sorted(changes) == ["down", "gate", "key", "output", "query", "up", "value"], "every kernel"

@@ -60,7 +60,7 @@ def test_all_outputs_equal_the_reference(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("reading", ["residual", "state"])
 def test_layer_0_starts_as_the_noisy_input_and_every_layer_with_weights_of_its_own(reading):
-    model, x = ViT(dataclasses.replace(SMALL, reading=reading, num_layers=2, class_token=True)), frames(2)
+    model, x = ViT(dataclasses.replace(SMALL, reading=reading, num_layers=2, class_token=True), unroll=1), frames(2)
 
     @jax.jit
     def run(key):
