@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.models import Sampling
-from unroll_jax.models.language.sampling import (
-    log_probabilities,
-    next_tokens,
-    row_keys,
-)
+from unroll_jax.models.language.sampling import Stream, log_probabilities, next_tokens, position_keys, row_keys
 
 LOGITS = np.log([0.4, 0.1, 0.25, 0.2, 0.05])
 
@@ -41,7 +37,7 @@ def test_probabilities_are_sharpened_and_cut(sampling, expected):
     np.testing.assert_allclose(probabilities, [expected, expected[::-1]], atol=1e-6)
 
 
-def test_tokens_are_drawn_with_their_probabilities():
+def test_tokens_are_drawn_with_their_probabilities_and_each_use_of_a_position_has_its_own_numbers():
     rows, sampling = 4000, Sampling(1.0, top_k=4)
     logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (rows, 5))
     keys = row_keys(jax.random.key(3), rows)
@@ -50,3 +46,5 @@ def test_tokens_are_drawn_with_their_probabilities():
     shares = np.bincount(tokens, minlength=5) / rows
     np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))  # four standard deviations at most
     assert shares[4] == 0.0
+    numbers = [jax.random.uniform(position_keys(keys[:1], stream, jnp.zeros((1, 1), int))[0, 0]) for stream in Stream]
+    assert len(set(map(float, numbers))) == len(Stream)
