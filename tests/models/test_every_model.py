@@ -230,7 +230,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 @every_layer
 def test_layers_are_written_out_or_looped_over_as_told(name):
-    """What that changes and what not is in tests/test_unrolling.py; gradients above are of recomputed layers."""
+    """Their results are compared in tests/test_unrolling.py. Gradients above are of recomputed layers in a loop."""
     case, x = CASES[name], CASES[name].draw(2)
     params = drawn(case.make(), x)
     for options, loops in (({"unroll": 1}, True), ({"unroll": 5}, False), ({}, False), ({"remat": True}, True)):

@@ -28,7 +28,7 @@ def reference_outputs(params, x):
 
 @pytest.mark.usefixtures("x64")
 def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
-    """Of masked tokens, which stay, to none; one token by itself is mixed with nothing."""
+    """Nobody attends to a masked token. A token with no other is mixed with nothing."""
     model, x = random_model(param_dtype=jnp.float64, self_loops=False), normal(TOKENS, DIM)
     params = drawn(model, x)
     masks = [np.ones(TOKENS, bool), np.array([True, True, False, True, True]), np.arange(TOKENS) == 2]
