@@ -27,7 +27,7 @@ def expected_answer(params, prompt, count, key=None, noise=0.0):
     """Tokens of full passes of the reference, without a cache."""
     weights, text, added = float64(params), list(prompt), np.zeros((SIZE, SMALL.dim))
     if key is not None:
-        added = noise * np.asarray(position_noise(key[None], np.arange(SIZE)[None], SMALL.dim)[0], np.float64)
+        added = noise * np.asarray(position_noise(key[None], jnp.arange(SIZE)[None], SMALL.dim)[0], np.float64)
     for _ in range(count):
         state = decoder_reference.outputs(weights, text, SMALL, perturbation=added[: len(text)])[-1, -1]
         text.append(int(np.argmax(decoder_reference.logits(weights, state, SMALL))))
