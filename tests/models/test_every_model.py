@@ -229,13 +229,15 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 
 @every_layer
-def test_layers_are_written_out_or_looped_over_as_told(name):
-    """Their results are compared in tests/test_unrolling.py. Gradients above are of recomputed layers in a loop."""
+def test_unrolling_and_remat_change_nothing_but_the_program(name):
     case, x = CASES[name], CASES[name].draw(2)
-    params = drawn(case.make(), x)
-    for options, loops in (({"unroll": 1}, True), ({"unroll": 5}, False), ({}, False), ({"remat": True}, True)):
-        program = jax.jit(case.make(**options).apply).lower(params, x).as_text()
-        assert ("stablehlo.while" in program) == loops, options
+    params = drawn(case.make(), x, scale=0.2)
+    options: list[dict[str, Any]] = [{"unroll": 5}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}]
+    total = lambda params, model: jnp.sum(jnp.sin(model.apply(params, x)))  # noqa: E731
+    run = jax.jit(lambda params: [jax.value_and_grad(total)(params, case.make(**each)) for each in options])
+    plain, *others = run(params)
+    for other in others:
+        chex.assert_trees_all_close(other, plain, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="unroll must be at least 1, got 0"):
         jax.eval_shape(case.make(unroll=0).apply, params, x)
 
@@ -244,11 +246,11 @@ def test_layers_are_written_out_or_looped_over_as_told(name):
 def test_remat_saves_memory(name):
     case, x = CASES[name], CASES[name].draw(64)
     params, memory = drawn(case.make(12), case.draw(), scale=0.2), []
-    for remat in (False, DOTS):
+    for remat in (False, True, DOTS):
         model = case.make(12, remat=remat, unroll=1)
         loss = lambda params: jnp.sum(model.apply(params, x, record=lambda y: jnp.sum(jnp.sin(y))))  # noqa: B023, E731
         memory.append(jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes)
-    assert memory[1] < 0.6 * memory[0]
+    assert max(memory[1:]) < 0.6 * memory[0]
 
 
 @every_model
