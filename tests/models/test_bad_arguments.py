@@ -9,13 +9,14 @@ import pytest
 
 from tests.errors import assert_names
 from tests.models import test_vit
-from tests.models.generating import PROMPTS
-from tests.models.generating import SMALL as GENERATING
 from tests.models.test_decoder import SMALL as DECODER
 from tests.models.test_encoder import SMALL as ENCODER
+from tests.models.test_generation import PROMPTS
+from tests.models.test_generation import SMALL as GENERATING
 from tests.models.test_unrolled_classifier import MASK, TOKENS, classifier
 from unroll_jax import fixed_point as fp
 from unroll_jax import models as m
+from unroll_jax.models.language import sampling
 from unroll_jax.models.language.low_rank import low_rank_changes
 
 NAN = float("nan")
@@ -37,8 +38,20 @@ def made(cls, options):
     return cls(**{"num_classes": 3, **dense, **DENSE[cls], **options})
 
 
-def shaped(model, *inputs, **options):
-    return jax.eval_shape(lambda given, options: model.init(jax.random.key(0), *given, **options), inputs, options)
+def shaped(model, x=None, **inputs):
+    inputs = inputs if x is None else {"x": x, **inputs}
+    return jax.eval_shape(lambda inputs: model.init(jax.random.key(0), **inputs), inputs)
+
+
+def of_model(make, /, *names, **given):
+    """A call of a model: of the options, those of these names go to it as inputs, and the others make it."""
+    inputs = {name: given.pop(name) for name in names if name in given}
+
+    def call(**options):
+        replaced = {name: options.pop(name) for name in names if name in options}
+        shaped(make(**given | options), **inputs | replaced)
+
+    return call
 
 
 def network(cls):
@@ -54,32 +67,8 @@ def decode(**options):
     return m.decode(DECODER, {}, **call)
 
 
-def decoder(tokens=INTS, **options):
-    return shaped(m.Decoder(DECODER), tokens, **options)
-
-
-def encoder(tokens=INTS, **options):
-    return shaped(m.Encoder(ENCODER), tokens, **options)
-
-
-def unrolled_classifier(max_positions=None, tokens=TOKENS, mask=MASK, **options):
-    shaped(classifier(max_positions=max_positions), tokens, mask, **options)
-
-
-def unrolled_transformer(num_layers=1, x=FLOAT, mask=None, **options):
-    return shaped(m.UnrolledTransformer(4, num_layers, **options), x, mask)
-
-
-def vit(x=FLOAT, **options):
-    return shaped(m.ViT(test_vit.SMALL), x, **options)
-
-
-def dust(x=FLOAT, mask=MASK_5, **options):
-    return shaped(m.DUST(**{"dim": 4, "num_atoms": 7, "num_layers": 3} | options), x, mask)
-
-
-def lista(x=FLOAT, z=None, **options):
-    return shaped(m.LISTA(**{"dim": 4, "num_atoms": 7, "num_layers": 3} | options), x, z)
+def encoder_classifier(num_classes=2, **options):
+    return m.Classifier(m.Encoder(ENCODER), num_classes, **options)
 
 
 def generate(prompts=PROMPTS, max_tokens=5, **options):
@@ -96,22 +85,25 @@ CALLS: dict[str, Any] = {
     "BehindStem": lambda stem: shaped(m.BehindStem(m.FeedForwardNetwork(3), stem), np.ones(IMAGES, np.float32)),
     "DecoderConfig": lambda **options: m.DecoderConfig(30, **options),
     "RotaryScaling": lambda **options: m.RotaryScaling(**{"kind": "llama3", "factor": 8.0} | options),
-    "Decoder": decoder,
+    "Decoder": of_model(m.Decoder, "tokens", "positions", "segments", "perturbation", config=DECODER, tokens=INTS),
     "decode": decode,
     "empty_cache": lambda capacity=4, batch=1: m.empty_cache(DECODER, batch, capacity),
     "low_rank_changes": lambda rank: low_rank_changes(jax.random.key(0), DECODER, rank=rank),
     "EncoderConfig": lambda **options: m.EncoderConfig(30, **options),
-    "Encoder": encoder,
-    "Classifier": lambda num_classes=2, **options: shaped(
-        m.Classifier(m.Encoder(ENCODER), num_classes, **options), INTS
+    "Encoder": of_model(m.Encoder, "tokens", "mask", "token_types", "perturbation", config=ENCODER, tokens=INTS),
+    "Classifier": of_model(encoder_classifier, "tokens", tokens=INTS),
+    "UnrolledClassifier": of_model(
+        classifier, "tokens", "mask", "token_types", "perturbation", tokens=TOKENS, mask=MASK
     ),
-    "UnrolledClassifier": unrolled_classifier,
     "ViTConfig": lambda **options: dataclasses.replace(test_vit.SMALL, **options),
-    "ViT": vit,
-    "DUST": dust,
-    "UnrolledTransformer": unrolled_transformer,
-    "LISTA": lista,
+    "ViT": of_model(m.ViT, "x", "mask", config=test_vit.SMALL, x=FLOAT),
+    "DUST": of_model(m.DUST, "x", "mask", dim=4, num_atoms=7, num_layers=3, x=FLOAT, mask=MASK_5),
+    "UnrolledTransformer": of_model(m.UnrolledTransformer, "x", "mask", dim=4, num_layers=1, x=FLOAT),
+    "LISTA": of_model(m.LISTA, "x", "z", dim=4, num_atoms=7, num_layers=3, x=FLOAT),
     "Sampling": m.Sampling,
+    "row_keys": lambda key: sampling.row_keys(key, 3),
+    "next_tokens": lambda keys: sampling.next_tokens(np.zeros((1, 3)), m.Sampling(1.0), keys, np.zeros(1, int)),
+    "log_probabilities": lambda temperature: sampling.log_probabilities(np.zeros((1, 3)), m.Sampling(temperature)),
     "generate": generate,
     "speculate": speculate,
 }
@@ -151,6 +143,9 @@ LISTA: num_atoms=0; num_layers=0; sparsity=-0.1; sparsity=NAN; noise=-1.0; x=FLO
     z=np.ones((4, 7), np.float32)
 Sampling: temperature=-1.0; temperature=NAN; temperature=1.0, top_k=0; top_p=0.9; temperature=1.0, top_p=0.0;
     temperature=1.0, top_p=1.5
+row_keys: key=jax.random.split(jax.random.key(0))
+next_tokens: keys=None
+log_probabilities: temperature=0.0
 generate: max_tokens=0; max_tokens=60; noise=-0.1; temperature=-1.0; key=0, temperature=1.0, top_k=31;
     noise=0.1, key=None; temperature=1.0, key=None; prompts=[]
 speculate: exit_layer=0; exit_layer=4; draft_length=0; temperature=1.0, key=None
@@ -165,6 +160,7 @@ ViT: x=np.ones((5, 4), np.uint8); mask=np.ones(5, np.int32)
 DUST: x=np.ones((5, 4), np.uint8); mask=np.ones(5, np.int32)
 UnrolledTransformer: x=np.ones((5, 4), np.uint8); mask=np.ones(5, np.int32)
 LISTA: x=np.ones((5, 4), int)
+row_keys: key=jax.random.PRNGKey(0)
 """
 ROWS = [
     (error, *line.split(": ", 1))
@@ -192,8 +188,6 @@ def test_options_that_exclude_each_other_are_refused():
     averaged = {"way": "averaged", "regulariser": "half_square"}
     for options in ({"solver": fp.averaged(), **averaged}, {"way": "averaged", "regulariser": "absolute"}):
         assert_names(ValueError, network(m.DeepOptEq), options, name="regulariser")
-    with pytest.raises(ValueError, match=r"dct .* got shape \(1, 9, 4\)"):
-        shaped(m.UnrolledTransformer(4, 1, rank=9), FLOAT)
 
 
 @pytest.mark.usefixtures("unchecked")

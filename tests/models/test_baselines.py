@@ -11,8 +11,7 @@ import scipy.integrate
 from tests.energies.opteq_reference import conv_matrix
 from tests.models.deep_opteq_by_hand import logits_by_hand
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import DeepOptEq, FeedForwardNetwork, NeuralODE
-from unroll_jax.models.baselines.neural_ode import integrate
+from unroll_jax.models import DeepOptEq, DeepOptEqSegmenter, FeedForwardNetwork, FullyConvolutionalNetwork, NeuralODE
 
 
 def field_matrices(weights, image):
@@ -49,20 +48,6 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
         assert np.linalg.norm(end - start) > 0.1
         np.testing.assert_allclose(np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7)
         np.testing.assert_allclose(np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7)
-
-
-def test_a_trajectory_that_one_step_finds_takes_one():
-    calls = []
-
-    def field(t, h, slope):
-        jax.debug.callback(lambda _: calls.append(None), t)
-        return slope
-
-    start, slope = normal(2, 5, dtype=jnp.float32), normal(2, 5, seed=2, dtype=jnp.float32)
-    end = jax.jit(lambda start: integrate(field, start, slope, tol=1e-3, max_steps=10))(start)
-    jax.effects_barrier()
-    np.testing.assert_allclose(end, np.asarray(start) + np.asarray(slope), rtol=1e-6)
-    assert len(calls) <= 8  # Tsit5 has 7 stages; before the first step diffrax evaluates once
 
 
 @pytest.mark.slow
@@ -121,20 +106,24 @@ def test_the_plain_network_is_its_layers_one_after_the_other(image):
             np.testing.assert_allclose(np.asarray(logits)[place], expected, atol=1e-12, err_msg=str(batch))
 
 
-def test_layers_without_a_bias_have_none():
-    x, key = jax.ShapeDtypeStruct((1, 4, 4, 1), jnp.float32), jax.random.key(0)
-    for use_bias in (True, False):
-        model = FeedForwardNetwork(3, widths=(4, 4), features=5, use_bias=use_bias)
-        params = dict(jax.eval_shape(model.init, key, x)["params"])
-        del params["head"]
-        leaves = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
-        assert sum("bias" in leaf for leaf in leaves) == (3 if use_bias else 0)
+def parts_of(model, *image):
+    x = jax.ShapeDtypeStruct((1, *image), jnp.float32)
+    return dict(jax.eval_shape(model.init, jax.random.key(0), x)["params"])
 
 
-def test_features_and_head_are_those_of_deep_opteq():
-    x, key = jax.ShapeDtypeStruct((1, 4, 4, 1), jnp.float32), jax.random.key(0)
-    options = {"num_classes": 3, "features": 5}
-    plain, deep = FeedForwardNetwork(widths=(6,), **options), DeepOptEq(channels=6, widths=(4,), **options)
-    shapes = [jax.tree.map(jnp.shape, jax.eval_shape(model.init, key, x))["params"] for model in (plain, deep)]
-    for part in ("features", "head"):
-        assert shapes[0][part] == shapes[1][part]
+@pytest.mark.parametrize(("use_bias", "count"), [(True, 3), (False, 0)])
+def test_layers_without_a_bias_have_none(use_bias, count):
+    params = parts_of(FeedForwardNetwork(3, widths=(4, 4), features=5, use_bias=use_bias), 4, 4, 1)
+    del params["head"]
+    assert sum("bias" in jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)) == count
+
+
+def test_networks_to_compare_with_share_features_stem_and_head_with_deep_opteq():
+    features, stem = {"num_classes": 3, "features": 5}, {"num_classes": 19, "widths": (256, 512), "stem": (64, 128)}
+    plain = parts_of(FeedForwardNetwork(widths=(6,), **features), 4, 4, 1)
+    deep = parts_of(DeepOptEq(channels=6, widths=(4,), **features), 4, 4, 1)
+    assert [plain[name] for name in ("features", "head")] == [deep[name] for name in ("features", "head")]
+    plain = parts_of(FullyConvolutionalNetwork(**stem), 64, 128, 3)
+    deep = parts_of(DeepOptEqSegmenter(**stem, channels=512), 64, 128, 3)
+    assert [plain[name] for name in ("stem", "head")] == [deep[name] for name in ("stem", "head")]
+    assert deep["layer_2"]["W"].shape == (3, 3, 512, 512)

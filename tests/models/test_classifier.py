@@ -1,13 +1,13 @@
-"""One head for every layer of an encoder."""
+"""One head for every layer of an encoder or of unrolled layers."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.drawing import float64
+from tests.models.drawing import drawn, float64
 from tests.models.test_encoder import SMALL, random_params, random_tokens
-from unroll_jax.models import Classifier, Encoder
+from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledTransformer
 
 MASK = np.array([[True] * 6, [True] * 4 + [False] * 2, [False] * 2 + [True] * 4])
 
@@ -23,7 +23,7 @@ def pooled_by_hand(outputs, pooling):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_logits_are_those_of_the_head_at_every_output():
-    encoder, mask, tokens = Encoder(SMALL, param_dtype=jnp.float64), jnp.asarray(MASK), random_tokens(3, 6)
+    encoder, mask, tokens = Encoder(SMALL, param_dtype=jnp.float64, unroll=1), jnp.asarray(MASK), random_tokens(3, 6)
     cases = [("first", "tanh"), ("mean", "relu"), ("mean", None)]
     params = random_params(Classifier(encoder, 3, *cases[0]))
 
@@ -49,20 +49,28 @@ def test_logits_are_those_of_the_head_at_every_output():
         np.testing.assert_allclose(logits, expected, atol=1e-11, err_msg=f"{pooling}, {hidden}")
 
 
-def test_gradients_reach_the_head_from_every_layer():
-    model, tokens = Classifier(Encoder(SMALL, unroll=1), 3), random_tokens(2, 5)
-    run = jax.jit(jax.grad(lambda params, layer: jnp.sum(model.apply(params, tokens)[layer])))
-    for layer in range(4):
-        assert np.abs(run(random_params(model), layer)["params"]["head"]["logits"]["kernel"]).max() > 0.1
+MODELS = {
+    "encoder": Classifier(Encoder(SMALL, dtype=jnp.bfloat16, unroll=1), 3),
+    "unrolled layers": UnrolledClassifier(UnrolledTransformer(8, 3, rank=2), SMALL.vocabulary_size, 3),
+}
 
 
-def test_record_is_given_the_logits_of_each_layer():
-    model, tokens = Classifier(Encoder(SMALL, dtype=jnp.bfloat16), 3), random_tokens(2, 5)
-    record = lambda y: jnp.max(y, axis=-1)  # noqa: E731
-    run = jax.jit(lambda params: (model.apply(params, tokens), model.apply(params, tokens, record=record)))
-    logits, best = run(random_params(model))
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_record_is_given_the_logits_of_each_layer_and_each_has_a_gradient_in_the_head(model):
+    tokens = random_tokens(2, 5)
+    given = (tokens, jnp.asarray(np.ones((2, 5), bool)))
+
+    @jax.jit
+    def run(params):
+        logits, pull = jax.vjp(lambda params: model.apply(params, *given), params)
+        best = model.apply(params, *given, record=lambda y: jnp.max(y, axis=-1))
+        of_layer = lambda layer: pull(jnp.zeros_like(logits).at[layer].set(1.0))[0]["params"]["head"]  # noqa: E731
+        return logits, best, jax.vmap(of_layer)(jnp.arange(len(logits)))
+
+    logits, best, gradients = run(drawn(model, *given))
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(best, np.max(logits, axis=-1), rtol=1e-2)
+    assert np.all(np.abs(gradients["logits"]["kernel"]).max(axis=(1, 2)) > 0.1)
 
 
 def test_outputs_of_all_layers_never_live_at_once():

@@ -11,7 +11,6 @@ import pytest
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_logits
-from unroll_jax.models.language.decoder_parts import segment_positions
 from unroll_jax.models.language.rotary import rotary_frequencies
 
 SMALL = DecoderConfig(
@@ -72,7 +71,7 @@ def test_frequencies_are_those_of_the_reference(scaling):
 @pytest.mark.usefixtures("x64")
 def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     """Behind each other in one row, with padding of any kind at its end."""
-    model = Decoder(SMALL, param_dtype=jnp.float64)
+    model = Decoder(SMALL, param_dtype=jnp.float64, unroll=1)
     params, first, second = random_params(model), random_tokens(5), random_tokens(3, seed=3)
     packed = jnp.concatenate([first, second, jnp.array([29, 29, 1])])[None]
     segments = jnp.array([[7] * 5 + [2] * 3 + [0] * 3])
@@ -90,8 +89,3 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
         lambda params: [jax.value_and_grad(run, has_aux=True)(params) for run in (alone, together)]
     )(params)
     chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
-
-
-def test_positions_start_anew_in_every_segment():
-    actual = jax.jit(segment_positions)(np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]]))
-    np.testing.assert_array_equal(actual, [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])

@@ -18,7 +18,7 @@ X = jax.ShapeDtypeStruct((TOKENS, DIM), jnp.float32)
 
 
 def make(**options):
-    return DUST(DIM, ATOMS, LAYERS, sparsity=0.05, **options)
+    return DUST(DIM, ATOMS, LAYERS, sparsity=0.05, unroll=1, **options)
 
 
 def layers_of(params, scale):
@@ -39,22 +39,24 @@ def reference_outputs(params, x, *, scale=0.25, lost=None, **mixing):
 
 
 CASES = {
+    "plain": ({}, {}),
     "tied": ({"tied": True, "attention_scale": 0.5}, {"scale": 0.5}),
     "softmax, V trained": ({"form": "softmax", "train_attention": True}, {"form": "softmax"}),
     "without self-loops": ({"self_loops": False}, {"self_loops": False}),
 }
+OTHERS = [case for case in CASES if case != "plain"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("case", CASES)
-def test_all_outputs_equal_the_reference(case):
+@pytest.mark.parametrize("case", ["plain", *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)])
+def test_all_outputs_equal_the_reference_and_a_lost_layer_leaves_the_codes_which_its_dictionary_reads(case):
     options, of_reference = CASES[case]
     model, x = make(param_dtype=jnp.float64, **options), normal(TOKENS, DIM)
     params = drawn(model, x)
-    outputs = np.asarray(jax.jit(model.apply)(params, x))
-    assert outputs.shape == (LAYERS + 1, TOKENS, DIM)
-    np.testing.assert_allclose(outputs, reference_outputs(params, x, **of_reference), rtol=1e-9, atol=1e-11)
+    run = jax.jit(lambda lost: model.apply(params, x, perturb=lost_layer(lost)))
+    for lost in (0, 1, LAYERS):
+        expected = reference_outputs(params, x, lost=lost, **of_reference)
+        np.testing.assert_allclose(run(lost), expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.slow
@@ -80,15 +82,6 @@ def test_layer_0_is_the_input_where_the_dictionary_is_a_tight_frame():
         # The bound of |D|_2^2 is above it by most here, where all singular values are alike.
         np.testing.assert_allclose(outputs[0], x, rtol=0.01)
         assert np.all(np.abs(outputs[0]) <= np.abs(x))
-
-
-@pytest.mark.usefixtures("x64")
-def test_a_lost_layer_leaves_the_codes_which_its_dictionary_reads():
-    model, x = make(param_dtype=jnp.float64), normal(TOKENS, DIM)
-    params = drawn(model, x)
-    run = jax.jit(lambda lost: model.apply(params, x, perturb=lost_layer(lost)))
-    for lost in (0, 1, LAYERS):
-        np.testing.assert_allclose(run(lost), reference_outputs(params, x, lost=lost), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")

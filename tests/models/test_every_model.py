@@ -12,10 +12,18 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.models import decoder_reference, encoder_reference, test_decoder, test_dust, test_encoder, test_vit
+from tests.models import (
+    decoder_reference,
+    encoder_reference,
+    test_decoder,
+    test_dust,
+    test_encoder,
+    test_lista,
+    test_vit,
+)
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import DUST, Classifier, Decoder, Encoder, UnrolledClassifier, UnrolledTransformer, ViT
+from unroll_jax.models import DUST, LISTA, Classifier, Decoder, Encoder, UnrolledClassifier, UnrolledTransformer, ViT
 from unroll_jax.models.classifier import POOLINGS
 from unroll_jax.perturbations import layer_noise, lost_layer
 
@@ -70,12 +78,15 @@ CASES = {
     ),
     "dust": Case(dust(train_attention=True), sequences, test_dust.reference_outputs, (5, 4)),
     "tied dust": Case(dust(tied=True), sequences, test_dust.reference_outputs, (5, 4)),
+    "lista": Case(
+        lambda depth=3, **options: LISTA(4, 7, depth, **options), sequences, test_lista.reference_codes, (5, 7)
+    ),
 }
 QUICK = ("unrolled transformer", "dust")
+OWN_LAYERS = [name for name in CASES if name not in ("tied dust", "lista")]  # theirs are those of dust
 every_model = pytest.mark.parametrize("name", CASES)
-every_layer = pytest.mark.parametrize(  # tied layers are layers of dust
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "tied dust"],
+every_layer = pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OWN_LAYERS]
 )
 
 
@@ -109,12 +120,17 @@ def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_a
     model, x = case.make(), case.draw(2, 3)
     params = drawn(model, case.draw(), scale=case.scale)
     record = lambda y: (y, jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), jnp.max(y))  # noqa: E731
-    options = [{"record": record}, {"perturb": lost_layer(2)}, {"perturb": layer_noise(jax.random.key(1), 0.1)}]
-    options = options[:1] if name == "encoder" else options  # which takes no perturbation of layers
-    run = jax.jit(lambda params: [model.apply(params, x, **each) for each in options])
-    (outputs, losses, largest), *perturbed = jax.tree.map(np.asarray, run(params))
-    if perturbed:
-        lost, noisy = perturbed
+
+    @jax.jit
+    def run(params, lost, noise):
+        lose, shake = lost_layer(lost), layer_noise(jax.random.key(1), noise)
+        perturb = lambda layer, before, y: shake(layer, before, lose(layer, before, y))  # noqa: E731
+        options = {} if name == "encoder" else {"perturb": perturb}  # which takes no perturbation of layers
+        return model.apply(params, x, record=record, **options)
+
+    outputs, losses, largest = jax.tree.map(np.asarray, run(params, 0, 0.0))
+    if name != "encoder":
+        lost, noisy = (np.asarray(run(params, *each)[0]) for each in ((2, 0.0), (0, 0.1)))
         if name != "dust":  # its layers read codes by different dictionaries
             np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-5, atol=1e-6)
         assert not np.allclose(lost[3], outputs[3])
@@ -146,14 +162,14 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
         for kind in POOLINGS
     },
     "unrolled classifier": (
-        UnrolledClassifier(UnrolledTransformer(8, 3, rank=2, **SIXTY_FOUR), 11, 3, max_positions=8),
+        UnrolledClassifier(UnrolledTransformer(8, 3, rank=2, unroll=1, **SIXTY_FOUR), 11, 3, max_positions=8),
         WORDS | NOISE,
         [{"tokens": n, **OTHERS} for n in (-1, 11, 10**6)],
     ),
-    "unrolled transformer": (UnrolledTransformer(4, 3, rank=2, **SIXTY_FOUR), SIGNALS, [{"x": 1e3}]),
+    "unrolled transformer": (UnrolledTransformer(4, 3, rank=2, unroll=1, **SIXTY_FOUR), SIGNALS, [{"x": 1e3}]),
     **{
         f"dust, self_loops={loops}": (
-            DUST(4, 7, 3, self_loops=loops, **SIXTY_FOUR),
+            DUST(4, 7, 3, self_loops=loops, unroll=1, **SIXTY_FOUR),
             SIGNALS,
             [{"x": np.nan}, {"x": 1e3}],
         )
@@ -195,14 +211,13 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
 @every_layer
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     case = CASES[name]
-    narrow, wide, x = case.make(dtype=jnp.bfloat16), case.make(), case.draw(2)
+    narrow, wide, x = case.make(dtype=jnp.bfloat16, unroll=1), case.make(unroll=1), case.draw(2)
     params = drawn(narrow, x, scale=0.2)
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
-    total = lambda params: (lambda outputs: (jnp.sum(outputs), outputs))(narrow.apply(params, x))  # noqa: E731
-    run = jax.jit(lambda params: (jax.grad(total, has_aux=True)(params), wide.apply(params, x)))
-    (gradient, outputs), expected = run(params)
+    outputs, expected = jax.jit(lambda params: (narrow.apply(params, x), wide.apply(params, x)))(params)
+    gradient = jax.eval_shape(jax.grad(lambda params: jnp.sum(narrow.apply(params, x))), params)
     recorded = jax.eval_shape(lambda params: narrow.apply(params, x, record=lambda y: y), params)
-    assert {leaf.dtype for leaf in jax.tree.leaves((gradient, outputs, recorded))} == {jnp.dtype(jnp.float32)}
+    leaves = jax.tree.leaves((params, gradient, outputs, recorded))
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])  # it did compute in bfloat16
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are computed narrow, and read out wide

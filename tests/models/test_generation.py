@@ -1,15 +1,37 @@
 """Answers equal full passes without a cache, in any batch; stops, buckets, errors."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.generating import PROMPTS, SMALL, expected_answer, small_params
-from unroll_jax.models import NO_TOKEN, generate
+from tests.models import decoder_reference
+from tests.models.drawing import drawn, float64
+from unroll_jax.models import NO_TOKEN, Decoder, DecoderConfig, generate
 from unroll_jax.models.language import generation
-from unroll_jax.models.language.sampling import row_keys
+from unroll_jax.models.language.sampling import position_noise, row_keys
 
-COUNT = 6
+SMALL = DecoderConfig(
+    30, dim=8, num_layers=4, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=60, rotary_base=100.0
+)
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5]]
+COUNT, SIZE = 6, 13  # tokens of an answer, and of the longest text with its answer
+
+
+def small_params(seed=0, dtype=jnp.float32, config=SMALL):
+    model = Decoder(config, param_dtype=dtype)
+    return drawn(model, jax.ShapeDtypeStruct((1, 1), jnp.int32), scale=0.6, seed=seed)["params"]
+
+
+def expected_answer(params, prompt, count, key=None, noise=0.0):
+    """Tokens of full passes of the reference, without a cache."""
+    weights, text, added = float64(params), list(prompt), np.zeros((SIZE, SMALL.dim))
+    if key is not None:
+        added = noise * np.asarray(position_noise(key[None], jnp.arange(SIZE)[None], SMALL.dim)[0], np.float64)
+    for _ in range(count):
+        state = decoder_reference.outputs(weights, text, SMALL, perturbation=added[: len(text)])[-1, -1]
+        text.append(int(np.argmax(decoder_reference.logits(weights, state, SMALL))))
+    return text[len(prompt) :]
 
 
 @pytest.mark.slow

@@ -5,49 +5,35 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.models import (
-    Decoder,
-    DecoderConfig,
-    decode,
-    empty_cache,
-    low_rank_changes,
-    merged_changes,
-    with_changes,
-)
-
-CONFIG = DecoderConfig(11, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=8)
+from tests.models.test_decoder import SMALL, random_params, random_tokens
+from unroll_jax.models import Decoder, decode, empty_cache, low_rank_changes, merged_changes, with_changes
 
 
 @pytest.mark.slow
 def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
-    tokens, model = jnp.asarray([[3, 1, 4, 1, 5]]), Decoder(CONFIG)
+    model, tokens, rng = Decoder(SMALL, unroll=1), random_tokens(1, 5), np.random.default_rng(0)
+    params = random_params(model)["params"]
+    changes = jax.jit(lambda key: low_rank_changes(key, SMALL, rank=2))(jax.random.key(0))
+    assert sorted(changes) == ["down", "gate", "key", "output", "query", "up", "value"], "every kernel"
+    assert (changes["down"]["compress"].shape, changes["key"]["expand"].shape) == ((3, 12, 2), (3, 2, 4))
+    moved, merged = {}, dict(params["layers"])
+    for part, weights in changes.items():
+        expand = rng.normal(size=weights["expand"].shape).astype(np.float32)
+        moved[part] = weights | {"expand": expand}
+        merged[part] = params["layers"][part] | {
+            "kernel": params["layers"][part]["kernel"] + np.asarray(weights["compress"]) @ expand
+        }
 
     @jax.jit
-    def three(key):
-        of_model, of_changes, of_expand = jax.random.split(key, 3)
-        params = model.init(of_model, tokens)["params"]
-        changes = low_rank_changes(of_changes, CONFIG, rank=2)
-        start = model.apply({"params": params}, tokens, changes=changes) - model.apply({"params": params}, tokens)
-        moved = {
-            part: {**weights, "expand": jax.random.normal(of_expand, weights["expand"].shape)}
-            for part, weights in changes.items()
-        }
-        merged = {
-            part: {**weights, "kernel": weights["kernel"] + jnp.matmul(moved[part]["compress"], moved[part]["expand"])}
-            if part in moved
-            else weights
-            for part, weights in params["layers"].items()
-        }
-        whole = model.apply({"params": {**params, "layers": merged}}, tokens)
-        ours = jax.tree.map(jnp.array_equal, merged_changes(params["layers"], moved), merged)
-        decoder_params = {**params, "layers": with_changes(params["layers"], moved)}
-        decoded = decode(CONFIG, decoder_params, tokens, empty_cache(CONFIG, 1, 8), jnp.arange(5)[None])[0]
-        return start, whole, model.apply({"params": params}, tokens, changes=moved), decoded, ours, changes
+    def run(params, moved):
+        outputs = [model.apply({"params": params}, tokens, changes=given) for given in (None, changes, moved)]
+        whole = model.apply({"params": params | {"layers": merged}}, tokens)
+        decoder_params = params | {"layers": with_changes(params["layers"], moved)}
+        decoded = decode(SMALL, decoder_params, tokens, empty_cache(SMALL, 1, 8), jnp.arange(5)[None])[0]
+        return outputs, whole, decoded, merged_changes(params["layers"], moved)
 
-    start, whole, beside, decoded, ours, changes = three(jax.random.key(0))
-    assert sorted(changes) == ["down", "gate", "key", "output", "query", "up", "value"], "every kernel"
-    assert (changes["down"]["compress"].shape, changes["key"]["expand"].shape) == ((2, 12, 2), (2, 2, 4))
-    assert not np.any(start)
-    np.testing.assert_allclose(beside, whole, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-5)
-    assert all(jax.tree.leaves(ours))
+    (plain, start, beside), whole, decoded, ours = run(params, moved)
+    np.testing.assert_array_equal(start, plain)
+    np.testing.assert_allclose(beside, whole, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-4)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), ours, merged)

@@ -8,9 +8,9 @@ import scipy.ndimage
 
 from tests.energies import opteq_reference as reference
 from tests.fixed_point.problems import relative_error
-from tests.models.deep_opteq_by_hand import IMAGES, start
+from tests.models.deep_opteq_by_hand import start
 from tests.models.drawing import drawn, normal
-from unroll_jax.models import BehindStem, DeepOptEq, DeepOptEqSegmenter, FeedForwardNetwork, FullyConvolutionalNetwork
+from unroll_jax.models import BehindStem, DeepOptEqSegmenter, FeedForwardNetwork, FullyConvolutionalNetwork
 
 SMALL = {"num_classes": 3, "widths": (4, 3), "stem": (3, 5)}
 
@@ -88,16 +88,6 @@ def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
     np.testing.assert_allclose(np.asarray(logits)[1], expected, atol=1e-12)
 
 
-def test_both_have_the_same_stem_and_head():
-    options = {"num_classes": 19, "widths": (256, 512, 512), "stem": (64, 128)}
-    models = (DeepOptEqSegmenter(**options, channels=512), FullyConvolutionalNetwork(**options))
-    x = jax.ShapeDtypeStruct((1, 64, 128, 3), jnp.float32)
-    shapes = [jax.tree.map(jnp.shape, jax.eval_shape(model.init, jax.random.key(0), x))["params"] for model in models]
-    assert shapes[0]["layer_2"]["W"] == (3, 3, 512, 512)
-    for part in ("stem", "head"):
-        assert shapes[0][part] == shapes[1][part]
-
-
 @pytest.mark.usefixtures("x64")
 def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
@@ -124,7 +114,6 @@ def test_a_bfloat16_stem_computes_in_bfloat16(cls):
     ("wide", "shape"),
     [
         (FeedForwardNetwork(3, convolutional=False, widths=(8,)), (2, 4)),
-        pytest.param(DeepOptEq(num_classes=3, **IMAGES), (2, 4, 5, 2), marks=pytest.mark.slow),
         pytest.param(segmenter(), (1, 8, 8, 2), marks=pytest.mark.slow),
     ],
 )

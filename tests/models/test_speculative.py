@@ -9,7 +9,7 @@ import pytest
 
 from tests.models import decoder_reference
 from tests.models.drawing import float64
-from tests.models.generating import PROMPTS, SMALL, small_params
+from tests.models.test_generation import PROMPTS, SMALL, small_params
 from unroll_jax.models import DecoderConfig, generate, speculate
 from unroll_jax.models.language.verification import verdict
 
@@ -59,50 +59,39 @@ def test_a_draft_by_layers_that_agree_stands_whole():
     assert answers.accepted.tolist() == [6, 6, 6]
 
 
+JUDGE = jax.jit(verdict)
+
+
 def exact_outputs(target, draft):
-    """The joint distribution of the first tokens, accepted or drawn after, over all drafts and uniform numbers.
-    ``verdict`` is called on both sides of the ratio p / q; the tokens after it follow its remaining distribution."""
+    """The joint distribution of a draft's tokens and one more: accepted ones, the one drawn behind them, and tokens of
+    the target. ``verdict`` is called on both sides of the ratio p / q."""
     count, words = draft.shape
-    outputs = np.zeros((words,) * count)
+    logs = [jnp.asarray(np.log(np.maximum(each, 1e-38)), jnp.float32)[None] for each in (target, draft)]
+    outputs = np.zeros((words,) * (count + 1))
     for tokens in itertools.product(range(words), repeat=count):
         drawn = np.prod([draft[place, token] for place, token in enumerate(tokens)])
         ratios = [min(1.0, target[place, token] / draft[place, token]) for place, token in enumerate(tokens)]
         for stands in itertools.product([True, False], repeat=count):
             chance = np.prod([r if stand else 1.0 - r for r, stand in zip(ratios, stands, strict=True)])
-            uniforms = [r * (1 - 1e-4) if stand else r * (1 + 1e-4) for r, stand in zip(ratios, stands, strict=True)]
             if chance == 0.0:
                 continue
-            accepted, remaining = judged(target, draft, tokens, uniforms)
+            uniforms = [r * (1 - 1e-4) if stand else r * (1 + 1e-4) for r, stand in zip(ratios, stands, strict=True)]
+            accepted, remaining = JUDGE(*logs, np.array([tokens], np.int32), np.array([uniforms], np.float32))
             expected = stands.index(False) if False in stands else count
             assert int(accepted[0]) == expected
-            following = np.exp(np.asarray(remaining[0], np.float64))
-            rest = target[expected + 1 : count]
-            for ending in itertools.product(range(words), repeat=count - expected):
-                share = np.prod([p[token] for p, token in zip([following, *rest], ending, strict=False)])
+            following = [np.exp(np.float64(remaining[0])), *target[expected + 1 :]]
+            for ending in itertools.product(range(words), repeat=count + 1 - expected):
+                share = np.prod([p[token] for p, token in zip(following, ending, strict=True)])
                 outputs[(*tokens[:expected], *ending)] += drawn * chance * share
     return outputs
 
 
-JUDGE = jax.jit(verdict)
-
-
-def judged(target, draft, tokens, uniforms):
-    logs = [jnp.asarray(np.log(np.maximum(each, 1e-38)), jnp.float32)[None] for each in (target, draft)]
-    return JUDGE(*logs, jnp.asarray(tokens, jnp.int32)[None], jnp.asarray(uniforms, jnp.float32)[None])
-
-
 def test_the_rule_leaves_the_distribution_of_the_target_exactly():
-    """Two drafted tokens, positions independent; the second draft equals the target at one of them."""
+    """Two drafted tokens, positions independent; the drafts equal the target at none, one and all."""
     target = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
-    for draft in ([[0.2, 0.5, 0.3], [0.4, 0.35, 0.25]], [[0.9, 0.05, 0.05], [0.1, 0.6, 0.3]]):
-        np.testing.assert_allclose(exact_outputs(target, np.array(draft)), np.outer(target[0], target[1]), atol=1e-6)
-
-
-def test_behind_a_draft_that_stands_comes_a_token_of_the_target():
-    target = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
-    accepted, remaining = judged(target, target[:2], (0, 2), (0.999, 0.999))
-    assert int(accepted[0]) == 2
-    np.testing.assert_allclose(np.exp(remaining[0]), target[2], rtol=1e-5)
+    for draft in ([[0.2, 0.5, 0.3], [0.4, 0.35, 0.25]], [[0.9, 0.05, 0.05], [0.1, 0.6, 0.3]], target[:2]):
+        expected = np.einsum("i,j,k->ijk", *target)
+        np.testing.assert_allclose(exact_outputs(target, np.array(draft)), expected, atol=1e-6)
 
 
 TINY = DecoderConfig(4, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=12, max_positions=30)

@@ -58,10 +58,3 @@ def test_frozen_embeddings_get_no_gradient_and_all_else_does_their_perturbation_
         assert moved.pop("['params']['embeddings']['word']['embedding']") == (not frozen)
         assert all(moved.values()), frozen
         np.testing.assert_array_equal(np.any(of_noise, axis=-1), MASK)
-
-
-def test_record_sees_the_logits_of_every_layer():
-    model, record = classifier(), lambda logits: jnp.max(logits, axis=-1)
-    run = jax.jit(lambda variables: (model.apply(variables, *GIVEN, record=record), model.apply(variables, *GIVEN)))
-    largest, logits = run(drawn(model, *GIVEN))
-    np.testing.assert_allclose(largest, np.max(logits, axis=-1), rtol=1e-6)

@@ -27,28 +27,23 @@ def reference_outputs(params, x):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("masked", [False, True])
-def test_without_self_loops_tokens_attend_to_the_others_alone(masked):
+def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
+    """Nobody attends to a masked token. A token with no other is mixed with nothing."""
     model, x = random_model(param_dtype=jnp.float64, self_loops=False), normal(TOKENS, DIM)
-    params, mask = drawn(model, x), np.array([True, True, False, True, True])
-    outputs = jax.jit(model.apply)(params, x, mask if masked else None)
+    params = drawn(model, x)
+    masks = [np.ones(TOKENS, bool), np.array([True, True, False, True, True]), np.arange(TOKENS) == 2]
+    run = jax.jit(lambda x, masks: [model.apply(params, x, mask) for mask in (None, *masks)])
     V, W, U = (np.asarray(leaf[0]) for leaf in params["params"]["layers"])
-    x = np.asarray(x)
-    for token in np.flatnonzero(mask) if masked else range(TOKENS):  # masked ones stay
-        others = [j for j in range(TOKENS) if j != token and (mask[j] or not masked)]
-        weights = np.exp(x[others] @ V.T @ V @ x[token])
-        mixed = weights / weights.sum() @ x[others]
-        expected = np.maximum(mixed @ (W + W.T) / 2 + x[token] @ U, 0.0)
-        np.testing.assert_allclose(outputs[1, token], expected, rtol=1e-10, atol=1e-12)
-
-
-def test_a_token_with_no_other_to_attend_to_is_mixed_with_nothing():
-    model, x = random_model(self_loops=False), normal(1, DIM, dtype=jnp.float32)
-    params = drawn(model, X)
-    _, _, U = (leaf[0] for leaf in params["params"]["layers"])
-    run = jax.jit(lambda x, mask: model.apply(params, x, mask)[1, :1])
-    for tokens, mask in ((x, None), (np.concatenate([x, x + 1.0]), np.array([True, False]))):
-        np.testing.assert_allclose(run(tokens, mask), np.maximum(np.asarray(x) @ U, 0.0), rtol=1e-5)
+    rows = np.asarray(x)
+    for mask, outputs in zip((masks[0], *masks), run(x, masks), strict=True):
+        for token in np.flatnonzero(mask):
+            others = [j for j in np.flatnonzero(mask) if j != token]
+            weights = np.exp(rows[others] @ V.T @ V @ rows[token])
+            mixed = weights / weights.sum() @ rows[others] if others else np.zeros(DIM)
+            expected = np.maximum(mixed @ (W + W.T) / 2 + rows[token] @ U, 0.0)
+            np.testing.assert_allclose(outputs[1, token], expected, rtol=1e-10, atol=1e-12)
+    single = jax.jit(model.apply)(params, x[:1])[1]
+    np.testing.assert_allclose(single, np.maximum(rows[:1] @ U, 0.0), rtol=1e-10, atol=1e-12)
 
 
 def test_bfloat16_inputs_compute_in_bfloat16_and_read_out_in_float32():

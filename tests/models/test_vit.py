@@ -59,17 +59,18 @@ def test_all_outputs_equal_the_reference(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reading", ["residual", "state"])
-def test_layer_0_starts_as_the_noisy_input(reading):
-    model, x = ViT(dataclasses.replace(SMALL, reading=reading, num_layers=1, class_token=True)), frames(2)
-    outputs = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
+def test_layer_0_starts_as_the_noisy_input_and_every_layer_with_weights_of_its_own(reading):
+    model, x = ViT(dataclasses.replace(SMALL, reading=reading, num_layers=2, class_token=True), unroll=1), frames(2)
+
+    @jax.jit
+    def run(key):
+        params = model.init(key, x)
+        return model.apply(params, x), params["params"]["layers"]["hidden"]["kernel"]
+
+    outputs, kernels = run(jax.random.key(0))
     np.testing.assert_allclose(outputs[0], x, atol=1e-6)
     if reading == "residual":  # so do all layers
         np.testing.assert_array_equal(outputs[1], x)
-
-
-def test_the_parameters_of_every_layer_are_drawn_anew():
-    params = jax.jit(ViT(SMALL).init)(jax.random.key(0), frames())["params"]
-    kernels = np.asarray(params["layers"]["hidden"]["kernel"])
     assert not np.any(kernels[0] == kernels[1])
     np.testing.assert_allclose(np.std(kernels), 0.02, rtol=0.15)
 

@@ -77,18 +77,18 @@ def options(mesh: str, dtype: Any = "float32") -> Task:
 
 
 MODELS = {"video": video, "encoder": encoder}
-# In float64: the encoder with its options is the encoder, and two processes have the video's copies.
-DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MESHES)}
+# In float64: the encoder with its options is the encoder; two processes have the meshes of one axis.
+DOUBLE = {"video": video, "options": options}
 PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 
 
-def trained(task: Task, advance: Callable | None = None) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+def trained(task: Task, advance: Callable | None = None) -> tuple[dict[str, np.ndarray], Any]:
     mesh, state, advance, arrays = task.training.mesh, init_state(task), advance or jit_step(task), {}
     batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
         arrays |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
-    return arrays | _named(state), _parts(state)
+    return arrays | _named(state), state
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
@@ -101,41 +101,41 @@ def _parts(state: Any) -> dict[str, list[int]]:
     }
 
 
-def moved(folder: Path) -> dict[str, Any]:
-    state = init_state(video(MESHES["mixed"]))
-    expected = _named(state)
+def moved(folder: Path, state: Any, tasks: dict[str, Task]) -> dict[str, Any]:
+    """A checkpoint of a trained state, read onto the mesh of each task."""
+    expected, outcomes = _named(state), {}
     with Checkpoints(folder) as checkpoints:
-        checkpoints.save(0, state, {}, score=0.0)
-    outcomes = {}
-    for key, mesh in MESHES.items():
+        checkpoints.save(STEPS, state, {}, score=0.0)
+    for key, task in tasks.items():
         with Checkpoints(folder, read_only=True, log=_fail) as checkpoints:
-            _, restored, _ = checkpoints.best(state_like(video(mesh)))
+            _, restored, _ = checkpoints.best(state_like(task))
         same = all(np.array_equal(leaf, expected[path]) for path, leaf in _named(restored).items())
         outcomes[key] = {"same": same, "parts": _parts(restored)}
     return outcomes
 
 
-def runs(folder: Path) -> dict[str, list[str]]:
-    config = VideoConfig(steps=6, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
-    log: dict[str, list[str]] = {}
+def runs(folder: Path) -> list[str]:
+    """A run on eight devices, a copy of it that ends on one, and another that is evaluated on copies of the model."""
+    config = VideoConfig(steps=4, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
+    whole, on_one, on_copies = (folder / name for name in ("whole", "on one", "on copies"))
+    log: list[str] = []
 
-    def go(name: str, mesh: str) -> None:
-        lines = log.setdefault(name, [])
-        fit(dataclasses.replace(config, mesh=mesh), out=folder / name, experiment="video-ut", log=lines.append)
+    def go(out: Path, mesh: str) -> None:
+        fit(dataclasses.replace(config, mesh=mesh), out=out, experiment="video-ut", log=log.append)
 
     with (
         mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),
         mock.patch("unroll_jax.train.report.write_report"),
     ):
-        for name, mesh in (("one", MESHES["one"]), ("mesh", MESHES["mixed"])):
-            go(name, mesh)
-        shutil.copytree(folder / "mesh", folder / "moved-run")
-        shutil.rmtree(folder / "moved-run" / "checkpoints" / "6")
-        for name in ("status.json", "evaluation.json"):
-            (folder / "moved-run" / name).unlink()
-        go("moved-run", MESHES["one"])
-        experiment, task = open_run(folder / "one", mesh=MESHES["data"], log=log["one"].append)
-        evaluate(task, folder / "one", experiment=experiment, log=log["one"].append)
+        go(whole, MESHES["mixed"])
+        for copy in (on_one, on_copies):
+            shutil.copytree(whole, copy)
+            (copy / "evaluation.json").unlink()
+        shutil.rmtree(on_one / "checkpoints" / "4")
+        (on_one / "status.json").unlink()
+        go(on_one, MESHES["one"])
+        experiment, task = open_run(on_copies, mesh=MESHES["data"], log=log.append)
+        evaluate(task, on_copies, experiment=experiment, log=log.append)
     return log
 
 
@@ -145,26 +145,30 @@ def _fail(message: str) -> None:
 
 def main(out: Path) -> None:
     arrays, parts, plans, communication = {}, {}, {}, {}
-    for name, model in MODELS.items():
-        for key, mesh in MESHES.items():
-            task = model(mesh)
-            compiled, *shapes = compile_step(task)
-            wide, parts[f"{name}/{key}"] = trained(task, compiled)
-            arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
-            taken = {"arguments": compiled.memory_analysis().argument_size_in_bytes}
-            plans[f"{name}/{key}"] = memory_of(compiled, *shapes) | taken
-            communication[f"{name}/{key}"] = [one._asdict() for one in collectives(compiled.as_text() or "")]
-    for name, keys in DOUBLE.items():
-        for key in keys:
+    tasks = {(name, key): model(mesh) for name, model in MODELS.items() for key, mesh in MESHES.items()}
+    for (name, key), task in tasks.items():
+        compiled, *shapes = compile_step(task)
+        leaves, state = trained(task, compiled)
+        arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in leaves.items()}
+        parts[f"{name}/{key}"] = _parts(state)
+        taken = {"arguments": compiled.memory_analysis().argument_size_in_bytes}
+        plans[f"{name}/{key}"] = memory_of(compiled, *shapes) | taken
+        communication[f"{name}/{key}"] = [one._asdict() for one in collectives(compiled.as_text() or "")]
+        if (name, key) == ("video", "mixed"):
+            outcomes = moved(out / "moved", state, {key: tasks["video", key] for key in MESHES})
+    jax.config.update("jax_disable_most_optimizations", True)  # of LLVM: what follows reads no program
+    for name, model in DOUBLE.items():
+        for key in ("one", "mixed"):
             with jax.enable_x64(True):
-                double, parts[f"{name}/{key}"] = trained({**MODELS, "options": options}[name](MESHES[key], "float64"))
-            arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in double.items()}
+                leaves, state = trained(model(MESHES[key], "float64"))
+            arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()}
+            parts[f"{name}/{key}"] = _parts(state)
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
     measurements = {
         "parts": parts,
         "plans": plans,
         "communication": communication,
-        "moved": moved(out / "moved"),
+        "moved": outcomes,
         "log": runs(out),
         "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],
     }
@@ -174,6 +178,7 @@ def main(out: Path) -> None:
 def pair(out: Path, coordinator: str, number: int) -> None:
     join(Membership(coordinator, 2, number))
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_disable_most_optimizations", True)
     arrays = {}
     for (name, key), (model, mesh) in PAIRS.items():
         leaves, _ = trained(model(mesh, "float64"))

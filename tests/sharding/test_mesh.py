@@ -1,6 +1,5 @@
-"""Meshes, fitted to devices and batch; the plan of a run on one; rules of sharding; collectives of a program."""
+"""Meshes, fitted to devices and batch; the plan of a run on one; rules of sharding."""
 
-import json
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from tests.devices import on_eight_devices
 from tests.errors import one_line
 from tests.train.conftest import CLIPS
 from unroll_jax.train.__main__ import main
@@ -27,24 +25,23 @@ def test_axes_come_in_any_order_and_have_size_1_unless_named():
     assert keep_rows(y) is y, "rows are kept on a mesh only"
 
 
+EIGHT = [SimpleNamespace(process_index=0)] * 8
+TWO_PROCESSES = [jax.devices()[0], SimpleNamespace(process_index=1)]
+
+
 @pytest.mark.parametrize(
-    ("text", "batch_size", "words"),
+    ("text", "batch_size", "devices", "words"),
     [
-        ("data=3", 9, r"asks for 3 devices, which does not divide the 8 .*device_count=3"),
-        ("data=4,tensor=4", 8, "asks for 16 devices"),
-        ("data=2,fsdp=4", 12, r"batch_size=12 .* 8 parts .* multiple of 8"),
+        ("data=3", 9, EIGHT, r"asks for 3 devices, which does not divide the 8 .*device_count=3"),
+        ("data=4,tensor=4", 8, EIGHT, "asks for 16 devices"),
+        ("data=2,fsdp=4", 12, EIGHT, r"batch_size=12 .* 8 parts .* multiple of 8"),
+        ("data=1", 8, TWO_PROCESSES, r"mesh=.*leaves process 1 without a device"),
+        (None, 7, TWO_PROCESSES, r"mesh=.*leaves process 1 without a device"),
     ],
 )
-def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_numbers_and_the_way_out(text, batch_size, words):
+def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_and_the_way_out(text, batch_size, devices, words):
     with one_line(words):
-        make_mesh(text, batch_size=batch_size, devices=range(8))
-
-
-def test_every_process_has_a_device():
-    devices = [jax.devices()[0], SimpleNamespace(process_index=1)]
-    for text, batch_size in (("data=1", 8), (None, 7)):
-        with one_line(r"mesh=.*leaves process 1 without a device"):
-            make_mesh(text, batch_size=batch_size, devices=devices)
+        make_mesh(text, batch_size=batch_size, devices=devices)
 
 
 def test_without_a_text_devices_are_as_many_as_divide_a_part_of_the_batch(monkeypatch):
@@ -52,9 +49,8 @@ def test_without_a_text_devices_are_as_many_as_divide_a_part_of_the_batch(monkey
         return SimpleNamespace(shape=shape, devices=np.array(devices))
 
     monkeypatch.setattr(jax, "make_mesh", made)
-    devices = [SimpleNamespace(process_index=0)] * 8
-    assert make_mesh(None, batch_size=8, devices=devices).shape == (8, 1, 1)
-    assert make_mesh(None, batch_size=8, accumulate=4, devices=devices).shape == (2, 1, 1)
+    assert make_mesh(None, batch_size=8, devices=EIGHT).shape == (8, 1, 1)
+    assert make_mesh(None, batch_size=8, accumulate=4, devices=EIGHT).shape == (2, 1, 1)
 
 
 def test_a_plan_tells_the_memory_of_a_step_and_runs_none(monkeypatch, capsys, tmp_path):
@@ -128,29 +124,3 @@ def test_parameters_that_do_not_fit_a_mesh_or_its_rules_are_named():
         _specs(State(_params(up=(7, 4)), (), ()))
     with one_line("tensor=2, over which no parameter"):
         _specs(State(_params(plain=(8, 4)), (), ()))
-
-
-PROGRAM = """
-import functools, json, jax, jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
-from tests.sharding.collectives import collectives
-mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-@functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
-def program(a):  # (2, 4) here
-    def turn(a, _):
-        whole = jax.lax.all_gather(a, "y", tiled=True)  # (4, 4)
-        mixed = jnp.sin(jax.lax.psum(whole, "x"))
-        return jax.lax.psum_scatter(mixed, "y", tiled=True), None
-    a, _ = jax.lax.scan(turn, a, length=5)
-    return jax.lax.all_to_all(jax.lax.ppermute(a, "x", [(0, 1), (1, 0)]), "y", 0, 0)
-text = jax.jit(program).lower(jnp.ones((8, 4))).compile().as_text()
-print(json.dumps(collectives(text)))
-"""
-
-
-def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
-    read = json.loads(on_eight_devices(PROGRAM)[-1])
-    entries = {(kind, size, times) for kind, size, _, times, _ in read}
-    assert entries >= {("all-gather", 64, 5), ("all-reduce", 64, 5), ("reduce-scatter", 32, 5), ("all-to-all", 32, 1)}
-    assert {size for kind, size, _ in entries if kind == "collective-permute"} == {32}
-    assert any("psum" in source for *_, source in read)

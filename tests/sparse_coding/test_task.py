@@ -15,6 +15,7 @@ from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.sparse_coding import PENALTIES, linear_coder, noisy
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
+NOISE = small(steps=30, model=ListaConfig(num_layers=3, weights="noise"))
 
 
 def codes_of(params, signals, lost=0):
@@ -31,59 +32,61 @@ def losses_of(params, split, lost=0):
     return 0.5 * np.sum((codes_of(params, whole.images / 255.0, lost) - whole.codes[:, None]) ** 2, axis=-1)
 
 
-def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer():
-    task = task_of(small())
-    params = perturbed(task.init(jax.random.key(0)))
-    batch = CodeBatch(*(jnp.asarray(part) for part in BLOBS.whole("validation")))
-    actual, _ = jax.jit(lambda params: task.losses(params, task.sample_noise(batch, jax.random.key(1)), None))(params)
-    np.testing.assert_allclose(actual, losses_of(params, "validation"), rtol=1e-4)
-    for split in ("validation", "test"):
-        np.testing.assert_allclose(task.reading(params, split, Trial(0.0)).losses, losses_of(params, split), rtol=1e-4)
-    np.testing.assert_allclose(
-        task.reading(params, "test", Trial(0.0, lost=2)).losses, losses_of(params, "test", 2), rtol=1e-4
-    )
+@pytest.fixture(scope="module")
+def start():
+    """The weights of ISTA, and others near them."""
+    params = jax.jit(task_of(small()).init)(jax.random.key(0))
+    return params, perturbed(params)
+
+
+def on_device(batch):
+    return CodeBatch(*(jnp.asarray(part) for part in batch))
+
+
+def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
+    """Noise on layers depends on the image only: batches may be parted."""
+    _, params = start
+    task, noisy_task, batch = task_of(small()), task_of(small(layer_noise=0.3)), on_device(BLOBS.whole("validation"))
+
+    @jax.jit
+    def run(params):
+        rows = task.sample_noise(batch, jax.random.key(1))
+        half = jax.tree.map(lambda leaf: leaf[:6], rows)
+        return task.losses(params, rows, None)[0], [noisy_task.losses(params, part, None)[0] for part in (rows, half)]
+
+    actual, (whole, half) = run(params)
+    expected = losses_of(params, "validation")
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    np.testing.assert_allclose(whole[:6], half, rtol=1e-5)
+    np.testing.assert_allclose(whole[:, 0], expected[:, 0], rtol=1e-5)
+    # Noise of every layer is in the last one's codes: at least 0.3^2 / 2 an atom.
+    assert np.mean(whole[:, 1:] - expected[:, 1:]) > 0.5 * 0.3**2 * 20 * 0.7
+    for lost in (0, 2):
+        losses = task.reading(params, "test", Trial(0.0, lost=lost)).losses
+        np.testing.assert_allclose(losses, losses_of(params, "test", lost), rtol=1e-4)
 
 
 def test_what_is_drawn_has_the_strengths_of_training():
     task, batch = task_of(small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))), BLOBS.whole("train")
-    many = CodeBatch(*(jnp.asarray(np.repeat(part, 20, axis=0)) for part in batch))
-    drawn = jax.jit(task.sample_noise)(many, jax.random.key(0))
+    many = on_device(np.repeat(part, 20, axis=0) for part in batch)
+    draw = jax.jit(task.sample_noise)
+    drawn, again = (draw(many, jax.random.key(seed)) for seed in (0, 1))
     noise = np.asarray(drawn.signals) - np.repeat(batch.images, 20, axis=0) / 255.0
     assert np.std(noise) == pytest.approx(0.5 * BLOBS.pixel_std, rel=0.05)
     assert np.std(drawn.start) == pytest.approx(0.2, rel=0.05)
     np.testing.assert_array_equal(drawn.codes, many.codes)
     assert len(np.unique(drawn.keys, axis=0)) == len(many.codes)
-    again = jax.jit(task.sample_noise)(many, jax.random.key(1))
     assert not np.any(np.asarray(again.signals) == np.asarray(drawn.signals))
 
 
-def test_noise_on_layers_depends_on_the_image_alone_so_that_batches_may_be_parted():
-    task = task_of(small(layer_noise=0.3))
-    params = task.init(jax.random.key(0))
-    batch = CodeBatch(*(jnp.asarray(part) for part in BLOBS.whole("validation")))
-
-    @jax.jit
-    def both(params):
-        drawn = task.sample_noise(batch, jax.random.key(1))
-        half = jax.tree.map(lambda rows: rows[:6], drawn)
-        return task.losses(params, drawn, None)[0], task.losses(params, half, None)[0]
-
-    whole, half = both(params)
-    np.testing.assert_allclose(whole[:6], half, rtol=1e-5)
-    clean = losses_of(params, "validation")
-    np.testing.assert_allclose(whole[:, 0], clean[:, 0], rtol=1e-5)
-    # Noise of every layer is in the last one's codes: at least 0.3^2 / 2 an atom.
-    assert np.mean(whole[:, 1:] - clean[:, 1:]) > 0.5 * 0.3**2 * 20 * 0.7
-
-
-@pytest.mark.parametrize("weights", ["ista", "noise"])
-def test_ista_stands_beside_the_network_whatever_its_weights_start_as(weights):
-    task = task_of(small(model=ListaConfig(num_layers=3, weights=weights)))
-    curvature = np.linalg.norm(BLOBS.dictionary, 2) ** 2
-    ista, drawn = (params["params"]["layers"] for params in (task.ista(), task.init(jax.random.key(0))))
-    np.testing.assert_allclose(ista.B[1], BLOBS.dictionary / curvature, rtol=1e-5)
-    np.testing.assert_allclose(ista.theta, SPARSITY / curvature, rtol=1e-5)
-    np.testing.assert_allclose(np.std(drawn.A), np.std(ista.A) if weights == "ista" else 0.01, rtol=0.1)
+def test_ista_stands_beside_the_network_whatever_its_weights_start_as(start):
+    task, curvature = task_of(NOISE), np.linalg.norm(BLOBS.dictionary, 2) ** 2
+    drawn, ista = jax.jit(lambda key: (task.init(key), task.ista()))(jax.random.key(0))
+    assert np.std(drawn["params"]["layers"].A) == pytest.approx(0.01, rel=0.1)
+    for params in (ista, start[0]):
+        layers = params["params"]["layers"]
+        np.testing.assert_allclose(layers.B[1], BLOBS.dictionary / curvature, rtol=1e-5)
+        np.testing.assert_allclose(layers.theta, SPARSITY / curvature, rtol=1e-5)
 
 
 def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
@@ -99,14 +102,13 @@ def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
 
 
 def test_steps_lower_the_loss():
-    before, after = trained_losses(task_of(small(steps=30, model=ListaConfig(num_layers=3, weights="noise"))))
+    before, after = trained_losses(task_of(NOISE))
     assert after[-1] < 0.7 * before[-1]
     assert after[0] == before[0]
 
 
-def test_codes_of_images_come_with_what_they_stand_for():
-    task = task_of(small())
-    params, images = task.init(jax.random.key(0)), BLOBS.whole("test").images[:3].reshape(3, 4, 4)
+def test_codes_of_images_come_with_what_they_stand_for(start):
+    task, params, images = task_of(small()), start[0], BLOBS.whole("test").images[:3].reshape(3, 4, 4)
     predictions = task.predict(params, list(images))
     expected = codes_of(params, images.reshape(3, -1) / 255.0)[:, -1]
     np.testing.assert_allclose([one.code for one in predictions], expected, rtol=1e-4, atol=1e-6)

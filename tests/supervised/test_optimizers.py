@@ -21,18 +21,18 @@ def rates(**options):
 STEP = np.arange(STEPS)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"schedule": "constant"}, 2.0 + 0.0 * STEP),
-        ({"schedule": "linear"}, 2.0 * (1.0 - STEP / STEPS)),
-        ({"schedule": "cosine"}, 1.0 + np.cos(np.pi * STEP / STEPS)),
-        ({"schedule": "staircase", "decay": 0.5, "decay_every": 3}, 2.0 * 0.5 ** (STEP // 15)),
-    ],
-    ids=lambda value: value["schedule"] if isinstance(value, dict) else "",
-)
-def test_a_schedule_is_its_formula(options, expected):
-    np.testing.assert_allclose(rates(**options), expected, rtol=1e-5, atol=1e-6)
+SCHEDULES = {
+    "constant": ({}, 2.0 + 0.0 * STEP),
+    "linear": ({}, 2.0 * (1.0 - STEP / STEPS)),
+    "cosine": ({}, 1.0 + np.cos(np.pi * STEP / STEPS)),
+    "staircase": ({"decay": 0.5, "decay_every": 3}, 2.0 * 0.5 ** (STEP // 15)),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_is_its_formula(schedule):
+    options, expected = SCHEDULES[schedule]
+    np.testing.assert_allclose(rates(schedule=schedule, **options), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_warm_up_rises_in_a_line_and_the_rest_is_what_it_was():

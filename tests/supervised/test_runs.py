@@ -1,15 +1,17 @@
-"""Supervised runs from the first step to the report, and the accuracies that the README names."""
+"""Supervised runs from the first step to the report, models that were loaded without their data, and accuracies."""
 
 import dataclasses
 import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.errors import one_line
-from tests.supervised.conftest import small
-from tests.tasks import assert_resumes
-from tests.train.commands import quiet, read, status_of
+from tests.supervised.conftest import DATA, small
+from tests.tasks import assert_resumes, without_data
+from tests.train.commands import quiet, read
+from unroll_jax.train import load
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.experiments.images import QUICK
@@ -17,10 +19,9 @@ from unroll_jax.train.main import fit, report
 from unroll_jax.train.metrics import read_metrics, read_predictions
 from unroll_jax.train.report.figures import scenes
 
-pytestmark = pytest.mark.xdist_group("supervised-runs")
+pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("experiment", QUICK)
 def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     folder, log = trained(experiment)
@@ -40,14 +41,12 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     assert any("accuracy" in line or "mIoU" in line for line in log)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("in_memory")
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, tmp_path):
     whole, _ = trained("image-dnn")
     assert_resumes(small("image-dnn"), whole, tmp_path / "run", experiment="image-dnn", steps=(12, 24))
 
 
-@pytest.mark.slow
 def test_scenes_of_a_report_are_the_same_and_whole(trained, tmp_path):
     names = ("segment-opteq", "segment-fcn")
     folders = [shutil.copytree(trained(name)[0], tmp_path / name) for name in names]
@@ -66,18 +65,55 @@ def test_scenes_of_a_report_are_the_same_and_whole(trained, tmp_path):
         report([*map(str, folders), "--out", str(tmp_path / "report")])
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(start, stripes, tmp_path):
-    stripes.std = np.array([0.0])
-    with one_line(r"loss is not finite at step 1; .* mend data"):
-        start(small("image-dnn"), "image-dnn")
-    assert status_of(tmp_path / "run")["state"] == "failed"
+BOTH = ("image-opteq", "segment-fcn")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize("experiment", BOTH)
+def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(trained, experiment, tmp_path):
+    run, _ = trained(experiment)
+    evaluation, (pictures, labels) = read(run / "evaluation.json"), data_of(experiment).splits["test"]
+    with without_data(run, tmp_path / "model", "unroll_jax.train.data.images.load") as models:
+        each = [model.predict(list(pictures)) for model in models]
+    for predictions in each:
+        if experiment.startswith("image"):
+            shares = np.stack([one.probabilities for one in predictions])
+            np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
+            assert -np.log(shares[np.arange(len(labels)), labels]).mean() == pytest.approx(evaluation["loss"], rel=1e-4)
+            predicted = np.array([evaluation["class_names"].index(one.label) for one in predictions])
+        else:
+            predicted = np.stack(predictions)
+            assert (predicted.shape, predicted.dtype) == (labels.shape, np.uint8)
+        confusion = np.zeros((2, 2), int)
+        np.add.at(confusion, (labels[labels != NOT_COUNTED], predicted[labels != NOT_COUNTED]), 1)
+        assert confusion.tolist() == evaluation["confusion"]
+
+
+def data_of(experiment):
+    return DATA[type(small(experiment).data)]
+
+
+@pytest.mark.parametrize("experiment", BOTH)
+def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(trained, experiment, tmp_path):
+    """From files, and from arrays; more of both are in tests/train/test_load.py."""
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))
+    loaded, (height, width, channels) = load(trained(experiment)[0], log=quiet), data_of(experiment).shape
+    for mode in ("L", "RGBA", "P"):
+        picture.convert(mode).save(tmp_path / f"{mode}.png")
+        with Image.open(tmp_path / f"{mode}.png") as opened:
+            standard = opened.convert("L" if channels == 1 else "RGB").resize(
+                (width, height), Image.Resampling.BILINEAR
+            )
+        expected = loaded.predict(np.asarray(standard))
+        for prediction in (loaded.predict(str(tmp_path / f"{mode}.png")), *loaded.predict([tmp_path / f"{mode}.png"])):
+            np.testing.assert_allclose(np.asarray(prediction[-1]), np.asarray(expected[-1]), rtol=1e-5)
+
+
 def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(tmp_path, monkeypatch):
     """Accuracies on 400 digits, with one seed; means over seeds are above 97% and within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-    config, accuracies = EXPERIMENTS["image-opteq"].config, {}
+    monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
+    config, accuracies = dataclasses.replace(EXPERIMENTS["image-opteq"].config, validate_every=10), {}
     for way in ("implicit", "unrolled", "averaged"):
         trained = dataclasses.replace(config, network=dataclasses.replace(config.network, way=way))
         (folder,) = fit(trained, out=tmp_path / way, experiment="image-opteq", log=quiet)
