@@ -1,5 +1,6 @@
 """The command for GPUs: its parts measure on any device, and one that fails does not end the others."""
 
+import itertools
 import math
 import time
 from pathlib import Path
@@ -27,6 +28,11 @@ STEPS = steps.StepSizes(UnrolledSizes(2, 4, 3, 2), TINY, product=16, repeats=2)
 def last(records):
     *_, record = records
     return record
+
+
+def share(record, name, peak):
+    rate = record.floors[f"{name}_seconds"]["flops"] / record.figures[f"{name}_seconds"]
+    return rate / record.figures[f"{peak}_flops_a_second"]
 
 
 def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(capsys, monkeypatch):
@@ -156,8 +162,8 @@ def test_the_decoder_s_share_of_the_peak_is_of_what_a_token_takes(monkeypatch):
     record = last(decoder.measure(DECODER))
     figures = record.figures
     flops = 6 * figures["parameters"] + 6 * model.num_layers * model.dim * model.tokens
-    share = figures["plain_tokens_a_second"] * flops / figures["peak_flops_a_second"]
-    assert figures["plain_share_of_peak"] == pytest.approx(share)
+    rate = figures["plain_tokens_a_second"] * flops
+    assert figures["plain_share_of_peak"] == pytest.approx(rate / figures["peak_flops_a_second"])
     assert figures["plain_tokens_a_second"] == pytest.approx(4 * 8 / figures["plain_seconds"])
     assert figures["constrained_over_plain"] > 0.0
     assert figures["batch"] == 4
@@ -213,8 +219,7 @@ def test_the_published_network_is_timed_by_the_image():
     record = last(opteq.measure(OPTEQ))
     figures = record.figures
     for name in ("opteq", "plain"):
-        rate = record.floors[f"{name}_seconds"]["flops"] / figures[f"{name}_seconds"]
-        assert figures[f"{name}_share_of_peak"] == pytest.approx(rate / figures["peak_flops_a_second"])
+        assert figures[f"{name}_share_of_peak"] == pytest.approx(share(record, name, "peak"))
         hours = 200 * 50_000 / figures[f"{name}_images_a_second"] / 3600
         assert figures[f"{name}_hours_for_200_epochs"] == pytest.approx(hours)
     params, _ = opteq.programs(opteq.FULL._replace(batch=1))["opteq step"].arguments[0]
@@ -234,12 +239,8 @@ def test_products_are_counted_wherever_they_are():
 
 def test_shares_of_the_peak_are_operations_over_seconds():
     record = steps.measure(STEPS)
-    figures = record.figures
-    for kind in ("plain", "constrained"):
-        rate = record.floors[f"encoder_{kind}_seconds"]["flops"] / figures[f"encoder_{kind}_seconds"]
-        for peak in ("bfloat16", "tf32", "float32"):
-            share = figures[f"encoder_{kind}_share_of_{peak}"]
-            assert share == pytest.approx(rate / figures[f"peak_{peak}_flops_a_second"])
+    for name, peak in itertools.product(("encoder_plain", "encoder_constrained"), steps.PEAKS):
+        assert record.figures[f"{name}_share_of_{peak}"] == pytest.approx(share(record, name, f"peak_{peak}"))
 
 
 def test_planned_memory_holds_the_state_at_least():

@@ -171,18 +171,16 @@ def test_every_word_of_a_text_has_its_vector():
 def root(tmp_path):
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
-    for split in ("train", "dev", "test"):
-        file = tmp_path / "glue" / "SST-2" / f"{split}.tsv"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts)))
-    for split in ("train", "test"):
-        for i, text in enumerate(texts):
-            file = tmp_path / "imdb" / "aclImdb" / split / ("neg", "pos")[i % 2] / f"{i}_{(1, 9)[i % 2]}.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 2]
+    table = "sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
+    files = {f"glue/SST-2/{split}.tsv": table for split in ("train", "dev", "test")}
+    for i, text in enumerate(texts):
+        name = f"pos/{i}_9.txt" if i % 2 else f"neg/{i}_1.txt"
+        files |= {f"imdb/aclImdb/{split}/{name}": text for split in ("train", "test")}
     lines = [f"{word} {' '.join(map(str, generator.normal(size=DIM)))}" for word in words[:-1]]
-    (tmp_path / "vectors.txt").write_text("\n".join(lines))
+    for name, content in (files | {"vectors.txt": "\n".join(lines)}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
     return tmp_path
 
 
