@@ -53,6 +53,7 @@ def half_steps(step_size):
 def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_others(drawn):
     out, numbers, lines = drawn
     assert set(numbers) == {"fig1", "fig2", "fig3", "fig4"}
+    assert chosen(dataclasses.replace(SMALL, data=dataclasses.replace(SMALL.data, root="data"))) == (1, 2, 3, 4, 5, 6)
     for name in numbers:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     recipes = [line for line in lines if "--data.root" in line]
@@ -71,7 +72,7 @@ def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
 
 
 @pytest.mark.parametrize("kind", ["paper", "longest"])
-def test_figure_2_shows_h_after_each_gradient_step_and_its_exact_minimum(drawn, kind):
+def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     numbers = drawn[1]["fig2"]
     S, W, B_1, B_2, _ = problem()
     hessian_f = 2.0 * (np.kron(S.T @ S, np.eye(WIDTH)) + np.eye(TOKENS * WIDTH))
@@ -119,21 +120,6 @@ def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
     for kappa in KAPPAS:
         assert numbers["share_of_window"][str(kappa)] == pytest.approx(np.mean(np.array(alignment) >= -kappa))
     np.testing.assert_allclose((W.T @ W + np.eye(2)) @ numbers["minimiser_h"], b, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("root", "only", "expected"),
-    [
-        (None, "", (1, 2, 3, 4)),
-        ("data", "", (1, 2, 3, 4, 5, 6)),
-        (None, "3", (3,)),
-        ("data", "6, 1", (1, 6)),
-        (None, "2,2", (2,)),
-    ],
-)
-def test_the_choice_of_figures(root, only, expected):
-    config = dataclasses.replace(SMALL, only=only, data=dataclasses.replace(SMALL.data, root=root))
-    assert chosen(config) == expected
 
 
 @pytest.mark.parametrize(

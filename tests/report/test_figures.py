@@ -1,5 +1,7 @@
 """Figures draw the numbers of the runs, with axes, units and legends."""
 
+import itertools
+
 import numpy as np
 import pytest
 from matplotlib.patches import StepPatch
@@ -108,37 +110,26 @@ def test_figures_are_left_out_where_there_is_nothing_to_draw(make_run):
         assert figures.pictures(name, settings) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "words", "others"),
-    [
-        ({"bounds": "stepwise", "alpha": [0.22]}, ("loss of layer l − 1", "α is 0.22"), ("product",)),
-        (
-            {"bounds": "cumulative", "alpha": [0.26], "reference": 1.85, "floor": 0.4},
-            ("1.85 times the product of (1 − α)", "or 0.4 where that is larger", "α is 0.26"),
-            ("layer l − 1",),
-        ),
-        ({"first_alpha": 0.8, "alpha": [0.3]}, ("α is 0.8, 0.3",), ("product",)),
-        ({"last": 0.5, "alpha": [0.3]}, ("The bound of the last layer is 0.5",), ("α",)),
-    ],
-)
-def test_the_caption_of_bounds_is_that_of_the_configuration(make_run, options, words, others):
-    (picture,) = figures.pictures("layer_losses", grouped([make_run("constrained", config={"constraints": options})]))
-    assert all(word in picture.caption for word in words)
-    assert not any(word in picture.caption for word in others)
+def test_captions_are_those_of_the_configurations_and_of_the_seeds(make_run):
+    made = itertools.count()
 
+    def caption(name, method="constrained", seeds=(0,), **constraints):
+        config = {"constraints": constraints}
+        folders = [make_run(method, seed=seed, name=f"run{next(made)}", config=config) for seed in seeds]
+        return figures.pictures(name, grouped(folders))[0].caption
 
-def test_captions_name_bounds_margins_and_seeds_only_where_there_are_some(make_run):
-    captions = {
-        method: figures.pictures("layer_losses", grouped([make_run(method, seed=seed) for seed in seeds]))[0].caption
-        for method, seeds in (("plain", (0,)), ("constrained", (0, 1)))
-    }
-    assert "bound" not in captions["plain"]
-    assert "seeds" not in captions["plain"]
-    assert "means over 2 seeds" in captions["constrained"]
-    for margin in (0.0, 0.05):
-        bounds = {"constraints": {"alpha": 0.2, "margin": margin}}
-        settings = grouped([make_run("constrained", name=f"m{margin}", config=bounds)])
-        assert ("tighter" in figures.pictures("violations", settings)[0].caption) == (margin > 0)
+    stepwise = caption("layer_losses", bounds="stepwise", first_alpha=0.8, alpha=[0.3])
+    assert "loss of layer l − 1" in stepwise
+    assert "α is 0.8, 0.3" in stepwise
+    assert "product" not in stepwise
+    cumulative = caption("layer_losses", bounds="cumulative", alpha=[0.26], reference=1.85, floor=0.4)
+    for words in ("1.85 times the product of (1 − α)", "or 0.4 where that is larger", "α is 0.26"):
+        assert words in cumulative
+    assert "bound of the last layer is 0.5" in caption("layer_losses", last=0.5, alpha=[0.3])
+    assert "bound" not in caption("layer_losses", "plain")
+    for is_told, seeds, margin in ((False, (0,), 0.0), (True, (0, 1), 0.05)):
+        assert ("2 seeds" in caption("layer_losses", seeds=seeds)) == is_told
+        assert ("tighter" in caption("violations", alpha=0.2, margin=margin)) == is_told
 
 
 def test_a_confusion_matrix_shows_shares_of_each_class():
