@@ -21,7 +21,7 @@ from benchmarks import (
     video_step,
 )
 from benchmarks.constrained_step.problems import UnrolledSizes
-from benchmarks.record import Record
+from benchmarks.record import Record, write
 from unroll_jax.models import EncoderConfig
 
 # For each benchmark: smaller sizes, words that it prints, and figures of its record.
@@ -87,14 +87,14 @@ def test_a_benchmark_runs_without_peers(module, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nope"], ["unknown benchmark 'nope'", *benchmarks.BENCHMARKS]),
-        (["gorwth"], ["unknown benchmark 'gorwth' (did you mean growth?)"]),
-        (["growth", "--qick"], ["unknown option '--qick' (did you mean --quick?)"]),
-        (["--compare", "a"], ["--compare", "expected 2 arguments"]),
-        (["growth", "--compare", "a", "b"], ["--compare takes OLD and NEW alone, got also 'growth'"]),
-        (["gpu", "--only", "pairs,decodr"], ["--only", "unknown part 'decodr' (did you mean decoder?)"]),
-        (["growth", "--only", "pairs"], ["--only names parts of gpu, got benchmarks ['growth']"]),
-        (["--out", __file__], ["is a file; name a folder"]),
+        (["nope"], ["'nope'", *benchmarks.BENCHMARKS]),
+        (["gorwth"], ["'gorwth'", "growth?"]),
+        (["growth", "--qick"], ["'--qick'", "--quick?"]),
+        (["--compare", "a"], ["--compare"]),
+        (["growth", "--compare", "a", "b"], ["--compare", "'growth'"]),
+        (["gpu", "--only", "pairs,decodr"], ["--only", "'decodr'", "decoder?"]),
+        (["growth", "--only", "pairs"], ["--only", "'growth'"]),
+        (["--out", __file__], ["--out", __file__]),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
@@ -127,13 +127,11 @@ def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
     assert benchmarks.main(["--quick"]) == 0
     assert set(calls) == set(benchmarks.BENCHMARKS) - {"gpu"}
     assert calls["growth"] == {"quick": True, "peers": False}
-    benchmarks.main(["gpu", "--quick", "--peers", "growth"])
-    options = {"quick": True, "peers": True}
-    assert (calls["growth"], calls["gpu"]) == (options, options | {"only": None, "out": Path("runs/benchmarks")})
-    benchmarks.main(["growth"])
-    assert calls["growth"] == {"quick": False, "peers": True}
-    benchmarks.main(["growth", "--no-peers"])
-    assert calls["growth"] == {"quick": False, "peers": False}
+    benchmarks.main(["gpu", "--quick", "--peers"])
+    assert calls["gpu"] == {"quick": True, "peers": True, "only": None, "out": Path("runs/benchmarks")}
+    for options, peers in (([], True), (["--no-peers"], False)):
+        benchmarks.main(["growth", *options])
+        assert calls["growth"] == {"quick": False, "peers": peers}
 
 
 def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path):
@@ -145,27 +143,82 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert benchmarks.main(["compile_time", "--quick", "--out", str(tmp_path / "out")]) == 0
     assert "compile_time" in capsys.readouterr().out
-    written = json.loads((tmp_path / "out" / "compile_time.json").read_text())
+    folder = tmp_path / "out"
+    written = json.loads((folder / "compile_time.json").read_text())
     assert written["figures"] == {"step_seconds": 2.0, "missing_mebibytes": None}
     assert written["spreads"] == {"step_seconds": 0.5}  # of quartiles 1.5 and 2.5
     assert written["floors"] == {"step_seconds": {"flops": 4e9, "seconds": 1.0}}
     assert written["quick"]
     assert written["machine"]["cores"] >= 1
     assert (written["versions"]["jax"], written["allocator"]["MALLOC_ARENA_MAX"]) == (jax.__version__, "1")
-    table = (tmp_path / "out" / "compile_time.md").read_text()
+    table = (folder / "compile_time.md").read_text()
     assert "| step_seconds | 2 | 50.0% | 1 | 2.00 | 4 |" in table
     assert "A note." in table
-    assert (tmp_path / "out" / "compile_time.png").stat().st_size > 0
+    assert (folder / "compile_time.png").stat().st_size > 0
+
+
+CONDITIONS = {
+    "date": "2026-01-01",
+    "quick": False,
+    "machine": {"cpu": "a CPU", "cores": 2, "accelerator": "none"},
+    "versions": {"jax": "1"},
+    "allocator": {"keeps_memory": True},
+}
+
+
+def kept(folder, seconds, mebibytes, **conditions):
+    record = Record(figures={"step_mebibytes": mebibytes, "count": 0, "power": 1.0 + 0.005 * mebibytes})
+    record.time("step_seconds", np.array(seconds))
+    write(record, "growth", folder, CONDITIONS | conditions)
+    return folder
+
+
+def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
+    old = kept(tmp_path / "old", [0.9, 1.0, 1.1], 10.0)  # a spread of 10%
+    new = kept(tmp_path / "new", [1.08, 1.2, 1.32], 10.0)
+    assert benchmarks.main(["--compare", str(old), str(new / "growth.json")]) == 0
+    printed = capsys.readouterr().out
+    lines = {line.split()[1]: line.split() for line in printed.splitlines() if line.startswith("growth: ")}
+    assert lines["step_seconds"][2:] == ["1", "1.2", "1.200", "20.0%"]  # as much as both spreads
+    assert (lines["step_mebibytes"][2:], lines["count"][2:]) == (["10", "10", "1.000"], ["0", "0", "1.000"])
+    assert "4 figures in both, 0 changed" in printed
+    kept(tmp_path / "new", [1.2, 1.3, 1.4], 11.0)
+    benchmarks.main(["--compare", str(old), str(new)])
+    printed = capsys.readouterr().out
+    assert all(line.endswith("*") for line in printed.splitlines() if "step_" in line)
+    assert "4 figures in both, 2 changed" in printed  # and the power, by less than 10%
+    kept(tmp_path / "new", [1.0], 10.0, quick=True, versions={"jax": "2"})
+    benchmarks.main(["--compare", str(old), str(new)])
+    printed = capsys.readouterr().out
+    assert "--quick" in printed
+    assert "jax differs: 1; 2" in printed
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no records"),
+        ("{", "cannot be read"),
+        ('{"ratio": 1.2}', "not a record"),
+        ("3", "cannot be read"),
+    ],
+)
+def test_what_is_no_record_is_one_line_and_exit_code_2(content, words, capsys, tmp_path):
+    if content is not None:
+        (tmp_path / "growth.json").write_text(content)
+    assert benchmarks.main(["--compare", str(tmp_path), str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert words in error
 
 
 def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
     monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
-    monkeypatch.setattr(compile_time, "DEPTHS", (1, 2, 3))
+    monkeypatch.setattr(compile_time, "DEPTHS", (1, 3))
     monkeypatch.setattr(compile_time, "REPEATS", 1)
     record = compile_time.main()
-    times = {f"layers_{depth}_seconds" for depth in (1, 2, 3)}
-    assert set(record.figures) == times | {"layers_2_over_1", "layers_3_over_1"}
-    assert set(record.spreads) == set(record.figures)
+    assert set(record.figures) == {"layers_1_seconds", "layers_3_seconds", "layers_3_over_1"} == set(record.spreads)
     assert "3 layers / 1 layer" in capsys.readouterr().out
 
 

@@ -1,5 +1,7 @@
 """The benchmark of gradients: its exact answers against autodiff, its race and its judgement."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from benchmarks import gradients
 from benchmarks.gradients import against_unrolling, first_calls, jax_peers, problems
 from benchmarks.gradients.exact import exact, residual
 from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell, transformer_cell
-from benchmarks.gradients.race import TOL, Result, gradient_error, race
+from benchmarks.gradients.race import TOL, Result, gradient_error
 
 CELLS = {
     "dense, random": lambda: dense_cell(8, 0.9, "random", batch=3),
@@ -55,17 +57,6 @@ def test_dense_problems_have_the_norm_and_the_activity_they_name(dim, kind):
     assert (hidden > 0).all() == (kind == "spread")
 
 
-@pytest.mark.slow
-def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
-    results = race(dense_cell(8, 0.9, "random", batch=4), repeats=1)
-    installed = {name for name in ("jaxopt", "optimistix", "banax") if jax_peers.installed(name)}
-    assert {"unroll_jax"} <= set(results) <= installed | {"unroll_jax"}
-    assert "jaxopt" in results  # which the project depends on
-    for result in results.values():
-        assert result.residual <= TOL
-        assert result.error < 1e-3
-
-
 def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart(capsys):
     dense, general = dense_cell(8, 0.999, "spread", batch=2), tanh_cell(6, batch=2)
     ours, peer = Result("ours", 2.0, 3.0, 1e-6, 1e-3), Result("Picard", 1.0, 2.0, 1e-6, 1e-4)
@@ -81,7 +72,37 @@ def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart(capsys):
     assert "no peers" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+WAYS = ("Picard, cg", "Anderson 5, cg", "FixedPointIteration, CG", "Picard")  # a few, as every way is compiled
+
+
+def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(monkeypatch, capsys):
+    def few(cell, ways=jax_peers.ways):
+        return {
+            library: {name: way for name, way in of_library.items() if name in WAYS}
+            for library, of_library in ways(cell).items()
+        }
+
+    cell = dense_cell(8, 0.9, "random", batch=2)
+    monkeypatch.setattr(jax_peers, "ways", few)
+    monkeypatch.setattr(gradients, "_cells", lambda *, quick: [cell] if quick else [])
+    monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
+    monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
+    figures = gradients.main(quick=True, peers=True).figures
+    assert "same allocator" in capsys.readouterr().out
+    raced = {name for name in jax_peers.LIBRARIES if f"{cell.name}, {name} seconds" in figures}
+    assert "jaxopt" in raced  # the project depends on it
+    assert raced <= {name for name in jax_peers.LIBRARIES if jax_peers.installed(name)}
+    for name in (f"{cell.name}, {library}" for library in ("unroll_jax", *raced)):
+        assert figures[f"{name} residual"] <= TOL
+        assert figures[f"{name} error"] < 1e-3
+        assert figures[f"{name} mebibytes"] > 0.0
+    record = gradients.main(quick=True, peers=False)
+    assert "same allocator" not in capsys.readouterr().out
+    units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
+    assert set(record.figures) == {f"{cell.name}, unroll_jax {unit}" for unit in units} | {"swept"}
+    assert record.floors[f"{cell.name}, unroll_jax seconds"]["seconds"] > 0.0
+
+
 def test_first_and_later_calls_are_timed_in_a_process_of_their_own(monkeypatch, capsys):
     monkeypatch.setattr(first_calls, "CELLS", {"tanh": tanh_cell})
     figures = first_calls.time_calls(peers=False)
@@ -90,37 +111,20 @@ def test_first_and_later_calls_are_timed_in_a_process_of_their_own(monkeypatch, 
     assert "outside of jit" in capsys.readouterr().out
 
 
-def test_quick_runs_few_problems_without_peers(monkeypatch, capsys):
-    cell = dense_cell(8, 0.9, "random", batch=2)
-    monkeypatch.setattr(gradients, "_cells", lambda *, quick: [cell] if quick else [])
-    monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
-    monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
-    record, name = gradients.main(quick=True, peers=False), f"{cell.name}, unroll_jax"
-    units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
-    assert set(record.figures) == {f"{name} {unit}" for unit in units} | {"swept"}
-    assert record.floors[f"{name} seconds"]["seconds"] > 0.0
-    assert record.figures[f"{name} mebibytes"] > 0.0
-    assert record.figures[f"{name} residual"] <= TOL
-    assert record.figures[f"{name} error"] < 1e-3
-    assert "same allocator" not in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch, capsys):
-    cell, compare, measured = dense_cell(8, 0.9, "spread", batch=2), against_unrolling._compare, {}
-    small = lambda *_, **__: cell  # noqa: E731
+    cell, compare = dense_cell(8, 0.9, "spread", batch=2), against_unrolling._compare
 
-    def once(cell, count, implicit):  # as most rows are of one problem here
-        key = (count, str(implicit))
-        if key not in measured:
-            measured[key] = compare(cell, count, implicit)
-        return measured[key]
+    @functools.cache
+    def once(count, implicit):
+        return compare(cell, count, dict(implicit))
 
-    monkeypatch.setattr(against_unrolling, "_compare", once)
-    monkeypatch.setattr("benchmarks.gradients.against_unrolling.ITERATIONS", (10, 40))
-    monkeypatch.setattr("benchmarks.gradients.against_unrolling.dense_cell", small)
-    monkeypatch.setattr("benchmarks.gradients.against_unrolling.deep_cell", small)
-    figures = against_unrolling.sweeps()
+    monkeypatch.setattr(against_unrolling, "_compare", lambda _, count, options: once(count, tuple(options.items())))
+    monkeypatch.setattr(against_unrolling, "ITERATIONS", (10, 40))
+    monkeypatch.setattr(against_unrolling, "TOL", 1e-2)  # of all rows: one program
+    for name in ("dense_cell", "deep_cell"):
+        monkeypatch.setattr(against_unrolling, name, lambda *_, **__: cell)
+    figures = against_unrolling.sweeps(quick=True)
     assert figures["40 iterations implicit_mebibytes"] == figures["10 iterations implicit_mebibytes"]
     assert figures["40 iterations unrolled_mebibytes"] > figures["10 iterations unrolled_mebibytes"]
-    assert "width 1024" in capsys.readouterr().out
+    assert all(f"{name} time_ratio" in figures for name in ("3 layers", "width 64, random", "tolerance 1e-02"))
+    assert "unrolled ms" in capsys.readouterr().out

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-import unroll_jax as uj
 from benchmarks import growth
 from benchmarks.growth import Setting, Sweep, programs
 from benchmarks.growth.programs import Sizes
-from benchmarks.timing import counted_compilations, interleaved, power_of, table, temporary_mebibytes
-from unroll_jax.energies import AttentionParams
+from benchmarks.timing import counted_compilations, interleaved, power_of, temporary_mebibytes
 
 SMALL = Sizes(layers=2, dim=4, tokens=6, batch=2)
 
@@ -27,16 +25,6 @@ def test_the_dense_expression_is_the_energy(batch):
     np.testing.assert_allclose(gradient, of_dense, rtol=1e-5, atol=1e-6)
 
 
-def test_attention_layers_are_steps_one_after_another():
-    case, layer = programs.attention_layers(SMALL), uj.attention()
-    step = lambda y: layer.step(AttentionParams(None), y, None)  # noqa: E731
-    expected = jnp.mean(step(step(case.arguments[0])) ** 2)
-    value, gradient = case.function(*case.arguments)
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
-    assert gradient.shape == (2, 6, 4)
-    assert case.flops == 3 * 2 * programs.attention_energy(SMALL).flops
-
-
 def test_the_transformer_has_a_gradient_in_every_layer():
     case = programs.transformer(SMALL)
     _, gradient = case.function(*case.arguments)
@@ -44,6 +32,7 @@ def test_the_transformer_has_a_gradient_in_every_layer():
         assert leaf.shape[0] == SMALL.layers
         assert np.any(leaf != 0.0, axis=tuple(range(1, leaf.ndim))).all()
     assert case.flops == 3 * 2 * 2.0 * 2 * 6 * (3 * 4 * 4 + 2 * 6 * 4)
+    assert programs.attention_layers(SMALL).flops == 3 * 2 * programs.attention_energy(SMALL).flops
 
 
 def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys, monkeypatch, tmp_path):
@@ -66,17 +55,13 @@ def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys,
     drawn = Figure()
     record.draw(drawn)
     assert [panel.get_xlabel() for panel in drawn.axes] == ["layers", "tokens"]
-    assert all(panel.get_xscale() == panel.get_yscale() == "log" for panel in drawn.axes)
 
 
 def test_compilations_are_counted_while_the_context_lasts():
-    function, x = jax.jit(lambda x: jnp.sin(x) + 2.5), np.float32(1.0)
+    function = jax.jit(lambda x: jnp.sin(x) + 2.5)
     with counted_compilations() as compiled:
-        for _ in range(3):
-            function(x)
-        assert len(compiled) == 1
-        function(np.ones(2, np.float32))
-    assert len(compiled) == 2
+        for size in (1, 1, 2):
+            function(np.ones(size, np.float32))
     function(np.ones(3, np.float32))
     assert len(compiled) == 2
 
@@ -97,9 +82,3 @@ def test_candidates_take_turns_after_warming_up():
     seconds = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=3, warmup=1)
     assert calls == ["a", "b"] * 4
     assert {name: values.shape for name, values in seconds.items()} == {"a": (3,), "b": (3,)}
-    assert all(np.all(values >= 0) for values in seconds.values())
-
-
-def test_columns_line_up():
-    text = table(["method", "ms"], [["erm", "1.5"], ["constrained", "12.0"]])
-    assert text.splitlines() == ["method         ms", "erm           1.5", "constrained  12.0"]

@@ -1,5 +1,6 @@
 """The benchmark of many devices: its formula is what traced and compiled steps send."""
 
+import functools
 import json
 import math
 
@@ -51,7 +52,12 @@ def sums(setting):
     return 4 * (scales + 1 + losses) * 2 * (setting.num_devices - 1) / setting.num_devices
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def traced():
+    """Bytes by kind of collective, of a step traced once."""
+    return functools.cache(sent_bytes)
+
+
 def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
     *_, read, equal = on_eight_devices(STEPS)
     assert equal == "equal"
@@ -63,9 +69,9 @@ def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
 
 
 @pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
-def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share):
+def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share, traced):
     setting = LARGE._replace(num_devices=devices, share=share)
-    assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
+    assert traced(setting) == formula_bytes(setting) | {"psum": sums(setting)}
 
 
 def test_a_collective_that_runs_an_unknown_number_of_times_is_refused():
@@ -99,7 +105,8 @@ def test_step_times_follow_from_bytes_and_operations():
     assert plain == pytest.approx(8 * 7.5e9 * small.sequences * small.tokens / h100.peak, rel=0.2)
 
 
-def test_the_table_has_a_row_for_the_ends_of_the_range(capsys):
+def test_the_table_has_a_row_for_the_ends_of_the_range(capsys, monkeypatch, traced):
+    monkeypatch.setattr(weak_scaling, "sent_bytes", traced)
     figures, printed = weak_scaling.main(quick=True).figures, capsys.readouterr().out
     assert all(f"\n{devices} " in printed for devices in (8, 512))
     assert figures["bytes_added"] == 4 * 33 * 2 * 511 / 512

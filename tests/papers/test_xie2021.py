@@ -81,20 +81,18 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
     np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
 
 
-@pytest.mark.parametrize(
-    "name", ["image-dnn", *(pytest.param(f"image-{name}", marks=pytest.mark.slow) for name in ("opteq", "mon", "ode"))]
-)
+@pytest.mark.parametrize("name", ["image-dnn", "image-opteq", "image-mon", "image-ode"])
 def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(name):
     config = small(name)
     task, init, step = traced(config)
     state = init()
     for _, batch in zip(range(20), task.batches(0, None), strict=False):
         state, _ = step(state, batch)
-    figures = robustness(task, state.params, RobustnessConfig((), noises=(0.1,), attacks=RADII, attack_steps=4))
-    clean = task.split_scores(state.params, "test")[0]["accuracy"]
-    left = [figures["attack_accuracy"][str(radius)] for radius in RADII]
-    assert list(figures["noise_accuracy"]) == ["0.1"]
-    assert (figures["attacked_examples"], figures["attacked_clean_accuracy"]) == (10, pytest.approx(clean))
+    figures = robustness(task, state.params, RobustnessConfig((), attacks=RADII, attack_steps=4))
+    clean, left = figures["attacked_clean_accuracy"], [figures["attack_accuracy"][str(radius)] for radius in RADII]
+    if name == "image-dnn":
+        assert clean == pytest.approx(task.split_scores(state.params, "test")[0]["accuracy"])
+    assert figures["attacked_examples"] == 10
     assert clean > 0.6
     assert clean >= left[0] >= left[1] >= left[2]
     assert left[2] < clean
@@ -185,13 +183,7 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
         assert words in page
 
 
-BAD = {
-    "a limit of 0": ("image-dnn", {"lipschitz": 0.0}, "lipschitz must be positive and finite, or None, got 0.0"),
-    "a network without a bound": ("image-mon", {"lipschitz": 1.0}, "lipschitz must be None except for plain networks"),
-}
-
-
-@pytest.mark.parametrize(("name", "options", "words"), BAD.values(), ids=BAD)
-def test_a_bad_option_is_one_line(name, options, words):
-    with pytest.raises(UserError, match=words):
-        dataclasses.replace(small(name), **options).check()
+@pytest.mark.parametrize(("name", "limit"), [("image-dnn", 0.0), ("image-mon", 1.0)])
+def test_a_limit_that_cannot_be_held_is_refused(name, limit):
+    with pytest.raises(UserError, match="lipschitz"):
+        dataclasses.replace(small(name), lipschitz=limit).check()

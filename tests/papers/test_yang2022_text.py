@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from papers.yang2022 import figures
 from papers.yang2022.__main__ import main
 from papers.yang2022.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
 from papers.yang2022.energy_plots import layer_numbers, moves
@@ -18,6 +19,7 @@ from unroll_jax.train.data.text import TextBatch, TextConfig, load
 
 pytestmark = pytest.mark.slow
 DIM, LAYERS = 4, 3
+NAMES = ("fig5", "fig6", "fig6_plain")
 STACKS = {
     "plain": Stack(DIM, LAYERS),
     "residual": Stack(DIM, LAYERS, residual=True),
@@ -169,38 +171,29 @@ def test_every_word_of_a_text_has_its_vector():
 def root(tmp_path):
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
-    for split in ("train", "dev", "test"):
-        file = tmp_path / "glue" / "SST-2" / f"{split}.tsv"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts)))
-    for split in ("train", "test"):
-        for i, text in enumerate(texts):
-            file = tmp_path / "imdb" / "aclImdb" / split / ("neg", "pos")[i % 2] / f"{i}_{(1, 9)[i % 2]}.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 2]
+    table = "sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
+    files = {f"glue/SST-2/{split}.tsv": table for split in ("train", "dev", "test")}
+    for i, text in enumerate(texts):
+        name = f"pos/{i}_9.txt" if i % 2 else f"neg/{i}_1.txt"
+        files |= {f"imdb/aclImdb/{split}/{name}": text for split in ("train", "test")}
     lines = [f"{word} {' '.join(map(str, generator.normal(size=DIM)))}" for word in words[:-1]]
-    (tmp_path / "vectors.txt").write_text("\n".join(lines))
+    for name, content in (files | {"vectors.txt": "\n".join(lines)}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
     return tmp_path
 
 
-def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
+def test_figures_5_and_6_are_drawn_from_texts(root, capsys, monkeypatch):
+    monkeypatch.setattr(figures, "DPI", 30)
     small = ("--num-texts", "3", "--steps", "4", "--num-layers", "2", "--only", "5,6")
     places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))
     assert main([*small, *places, "--embeddings", str(root / "vectors.txt")]) == 0
     assert "4 training steps" in capsys.readouterr().out
-    pictures = [
-        "fig5",
-        "fig5_components",
-        "fig5_rhos",
-        "fig6",
-        "fig6_components",
-        "fig6_plain",
-        "fig6_plain_components",
-    ]
-    assert sorted(file.stem for file in (root / "out").glob("*.png")) == pictures
+    pictures = {*(f"{name}{end}" for name in NAMES for end in ("", "_components")), "fig5_rhos"}
+    assert {file.stem for file in (root / "out").glob("*.png")} == pictures
     numbers = {name: json.loads((root / "out" / f"{name}.json").read_text()) for name in pictures}
-    for name in ("fig5", "fig6", "fig6_plain"):
+    for name in NAMES:
         for values in numbers[name].values():
             assert np.array(values["energy"]).shape == (3, 3)
             parts = [np.array(values["components"][part]) for part in ("pairs", "residual", "features")]
@@ -210,11 +203,8 @@ def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
             assert np.array(values["components"]["residual"]).any() == (name == "fig6")
     for values in numbers["fig6"].values():
         assert len(values["loss"]) == 4
-    assert {rho for values in numbers["fig5_rhos"].values() for rho in values} == {
-        "log",
-        "power",
-        "truncated_quadratic",
-    }
+    rhos = {"log", "power", "truncated_quadratic"}
+    assert {rho for values in numbers["fig5_rhos"].values() for rho in values} == rhos
 
 
 @pytest.mark.data

@@ -18,15 +18,8 @@ RMSE = {
     "deep_supervision": (10.9, 15.0, 18.0, 22.5, 31.0, 44.0),
     "constrained": (11.9, 15.8, 18.8, 21.6, 28.9, 41.3),
 }
-LOSSES = {
-    ("plain", 3): (4.7, 13.7, 9.8, 0.60),
-    ("deep_supervision", 3): (4.7, 3.0, 2.8, 0.65),
-    ("constrained", 3): (4.7, 1.95, 1.05, 0.70),
-    ("plain", 7): (4.7, 14.1, 12.5, 11.9, 10.8, 9.1, 6.2, 0.95),
-    ("plain", 5): (4.7, 14.0, 12.1, 10.3, 7.4, 0.75),
-    ("constrained", 5): (4.7, 3.1, 2.2, 1.55, 1.1, 0.82),
-    ("constrained", 7): (4.7, 3.7, 2.9, 2.3, 1.85, 1.5, 1.2, 0.97),
-}
+FIRST_LOSSES = {"plain": 14.0, "deep_supervision": 3.0, "constrained": 2.6}  # after layer 1; the input's is 4.7
+LAST_LOSS = 0.7
 KEPT, EDGES = 0.78, np.linspace(0, 2, 41)
 RunMaker = Callable[..., Path]
 
@@ -73,15 +66,12 @@ def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int,
 
 
 def _evaluation(method: str, num_layers: int, seed: int, steps: int, rng: np.random.Generator) -> dict[str, Any]:
-    losses = np.array(LOSSES[method, num_layers]) * rng.uniform(0.98, 1.02, num_layers + 1)
+    losses = np.array([4.7, *np.geomspace(FIRST_LOSSES[method], LAST_LOSS, num_layers)])
+    losses *= rng.uniform(0.98, 1.02, num_layers + 1)
     bounds = np.array([5.5, *KEPT * losses[:-1]])
     constrained = method == "constrained"
     multipliers = np.where(constrained, rng.uniform(0, 0.6, num_layers + 1), 0.0)
-    ratios = (
-        rng.lognormal(np.log(0.72), 0.35, (num_layers, 400))
-        if constrained
-        else rng.lognormal(0.0, 0.6, (num_layers, 400))
-    )
+    ratios = rng.lognormal(-0.3 if constrained else 0.0, 0.35 if constrained else 0.6, (num_layers, 400))
     counts = np.stack([np.histogram(np.clip(row, 0, 2), EDGES)[0] for row in ratios])
     return {
         "experiment": "video-ut",

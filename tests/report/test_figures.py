@@ -1,5 +1,7 @@
 """Figures draw the numbers of the runs, with axes, units and legends."""
 
+import itertools
+
 import numpy as np
 import pytest
 from matplotlib.patches import StepPatch
@@ -78,14 +80,13 @@ def test_layer_losses_have_the_bounds_of_constrained_runs_alone_and_the_numbers_
 
 
 @pytest.mark.parametrize("name", ["multipliers", "violations"])
-def test_multipliers_and_violations_have_a_curve_per_bound_and_a_line_at_zero(make_run, settings, name):
-    axes = drawn(name, settings)[1]
-    for layer in range(8):
-        np.testing.assert_allclose(heights(axes.lines[layer]), settings[1].variants[-1].runs[0].curves[name][:, layer])
-    assert len(axes.lines) == 9
-    assert list(heights(axes.lines[8])) == [0.0, 0.0]
-    unbounded = make_run("constrained", name="no-reference", evaluation={"bounds": [None, 3.6, 1.5, 0.8]})
-    (legend,) = drawn(name, grouped([unbounded]))[0].figure.legends
+def test_multipliers_and_violations_have_a_curve_per_bound_and_a_line_at_zero(make_run, name):
+    settings = grouped([make_run("constrained", evaluation={"bounds": [None, 3.6, 1.5, 0.8]})])
+    (axes,) = drawn(name, settings)
+    curves = settings[0].variants[0].runs[0].curves[name]
+    for line, curve in zip(axes.lines, [*curves.T[1:], [0.0, 0.0]], strict=True):
+        np.testing.assert_allclose(heights(line), curve)
+    (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["layer 1", "layer 2", "layer 3"]
 
 
@@ -109,37 +110,26 @@ def test_figures_are_left_out_where_there_is_nothing_to_draw(make_run):
         assert figures.pictures(name, settings) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "words", "others"),
-    [
-        ({"bounds": "stepwise", "alpha": [0.22]}, ("loss of layer l − 1", "α is 0.22"), ("product",)),
-        (
-            {"bounds": "cumulative", "alpha": [0.26], "reference": 1.85, "floor": 0.4},
-            ("1.85 times the product of (1 − α)", "or 0.4 where that is larger", "α is 0.26"),
-            ("layer l − 1",),
-        ),
-        ({"first_alpha": 0.8, "alpha": [0.3]}, ("α is 0.8, 0.3",), ("product",)),
-        ({"last": 0.5, "alpha": [0.3]}, ("The bound of the last layer is 0.5",), ("α",)),
-    ],
-)
-def test_the_caption_of_bounds_is_that_of_the_configuration(make_run, options, words, others):
-    (picture,) = figures.pictures("layer_losses", grouped([make_run("constrained", config={"constraints": options})]))
-    assert all(word in picture.caption for word in words)
-    assert not any(word in picture.caption for word in others)
+def test_captions_are_those_of_the_configurations_and_of_the_seeds(make_run):
+    made = itertools.count()
 
+    def caption(name, method="constrained", seeds=(0,), **constraints):
+        config = {"constraints": constraints}
+        folders = [make_run(method, seed=seed, name=f"run{next(made)}", config=config) for seed in seeds]
+        return figures.pictures(name, grouped(folders))[0].caption
 
-def test_captions_name_bounds_margins_and_seeds_only_where_there_are_some(make_run):
-    captions = {
-        method: figures.pictures("layer_losses", grouped([make_run(method, seed=seed) for seed in seeds]))[0].caption
-        for method, seeds in (("plain", (0,)), ("constrained", (0, 1)))
-    }
-    assert "bound" not in captions["plain"]
-    assert "seeds" not in captions["plain"]
-    assert "means over 2 seeds" in captions["constrained"]
-    for margin in (0.0, 0.05):
-        bounds = {"constraints": {"alpha": 0.2, "margin": margin}}
-        settings = grouped([make_run("constrained", name=f"m{margin}", config=bounds)])
-        assert ("tighter" in figures.pictures("violations", settings)[0].caption) == (margin > 0)
+    stepwise = caption("layer_losses", bounds="stepwise", first_alpha=0.8, alpha=[0.3])
+    assert "loss of layer l − 1" in stepwise
+    assert "α is 0.8, 0.3" in stepwise
+    assert "product" not in stepwise
+    cumulative = caption("layer_losses", bounds="cumulative", alpha=[0.26], reference=1.85, floor=0.4)
+    for words in ("1.85 times the product of (1 − α)", "or 0.4 where that is larger", "α is 0.26"):
+        assert words in cumulative
+    assert "bound of the last layer is 0.5" in caption("layer_losses", last=0.5, alpha=[0.3])
+    assert "bound" not in caption("layer_losses", "plain")
+    for is_told, seeds, margin in ((False, (0,), 0.0), (True, (0, 1), 0.05)):
+        assert ("2 seeds" in caption("layer_losses", seeds=seeds)) == is_told
+        assert ("tighter" in caption("violations", alpha=0.2, margin=margin)) == is_told
 
 
 def test_a_confusion_matrix_shows_shares_of_each_class():

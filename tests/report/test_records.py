@@ -25,13 +25,9 @@ def test_folders_that_are_no_evaluated_runs_are_named(make_run, tmp_path):
     assert "given twice" in error_of([run, run / ".." / run.name])
     (bare / "evaluation.json").unlink()
     assert f"run `unroll-jax evaluate {bare}`" in error_of([bare])
-
-
-@pytest.mark.parametrize("name", ["status.json", "metrics.jsonl"])
-def test_a_run_that_lacks_a_file_is_named(make_run, name):
-    folder = make_run()
-    (folder / name).unlink()
-    assert f"has no {name}" in error_of([folder])
+    for name in ("status.json", "metrics.jsonl"):
+        (run / name).unlink()
+        assert f"has no {name}" in error_of([run])
 
 
 @pytest.mark.parametrize("name", ["config.json", "status.json", "evaluation.json"])
@@ -46,28 +42,23 @@ def test_damaged_json_is_named(make_run, name, content):
     ("changes", "words"),
     [
         ({"rmse": None}, "missing 'rmse'"),
-        ({"method": "erm"}, "method must be one of plain, deep_supervision, constrained, got 'erm'"),
-        ({"num_layers": 4}, "layer_losses must be 5 numbers"),
-        ({"num_layers": "three"}, "is damaged"),
-        ({"mean_ratio": [0.9]}, "mean_ratio must be 3 numbers"),
-        ({"layers": [0, 10]}, "layers must be 4 numbers"),
+        ({"method": "erm"}, "'erm'"),
+        ({"num_layers": 4}, "layer_losses"),
+        ({"mean_ratio": [0.9]}, "mean_ratio"),
+        ({"layers": [0, 10]}, "layers"),
         ({"rmse": {"0.1": 3.0}}, "missing '0.1'"),
-        ({"rmse": {}, "noisy_rmse": {}}, "rmse must be 0 numbers"),
-        ({"rmse": 3}, "is damaged"),
-        ({"bounds": ["a", "b", "c", "d"]}, "could not convert"),
-        ({"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1], [1], [1]]}}, "ratio_histogram must hold 3 rows"),
+        ({"rmse": {}, "noisy_rmse": {}}, "rmse"),
+        ({"bounds": ["a", "b", "c", "d"]}, "is damaged"),
+        ({"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1]] * 3}}, "ratio_histogram"),
         ({"ratio_histogram": {"counts": []}}, "'edges'"),
-        ({"train_gamma": {}}, "is damaged"),
         ({"floors": {"linear layer": {"0.15": 3.0}}}, "missing '0.0'"),
-        ({"floors": [1.0]}, "is damaged"),
     ],
 )
 def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
-    folder = make_run()
-    path = folder / "evaluation.json"
+    path = make_run() / "evaluation.json"
     values = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
-    message = error_of([folder])
+    message = error_of([path.parent])
     assert words in message
     assert str(path) in message
 
@@ -75,7 +66,7 @@ def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
 def test_metrics_of_another_depth_are_damage(make_run):
     folder, deeper = make_run(), make_run(num_layers=7)
     (folder / "metrics.jsonl").write_bytes((deeper / "metrics.jsonl").read_bytes())
-    assert "metrics.jsonl is damaged (cannot reshape" in error_of([folder])
+    assert "metrics.jsonl is damaged" in error_of([folder])
 
 
 @pytest.mark.parametrize(
@@ -109,11 +100,11 @@ def test_configs_that_differ_beyond_the_seed_are_not_averaged(make_run):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_methods_are_compared_where_their_configurations_agree(make_run, order):
-    plain = [make_run("plain", name=f"e{rate}", config={"primal": {"learning_rate": rate}}) for rate in (0.1, 0.001)]
-    weights = make_run("deep_supervision", config={"layer_weights": [0.3], "primal": {"learning_rate": 0.1}})
-    enforced = make_run("constrained", config={"primal": {"learning_rate": 0.001}})
+    plain = [make_run("plain", name=name, config={"primal": {"name": name}}) for name in ("adam", "muon")]
+    weights = make_run("deep_supervision", config={"layer_weights": [0.3], "primal": {"name": "adam"}})
+    enforced = make_run("constrained", config={"primal": {"name": "muon"}})
     (setting,) = grouped([*plain, weights, enforced][::order])
-    assert [other.title for _, other in setting.pairs()] == ["plain (learning_rate 0.001)", "deep supervision"]
+    assert [other.title for _, other in setting.pairs()] == ["plain (name muon)", "deep supervision"]
 
 
 @pytest.mark.parametrize(
