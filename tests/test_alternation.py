@@ -146,27 +146,6 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
     chex.assert_trees_all_close(stepped, y, rtol=1e-4)  # sinh 9 in float32
 
 
-def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point_and_else_energies_level_off_above_the_minimum():
-    """As in Figs. 2 and 3: steps stop descending near the minimiser, in a region of small radius."""
-    params = draw_params(4)
-    system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2)
-    (A, a), (B, b) = params["f"], params["g"]
-    minimiser = np.linalg.solve(A + B, A @ a + B @ b)[None]
-
-    @jax.jit
-    def measure(params, y):
-        energy = uj.unroll(system, params, y + 5.0, num_layers=300)[1].energy - system.energy(params, y, None)
-        return jax.grad(system.energy, 1)(params, y, None), system.step(params, y, None), energy
-
-    slope, stepped, excess = measure(params, minimiser)
-    np.testing.assert_allclose(slope, 0.0, atol=1e-12)
-    assert np.max(np.abs(stepped - minimiser)) > 1e-3
-    assert np.all(np.diff(excess[:20]) < 0.0)
-    assert 0.0 < excess[-1] < 0.01 * excess[0]
-    assert abs(excess[-1] - excess[-2]) < 1e-6 * excess[-1]
-    np.testing.assert_allclose(measure(params | {"g": (B, a)}, a[None])[1], a[None], atol=1e-14)
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_bad_arguments_are_named():
     """Those that hostile/calls.py leaves out."""

@@ -81,24 +81,6 @@ def test_padding_does_not_change_a_certificate(phi):
     assert phi != "relu" or np.all(plain.outcome[:, 1] == Outcome.GUARANTEED)
 
 
-def test_the_condition_of_the_docstring_of_transformer_is_contained():
-    parts, layer, params, y = transformer_case((64,), step_size=0.5)
-    y = y * np.logspace(-1, 1, 64)[:, None, None]
-
-    @jax.jit
-    def measure(params, y):
-        certificate = certify(layer, params, y, smoothness=2.5, num_points=1)
-        moved, after = parts.attention.step(params, y, None), uj.transformer(4, step_size=0.5).step(params, y, None)
-        return certificate, jax.grad(lambda y: jnp.sum(parts.attention.energy(params, y, None)))(y), moved, after
-
-    certificate, f_gradient, moved, after = jax.tree.map(np.asarray, measure(params, y))
-    mixing = 0.5 * np.eye(4) - 0.25 * (params.W_f + params.W_f.T)
-    noise = np.linalg.norm(0.5 * f_gradient + (moved - y) @ mixing, axis=(-2, -1))
-    stated = noise <= (1.0 - 0.5 * 0.5 * 2.5) * np.linalg.norm(after - y, axis=(-2, -1))
-    assert 0 < np.sum(stated) < 64
-    assert np.all(certificate.limit[0, stated] >= 2.5)
-
-
 @pytest.mark.parametrize("phi", [None, "relu", "soft_threshold"])
 def test_the_numbers_of_a_certificate_are_those_of_the_descent_lemma(phi):
     rng = np.random.default_rng(2)

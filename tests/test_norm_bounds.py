@@ -120,14 +120,7 @@ def drawn(rng, window, widths, seeing, norm):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "widths", "seeing", "skip", "activation"),
-    [
-        ((), (5,), (0,), 1.0, "relu"),
-        ((), (5,), (0,), 0.4, "tanh"),
-        ((), (4, 6, 3), (0, 1, 2), 0.7, "relu"),
-        ((), (4, 6, 3), (1,), 1.0, "tanh"),
-        ((3, 3), (4,), (0,), 0.6, "tanh"),
-        ((3, 3), (4, 3), (0, 1), 1.0, "relu"),
-    ],
+    [((), (5,), (0,), 1.0, "relu"), ((), (4, 6, 3), (0, 2), 0.7, "tanh"), ((3, 3), (4, 3), (0, 1), 0.6, "relu")],
     ids=str,
 )
 def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing, skip, activation):

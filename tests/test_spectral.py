@@ -164,34 +164,6 @@ def test_normalised_convolutions_keep_to_their_bound_and_smaller_ones_are_left_a
     assert np.all(np.isfinite(gradient))
 
 
-def spread(values, shape, rng):
-    left, right = (np.linalg.qr(rng.normal(size=(side, min(shape))))[0] for side in shape)
-    spectrum = np.concatenate([values, np.full(min(shape) - len(values), 0.1)])
-    return (left * spectrum) @ right.T
-
-
-def test_a_few_steps_miss_a_norm_whose_singular_values_are_close_and_the_certified_bound_never_does():
-    """As `DeepOptEq` normalises W with norm_steps=2, and by default (None), by NumPy's singular values."""
-    rng = np.random.default_rng(5)
-    close = [spread(np.linspace(1.0, 0.8, 20), (40, 30), rng) for _ in range(20)]
-    apart = [spread(np.ones(1), (40, 30), rng) for _ in range(20)]
-
-    @jax.jit
-    def normalise(W):
-        ways = ({"certified": False, "num_steps": 2}, {"certified": True})
-        return [certificates.spectral_normalise(params_of(W), bound=0.5, **way).W for way in ways]
-
-    def norms(weights):
-        return np.array([[np.linalg.norm(scaled, 2) for scaled in normalise(W)] for W in weights]).T
-
-    few, certified = norms(close)
-    assert np.all(few > 0.5 * 1.02)
-    for certain in (certified, norms(apart)[1]):
-        assert np.all(certain <= 0.5 * (1.0 + 1e-12))
-        assert np.all(certain >= 0.5 * 0.999)
-    assert np.all(norms(apart)[0] < 0.5 * 1.001)  # a separate largest one is met in two steps
-
-
 def test_what_is_not_a_number_has_no_number():
     """Above all no rate, no bound and no curvature that looks like one."""
     nan, params = np.nan, params_of(np.full((2, 2), np.nan, np.float32))

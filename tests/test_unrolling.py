@@ -10,7 +10,6 @@ import pytest
 
 import unroll_jax as uj
 from tests.errors import assert_names
-from unroll_jax.energies import TransformerParams
 from unroll_jax.perturbations import layer_noise, lost_layer
 from unroll_jax.unrolling import UNROLLED
 
@@ -109,59 +108,6 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
 def test_layers_without_parameters_need_no_leading_axis():
     last = lambda y, tied: uj.unroll(lambda p, y, x: 0.5 * y, None, y, num_layers=3, tied=tied, record=None)[0]  # noqa: E731
     chex.assert_trees_all_equal(*jax.jit(lambda y: (last(y, True), last(y, False)))(tokens()[0]))
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_compile_work_does_not_grow_with_depth(tied):
-    """The step is traced equally often, and the program has equally many equations, at depth 2 and at depth 40."""
-    (y, _), sizes = tokens(), []
-    for num_layers in (2, 40):
-        traces = 0
-
-        def counted(params, y, x):
-            nonlocal traces
-            traces += 1
-            return step(params, y, x)
-
-        params = weights(None if tied else num_layers)
-        apart = LAYER._replace(step=counted, step_and_energy=None)
-        loss = lambda params, y: jnp.sum(  # noqa: E731
-            uj.unroll(apart, params, y, num_layers=num_layers, tied=tied)[1].energy  # noqa: B023
-        )
-        program = jax.make_jaxpr(jax.grad(loss))(params, y)
-        sizes.append((traces, str(program).count(" = ")))
-    assert sizes[0] == sizes[1]
-    assert sizes[0][0] <= 3
-
-
-@pytest.mark.slow
-def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it():
-    layer, y = uj.transformer(32), jnp.asarray(np.random.default_rng(3).uniform(size=(64, 32)).astype(np.float32))
-    # Deep enough for gradients to explode otherwise.
-    W_a, W_f = (0.1 * np.random.default_rng(0).normal(size=(2, 32, 32))).astype(np.float32)
-    params, gradients, memory = TransformerParams(jnp.asarray(W_a), jnp.asarray(W_f)), [], []
-    for remat in (False, True, jax.checkpoint_policies.everything_saveable):
-        loss = lambda params: jnp.sum(uj.unroll(layer, params, y, num_layers=32, remat=remat)[1].energy)  # noqa: E731, B023
-        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
-        gradients.append(compiled(params))
-        memory.append(compiled.memory_analysis().temp_size_in_bytes)
-    for other in gradients[1:]:
-        chex.assert_trees_all_close(other, gradients[0], rtol=1e-4, atol=1e-5)
-    assert memory[1] < 0.5 * min(memory[0], memory[2])
-
-
-@pytest.mark.parametrize("remat", [False, True])
-def test_layers_at_once_change_the_program_alone(remat):
-    (y, x), params = tokens(), weights(5)
-
-    def loss(params, unroll):
-        last, trace = uj.unroll(LAYER, params, y, x, num_layers=5, tied=False, remat=remat, unroll=unroll)
-        return jnp.sum(last**2) + jnp.sum(trace.energy)
-
-    chosen = (1, 2, None) if remat else (1, 2, 5, 9, None)
-    one, *others = jax.jit(lambda params: [jax.value_and_grad(loss)(params, unroll) for unroll in chosen])(params)
-    for other in others:
-        chex.assert_trees_all_close(other, one, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_are_written_out_up_to_a_depth_and_without_remat():
