@@ -190,11 +190,8 @@ def test_what_is_not_a_number_has_no_number():
 @pytest.mark.parametrize(
     ("function", "options"),
     [
-        (certificates.weight_norm, {"W": np.ones((3, 3, 2, 2)), "image_shape": None}),
         (certificates.weight_norm, {"W": np.ones(3)}),
         (certificates.picard_steps, {"contraction": 0.5, "residual": 1.0, "tol": 0.0}),
-        (certificates.jacobian_radius, {"step": abs, "z": np.ones(2), "num_steps": 1}),
-        (certificates.jacobian_penalty, {"step": abs, "z": np.ones(2), "key": None, "num_probes": 0}),
         (certificates.curvature, {"f": abs, "y": np.ones(2), "num_steps": 1}),
     ],
 )

@@ -1,4 +1,4 @@
-"""The house: floors as its drawing shows them, imports that load little, one file for each system."""
+"""The house: imports load little, and modules list their public names."""
 
 import importlib
 import subprocess

@@ -1,7 +1,5 @@
 """Depth: one step repeated inside a scan; layers with noise on them and layers that are lost, against loops."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -68,30 +66,6 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
     assert ours[0][1][1].shape == (4, *batch)
     chex.assert_trees_all_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
     chex.assert_trees_all_close(ours[1], theirs[1], rtol=1e-4, atol=1e-5)
-
-
-def test_energies_are_recorded_through_what_step_and_energy_share():
-    """A descent without `step_and_energy`, or a custom record, calls step and energy separately."""
-    calls = []
-
-    def counted(name):
-        def call(*arguments):
-            calls.append(name)
-            return getattr(LAYER, name)(*arguments)
-
-        return call
-
-    layer = LAYER._replace(energy=counted("energy"), step_and_energy=counted("step_and_energy"))
-    for descent, options, expected in (
-        (layer, {}, ["step_and_energy", "energy"]),  # in the scan, and after the last layer
-        (layer, {"record": layer.energy}, ["energy", "energy"]),
-        (layer._replace(step_and_energy=None), {}, ["energy", "energy"]),
-        (layer, {"record": None}, []),
-    ):
-        calls.clear()
-        unrolled = functools.partial(uj.unroll, descent, num_layers=3, **options)
-        assert (jax.eval_shape(unrolled, weights(), *tokens())[1] is None) == (not expected)
-        assert calls == expected
 
 
 def test_a_step_alone_and_a_tree_of_states_will_do():
