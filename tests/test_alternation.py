@@ -75,18 +75,6 @@ def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
     assert jax.eval_shape(system.step, draw_params(2, "float32"), y, None).dtype == jnp.bfloat16
 
 
-def test_the_transformer_is_an_alternating_system_whose_first_step_is_given():
-    layer, f, g = uj.transformer(DIM, step_size=A2), PARTS.attention, PARTS.feedforward
-    system = uj.alternating(f.energy, g.energy, f_step=f.step, g_step_size=A2, phi=PARTS.phi, init=layer.init)
-
-    @jax.jit
-    def both(y, x):
-        params = jax.tree.map(lambda leaf: leaf.astype(float), system.init(jax.random.key(0)))
-        return [(one.step(params, y, x), one.energy(params, y, x)) for one in (system, layer)]
-
-    chex.assert_trees_all_close(*both(*np.random.default_rng(2).uniform(size=(2, 2, 5, DIM))), rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("phi", "first"),
     [(box(0.2, 1.0), {"f_step": PARTS.attention.step}), ("tanh", {"f_step_size": A1})],
@@ -128,7 +116,8 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
         penalty=lambda y: jnp.zeros_like(y["a"]),
         prox=lambda v, step_size: jax.tree.map(lambda leaf: jnp.clip(leaf, -1.0, 1.0), v),
     )
-    system = uj.alternating(f, g, f_step_size=A1, g_step_size=A2, phi=ball)
+    system = uj.alternating(f, g, f_step_size=A1, g_step_size=A2, phi=ball, init=jax.random.key_data)
+    assert system.init is jax.random.key_data
     y = {"a": np.array([0.3, -2.0], np.float32), "b": np.array([[0.5, 2.0, 0.1], [0.0, -0.4, 9.0]], np.float32)}
     stepped, trace = jax.jit(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(y)
     chex.assert_trees_all_equal_shapes_and_dtypes(stepped, y)

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from tests.energies import opteq_reference as reference
-from tests.energies.opteq_layers import H, I, M, dense
-from tests.errors import assert_names
 from unroll_jax import certificates, spectral
-from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
@@ -111,26 +108,16 @@ def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
     assert of_nilpotent == 0.0
 
 
-def test_jacobians_of_a_layer_are_measured_per_example():
-    batch = 2, 3
-    _, params, z, x = dense(batch)
-    layer = opteq(M, H, I, activation="tanh", skip=0.8)
+def test_the_penalty_is_the_mean_square_of_the_jacobian_per_example():
+    matrices = np.random.default_rng(5).normal(size=(2, 3, 4, 4))
 
     @jax.jit
-    def measure(z, x, key):
-        step, jacobian = (lambda z: layer.step(params, z, x)), jax.jacobian(layer.step, 1)
-        return (
-            certificates.jacobian_radius(step, z, num_steps=2000, batch_ndim=2),
-            certificates.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=2),
-            jax.vmap(jax.vmap(jacobian, (None, 0, 0)), (None, 0, 0))(params, z, x),
-        )
+    def penalty(key):
+        step = lambda z: jnp.einsum("...ij,...j->...i", matrices, z)  # noqa: E731
+        return certificates.jacobian_penalty(step, jnp.ones((2, 3, 4)), key, num_probes=4000, batch_ndim=2)
 
-    radius, penalty, jacobians = map(np.asarray, measure(z, x, jax.random.key(0, impl="rbg")))
-    assert radius.shape == penalty.shape == batch
-    for place in np.ndindex(*batch):
-        J = jacobians[place]
-        np.testing.assert_allclose(radius[place], np.linalg.norm(J, 2), rtol=1e-2)  # J is symmetric
-        np.testing.assert_allclose(penalty[place], np.sum(J**2) / M, rtol=0.1)
+    expected = np.sum(matrices**2, axis=(-2, -1)) / 4
+    np.testing.assert_allclose(penalty(jax.random.key(0, impl="rbg")), expected, rtol=0.1)
 
 
 def test_the_penalty_is_differentiable_in_the_parameters():
@@ -184,17 +171,3 @@ def test_what_is_not_a_number_has_no_number():
 
     for name, values in numbers(nan, params).items():
         assert np.all(np.isnan(jax.tree.leaves(values))), name
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("function", "options"),
-    [
-        (certificates.weight_norm, {"W": np.ones(3)}),
-        (certificates.picard_steps, {"contraction": 0.5, "residual": 1.0, "tol": 0.0}),
-        (certificates.curvature, {"f": abs, "y": np.ones(2), "num_steps": 1}),
-    ],
-)
-def test_a_bad_option_is_named(function, options):
-    """Those that hostile/calls.py leaves out."""
-    assert_names(ValueError, function, options)

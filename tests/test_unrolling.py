@@ -9,7 +9,6 @@ import pytest
 import unroll_jax as uj
 from tests.errors import assert_names
 from unroll_jax.perturbations import layer_noise, lost_layer
-from unroll_jax.unrolling import UNROLLED
 
 DIM, TOKENS = 3, 4
 
@@ -82,20 +81,6 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
 def test_layers_without_parameters_need_no_leading_axis():
     last = lambda y, tied: uj.unroll(lambda p, y, x: 0.5 * y, None, y, num_layers=3, tied=tied, record=None)[0]  # noqa: E731
     chex.assert_trees_all_equal(*jax.jit(lambda y: (last(y, True), last(y, False)))(tokens()[0]))
-
-
-def test_layers_are_written_out_up_to_a_depth_and_without_remat():
-    (y, _), params = tokens(), weights()
-
-    def loops(num_layers, **options):
-        lowered = jax.jit(lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options)).lower(y)
-        return "stablehlo.while" in lowered.as_text()
-
-    assert not loops(UNROLLED)
-    assert loops(UNROLLED + 1)
-    assert loops(3, remat=True)
-    assert loops(3, unroll=1)
-    assert not loops(UNROLLED + 1, unroll=UNROLLED + 1)
 
 
 ROWS = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32))
