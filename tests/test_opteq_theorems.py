@@ -92,8 +92,7 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
         assert float(energy) == pytest.approx(least, abs=1e-10)
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("skip", [0.3, 0.9])
+@pytest.mark.parametrize(("activation", "skip"), [("relu", 0.3), ("tanh", 0.9)])
 def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equilibrium(activation, skip):
     params, z, x = jax.tree.map(jnp.asarray, (*draw(0, [6])[1], *draw(0, [6])[2:]))  # any W: wide here
     plain, layer = (opteq(M, 6, I, activation=activation, skip=share) for share in (1.0, skip))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax import alternating, certify
+from unroll_jax import alternating
 from unroll_jax.certificates import (
     descent_constant,
     gradient_ratio,
@@ -83,7 +83,6 @@ def random_case(seed, *, most_a1=1.0, spread=3.0, around="minimiser_h"):
         "L_f": np.linalg.eigvalsh(high_f)[:, -1],
         "L_g": np.linalg.eigvalsh(high_g)[:, -1],
         "c_h": np.linalg.eigvalsh(low_f + low_g)[:, 0],
-        "L_h": share / A2,
         "minimiser_f": minimiser_f[:, None],
         "minimiser_h": minimiser_h[:, None],
     }
@@ -151,7 +150,7 @@ PHIS = {"relu": relu(), "soft_threshold": soft_threshold(0.3), "box": box(0.0, 1
 
 @pytest.mark.parametrize("name", PHIS)
 def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
-    """With the bound C sqrt(1 - kappa), without the paper's further factor of sqrt(2); `certify` contains it."""
+    """With the bound C sqrt(1 - kappa), without the paper's further factor of sqrt(2)."""
     (params, constants, places), phi = random_case(3), PHIS[name]
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
 
@@ -162,22 +161,10 @@ def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
         of_f, of_h = (jax.grad(lambda y, h=h: jnp.sum(h(params, y)))(places) for h in (f, system.smooth))
         C = descent_constant(params["a1"], A2, constants["L_g"])
         ratio = A2 * size(of_f) / (C * size(places - phi.prox(places - A2 * of_h, A2)))
-
-        def certificate(y):
-            result = certify(system, params, y, smoothness=constants["L_h"], num_points=1)
-            return jnp.where(result.slope[0] < 0.0, result.smoothness[0] / result.limit[0], 2.0)
-
-        share = jax.lax.map(certificate, places)  # of the largest smoothness with which descent is sure
         y, tested = tightest(ratio, places)
-        y_sharp, tested_sharp = tightest(jnp.where(ratio > 1.0, share, 2.0), places)
-        rising = [rises(params, place, phi) for place in (y, y_sharp)]
-        return (ratio <= 1.0 - 1e-9) <= (share <= 1.0 + 1e-9), (tested, rising[0]), (tested_sharp, rising[1])
+        return tested, rises(params, y, phi)
 
-    contained, theorem, sharper = check(params, constants, places)
-    assert np.all(contained)
-    assert_enough(*theorem)
-    assert np.sum(sharper[0]) > 350  # and the sharper condition holds where the theorem says nothing
-    assert not np.any(np.asarray(sharper[0]) & np.asarray(sharper[1]))
+    assert_enough(*check(params, constants, places))
 
 
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
@@ -211,23 +198,11 @@ def plane():
 
 # The statement that each refutes: f and g, the state, the step sizes and phi.
 COUNTEREXAMPLES = {
-    "theorem 4.1 for any a2: delta is 0, and a2 above 1 / L_h": (line(0.1, 0.9, 0.0, 1.0), [0.0], 0.1, 2.5, None),
-    "theorem 4.1 with the delta of the text: 1.5 where C is 2": (line(0.3, 0.5, 3.0, 1.0), [0.0], 1.0, 1.0, None),
+    "theorem 4.1 with a2 above 1 / L_h": (line(0.1, 0.9, 0.0, 1.0), [0.0], 0.1, 2.5, None),  # delta is 0
+    "theorem 4.1 with the delta of the text": (line(0.3, 0.5, 3.0, 1.0), [0.0], 1.0, 1.0, None),
     "theorem 4.1 with a2 - a1 for its absolute value": (plane(), [0.0, 0.0], 2.0, 1.0, None),
-    "theorem 5.1 as printed, far from the orthant's wall": (
-        line(0.001, 0.005, 4.0, -5.0),
-        [1e3],
-        1e2,
-        1e2,
-        "relu",
-    ),
-    "theorem 5.1 with the D of relu for other phi": (
-        line(0.5, 0.5, -2.6, -6.0),
-        [5.0],
-        0.5,
-        0.5,
-        soft_threshold(1.0),
-    ),
+    "theorem 5.1 as printed": (line(0.001, 0.005, 4.0, -5.0), [1e3], 1e2, 1e2, "relu"),  # far from the orthant's wall
+    "theorem 5.1 with the D of relu": (line(0.5, 0.5, -2.6, -6.0), [5.0], 0.5, 0.5, soft_threshold(1.0)),
 }
 
 
@@ -249,7 +224,7 @@ def test_the_statements_as_printed_promise_descent_at_the_counterexamples():
     assert delta <= a2 * np.sqrt((1 - kappa) / (2 * (a2 - a1 + a1 * a2 * L_g)))
     assert delta > proximal_constant(a1, a2, L_g, kappa)
     # At the minimiser of h + |y|, grad h = -1: D = 0 and delta = 0.1.
-    (f, g), y, a1, a2, _ = COUNTEREXAMPLES["theorem 5.1 with the D of relu for other phi"]
+    (f, g), y, a1, a2, _ = COUNTEREXAMPLES["theorem 5.1 with the D of relu"]
     h = lambda y: f(None, y, None) + g(None, y, None)  # noqa: E731
     assert jax.jit(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(np.array([y]))
     assert proximal_constant(a1, a2, 0.5, 0.0) > 0.1
