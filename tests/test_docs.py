@@ -1,4 +1,4 @@
-"""Documentation, README.md and CONTRIBUTING.md: Python runs, and names, commands, options and files exist."""
+"""Documentation, README.md and CONTRIBUTING.md: Python runs, and names, commands and files exist."""
 
 import importlib.util
 import re
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
-from tests.test_public_api import NAMES
 from unroll_jax import train
 from unroll_jax.certificates import Outcome
 from unroll_jax.train.__main__ import COMMANDS
@@ -23,7 +22,6 @@ ABOVE = {"../README.md": README, "../CONTRIBUTING.md": CONTRIBUTING}
 # Pages whose Python needs nothing else.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text]
 WITH_A_TEST = ("how_to/energy.md",)
-MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 
 
