@@ -116,7 +116,6 @@ def _read_run(folder: Path) -> None:
 
 
 STATUS = {"state": "finished", "steps": 6, "messages": []}
-OPTIONS = {"steps": 4, "train_gamma": 0.1, "out": "runs/x", "dual": {"every": 2}}
 MESSAGES = [{"role": "user", "content": "a"}]
 RECORDED = identity("video-ut", CONFIG, {"pixel_std": 0.25})
 READERS = {
