@@ -129,6 +129,15 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
     chex.assert_trees_all_close(stepped, y, rtol=1e-4)  # sinh 9 in float32
 
 
+def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point():
+    params = draw_params(4)
+    (A, a), (B, b) = params["f"], params["g"]
+    system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2)
+    step, minimiser = jax.jit(system.step), np.linalg.solve(A + B, A @ a + B @ b)[None]
+    assert np.max(np.abs(step(params, minimiser, None) - minimiser)) > 1e-3
+    np.testing.assert_allclose(step(params | {"g": (B, a)}, a[None], None), a[None], atol=1e-14)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_bad_arguments_are_named():
     """Those that hostile/calls.py leaves out."""
