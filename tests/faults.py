@@ -4,8 +4,8 @@
     python -m tests.faults --only fixed_point   # those whose place or tests contain the text
 
 A fault names a function and an operator in it, and changes the operator's n-th use in the syntax tree as the module is
-imported: no file is touched, and edits of the source break no test. A fault whose place is gone is reported as STALE;
-point it to where the maths went. Run `make test` first: a test that fails anyway would count as one that catches.
+imported: no file is touched, and edits of the source break no test. tests/test_faults.py checks that its place exists.
+Run `make test` first: a test that fails anyway would count as one that catches.
 """
 
 import argparse
@@ -126,17 +126,8 @@ def _install(fault: Fault) -> None:
     setattr(importlib.machinery.SourceFileLoader, "get_data", get_data)  # noqa: B010
 
 
-class _Outcome(NamedTuple):
-    word: str  # caught, MISSED or STALE
-    by: str
-
-
-def _try(number: int, fault: Fault) -> _Outcome:
-    """Runs the tests of a fault in a process with the fault."""
-    try:
-        mutated((ROOT / fault.place.partition(":")[0]).read_text(encoding="utf-8"), fault)
-    except (LookupError, OSError) as error:
-        return _Outcome("STALE", str(error))
+def _try(number: int, fault: Fault) -> str | None:
+    """Runs the tests of a fault in a process with the fault; returns the one that catches it, or None."""
     variables = {**os.environ, VARIABLE: str(number), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     options = ["-x", "-q", "-m", "not slow", "-p", "tests.faults", "-p", "no:cacheprovider", "--tb=no"]
     tests = [f"tests/{name}" for name in fault.tests.split()]
@@ -146,15 +137,13 @@ def _try(number: int, fault: Fault) -> _Outcome:
             command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False
         )
     except subprocess.TimeoutExpired:
-        return _Outcome("caught", f"a test that ran for {LIMIT:.0f} s")
+        return f"a test that ran for {LIMIT:.0f} s"
     test = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    if done.returncode == FAILED and test:
-        return _Outcome("caught", test[1])
-    return _Outcome("MISSED", f"exit code {done.returncode} of {fault.tests}")
+    return test[1] if done.returncode == FAILED and test else None
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Tries the faults that were asked for and prints a line for each; returns 1 if one is missed or stale."""
+    """Tries the faults that were asked for and prints a line for each; returns 1 if one is missed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument("--only", default="", metavar="TEXT", help="those with TEXT in their place or tests")
     only = parser.parse_args(arguments).only
@@ -164,10 +153,11 @@ def main(arguments: list[str] | None = None) -> int:
     caught = 0
     for number, fault in chosen:
         began = time.monotonic()
-        word, by = _try(number, fault)
-        caught += word == "caught"
+        by = _try(number, fault)
+        caught += by is not None
         where = f"{fault.place} {fault.operator} {fault.number}"
-        print(f"{word} {time.monotonic() - began:4.0f} s  {where}  [{by}]", flush=True)
+        word = "MISSED" if by is None else "caught"
+        print(f"{word} {time.monotonic() - began:4.0f} s  {where}  [{by or fault.tests}]", flush=True)
     print(f"{caught} of {len(chosen)} caught")
     return 0 if caught == len(chosen) else 1
 

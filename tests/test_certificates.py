@@ -23,52 +23,42 @@ def quadratic(A, b: Any = 0.0):
     return lambda params, y, x: jnp.sum(0.5 * ((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=(-2, -1))
 
 
-def transformer_case(batch, scale=1.0, dim=4, **options):
-    parts, rng = transformer_parts(dim, **options), np.random.default_rng(0)
+def transformer_case(batch, scale, dim, phi, step_size):
+    parts, rng = transformer_parts(dim, phi=phi, step_size=step_size), np.random.default_rng(0)
+    f, g = parts.attention, parts.feedforward
+    layer = uj.alternating(f.energy, g.energy, f_step=f.step, g_step_size=step_size, phi=parts.phi)
     W_a, W_f = np.linalg.qr(rng.normal(size=(dim, dim)))[0], rng.normal(size=(dim, dim))
     params = TransformerParams(W_a, 0.9 * W_f / np.linalg.norm(W_f, 2))
-    return parts, alternating(parts), params, scale * rng.uniform(size=(*batch, 6, dim))
-
-
-def alternating(parts, phi=None):
-    f, g = parts.attention, parts.feedforward
-    return uj.alternating(f.energy, g.energy, f_step=f.step, g_step_size=parts.step_size, phi=phi or parts.phi)
-
-
-def seen_smoothness(params, y, x):
-    """The smoothness of both halves, of attention's as seen from the tokens."""
-    return certified.pairwise_smoothness()(params, y, x) + 1.95
+    return layer, params, scale * rng.uniform(size=(*batch, 6, dim))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "phi"), [((), "relu"), ((2, 3), "tanh"), ((4,), "leaky_relu")], ids=str)
-def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch, phi):
-    parts, layer, params, y = transformer_case(batch, 0.9, step_size=0.1, phi=phi)
-    by_name, (params, y) = alternating(parts, phi=phi), jax.tree.map(np.float32, (params, y))
+def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer():
+    layer, *arrays = transformer_case((2, 3), 0.9, 4, "tanh", 0.1)
+    transformer = uj.transformer(4, step_size=0.1, phi="tanh")
 
     @jax.jit
-    def all_three(params, y):
-        known = {"smoothness": 10.95, "num_layers": 3, "num_points": 1}
-        energy = uj.unroll(uj.transformer(4, step_size=0.1, phi=phi), params, y, num_layers=3)[1].energy
-        return certify(layer, params, y, **known), certify(by_name, params, y, **known), energy
+    def both(params, y):
+        certificate = certify(layer, params, y, smoothness=10.95, num_layers=3, num_points=1)
+        return certificate, uj.unroll(transformer, params, y, num_layers=3)[1].energy
 
-    certificate, named, energy = all_three(params, y)
-    chex.assert_trees_all_close(named, certificate, rtol=1e-6)
-    assert certificate.energy.shape == (4, *batch)
-    assert all(leaf.shape == (3, *batch) for name, leaf in certificate._asdict().items() if name != "energy")
+    certificate, energy = both(*jax.tree.map(np.float32, arrays))
+    assert all(leaf.shape == (3, 2, 3) for name, leaf in certificate._asdict().items() if name != "energy")
     np.testing.assert_allclose(certificate.energy, energy, rtol=1e-5, atol=1e-5)
     assert np.all((certificate.outcome == Outcome.ROSE) >= (np.diff(energy, axis=0) > 1e-5))
     assert np.all((certificate.outcome == Outcome.GUARANTEED) <= (certificate.smoothness <= certificate.limit))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phi", ["relu", "tanh", "group_shrinkage"])
+@pytest.mark.parametrize("phi", ["relu", "group_shrinkage"])
 def test_padding_does_not_change_a_certificate(phi):
-    """Any padding; examples of near tokens, whose smoothness counts the tokens, and of far ones, guaranteed."""
-    _, layer, params, y = transformer_case((2,), dim=32, step_size=0.3, phi=phi)
-    y = y * np.array([0.01, 0.99 if phi == "tanh" else 8.0])[:, None, None]
+    """Examples of near tokens, whose smoothness counts the tokens, and of far ones, guaranteed."""
+    layer, params, y = transformer_case((2,), 1.0, 32, phi, 0.3)
+    y = y * np.array([0.01, 8.0])[:, None, None]
+    of_attention = certified.pairwise_smoothness()
+    smoothness = lambda params, y, x: of_attention(params, y, x) + 1.95  # noqa: E731
     # After two layers near tokens have met, and their differences are round-off.
-    known = {"smoothness": seen_smoothness, "num_layers": 2, "num_points": 2}
+    known = {"smoothness": smoothness, "num_layers": 2, "num_points": 2}
     check = jax.jit(lambda y, x: certify(layer, params, y, x, **known))
     params = jax.tree.map(jnp.asarray, params)
     plain = jax.tree.map(np.asarray, check(y, y[:, :1]))
@@ -79,24 +69,6 @@ def test_padding_does_not_change_a_certificate(phi):
         chex.assert_trees_all_close(certificate, plain, rtol=1e-9, atol=1e-11)
     assert np.all(np.isfinite(plain.energy))
     assert phi != "relu" or np.all(plain.outcome[:, 1] == Outcome.GUARANTEED)
-
-
-def test_the_condition_of_the_docstring_of_transformer_is_contained():
-    parts, layer, params, y = transformer_case((64,), step_size=0.5)
-    y = y * np.logspace(-1, 1, 64)[:, None, None]
-
-    @jax.jit
-    def measure(params, y):
-        certificate = certify(layer, params, y, smoothness=2.5, num_points=1)
-        moved, after = parts.attention.step(params, y, None), uj.transformer(4, step_size=0.5).step(params, y, None)
-        return certificate, jax.grad(lambda y: jnp.sum(parts.attention.energy(params, y, None)))(y), moved, after
-
-    certificate, f_gradient, moved, after = jax.tree.map(np.asarray, measure(params, y))
-    mixing = 0.5 * np.eye(4) - 0.25 * (params.W_f + params.W_f.T)
-    noise = np.linalg.norm(0.5 * f_gradient + (moved - y) @ mixing, axis=(-2, -1))
-    stated = noise <= (1.0 - 0.5 * 0.5 * 2.5) * np.linalg.norm(after - y, axis=(-2, -1))
-    assert 0 < np.sum(stated) < 64
-    assert np.all(certificate.limit[0, stated] >= 2.5)
 
 
 @pytest.mark.parametrize("phi", [None, "relu", "soft_threshold"])
@@ -151,6 +123,7 @@ def test_bad_arguments_are_named():
         assert_names(ValueError, lambda **options: certify(layer, None, y, **options), {option: value})
     assert_names(TypeError, lambda **options: certify(params=None, y=y, **options), {"descent": layer.step})
     assert_names(TypeError, lambda **options: certify(needs, None, y, **options), {"x": None})
+    assert_names(ValueError, certified.weight_norm, {"W": np.ones(3)})
 
 
 def test_a_mask_of_keys_is_no_mask_of_tokens():

@@ -265,8 +265,3 @@ def seen(name, params, y):
         return centred / np.linalg.norm(centred, axis=-1, keepdims=True)
     W_a = getattr(params, "W_a", None)
     return y if W_a is None or W_a.shape[0] == W_a.shape[1] else y @ W_a
-
-
-def test_every_row_of_the_table_names_a_public_factory():
-    for name, entry in uj.DESCENTS.items():
-        assert getattr(uj.energies, entry.factory.__name__) is entry.factory, name

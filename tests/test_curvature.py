@@ -20,10 +20,7 @@ def symmetric(rng, *shape):
     return A + A.mT
 
 
-CASES = [((), 1, "float64"), ((3,), 40, "float64"), ((2, 3), 5, "float32"), ((2, 3), 5, "bfloat16")]
-
-
-@pytest.mark.parametrize(("batch", "d", "dtype"), CASES)
+@pytest.mark.parametrize(("batch", "d", "dtype"), [((), 1, "float64"), ((3,), 40, "float64"), ((2, 3), 5, "bfloat16")])
 def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
     A = symmetric(np.random.default_rng(0), *batch, d)
 
@@ -33,7 +30,7 @@ def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
         return certified.curvature(energy, y)
 
     with jax.enable_x64(dtype == "float64"):
-        wide = "float32" if dtype == "bfloat16" else dtype  # a state of bfloat16 is measured in float32
+        wide = "float32" if dtype == "bfloat16" else "float64"
         extremes = measure(A.astype(wide), jnp.ones((*batch, d), dtype))
         assert (extremes.largest.shape, extremes.largest.dtype) == (batch, wide)
     values = np.linalg.eigvalsh(A)

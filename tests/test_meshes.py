@@ -81,12 +81,6 @@ def of_probe():
     return lambda W, x: jnp.sum(equilibrium(W, x, fp.zero_probe(x.shape[0]))), WEIGHT, INPUT
 
 
-def of_heads():
-    descent = uj.multihead_attention(4, num_heads=2, ridge=0.1)
-    value = lambda params, y: jnp.sum(descent.step(params, y, None))  # noqa: E731
-    return value, descent.init(jax.random.key(0)), jnp.ones((4, 3, 4))
-
-
 def of_kind(name, measure=lambda *given: uj.equilibrium(*given)[0] ** 2):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
     value = lambda params, x: jnp.sum(measure(descent, params, zeros(x, *y.shape[1:]), x))  # noqa: E731
@@ -108,32 +102,29 @@ def of_constraints():
     return value, np.ones(3, np.float32), np.ones((4, 4), np.float32)
 
 
-QUICK = {
-    "heads": of_heads,
-    "opteq": lambda: of_kind("opteq"),
-    "forward mode": lambda: of_equilibrium(False, forward_mode=True),
+CASES = {
+    "opteq": functools.partial(of_kind, "opteq"),
+    "forward mode": functools.partial(of_equilibrium, False, forward_mode=True),
     "probe": of_probe,
     "splitting": of_splitting,
     "certificate": lambda: of_kind("opteq", lambda *given: uj.certify(*given).energy),
     "constrained losses": of_constraints,
 }
-SLOW = {
-    **{name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq")},
-    **{
-        f"solver {name}": functools.partial(of_equilibrium, fp.SOLVERS[name]().symmetric, solver=name)
-        for name in fp.SOLVERS
-    },
-    **{
-        f"adjoint {name}": functools.partial(of_equilibrium, name == "conjugate_gradient", adjoint=name)
-        for name in fp.ADJOINTS
-    },
-}
+QUICK = list(CASES)
+CASES |= {name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq")}
+for name, solver in fp.SOLVERS.items():
+    CASES[f"solver {name}"] = functools.partial(of_equilibrium, solver().symmetric, solver=name)
+for name in fp.ADJOINTS:
+    CASES[f"adjoint {name}"] = functools.partial(of_equilibrium, name == "conjugate_gradient", adjoint=name)
+
+
+NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", NAMES)
 def test_everything_differentiates(name, way):
-    assert_differentiates(*(QUICK | SLOW)[name](), way=way)
+    assert_differentiates(*CASES[name](), way=way)
 
 
 PROGRAM = """

@@ -120,14 +120,7 @@ def drawn(rng, window, widths, seeing, norm):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "widths", "seeing", "skip", "activation"),
-    [
-        ((), (5,), (0,), 1.0, "relu"),
-        ((), (5,), (0,), 0.4, "tanh"),
-        ((), (4, 6, 3), (0, 1, 2), 0.7, "relu"),
-        ((), (4, 6, 3), (1,), 1.0, "tanh"),
-        ((3, 3), (4,), (0,), 0.6, "tanh"),
-        ((3, 3), (4, 3), (0, 1), 1.0, "relu"),
-    ],
+    [((), (5,), (0,), 1.0, "relu"), ((), (4, 6, 3), (0, 2), 0.7, "tanh"), ((3, 3), (4, 3), (0, 1), 0.6, "relu")],
     ids=str,
 )
 def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing, skip, activation):
@@ -160,13 +153,11 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("convolutional", [False, True])
-@pytest.mark.parametrize("skip", [1.0, 0.3])
-def test_the_bound_is_the_slope_of_numbers(convolutional, skip):
+@pytest.mark.parametrize(("shape", "image"), [((1, 1), {}), ((1, 1, 1, 1), {"image_shape": (2, 2)})], ids=str)
+def test_the_bound_is_the_slope_of_numbers(shape, image):
     """One layer and two, of one unit: all singular directions meet, and relu is open."""
-    shape = (1, 1, 1, 1) if convolutional else (1, 1)
+    skip = 0.3
     layers = [OptEqParams(jnp.full(shape, w), jnp.full(shape, u), jnp.zeros(1)) for w, u in ((0.8, 3.0), (0.5, 0.7))]
-    image = {"image_shape": (2, 2)} if convolutional else {}
     bound = float(equilibrium_lipschitz(layers[0], skip=skip, **image))
     np.testing.assert_allclose(bound, 0.8 * 3.0 / (1.0 - 0.64), rtol=1e-9)
     first, second = skip * 0.64 + 1.0 - skip, skip * 0.25 + 1.0 - skip
@@ -174,9 +165,8 @@ def test_the_bound_is_the_slope_of_numbers(convolutional, skip):
     np.testing.assert_allclose(float(equilibrium_lipschitz(layers, skip=skip, **image)), slope, rtol=1e-9)
 
 
-@pytest.mark.parametrize("skip", [1.0, 0.5])
-def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
-    rng = np.random.default_rng(4)
+def test_differences_shrink_by_the_contraction_bound_and_can_attain_it():
+    rng, skip = np.random.default_rng(4), 0.5
     layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
     weights = [rng.normal(size=(5, 4)) for _ in layers]
     params = tuple(OptEqParams(jnp.asarray(0.9 * W / np.linalg.norm(W, 2)), None, jnp.zeros(5)) for W in weights)

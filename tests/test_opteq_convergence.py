@@ -3,9 +3,9 @@
 import functools
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
@@ -102,31 +102,22 @@ def descend(residual, params, x, y, rate, steps):
 
     def step(params, _):
         value, slope = jax.value_and_grad(loss)(params)
-        size = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(slope)))
-        return jax.tree.map(lambda p, g: p - rate * g, params, slope), (
-            value,
-            size,
-            jax.flatten_util.ravel_pytree(params)[0],
-        )
+        return jax.tree.map(lambda p, g: p - rate * g, params, slope), (value, optax.global_norm(slope))
 
     return jax.lax.scan(step, params, length=steps)[1]
 
 
 @pytest.mark.slow
 def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
+    """No step shrinks the loss by less than a share, and later ones by no smaller share than the first."""
     residual, params, x, y = problem()
-    losses, _, path = map(np.asarray, descend(residual, params, x, y, 0.05, 3000))
+    losses, _ = map(np.asarray, descend(residual, params, x, y, 0.05, 3000))
     ratios = losses[1:] / np.where(losses[:-1] == 0.0, 1.0, losses[:-1])  # rounding may end at 0
     before = losses[1:] > 1e-20 * losses[0]  # until rounding takes over
     assert losses[-1] < 1e-12 * losses[0]
     assert np.all(ratios[before] < 0.9999)
-    # At least the rate of the worst step: l(t) <= l(0) (1 - eta Omega)^t. And it does not slow down as it goes.
-    rate, alive = np.max(ratios[before]), np.flatnonzero(before)
-    assert np.all(np.log(losses[alive + 1]) <= np.log(losses[0]) + (alive + 1) * np.log(rate) + 1e-9)
-    halves = np.array_split(np.log(ratios[alive]), 2)
-    assert np.mean(halves[1]) < 0.3 * np.mean(halves[0])
-    distance = np.linalg.norm(path - path[-1], axis=1)[: len(alive) // 2]
-    assert np.all(distance <= 1.5 * distance[0] * np.sqrt(losses[: len(distance)] / losses[0]) * 3.0)
+    first, second = np.array_split(np.log(ratios[before]), 2)
+    assert np.mean(second) < 0.3 * np.mean(first)
 
 
 @pytest.mark.slow
@@ -134,10 +125,10 @@ def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     """Printed for every data set that is large enough, and for parameters of one size: equal inputs contradict it."""
     residual, params, x, y = problem()
     twins = np.concatenate([x[:1], x[:1], x[2:]])
-    losses, sizes, _ = map(np.asarray, descend(residual, params, twins, y, 0.05, 3000))
+    losses, sizes = map(np.asarray, descend(residual, params, twins, y, 0.05, 3000))
     assert float(losses[-1]) == pytest.approx(0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6)
     # Lemma 16 bounds the gradient below by a constant times the residual; here it vanishes and the residual does not.
     assert sizes[-1] < 1e-5 * np.sqrt(losses[-1])
     rng = np.random.default_rng(9)
-    losses, _, _ = descend(residual, params, rng.normal(size=(600, INPUT)), rng.normal(size=(600, OUTPUT)), 0.0005, 300)
+    losses, _ = descend(residual, params, rng.normal(size=(600, INPUT)), rng.normal(size=(600, OUTPUT)), 0.0005, 300)
     assert losses[-1] > 0.5 * losses[0]  # more samples than parameters can fit

@@ -1,37 +1,12 @@
-"""The house: floors as its drawing shows them, imports that load little, one file for each system."""
+"""Imports load only what is used."""
 
-import importlib
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-import unroll_jax
-from tests.test_examples import LIBRARY
-
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def test_the_floors_of_the_application_are_those_that_the_docs_draw():
-    """`make lint` checks the imports against pyproject.toml."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "floors of the application")
-    floors = {room: floor for floor, rooms in enumerate(reversed(layers), 1) for room in rooms.split(" | ")}
-    floor, drawn = 0, {}
-    for line in (ROOT / "docs" / "architecture.md").read_text().split("```")[1].splitlines():
-        floor = int(line[0]) if line[:1].isdigit() else floor
-        drawn |= dict.fromkeys(re.findall(r"(?:^\d?\s+|;  )(\w+)(?:\.py|/)", line), floor)
-    assert drawn == floors | {"__init__": 8}
-
-
-def test_a_system_its_example_and_its_condition_are_in_one_file():
-    for factory, example, condition, _ in unroll_jax.DESCENTS.values():
-        assert {function.__module__ for function in (factory, example, condition) if function} == {factory.__module__}
-
-
 ONLY_NAMES = """
 import sys, unroll_jax
 assert not {"jax", "numpy", "unroll_jax.energies"} & set(sys.modules)
@@ -51,9 +26,3 @@ assert not {"flax", "jaxopt", "chex", "unroll_jax.train", "unroll_jax.models", "
 def test_an_import_imports_only_what_is_used(program):
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_every_module_lists_its_public_names():
-    """Ruff checks their order, and that each has a docstring."""
-    assert [name for name in LIBRARY if not hasattr(importlib.import_module(name), "__all__")] == []
-    assert (ROOT / "unroll_jax" / "py.typed").exists(), "type checkers of users read the annotations"

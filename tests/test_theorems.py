@@ -1,19 +1,16 @@
 """Theorems 4.1 and 5.1 and Lemma 4.3 of Yang et al. (2022) on random f and g: they hold as mended, and they bite."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax import alternating, certify
+from unroll_jax import alternating
 from unroll_jax.certificates import (
     descent_constant,
     gradient_ratio,
     in_descent_region,
     in_proximal_region,
-    orthant_alignment,
     proximal_constant,
 )
 from unroll_jax.energies import box, relu, soft_threshold
@@ -86,7 +83,6 @@ def random_case(seed, *, most_a1=1.0, spread=3.0, around="minimiser_h"):
         "L_f": np.linalg.eigvalsh(high_f)[:, -1],
         "L_g": np.linalg.eigvalsh(high_g)[:, -1],
         "c_h": np.linalg.eigvalsh(low_f + low_g)[:, 0],
-        "L_h": share / A2,
         "minimiser_f": minimiser_f[:, None],
         "minimiser_h": minimiser_h[:, None],
     }
@@ -154,7 +150,7 @@ PHIS = {"relu": relu(), "soft_threshold": soft_threshold(0.3), "box": box(0.0, 1
 
 @pytest.mark.parametrize("name", PHIS)
 def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
-    """With the bound C sqrt(1 - kappa), without the paper's further factor of sqrt(2); `certify` contains it."""
+    """With the bound C sqrt(1 - kappa), without the paper's further factor of sqrt(2)."""
     (params, constants, places), phi = random_case(3), PHIS[name]
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
 
@@ -165,71 +161,10 @@ def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
         of_f, of_h = (jax.grad(lambda y, h=h: jnp.sum(h(params, y)))(places) for h in (f, system.smooth))
         C = descent_constant(params["a1"], A2, constants["L_g"])
         ratio = A2 * size(of_f) / (C * size(places - phi.prox(places - A2 * of_h, A2)))
-
-        def certificate(y):
-            result = certify(system, params, y, smoothness=constants["L_h"], num_points=1)
-            return jnp.where(result.slope[0] < 0.0, result.smoothness[0] / result.limit[0], 2.0)
-
-        share = jax.lax.map(certificate, places)  # of the largest smoothness with which descent is sure
         y, tested = tightest(ratio, places)
-        y_sharp, tested_sharp = tightest(jnp.where(ratio > 1.0, share, 2.0), places)
-        rising = [rises(params, place, phi) for place in (y, y_sharp)]
-        return (ratio <= 1.0 - 1e-9) <= (share <= 1.0 + 1e-9), (tested, rising[0]), (tested_sharp, rising[1])
+        return tested, rises(params, y, phi)
 
-    contained, theorem, sharper = check(params, constants, places)
-    assert np.all(contained)
-    assert_enough(*theorem)
-    assert np.sum(sharper[0]) > 350  # and the sharper condition holds where the theorem says nothing
-    assert not np.any(np.asarray(sharper[0]) & np.asarray(sharper[1]))
-
-
-def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
-    params, constants, places = random_case(4)
-
-    @jax.jit
-    def check(params, constants, places):
-        places = jnp.maximum(places, 0.0)
-        h = lambda y: f(params, y) + g(params, y)  # noqa: E731
-        kappa = -orthant_alignment(A2 * jax.grad(lambda y: jnp.sum(h(y)))(places), places, batch_ndim=2)
-        member = in_proximal_region(h, places, step_size=A2, kappa=kappa + 1e-12)
-        C = proximal_constant(params["a1"], A2, constants["L_g"], kappa)
-        y, tested = tightest(gradient_ratio(*halves(params), places) / C, places)
-        return jnp.all(member), tested, rises(params, y, PHIS["relu"])
-
-    member, tested, rising = check(params, constants, places)
-    assert member
-    assert_enough(tested, rising)
-
-
-def line(f_curvature, g_curvature, f_slope, h_slope):
-    quadratic = lambda c, s: lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
-    return quadratic(f_curvature, f_slope), quadratic(g_curvature, h_slope - f_slope)
-
-
-def change(f, g, y, *, a1, a2, phi=None):
-    system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
-    return float(jax.jit(lambda y: system.energy(None, system.step(None, y)) - system.energy(None, y))(y))
-
-
-def test_the_bound_of_theorem_4_1_is_exact_on_the_line():
-    """There Delta = (delta / C) grad h: just outside the bound every step rises, just inside none does."""
-    rng = np.random.default_rng(5)
-    curvatures = 10.0 ** rng.uniform(-1, 1, (2, 20))
-    c_f, c_g = rng.uniform(0.1, 1.0, 20) * curvatures / (A2 * np.sum(curvatures, axis=0))
-    a1 = rng.uniform(0.1, 1.0, 20) * A2
-
-    @functools.partial(jax.vmap, in_axes=(0, 0, 0, None))
-    def measure(c_f, c_g, a1, factor):
-        C, zero = descent_constant(a1, A2, c_g), jnp.zeros((1, 1))
-        f, g = line(c_f, c_g, factor * C, 1.0)
-        delta = gradient_ratio(*(functools.partial(half, None, x=None) for half in (f, g)), zero)
-        system = alternating(f, g, f_step=lambda p, y, x: y - a1 * jax.grad(f, 1)(p, y, x), g_step_size=A2)
-        return delta / C, system.energy(None, system.step(None, zero, None), None) - system.energy(None, zero, None)
-
-    for factor in (0.999, 1.001):
-        ratio, rise = map(np.asarray, jax.jit(measure)(c_f, c_g, a1, factor))
-        np.testing.assert_allclose(ratio, factor, rtol=1e-12)
-        assert np.all((rise > 0.0) == (factor > 1.0))
+    assert_enough(*check(params, constants, places))
 
 
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
@@ -249,42 +184,47 @@ def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
     assert np.sum(bounded) > 3
 
 
-def test_without_a2_at_most_1_over_l_h_theorem_4_1_fails():
-    assert change(*line(0.1, 0.9, 0.0, 1.0), np.zeros((1, 1)), a1=0.1, a2=2.5) > 0.0  # delta = 0
+def line(f_curvature, g_curvature, f_slope, h_slope):
+    quadratic = lambda c, s: lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
+    return quadratic(f_curvature, f_slope), quadratic(g_curvature, h_slope - f_slope)
 
 
-def test_with_the_delta_of_the_paper_s_text_theorem_4_1_fails():
-    """There Delta = (1 - a1/a2 + a1 L_g) grad f = grad f / 2, hence |Delta| / |grad h| = 1.5 < C = 2."""
-    assert descent_constant(1.0, 1.0, 0.5) == 2.0
-    assert change(*line(0.3, 0.5, 3.0, 1.0), np.zeros((1, 1)), a1=1.0, a2=1.0) > 0.0
-
-
-def test_with_a2_minus_a1_for_its_absolute_value_theorem_4_1_fails():
-    """g is flat along the gradient of f, curved across: Delta = -grad f, with delta = 1.5 and 5 for the printed C."""
+def plane():
+    """g is flat along the gradient of f, and curved across."""
     f = lambda params, y, x: jnp.sum(0.15 * y**2 - np.array([1.5, 0.0]) * y, (-2, -1))  # noqa: E731
     g = lambda params, y, x: jnp.sum(np.array([0.0, 0.3]) * y**2 + np.array([2.5, 0.0]) * y, (-2, -1))  # noqa: E731
-    a1, a2, L_g = 2.0, 1.0, 0.6
-    assert a2 / (a2 - a1 + a1 * a2 * L_g) > 1.5
-    assert descent_constant(a1, a2, L_g) < 1.5
-    assert change(f, g, np.zeros((1, 2)), a1=a1, a2=a2) > 0.0
+    return f, g
 
 
-def test_with_the_printed_constant_theorem_5_1_fails():
-    """The print has the denominator of C under the root; its C' grows with the unit of the step sizes."""
-    a1, a2, c_f, L_g, kappa, delta = 100.0, 100.0, 0.001, 0.005, 0.01, 5.0
-    y = np.full((1, 1), 1000.0)  # far from the orthant's wall: D = 0
-    halves = line(c_f, L_g, delta - c_f * 1000.0, 1.0 - (c_f + L_g) * 1000.0)
-    assert a2 * (c_f + L_g) <= 1.0
+# The statement that each refutes: f and g, the state, the step sizes and phi.
+COUNTEREXAMPLES = {
+    "theorem 4.1 with a2 above 1 / L_h": (line(0.1, 0.9, 0.0, 1.0), [0.0], 0.1, 2.5, None),  # delta is 0
+    "theorem 4.1 with the delta of the text": (line(0.3, 0.5, 3.0, 1.0), [0.0], 1.0, 1.0, None),
+    "theorem 4.1 with a2 - a1 for its absolute value": (plane(), [0.0, 0.0], 2.0, 1.0, None),
+    "theorem 5.1 as printed": (line(0.001, 0.005, 4.0, -5.0), [1e3], 1e2, 1e2, "relu"),  # far from the orthant's wall
+    "theorem 5.1 with the D of relu": (line(0.5, 0.5, -2.6, -6.0), [5.0], 0.5, 0.5, soft_threshold(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", COUNTEREXAMPLES)
+def test_statements_as_printed_are_refuted_by_a_step_that_raises_the_energy(name):
+    (f, g), y, a1, a2, phi = COUNTEREXAMPLES[name]
+    system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
+    change = jax.jit(lambda y: system.energy(None, system.step(None, y)) - system.energy(None, y))
+    assert change(np.array([y])) > 0.0
+
+
+def test_the_statements_as_printed_promise_descent_at_the_counterexamples():
+    assert descent_constant(1.0, 1.0, 0.5) == 2.0  # |Delta| / |grad h| is 1.5
+    a1, a2, L_g = 2.0, 1.0, 0.6  # delta is 1.5
+    assert a2 / (a2 - a1 + a1 * a2 * L_g) > 1.5 > descent_constant(a1, a2, L_g)
+    # The print has the denominator of C under the root; its C' grows with the unit of the step sizes.
+    a1, a2, L_g, kappa, delta = 100.0, 100.0, 0.005, 0.01, 5.0
+    assert a2 * (0.001 + L_g) <= 1.0
     assert delta <= a2 * np.sqrt((1 - kappa) / (2 * (a2 - a1 + a1 * a2 * L_g)))
     assert delta > proximal_constant(a1, a2, L_g, kappa)
-    assert change(*halves, y, a1=a1, a2=a2, phi="relu") > 0.0
-
-
-def test_with_the_d_of_relu_theorem_5_1_fails_for_other_phi():
-    """At the minimiser of h + |y|, grad h = -1: D = 0 and delta as small as one likes, yet the step moves and rises."""
-    y, delta, a1, a2 = np.full((1, 1), 5.0), 0.1, 0.5, 0.5
-    f, g = line(0.5, 0.5, -delta - 2.5, -1.0 - 5.0)
+    # At the minimiser of h + |y|, grad h = -1: D = 0 and delta = 0.1.
+    (f, g), y, a1, a2, _ = COUNTEREXAMPLES["theorem 5.1 with the D of relu"]
     h = lambda y: f(None, y, None) + g(None, y, None)  # noqa: E731
-    assert jax.jit(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(y)
-    assert delta < proximal_constant(a1, a2, 0.5, 0.0)
-    assert change(f, g, y, a1=a1, a2=a2, phi=soft_threshold(1.0)) > 0.0
+    assert jax.jit(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(np.array([y]))
+    assert proximal_constant(a1, a2, 0.5, 0.0) > 0.1

@@ -1,7 +1,5 @@
 """Depth: one step repeated inside a scan; layers with noise on them and layers that are lost, against loops."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,9 +8,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.errors import assert_names
-from unroll_jax.energies import TransformerParams
 from unroll_jax.perturbations import layer_noise, lost_layer
-from unroll_jax.unrolling import UNROLLED
 
 DIM, TOKENS = 3, 4
 
@@ -71,30 +67,6 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
     chex.assert_trees_all_close(ours[1], theirs[1], rtol=1e-4, atol=1e-5)
 
 
-def test_energies_are_recorded_through_what_step_and_energy_share():
-    """A descent without `step_and_energy`, or a custom record, calls step and energy separately."""
-    calls = []
-
-    def counted(name):
-        def call(*arguments):
-            calls.append(name)
-            return getattr(LAYER, name)(*arguments)
-
-        return call
-
-    layer = LAYER._replace(energy=counted("energy"), step_and_energy=counted("step_and_energy"))
-    for descent, options, expected in (
-        (layer, {}, ["step_and_energy", "energy"]),  # in the scan, and after the last layer
-        (layer, {"record": layer.energy}, ["energy", "energy"]),
-        (layer._replace(step_and_energy=None), {}, ["energy", "energy"]),
-        (layer, {"record": None}, []),
-    ):
-        calls.clear()
-        unrolled = functools.partial(uj.unroll, descent, num_layers=3, **options)
-        assert (jax.eval_shape(unrolled, weights(), *tokens())[1] is None) == (not expected)
-        assert calls == expected
-
-
 def test_a_step_alone_and_a_tree_of_states_will_do():
     def move(rate, state, x):
         return {"position": state["position"] + rate * state["speed"], "speed": state["speed"] - x}
@@ -109,73 +81,6 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
 def test_layers_without_parameters_need_no_leading_axis():
     last = lambda y, tied: uj.unroll(lambda p, y, x: 0.5 * y, None, y, num_layers=3, tied=tied, record=None)[0]  # noqa: E731
     chex.assert_trees_all_equal(*jax.jit(lambda y: (last(y, True), last(y, False)))(tokens()[0]))
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_compile_work_does_not_grow_with_depth(tied):
-    """The step is traced equally often, and the program has equally many equations, at depth 2 and at depth 40."""
-    (y, _), sizes = tokens(), []
-    for num_layers in (2, 40):
-        traces = 0
-
-        def counted(params, y, x):
-            nonlocal traces
-            traces += 1
-            return step(params, y, x)
-
-        params = weights(None if tied else num_layers)
-        apart = LAYER._replace(step=counted, step_and_energy=None)
-        loss = lambda params, y: jnp.sum(  # noqa: E731
-            uj.unroll(apart, params, y, num_layers=num_layers, tied=tied)[1].energy  # noqa: B023
-        )
-        program = jax.make_jaxpr(jax.grad(loss))(params, y)
-        sizes.append((traces, str(program).count(" = ")))
-    assert sizes[0] == sizes[1]
-    assert sizes[0][0] <= 3
-
-
-@pytest.mark.slow
-def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it():
-    layer, y = uj.transformer(32), jnp.asarray(np.random.default_rng(3).uniform(size=(64, 32)).astype(np.float32))
-    # Deep enough for gradients to explode otherwise.
-    W_a, W_f = (0.1 * np.random.default_rng(0).normal(size=(2, 32, 32))).astype(np.float32)
-    params, gradients, memory = TransformerParams(jnp.asarray(W_a), jnp.asarray(W_f)), [], []
-    for remat in (False, True, jax.checkpoint_policies.everything_saveable):
-        loss = lambda params: jnp.sum(uj.unroll(layer, params, y, num_layers=32, remat=remat)[1].energy)  # noqa: E731, B023
-        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
-        gradients.append(compiled(params))
-        memory.append(compiled.memory_analysis().temp_size_in_bytes)
-    for other in gradients[1:]:
-        chex.assert_trees_all_close(other, gradients[0], rtol=1e-4, atol=1e-5)
-    assert memory[1] < 0.5 * min(memory[0], memory[2])
-
-
-@pytest.mark.parametrize("remat", [False, True])
-def test_layers_at_once_change_the_program_alone(remat):
-    (y, x), params = tokens(), weights(5)
-
-    def loss(params, unroll):
-        last, trace = uj.unroll(LAYER, params, y, x, num_layers=5, tied=False, remat=remat, unroll=unroll)
-        return jnp.sum(last**2) + jnp.sum(trace.energy)
-
-    chosen = (1, 2, None) if remat else (1, 2, 5, 9, None)
-    one, *others = jax.jit(lambda params: [jax.value_and_grad(loss)(params, unroll) for unroll in chosen])(params)
-    for other in others:
-        chex.assert_trees_all_close(other, one, rtol=1e-4, atol=1e-5)
-
-
-def test_layers_are_written_out_up_to_a_depth_and_without_remat():
-    (y, _), params = tokens(), weights()
-
-    def loops(num_layers, **options):
-        lowered = jax.jit(lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options)).lower(y)
-        return "stablehlo.while" in lowered.as_text()
-
-    assert not loops(UNROLLED)
-    assert loops(UNROLLED + 1)
-    assert loops(3, remat=True)
-    assert loops(3, unroll=1)
-    assert not loops(UNROLLED + 1, unroll=UNROLLED + 1)
 
 
 ROWS = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32))
