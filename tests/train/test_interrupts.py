@@ -1,6 +1,5 @@
 """SIGTERM and Ctrl-C save and end in one line; a second Ctrl-C ends at once."""
 
-import gc
 import signal
 import time
 import weakref
@@ -58,11 +57,6 @@ def test_a_second_ctrl_c_is_handled_by_nobody_and_what_the_shell_ignores_stays_i
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
-def collected(act):
-    gc.callbacks.append(lambda phase, _: act() if phase == "start" else gc.callbacks.pop())
-    gc.collect()
-
-
 def freed(act):
     class Thing:
         pass
@@ -73,11 +67,11 @@ def freed(act):
     assert kept() is None
 
 
-@pytest.mark.parametrize(("in_callback", "number"), [(freed, signal.SIGINT), (collected, signal.SIGTERM)])
-def test_a_signal_that_falls_into_a_callback_is_not_lost(in_callback, number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
     def wait():
         with stopping_at_once():
-            in_callback(lambda: signal.raise_signal(number))
+            freed(lambda: signal.raise_signal(number))
             time.sleep(20.0)
 
     with pytest.raises(Interrupted):
@@ -86,7 +80,7 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(in_callback, number):
 
 @pytest.mark.parametrize(
     ("command", "number", "code"),
-    [("evaluate", signal.SIGINT, 130), ("export", signal.SIGTERM, 0), ("run", signal.SIGTERM, 0)],
+    [("evaluate", signal.SIGINT, 130), ("run", signal.SIGTERM, 0)],
 )
 def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypatch, capsys, command, number, code):
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: signal.raise_signal(number))
@@ -143,7 +137,7 @@ def test_a_preparation_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch,
 
 
 @pytest.mark.slow
-def test_two_ctrl_c_end_a_real_process_at_once_and_it_goes_on(launched, tmp_path):
+def test_two_ctrl_c_end_a_real_process_at_once(launched, tmp_path):
     folder, log = tmp_path / "run", tmp_path / "run.log"
     process = launched(folder, steps=100_000)
     wait_for_checkpoint(folder, process)
@@ -153,13 +147,3 @@ def test_two_ctrl_c_end_a_real_process_at_once_and_it_goes_on(launched, tmp_path
     assert process.wait(timeout=60) in (130, -signal.SIGINT)
     assert time.monotonic() - began < 5
     assert "Traceback" not in log.read_text()
-    process = launched(folder, steps=100_000)
-    while "going on from" not in log.read_text():
-        assert process.poll() is None
-        time.sleep(0.1)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert "saved at step" in log.read_text().splitlines()[-1]
-    assert "Traceback" not in log.read_text()
-    assert status_of(folder)["state"] == "interrupted"

