@@ -113,8 +113,9 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path):
             model.predict(source)
 
 
-# The folder, its file, the new text of that or new facts in it, and words of the error.
+# The folder, its file, the new text of that (None deletes it) or new facts in it, and words of the error.
 DAMAGE = [
+    ("run", "model.json", None, r"has no model\.json"),
     ("run", "model.json", "{", r"model\.json is damaged"),
     ("run", "model.json", {"token_dim": 25}, "is of another model: .*"),
     ("export", "config.json", {}, r"config\.json is damaged .*again"),
@@ -136,16 +137,12 @@ def test_a_damaged_folder_is_refused_in_a_line_that_names_it(
         else:
             values["facts"] = values["facts"] | change if change else {}
         content = json.dumps(values)
-    (folder / name).write_text(content)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
     with one_line(words, str(folder)):
         load(folder, log=quiet)
     assert capfd.readouterr().err == ""
-
-
-def test_a_run_without_the_facts_of_its_model_is_refused_in_a_line(finished):
-    (finished / "model.json").unlink()
-    with one_line(r"has no model\.json"):
-        load(finished, log=quiet)
 
 
 @pytest.mark.usefixtures("in_memory")

@@ -1,14 +1,12 @@
-"""Tables of tasks: every row names things that exist; a missing extra is named, and the version is one."""
+"""Tables of tasks: every row names things that exist, and a missing extra is named."""
 
 import inspect
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 from tests.errors import one_line
 from tests.started import environment
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.data import MODULES
 from unroll_jax.train.config.errors import require_extra
@@ -49,10 +47,3 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     assert process.returncode == 2, process.stderr
     assert process.stderr == "error: tyro must be installed first: pip install 'unroll_jax[train]'\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_version_is_that_of_pyproject_and_of_the_citation(capsys):
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"unroll_jax {version}\n"
-    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
