@@ -67,8 +67,6 @@ W_f: uj.feedforward(4).step(energies.FeedForwardParams(np.ones((4, 3))), Y, None
     uj.clip_spectrum(np.ones((2, 3), np.float32))
 radius: uj.layer_norm(4, radius=-1.0)
 anchor: uj.transformer(4, anchor="bias"); uj.transformer(4, anchor=None)
-skip: uj.opteq(4, 3, skip=1.5)
-curvature: uj.dust(4, 6, curvature=0.0)
 activation: uj.opteq(4, 3, activation="softmax")
 z: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z[:, :3]);
     uj.opteq_conv(2, 3).step(energies.OptEqParams(ones((3, 3, 2, 3)), None, ones(3)), Z)
@@ -125,7 +123,6 @@ probe: solve(batch_ndim=1, probe=fp.zero_probe(3)); solve(probe=fp.zero_probe(),
     solve(adjoint="unrolled", probe=fp.zero_probe());
     uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, ones(3), probe=fp.zero_probe())
 W: uj.equilibrium(uj.opteq(4, 4), energies.OptEqParams(3.0 * W, None, W[0]), Z)
-share: fp.damped(0.0)
 num_steps: fp.unrolled(0); certificates.spectral_norm(lambda v: v, Z, num_steps=0);
     certificates.curvature(lambda y: jnp.sum(y**2, (-2, -1)), Y, num_steps=0)
 x: fp.monotone_equilibrium(W, ones(3))

@@ -50,22 +50,18 @@ def test_what_the_shell_ignores_stays_ignored():
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
-def freed(act):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
     class Thing:
         pass
 
-    thing = Thing()
-    kept = weakref.ref(thing, lambda _: act())
-    del thing
-    assert kept() is None
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
     def wait():
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: signal.raise_signal(number))
         with stopping_at_once():
-            freed(lambda: signal.raise_signal(number))
+            del thing
             time.sleep(20.0)
+            assert kept() is None
 
     with pytest.raises(Interrupted):
         wait()

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import read
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
@@ -28,19 +27,15 @@ def steps_of(folder):
     return [row["step"] for row in read_metrics(folder / "metrics.jsonl")]
 
 
-def killed(monkeypatch, act):
+def test_reopening_forgets_what_came_after_the_step_and_a_kill_meanwhile_loses_nothing(tmp_path, monkeypatch):
     def kill(*_):
         raise KeyboardInterrupt
 
+    whole = write(tmp_path, range(1, 9))
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.replace", kill)
         with pytest.raises(KeyboardInterrupt):
-            act()
-
-
-def test_reopening_forgets_what_came_after_the_step_and_a_kill_meanwhile_loses_nothing(tmp_path, monkeypatch):
-    whole = write(tmp_path, range(1, 9))
-    killed(monkeypatch, lambda: MetricsWriter(tmp_path, after_step=5))
+            MetricsWriter(tmp_path, after_step=5)
     assert (tmp_path / "metrics.jsonl").read_bytes() == whole
     assert write(tmp_path, range(6, 9), after_step=5) == whole
     assert steps_of(tmp_path) == list(range(1, 9))
@@ -65,24 +60,16 @@ def test_a_line_that_is_no_row_is_damage_and_named(tmp_path, row):
         steps_of(tmp_path)
 
 
-def test_rows_that_are_no_json_are_never_written_and_a_run_that_is_deleted_under_its_process_ends(tmp_path):
+def test_what_is_no_json_is_never_written_and_a_run_that_is_deleted_under_its_process_ends(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "status.json", {"state": math.inf})
+    assert list(tmp_path.iterdir()) == []
     with MetricsWriter(tmp_path, after_step=0) as writer:
         with pytest.raises(ValueError, match="JSON"):
             writer.write({"kind": "train", "step": 1, "loss": math.nan})
         (tmp_path / "metrics.jsonl").unlink()
         with pytest.raises(StorageError, match="was deleted under the run"):
             writer.flush()
-
-
-def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
-    path = tmp_path / "status.json"
-    write_json(path, {"state": "running"})
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(path, {"state": math.inf})
-    killed(monkeypatch, lambda: write_json(path, {"state": "finished"}))
-    assert read(path) == {"state": "running"}
-    write_json(path, {"state": "finished"})
-    assert read(path) == {"state": "finished"}
 
 
 @pytest.mark.xdist_group("video-runs")

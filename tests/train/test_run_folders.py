@@ -57,13 +57,6 @@ def test_overwrite_deletes_also_an_earlier_version_behind_a_link(trained, tmp_pa
     assert status_of(trained)["steps"] == 6
 
 
-def test_out_may_begin_with_the_home_folder(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(runs.RUN.replace("--out run", "--out ~/run").split()) == 0
-    assert f"{trained}: finished already" in capsys.readouterr().out
-    assert not (tmp_path / "~").exists()
-
-
 def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
     export = trained / "export" / "config.json"
     export.parent.mkdir()
@@ -71,7 +64,6 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
     kept = files_of(trained)
     with locked(trained):
         assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
-    assert "--seed" in refused(capsys, *RUN, "--overwrite", "--seed", "-1")
     assert "--model.rank must be between 1 and" in refused(capsys, *RUN[:-1], "99", "--overwrite")
     assert "--out run is a run, and this trains" in refused(capsys, *RUN, "--method", "both", "--overwrite")
     with monkeypatch.context() as patch:
