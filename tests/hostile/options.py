@@ -60,7 +60,6 @@ LINES = {
     "prepare photos --from x": "--from",
     "prepare photos --validation-share 0.2": "--validation-share 0.2",
     "prepare digits --validation-share 0": "--validation-share",
-    "list all of": "all of",
     "predict nowhere --text a --file b": "--file",
     "generate nowhere": "--prompts",
     "generate nowhere --prompts nothing": "--prompts nothing",

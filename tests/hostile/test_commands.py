@@ -49,10 +49,6 @@ def test_a_damaged_run_is_handled_or_refused_in_one_line(number, trained, tmp_pa
         assert_handled(command, tmp_path, monkeypatch, capsys)
 
 
-KNOWN |= {"--no-deps", "--local-dir"}
-KNOWN |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
-
-
 DRAWN = ("curves", "evaluation", "status")  # reports: slower
 
 

@@ -20,6 +20,7 @@ from unroll_jax.train.tasks.video_models import (
     fit_linear,
     floors,
     some_squares,
+    total_variation,
 )
 from unroll_jax.train.tasks.video_samples import disturbed_windows
 
@@ -64,6 +65,13 @@ def test_squares_are_those_of_the_frames_and_tile_them_equally_often():
         tiles = {(i, j): window[:, i : i + 10, j : j + 10] for i in (0, 10) for j in (0, 10)}
         places += [place for place, tile in tiles.items() if np.array_equal(tile, square)]
     assert [places.count(place) for place in tiles] == [5, 5, 5, 5]
+
+
+def test_total_variation_cleans_frames():
+    rng, clean = np.random.default_rng(4), np.zeros((8, 24, 24), np.float32)
+    clean[:, 6:18, 6:18] = 1.0
+    noisy = clean + 0.2 * rng.standard_normal(clean.shape).astype(np.float32)
+    assert np.sqrt(np.mean((total_variation(noisy, 0.2) - clean) ** 2)) < 0.07
 
 
 def test_the_floors_are_fitted_on_the_train_split_and_meet_the_noise_that_the_models_meet(clips, changed, monkeypatch):

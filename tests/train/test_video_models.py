@@ -110,8 +110,12 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("video", "elsewhere.avi")
     assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(255.0 * math.sqrt(0.3 * DATA.spec.pixel_std), rel=0.01)
     assert evaluation["rmse"]["0.3"] != original["rmse"]["0.3"]
-    with one_line("--on-source video needs --on-root"):
-        evaluate_again([str(folder), "--on-source", "video"])
+    for options, message in (
+        (("--on-root", "x"), "on_root=x has no effect without --on-source"),
+        (("--on-source", "video"), "--on-source video needs --on-root"),
+    ):
+        with one_line(message):
+            evaluate_again([str(folder), *options])
 
 
 def test_layer_0_of_dust_is_learned_so_its_bound_is_free():
