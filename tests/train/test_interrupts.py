@@ -67,7 +67,7 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
         wait()
 
 
-LOAD, READ = "tasks.video.load", "checkpoint._read_arrays"  # where a signal arrives
+LOAD, READ = "tasks.video.load", "checkpoint._read_arrays"  # functions that a signal interrupts
 
 
 @pytest.mark.parametrize(
