@@ -1,4 +1,4 @@
-"""Videos, images, texts, word vectors and encoders meant to break what reads them: a line that names the root."""
+"""Videos, images, texts and encoders meant to break what reads them: a line that names the root (more: tests/data)."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,9 @@ from safetensors.numpy import save_file
 
 from tests.data.pretrained.conftest import CONFIG, WORDS, bert_tensors, word_tokenizer
 from tests.hostile.command import Command
-from tests.hostile.given import Given, bomb, both, files, image, link, pictures, tar
+from tests.hostile.given import Given, bomb, both, files, image, pictures
 
 THREE = {"d/a": 20, "d/b": 20, "d/c": 20}
-STEERING = ("a\nb", "a\x1b[31m", "a\x9b", "a\u202eb")  # names that would steer a terminal
 CLASSES = {"d/train/cat": 10, "d/train/dog": 10, "d/test/cat": 2}
 IMAGES = {f"{name}/{n}.png": image(n, mode="RGB") for name, count in CLASSES.items() for n in range(count)}
 CSV = "text,label\n" + "".join(f"film {n},{'ab'[n % 2]}\n" for n in range(40))
@@ -26,54 +25,28 @@ def encoder(**config: Any) -> Given:
     return write
 
 
-# By the words of `prepare`: bad files, and the word of the error besides the root; tests/data tests further files.
-PREPARE: dict[str, list[tuple[str, Given | None]]] = {
-    "video --from d": [
-        ("", link("d", "d")),
-        ("grey", pictures(THREE, black=True)),
-        *(("control characters", pictures({f"d/{name}": 20, "d/b c": 20, "d/c": 20})) for name in STEERING),
-    ],
-    "video --from t.tar": [
-        ("", tar("t.tar", {})),
-        ("control characters", tar("t.tar", {"d/a\x1b[31m/1.png": image()})),
-    ],
-    "image_folder --from d": [
-        ("test_set", pictures({"d/train/cat": 10, "d/train/dog": 10, "d/test_set/cat": 2})),
-        ("cat/3.png", files(IMAGES | {"d/train/cat/3.png": bomb()})),
-    ],
-    "cifar10 --from d": [("", files({"d": b"\x1f\x8b" + bytes(50)}))],
-    "table --from t.csv": [("separated by commas", files({"t.csv": CSV.replace(",", ";")}))],
-    "table --from t.jsonl": [("line 1", files({"t.jsonl": '{"text": "a", "label": NaN}\n'}))],
-}
-ENCODER = "run text-encoder --model.pretrained e --max-length 12 --data.source table --data.root t.csv --out runs/x"
-ENCODERS: list[tuple[str, Given]] = [
-    ("--model.pretrained e", files({"t.csv": CSV, "e": "a file"})),
-    ("hidden_size", encoder(hidden_size=-8)),
-    ("num_layers=1000000000", encoder(num_hidden_layers=10**9)),
-    ("vocab_size=1000000000000", encoder(vocab_size=10**12)),
-    ("NaN", encoder(layer_norm_eps=float("nan"))),
+# The words of `prepare`, a word of the error besides the root, and the files.
+PREPARE = [
+    ("video --from d", "grey", pictures(THREE, black=True)),
+    ("video --from d", "control characters", pictures({"d/a\x1b[31m": 20, "d/b c": 20, "d/c": 20})),
+    ("image_folder --from d", "cat/3.png", files(IMAGES | {"d/train/cat/3.png": bomb()})),
+    ("cifar10 --from d", "", files({"d": b"\x1f\x8b" + bytes(50)})),
+    ("table --from t.csv", "separated by commas", files({"t.csv": CSV.replace(",", ";")})),
+    ("table --from t.jsonl", "line 1", files({"t.jsonl": '{"text": "a", "label": NaN}\n'})),
 ]
-FITS = [
+ENCODER = "run text-encoder --model.pretrained e --max-length 12 --data.source table --data.root t.csv"
+FILE = both(pictures(THREE), files({"p": "a file"}))
+RUNS = [
+    (ENCODER, "--model.pretrained e", files({"t.csv": CSV, "e": "a file"})),
+    (ENCODER, "hidden_size", encoder(hidden_size=-8)),
+    (ENCODER, "num_layers=1000000000", encoder(num_hidden_layers=10**9)),
+    (ENCODER, "NaN", encoder(layer_norm_eps=float("nan"))),
     ("run video-ut --data.source video --data.root d --batch-size 101", "--batch-size", pictures(THREE)),
-    ("run image-dnn --data.source image_folder --data.root d --batch-size 19", "--batch-size", files(IMAGES)),
     ("run image-dnn --data.source image_folder --data.root d --train-examples 19", "--train-examples", files(IMAGES)),
     ("run text-ut --data.source table --data.root t.csv --min-count 100", "--min-count 100", files({"t.csv": CSV})),
-    ("run video-ut --data.source video --data.root d --data.prepared p", "--data.prepared",
-     both(pictures(THREE), files({"p": "a file"}))),
-]  # fmt: skip
-RIGHT = [
-    ("prepare video --from d", "clips: 1 (testing/1)",
-     pictures({"d/TRAINING/1": 20, "d/training/2": 20, "d/testing/1": 20})),
-    ("prepare image_folder --from d", "train: 18 images of 8 x 8 x 3",
-     files(IMAGES | {"d/train/cat/3.png": image(3, mode="CMYK", kind="JPEG")})),
-]  # fmt: skip
+    ("run video-ut --data.source video --data.root d --data.prepared p", "--data.prepared", FILE),
+]
 COMMANDS = [
-    *(
-        Command(f"prepare {line}", (line.rpartition(" ")[2], word), given)
-        for line, rows in PREPARE.items()
-        for word, given in rows
-    ),
-    *(Command(ENCODER, (word,), given, gone=("runs",)) for word, given in ENCODERS),
-    *(Command(f"{line} --out runs/x", (word,), given, gone=("runs",)) for line, word, given in FITS),
-    *(Command(line, (word,), given, code=0) for line, word, given in RIGHT),
+    *(Command(f"prepare {line}", (line.rpartition(" ")[2], word), given) for line, word, given in PREPARE),
+    *(Command(f"{line} --out runs/x", (word,), given, gone=("runs",)) for line, word, given in RUNS),
 ]

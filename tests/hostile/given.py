@@ -2,7 +2,6 @@
 
 import io
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-__all__ = ["Given", "bomb", "both", "files", "folders", "image", "link", "pictures", "tar"]
+__all__ = ["Given", "bomb", "both", "files", "folders", "image", "link", "pictures"]
 Given = Callable[[Path], None]
 SIDE = 8  # of images, in pixels
 
@@ -40,10 +39,10 @@ def both(*parts: Given) -> Given:
     return lambda folder: [part(folder) for part in parts] and None
 
 
-def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG") -> bytes:
+def image(seed: int | None = 0, *, mode: str = "L") -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 1 if seed is None else 256, (SIDE, SIDE, 3), np.uint8)
     picture, stream = Image.fromarray(pixels), io.BytesIO()
-    picture.convert(mode).save(stream, kind)
+    picture.convert(mode).save(stream, "PNG")
     return stream.getvalue()
 
 
@@ -57,14 +56,3 @@ def bomb() -> bytes:
 def pictures(counts: Mapping[str, int], *, black: bool = False) -> Given:
     numbers = [(name, n) for name, count in counts.items() for n in range(count)]
     return files({f"{name}/{n}.png": image(None if black else n) for name, n in numbers})
-
-
-def tar(name: str, contents: Mapping[str, bytes]) -> Given:
-    def write(folder: Path) -> None:
-        with tarfile.open(folder / name, "w") as archive:
-            for path, content in contents.items():
-                member = tarfile.TarInfo(path)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-
-    return write

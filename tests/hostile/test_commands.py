@@ -1,19 +1,15 @@
 """Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done."""
 
-import ast
 import contextlib
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.fuzz import READERS, fuzzed
 from tests.hostile import data, folders, options, runs
-from tests.hostile.command import MEMBERSHIP, OPTION, OTHERS, assert_handled, options_of
+from tests.hostile.command import assert_handled
 from tests.train.conftest import clips_in_memory
-from unroll_jax import train
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.report import figures
 
 TABLES = {"options": options.COMMANDS, "folders": folders.COMMANDS, "data": data.COMMANDS}
@@ -51,33 +47,6 @@ def test_a_damaged_run_is_handled_or_refused_in_one_line(number, trained, tmp_pa
     shutil.copytree(trained, tmp_path / "run")
     with clips_in_memory() if not command.line.startswith("report") else contextlib.nullcontext():
         assert_handled(command, tmp_path, monkeypatch, capsys)
-
-
-# Of processes, of messages with a placeholder, and of other programs.
-KNOWN = {*MEMBERSHIP, "--all", "--help", "--version", "--option", "--over", "--data", "--network"}
-KNOWN |= {"--no-deps", "--local-dir"}
-KNOWN |= {"--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"}
-
-
-def messages(module):
-    told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
-    for node in ast.walk(module):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
-            yield node.value
-
-
-def test_every_option_that_a_message_names_is_one_of_some_command():
-    known = {option.removeprefix("--") for option in KNOWN} | options_of("sweep", "video-ut")
-    known = known.union(*(options_of(command, "") for command in OTHERS))
-    for experiment in {row.config.task: name for name, row in EXPERIMENTS.items()}.values():
-        known |= options_of("run", experiment)
-    places = {
-        (path.name, option)
-        for path in Path(train.__file__).parent.rglob("*.py")
-        for text in messages(ast.parse(path.read_text(encoding="utf-8")))
-        for option in OPTION.findall(text)
-    }
-    assert {place for place in places if place[1] not in known and not place[1].startswith("over.")} == set()
 
 
 DRAWN = ("curves", "evaluation", "status")  # reports: slower

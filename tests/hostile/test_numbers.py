@@ -1,5 +1,7 @@
 """Every layer, equilibrium and constraint over dtypes and magnitudes, empty batches, single tokens."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,16 +53,13 @@ def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
     params = descent.init(jax.random.key(1))
     assert uj.certify(descent, params, y, x, num_layers=2).outcome.shape == (2, 0)
 
-    @jax.jit
-    def results(params):
-        totals = [lambda params, name=name: solve(params, name) for name in ("anderson", None)]
-        return [jax.value_and_grad(total, has_aux=True)(params) for total in totals]
-
-    def solve(params, name):
-        z, info = uj.equilibrium(descent, params, y, x, solver=name)
+    def total(params, solver):
+        z, info = uj.equilibrium(descent, params, y, x, solver=solver)
         return jnp.sum(z), (z, info.converged)
 
-    for (_, (z, converged)), gradient in results(params):
+    solved = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
+    for solver in ("anderson", None):
+        (_, (z, converged)), gradient = solved(params, solver)
         assert (z.shape, converged.shape) == (y.shape, (0,))
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
@@ -90,18 +89,13 @@ def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
         x = np.array([[s, -s, s] for s in (1e-36, 1e-20, 1e-6, 1e-2, 1.0, 1e3, 1e15, 1e37)])
         x = x[(np.abs(x[:, 0]) < largest) & (np.abs(x[:, 0]) > 100 * float(limits.tiny) / float(limits.eps))]
         x = x.astype(dtype)
-        names = ["picard", "damped", "anderson"]
-        solve = jax.jit(
-            lambda x: [
-                uj.equilibrium(contraction, jnp.asarray(-0.5, dtype), jnp.zeros_like(x), x, batch_ndim=1, solver=name)
-                for name in names
-            ]
-        )
-        solutions = solve(x)
-    for name, (z, info) in zip(names, solutions, strict=True):
-        assert np.all(info.converged), name
+        p, start = jnp.asarray(-0.5, dtype), jnp.zeros_like(x)
         expected, tolerance = 2.0 / 3.0 * x.astype(np.float64), max(2e-5, 8 * float(limits.eps))
-        np.testing.assert_allclose(np.asarray(z, np.float64), expected, rtol=tolerance, err_msg=name)
+        for solver in ("picard", "damped", "anderson"):
+            solve = jax.jit(functools.partial(uj.equilibrium, contraction, batch_ndim=1, solver=solver))
+            z, info = solve(p, start, x)
+            assert np.all(info.converged), solver
+            np.testing.assert_allclose(np.asarray(z, np.float64), expected, rtol=tolerance, err_msg=solver)
 
 
 LOSSES = np.array([4.0, 2.0, 1.0])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import Clips
-from tests.train.ladder import Ladder, batches, train
+from tests.train.ladder import batches, train
 from unroll_jax.train.parts import loss_gradient
 from unroll_jax.train.sharding.rules import POLICIES
-from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
+from unroll_jax.train.step import init_state, jit_step, state_like
 from unroll_jax.train.tasks.video import VideoTask
 
 BINDS = {
@@ -23,7 +23,6 @@ BINDS = {
         "constraints.bounds": "cumulative",
         "constraints.reference": 0.4,
     },
-    "log ratio of means": {"constraints.form": "log_ratio_of_means", "constraints.reference": None},
     "plain": {"method": "plain"},
 }
 STEPS = 4
@@ -84,27 +83,6 @@ def test_the_gradient_in_parts_is_autodiffs():
         seen_expected = (value_expected, np.mean(samples, axis=0), samples, figures["largest"])
         for one, other in zip((value, means, seen, others["largest"]), seen_expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, err_msg=case)
-
-
-PASSES = {"difference": ({}, 1), "ratio": ({"constraints.form": "ratio"}, 2)}
-
-
-def test_parts_take_a_first_pass_only_where_the_weights_need_it(changed):
-    calls, tasks = [], {}
-    for name, (fields, _) in PASSES.items():
-        tasks[name] = task = Ladder(changed(**{"batch_size": 16, "accumulate": 4, **fields}))
-
-        def counted(params, batch, probe, name=name, losses=task.losses):
-            jax.debug.callback(lambda: calls.append(name))
-            return losses(params, batch, probe)
-
-        task.losses = counted
-    (batch,) = batches(1, 16)
-    jax.block_until_ready(
-        jax.jit(lambda: {name: train_step(task, first_state(task), batch)[0] for name, task in tasks.items()})()
-    )
-    jax.effects_barrier()
-    assert {name: calls.count(name) / 4 for name in PASSES} == {name: passes for name, (_, passes) in PASSES.items()}
 
 
 def _compiled(task, batch):

@@ -19,15 +19,13 @@ from unroll_jax.train.tasks.common import to_unit
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
-BLACK = (0, 1, 2)  # the batch that a poison answers to has this value in all pixels
 
 
 class _Poisoned(VideoTask):
-    """Losses: NaN at layer 1 on a batch of 0, infinite at layer 2 on one of 1; on one of 2 the slope is not finite."""
+    """The loss of layer 1 is NaN on a batch of 0. The slope of all losses is not finite on a batch of 2."""
 
     def losses(self, params, batch, probe):
-        first, second, _ = (jnp.all(batch.clean == to_unit(jnp.uint8(value))) for value in BLACK)
-        poison = jnp.stack([0.0, jnp.where(first, jnp.nan, 0.0), jnp.where(second, jnp.inf, 0.0)])
+        poison = jnp.stack([0.0, jnp.where(jnp.all(batch.clean == 0.0), jnp.nan, 0.0), 0.0])
         away = jnp.mean((batch.clean - to_unit(jnp.uint8(2))) ** 2)
         root = jnp.sqrt(1e-12 * away * jnp.sum(params["params"]["layers"].U ** 2))
         samples, figures = super().losses(params, batch, probe)
@@ -62,70 +60,36 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0, ["loss is not finite at step 5", "layer 1"]),
-        pytest.param(1, ["loss is not finite at step 5", "layer 2"], marks=pytest.mark.slow),
-        (2, ["gradient is not finite at step 5"]),
-    ],
-    ids=["loss nan", "loss inf", "gradient nan"],
+    ("value", "words"), [(0, "loss is not finite at step 5.*layer 1"), (2, "gradient is not finite at step 5")]
 )
-def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_checkpoint(
-    loop, changed, at_batch, tmp_path, value, words
-):
-    at_batch(5, lambda batch: np.full_like(batch, value))
-    with pytest.raises(UserError) as caught:
-        loop(changed(steps=5), poisoned=True)
-    for word in (*words, "the checkpoint of step 4 is kept; lower --primal.learning-rate"):
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert _saved_steps(tmp_path) == [2, 4]
-    rows = read_metrics(tmp_path / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 3, 4]
-    status = status_of(tmp_path)
-    assert (status["state"], status["steps"]) == ("failed", 4)
-    assert status["messages"] == [str(caught.value)]
-
-
-@pytest.mark.slow
-def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step_and_validation_once(
-    loop, changed, at_batch, tmp_path, monkeypatch
+def test_what_is_not_finite_ends_the_run_at_its_last_good_checkpoint_and_once_mended_it_has_every_step_once(
+    loop, changed, at_batch, tmp_path, monkeypatch, value, words
 ):
     clock = itertools.count()
     monkeypatch.setattr("unroll_jax.train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    at_batch(5, np.zeros_like)
+    at_batch(5, lambda batch: np.full_like(batch, value))
     config = changed(steps=5)
-    for _ in range(2):
-        with pytest.raises(UserError, match="step 5"):
-            loop(config, poisoned=True)
+    with pytest.raises(UserError, match=f"{words}.*the checkpoint of step 4 is kept; lower --primal") as caught:
+        loop(config, poisoned=True)
     assert _saved_steps(tmp_path) == [2, 4]
+    status = status_of(tmp_path)
+    assert (status["state"], status["steps"], status["messages"]) == ("failed", 4, [str(caught.value)])
     assert loop(config) == ["going on from the checkpoint of step 4"]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     validated = [("validation", step) for step in (2, 4, 5)]
     assert sorted((row["kind"], row["step"]) for row in rows) == [*(("train", n) for n in range(1, 6)), *validated]
     assert [row["step"] for row in rows] == [1, 2, 2, 3, 4, 4, 5, 5]
-    for row in rows:
-        assert len(row["layer_losses"]) == len(row["violations"]) == config.model.num_layers + 1
     status = status_of(tmp_path)
     assert (status["state"], status["steps"], status["messages"]) == ("finished", 5, [])
     assert status["train_seconds"] == 3.0, "a tick for each of two checkpoints before the interruption, and one after"
-    assert status["compile_seconds"] > 0
-    assert status["environment"]["jax"]
-
-
-# Losses, gradient and validation of the first step are finite. The multipliers after it are not.
-MULTIPLIERS = {"dual.optimizer": "sgd", "dual.learning_rate": 3e38, "constraints.alpha": (0.99,), "train_gamma": 5.0}
-OVERFLOWS = {
-    r"not finite at step \d": {"primal.learning_rate": 1e30, "primal.warmup_share": 0.0},
-    "multipliers is not finite after step 1; no checkpoint was": MULTIPLIERS | {"constraints.reference": 99.0},
-}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", OVERFLOWS)
-def test_what_overflows_is_never_saved(loop, changed, tmp_path, words):
-    with pytest.raises(UserError, match=words):
-        loop(changed(**OVERFLOWS[words], validate_every=1))
+def test_multipliers_that_overflow_are_never_saved(loop, changed, tmp_path):
+    """Losses, gradient and validation of the first step are finite. The multipliers after it are not."""
+    bounds = {"constraints.alpha": (0.99,), "constraints.reference": 99.0, "train_gamma": 5.0, "validate_every": 1}
+    with pytest.raises(UserError, match="multipliers is not finite after step 1; no checkpoint was"):
+        loop(changed(**{"dual.optimizer": "sgd", "dual.learning_rate": 3e38}, **bounds))
     assert _saved_steps(tmp_path) == []
     assert status_of(tmp_path)["state"] == "failed"
 

@@ -1,18 +1,16 @@
-"""metrics.jsonl and JSON files, and the progress of a run on a terminal or in a log file."""
+"""metrics.jsonl and JSON files, and what is shown of a run."""
 
 import io
 import math
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import read
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
-from unroll_jax.train.system.terminal import pausing, progress, safe_output
+from unroll_jax.train.system.terminal import progress, safe_output
 
 ROW = {"kind": "train", "loss": 0.5, "violations": [None, 0.25], "violation/layer 1": 0.25, "norm (L2)": None}
 
@@ -29,25 +27,21 @@ def steps_of(folder):
     return [row["step"] for row in read_metrics(folder / "metrics.jsonl")]
 
 
-def killed(monkeypatch, act):
+def test_reopening_forgets_what_came_after_the_step_and_a_kill_meanwhile_loses_nothing(tmp_path, monkeypatch):
     def kill(*_):
         raise KeyboardInterrupt
 
+    whole = write(tmp_path, range(1, 9))
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.replace", kill)
         with pytest.raises(KeyboardInterrupt):
-            act()
-
-
-def test_reopening_forgets_what_came_after_the_step_and_a_kill_meanwhile_loses_nothing(tmp_path, monkeypatch):
-    whole = write(tmp_path, range(1, 9))
-    killed(monkeypatch, lambda: MetricsWriter(tmp_path, after_step=5))
+            MetricsWriter(tmp_path, after_step=5)
     assert (tmp_path / "metrics.jsonl").read_bytes() == whole
     assert write(tmp_path, range(6, 9), after_step=5) == whole
     assert steps_of(tmp_path) == list(range(1, 9))
 
 
-@pytest.mark.parametrize("cut", [1, 10, 30])
+@pytest.mark.parametrize("cut", [1, 30])
 def test_a_last_line_cut_short_by_a_kill_is_forgotten(tmp_path, cut):
     whole = write(tmp_path, range(1, 6))
     (tmp_path / "metrics.jsonl").write_bytes(whole[:-cut])
@@ -55,8 +49,7 @@ def test_a_last_line_cut_short_by_a_kill_is_forgotten(tmp_path, cut):
     assert write(tmp_path, [5], after_step=4) == whole
 
 
-DAMAGE = [b"[]", b'{"kind": "train"}', b"\0" * 9, b"[" * 10**5, b'{"kind": "tr', b"\xff\xfe"]
-DAMAGE += [b'{"kind": "a", "step": 1, "b": NaN}', b'{"kind": "a", "step": 1, "step": 1}']
+DAMAGE = [b"[]", b'{"kind": "train"}', b"\0" * 9, b"[" * 10**5, b"\xff\xfe", b'{"kind": "a", "step": 1, "b": NaN}']
 
 
 @pytest.mark.parametrize("row", DAMAGE, ids=lambda row: str(row[:20]))
@@ -67,40 +60,16 @@ def test_a_line_that_is_no_row_is_damage_and_named(tmp_path, row):
         steps_of(tmp_path)
 
 
-def test_a_full_disk_under_the_metrics_is_told_once(tmp_path):
-    """/dev/full accepts writes to the buffer, and fails when it is flushed."""
-    writer = MetricsWriter(tmp_path, after_step=0)
-    writer._file.close()
-    writer._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 (the writer closes it)
-
-    def fill():
-        with writer:
-            writer.write({"kind": "train", "step": 1})
-            writer.flush()
-
-    with pytest.raises(OSError, match="No space") as caught:
-        fill()
-    assert caught.value.__context__ is None
-
-
-def test_rows_that_are_no_json_are_never_written_and_a_run_that_is_deleted_under_its_process_ends(tmp_path):
+def test_what_is_no_json_is_never_written_and_a_run_that_is_deleted_under_its_process_ends(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "status.json", {"state": math.inf})
+    assert list(tmp_path.iterdir()) == []
     with MetricsWriter(tmp_path, after_step=0) as writer:
         with pytest.raises(ValueError, match="JSON"):
             writer.write({"kind": "train", "step": 1, "loss": math.nan})
         (tmp_path / "metrics.jsonl").unlink()
         with pytest.raises(StorageError, match="was deleted under the run"):
             writer.flush()
-
-
-def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
-    path = tmp_path / "status.json"
-    write_json(path, {"state": "running"})
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(path, {"state": math.inf})
-    killed(monkeypatch, lambda: write_json(path, {"state": "finished"}))
-    assert read(path) == {"state": "running"}
-    write_json(path, {"state": "finished"})
-    assert read(path) == {"state": "finished"}
 
 
 @pytest.mark.xdist_group("video-runs")
@@ -114,25 +83,6 @@ def test_constraints_are_logged_by_name_and_layer(both):
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "terminal"])
-def test_a_log_file_has_lines_and_a_terminal_a_bar_with_the_pause(monkeypatch, stream):
-    monkeypatch.setattr(sys, "stderr", stream)
-    with progress("plain", total=4, done=1) as bar:
-        bar.set_postfix({"loss": "1.5"}, refresh=False)
-        with pausing(bar, "evaluating"):
-            pass
-        bar.update(3)
-    shown = stream.getvalue()
-    assert ("\r" in shown) == ("plain, evaluating" in shown) == stream.isatty()
-    if not stream.isatty():
-        first, *_, last = shown.splitlines()
-        assert first.startswith("plain: step 1 of 4 (25%)")
-        assert last.startswith("plain: step 4 of 4 (100%), 00:00 left, loss=1.5")
-    with progress("plain", total=2, shown=False) as bar, pausing(bar, "compiling"):
-        bar.update()
-    assert stream.getvalue() == shown, "processes but the first show nothing"
 
 
 def test_output_and_bars_escape_what_would_steer_a_terminal_or_what_it_cannot_show(monkeypatch):

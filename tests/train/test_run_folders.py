@@ -12,7 +12,6 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
 from unroll_jax.train.config.fields import differences, to_json
 from unroll_jax.train.config.run import FREE
-from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.system.files import SEAL, locked, read_object, strict_json
 
@@ -44,26 +43,18 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert (trained / "metrics.jsonl").read_text() == whole
 
 
-def test_overwrite_deletes_also_an_earlier_version_behind_a_link_and_out_may_begin_with_the_home_folder(
-    trained, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_overwrite_deletes_also_an_earlier_version_behind_a_link(trained, tmp_path, capsys):
     (trained / "notes.txt").write_text("of the old run")
-    error = refused(capsys, *RUN, "--seed", "1")
-    assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in error
+    assert "seed was 0, is now 1; pass another --out, or --overwrite" in refused(capsys, *RUN, "--seed", "1")
     values = read(trained / "config.json")
     del values["version"]
     (trained / "config.json").write_text(json.dumps(values))
     trained.rename(tmp_path / "disk")
     trained.symlink_to(tmp_path / "disk")
     assert main([*RUN, "--seed", "1", "--overwrite"]) == 0
-    assert "finished already" not in capsys.readouterr().out
     assert read_config(tmp_path / "disk")[1].seed == 1
     assert not (trained / "notes.txt").exists()
     assert status_of(trained)["steps"] == 6
-    assert main([*runs.RUN.replace("--out run", "--out ~/run").split(), "--seed", "1"]) == 0
-    assert f"{tmp_path / 'run'}: finished already" in capsys.readouterr().out
-    assert not (tmp_path / "~").exists()
 
 
 def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
@@ -73,11 +64,7 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
     kept = files_of(trained)
     with locked(trained):
         assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
-    assert "--seed" in refused(capsys, *RUN, "--overwrite", "--seed", "-1")
-    assert "--model.rank must be between 1 and" in refused(capsys, *RUN[:-1], "99", "--overwrite")
-    for more in ((), ("--overwrite",)):
-        error = refused(capsys, *RUN, "--method", "both", *more)
-        assert "--out run is a run, and this trains plain and constrained in folders inside" in error
+    assert "--out run is a run, and this trains" in refused(capsys, *RUN, "--method", "both", "--overwrite")
     with monkeypatch.context() as patch:
         patch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
         assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
@@ -118,15 +105,6 @@ def test_overwrite_leaves_folders_of_others(name, text, words, in_memory, tmp_pa
     assert files_of(tmp_path) == {tmp_path / "run" / name: text.encode()}
 
 
-def test_the_config_of_a_run_is_a_file_of_options_without_its_place(both, trained, tmp_path):
-    path = both / "constrained" / "config.json"
-    _, config = configured("run", ["video-ut", "--config", str(path), "--seed", "3"])
-    _, before = read_config(path.parent)
-    assert differences(to_json(before), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
-    known, words = ("video-ut", VideoConfig(out="here")), ["video-ut", "--config", str(trained / "config.json")]
-    assert configured("run", words, known)[1].out == "here"
-
-
 TOML = """
 steps = 7
 test-gammas = [0.0, 0.2]
@@ -138,25 +116,26 @@ learning-rate = 1e-3
 """
 
 
-def test_a_toml_file_is_read_as_the_words_of_a_command(tmp_path):
+def test_a_toml_file_and_the_config_of_a_run_are_read_as_the_words_of_a_command(both, tmp_path):
     (tmp_path / "options.toml").write_text(TOML)
     words = "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2"
     words += " --constraints.no-normalise --primal.learning-rate 1e-3"
     expected = configured("run", ["video-ut", *words.split()])[1]
     actual = configured("run", ["video-ut", "--config", "options.toml", "--steps", "9"])[1]
     assert differences(to_json(expected), to_json(actual)) == ["config was None, is now options.toml"]
+    path = both / "constrained" / "config.json"
+    config, before = configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent)[1]
+    assert differences(to_json(before), to_json(config)) == [f"config was None, is now {path}"]
 
 
 @pytest.mark.slow
 def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
-    free = ["--accumulate", "2", "--remat", "dots", "--mesh", "data=1"]
     path = tmp_path / "run" / "config.json"
-    assert main([*RUN, *free]) == 0
-    has = {"accumulate": 2, "remat": "dots", "mesh": "data=1"}
-    for config in (configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent, free=True)[1]):
-        assert {name: getattr(config, name) for name in has} == has
-    for name, usual in FREE.items():
-        assert getattr(read_config(path.parent)[1], name) == usual, "an evaluation is free to choose too"
+    assert main([*RUN, "--accumulate", "2", "--remat", "dots"]) == 0
+    config = read_config(path.parent, free=True)[1]
+    assert (config.accumulate, config.remat) == (2, "dots")
+    config = read_config(path.parent)[1]
+    assert (config.accumulate, config.remat) == (FREE["accumulate"], FREE["remat"]), "an evaluation is free to choose"
     stored = path.read_text()
     assert main([*RUN, "--accumulate", "4"]) == 0
     assert path.read_text() == stored, "a run that has ended is not trained with other values"
@@ -171,8 +150,6 @@ BROKEN = [
     ("options.toml", b"stepz = 3", "--stepz"),
     ("options.toml", b"steps = [", "cannot be read"),
     ("options.toml", b"steps = 'x'", "--steps"),
-    ("options.toml", b"a.b = 1", "--a.b"),
-    ("config.json", None, "does not exist; give a TOML file of options"),
     ("config.json", b"{", "is damaged ("),
     ("config.json", b'{"steps": 4}', "has no version of a run"),
     ("config.json", b'{"version": "0.3", "steps": 4, "steps": 5}', "steps is there more than once"),
@@ -182,11 +159,8 @@ BROKEN = [
 
 @pytest.mark.parametrize(("name", "content", "words"), BROKEN)
 def test_a_file_that_does_not_fit_is_one_line(name, content, words, tmp_path, capsys):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    error = refused(capsys, "run", "video-ut", "--config", name)
-    assert words in error
-    assert name in error or name == "options.toml"
+    (tmp_path / name).write_bytes(content)
+    assert words in refused(capsys, "run", "video-ut", "--config", name)
 
 
 def test_a_whole_number_beyond_64_bits_is_a_float_as_model_max_length_of_many_tokenizers():

@@ -12,7 +12,6 @@ from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.video import VideoTask
 
 VARIANTS = {
-    "plain, Adam on pixels": {"method": "plain", "primal.basis": "pixels"},
     "pi without a reference, layers recomputed": {"constraints.reference": None, "remat": "everything"},
     "adam, not normalised, one alpha a layer": {
         "dual.optimizer": "adam",
@@ -74,10 +73,8 @@ def _by_hand(config, clips, params, noise_key, batches):
         c = f[1:] - kept * f[:-1]
         c = np.concatenate([[f[0] - settings.reference], c]) if has_reference else c
         rows.append((f, c, lam, (f[-1] + lam @ c) / scale))
-        update, primal_state = primal.update(_turned(config, gradients), primal_state)
-        params = jax.tree.map(jnp.add, params, _turned(config, update, back=True))
-        if config.method == "plain":
-            continue
+        update, primal_state = primal.update(_turned(gradients), primal_state)
+        params = jax.tree.map(jnp.add, params, _turned(update, back=True))
         if config.dual.optimizer == "adam":
             update, dual_state = dual.update(-c, dual_state)
             lam = np.maximum(lam + np.asarray(update, np.float64), 0)
@@ -96,12 +93,11 @@ def _weights(lam, kept, has_reference, depth):
     return weights
 
 
-def _turned(config, weights, *, back=False):
+def _turned(weights, *, back=False):
     """Weights in the bases of their sides: the cosine transform of a square patch on sides of pixels."""
     side = round(np.sqrt(weights.V.shape[-1]))
     cosine = dctn(np.eye(side**2).reshape(-1, side, side), norm="ortho", axes=(1, 2)).reshape(side**2, -1).T
-    pixels = np.eye(side**2) if config.primal.basis == "pixels" else cosine
-    bases = {"V": (np.eye(weights.V.shape[-2]), pixels), "W": (pixels, pixels), "U": (pixels, pixels)}
+    bases = {"V": (np.eye(weights.V.shape[-2]), cosine), "W": (cosine, cosine), "U": (cosine, cosine)}
     turned = {}
     for name, (left, right) in bases.items():
         leaf = np.asarray(getattr(weights, name), np.float64)
@@ -124,8 +120,7 @@ def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
         np.testing.assert_allclose(metrics.value, value, rtol=5e-4)
     # Adam divides by the size of a gradient, so rounding shows where a gradient is nearly 0: 0.02 is a whole step.
     chex.assert_trees_all_close(state.params["params"]["layers"], last, atol=1e-3)
-    if config.method != "plain":
-        assert np.max(rows[-1][2]) > 0.0, "the case never raised a multiplier"
+    assert np.max(rows[-1][2]) > 0.0, "the case never raised a multiplier"
 
 
 def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(case):

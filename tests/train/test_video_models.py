@@ -5,7 +5,6 @@ import dataclasses
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,7 +16,6 @@ from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViT
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.tasks.video import VideoTask
-from unroll_jax.train.tasks.video_models import build_video_model
 from unroll_jax.train.tasks.video_samples import Frames, Sequences, cleaned_frames
 
 pytestmark = pytest.mark.slow
@@ -124,11 +122,3 @@ def test_layer_0_of_dust_is_learned_so_its_bound_is_free():
     config = CONFIGS["video-dust"]
     low = dataclasses.replace(config, constraints=dataclasses.replace(config.constraints, reference=1e-3))
     assert VideoTask(low, DATA).num_layers == 2
-
-
-def test_the_default_vit_is_a_small_transformer_of_whole_frames_whose_states_are_patches():
-    model = build_video_model(VideoViTConfig(remat="dots"), VideoSpec(1.0), jnp.float32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))["params"]
-    assert (model.num_layers, model.module.config.reading, model.module.config.class_token) == (3, "state", False)
-    assert shapes["embeddings"]["patch"]["kernel"].shape == (256, 256)
-    assert (shapes["layers"]["hidden"]["kernel"].shape, shapes["readout"]) == ((3, 256, 512), {})
