@@ -11,7 +11,7 @@ import pytest
 import unroll_jax as uj
 from tests.energies.comparing import both
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, tokens
+from unroll_jax.energies import AttentionParams
 
 TOKENS, DIM, ATOMS = 5, 4, 6
 CHAIN = np.abs(np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS))) <= 2
@@ -153,17 +153,6 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     assert (energy.dtype, stepped.dtype) == (jnp.float32, jnp.bfloat16)
     np.testing.assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(stepped.astype(np.float32), moved, rtol=2.0**-7, atol=2.0**-7 * np.max(np.abs(moved)))
-
-
-@pytest.mark.parametrize("name", ["attention", "dust", "residual_transformer"])
-def test_a_layer_checks_its_tokens_once_however_many_parts_it_is_made_of(name, monkeypatch):
-    layer, *point = drawn(name)
-    for function in (layer.energy, layer.step, layer.step_and_energy):
-        if function is not None:
-            seen = []
-            monkeypatch.setattr(tokens, "check_tokens", lambda *_, seen=seen, **__: seen.append(1))
-            jax.eval_shape(function, *point)
-            assert len(seen) == 1
 
 
 @pytest.mark.slow

@@ -69,17 +69,3 @@ def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one
     (products, convolutions), elsewhere = operations("cpu"), operations("cuda")
     assert products > 0
     assert elsewhere == (0, products + convolutions)
-
-
-def test_the_backward_pass_keeps_images_and_not_their_shifts():
-    """40 steps in a scan need at most the memory of the plain convolution and of one set of shifts."""
-    kernel, images = draw(3, 3, 4, 4).astype(np.float32), draw(16, 16, 16, 4).astype(np.float32)
-
-    def plain(k, z):
-        return jax.lax.conv_general_dilated(z, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-    def memory(apply):
-        loss = lambda k: jnp.sum(jax.lax.scan(lambda z, _: (jnp.tanh(apply(k, z)), None), images, length=40)[0])  # noqa: E731
-        return jax.jit(jax.grad(loss)).lower(kernel).compile().memory_analysis().temp_size_in_bytes
-
-    assert memory(convolve) < memory(plain) + 4 * 9 * images.nbytes
