@@ -77,3 +77,12 @@ def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
     errors = np.max(np.abs(np.array(outputs) - expected), axis=(1, 2))
     assert errors[0] > 1e-6
     assert errors[1] < 1e-2 * errors[0]  # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
+
+
+def test_single_precision_is_as_good_as_its_epsilon():
+    rng = np.random.default_rng(2)
+    layers, y = network(rng, [3] * 6), (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
+    [(_, states, actual)] = simulate(layers, y)
+    expected = reference_output(layers, y)
+    assert states[-1].dtype == jnp.float32
+    np.testing.assert_allclose(actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)

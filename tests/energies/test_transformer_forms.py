@@ -8,13 +8,10 @@ import unroll_jax as uj
 from tests import reference
 from unroll_jax.energies import TransformerParams
 
-N, DIM, STEP, DRAWS = 5, 3, 0.05, 300
+N, DIM, STEP = 5, 3, 0.05
 GRAPH = reference.random_graph(np.random.default_rng(3), N, 0.7)
 FORMS = {
     "plain": {},
-    "damped": {"attention_step_size": 0.4},
-    "both anchors": {"ridge": 0.7, "form": "jacobi", "attention_step_size": 0.01},
-    "row": {"anchor": "row"},
     "input and row": {"anchor": "row", "ridge": 1.0, "form": "jacobi", "attention_step_size": 0.01},
     "spectrum": {"spectrum": (0.0, 0.5)},
     "rho and graph": {"rho": "student", "mask": GRAPH, "form": "jacobi"},
