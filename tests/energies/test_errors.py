@@ -49,32 +49,16 @@ NAMES = {"Anchor": Anchor, "check_tokens": check_tokens, "energies": energies, "
 CALLS = r"""
 ValueError
 shift: rho.log(0.0); rho.log(FAR); rho.power(0.5, -1.0)
-scale: rho.cauchy(float("nan")); rho.geman_mcclure(0.0)
-degrees: rho.student(-2.0)
 exponent: rho.power(0.0); rho.power(1.5)
-threshold: rho.truncated_quadratic(0.0)
 weight: energies.elastic_net(1.0, jnp.array([1.0, -2.0]))
-dim must be: uj.energy_transformer(1, num_memories=3, **HEADS)
-num_heads: uj.hyper_set(4, num_heads=0, head_dim=2, width=3)
-rank: uj.transformer(DIM, rank=4); uj.dust(DIM, ATOMS, rank=7); uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
-form: energies.symmetric_embedding([SQUARE], form="gauss");
-    uj.dust(DIM, ATOMS, form="gauss"); uj.crate(4, form="paper", **HEADS); uj.fast_weights(2, 2, form="delta");
-    energies.regularised(OPTEQ, energies.half_square(), form="newton");
-    energies.regularised(OPTEQ, energies.decorrelation())
-ridge: uj.mesa(*PAIRS, ridge=0.0)
+rank: uj.dust(DIM, ATOMS, rank=7); uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
+form: uj.crate(4, form="paper", **HEADS); energies.regularised(OPTEQ, energies.decorrelation())
 step_size: uj.fast_weights(2, 2, step_size=3.0); energies.soft_threshold().prox(ones(2), -1.0);
-    energies.regularised(OPTEQ, energies.half_square(), step_size=0.0);
     energies.regularised(OPTEQ, energies.half_square(), step_size=2.1, form="gradient");
-    energies.regularised(OPTEQ, energies.absolute(), form="gradient"); uj.dust(DIM, ATOMS, attention_step_size=1.5)
-attention_step_size: uj.transformer(DIM, attention_step_size=2.0)
-compression: uj.crate(4, compression=1.5, **HEADS)
-halvings: uj.safeguarded(uj.layer_norm(4), halvings=0)
-attention_scale: uj.dust(DIM, ATOMS, attention_scale=-1.0)
-contraction: energies.symmetric_embedding([SQUARE], contraction=0.6);
-    energies.symmetric_embedding([SQUARE], contraction=0.0)
+    energies.regularised(OPTEQ, energies.absolute(), form="gradient")
+contraction: energies.symmetric_embedding([SQUARE], contraction=0.6)
 self_loops: uj.dust(DIM, ATOMS, self_loops=False)
-strength: energies.half_square(0.0); energies.absolute(FAR); energies.decorrelation(-1.0)
-epsilon: energies.inverse_square(epsilon=0.0)
+strength: energies.absolute(FAR)
 skip: energies.opteq_objective(MATRIX, ones(4), skip=1.5); preimage(MATRIX, ones(4), skip=1.0)
 layers: energies.symmetric_embedding([AsymmetricLayer(np.ones((3, 2)), 10000.0 * np.ones((3, 3)))] * 8)
 layers[1]: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2)), np.ones((4, 3)))])
@@ -98,23 +82,17 @@ y must: energies.unrolled_layer(FREE, ones(5, 4)); step(uj.fast_weights(2, 3), o
 y[1, 3, 2] is nan: uj.attention().step(NONE, broken(2, N, DIM, at=(1, 3, 2)))
 x must: uj.attention().step(NONE, Y, ones(2, DIM)); uj.causal_attention().step(NONE, Y, ones(4, DIM));
     step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3));
-    step(uj.opteq(4, 6, 3), ones(3, 4), ones(3, 2));
     step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3)); step(uj.opteq(4, 6, 3), ones(4), ones(3, 3));
     step(uj.hopfield(DIM), Y, ones(KEYS, 4)); step(uj.hopfield(DIM), Y, ones(DIM));
-    step(uj.hopfield(DIM), Y, ones(4, KEYS, DIM)); step(uj.lista(DIM, ATOMS), H, ones(N, ATOMS));
-    step(uj.dust(DIM, ATOMS), H, ones(N, ATOMS))
-x[2, 1] is nan: step(uj.hopfield(DIM), Y, broken(KEYS, DIM, at=(2, 1)));
-    step(uj.lista(DIM, ATOMS), H, broken(N, DIM, at=(2, 1)))
+    step(uj.hopfield(DIM), Y, ones(4, KEYS, DIM)); step(uj.lista(DIM, ATOMS), H, ones(N, ATOMS))
+x[2, 1] is nan: step(uj.hopfield(DIM), Y, broken(KEYS, DIM, at=(2, 1)))
 x.present: uj.attention().step(NONE, Y, Anchor(None, ones(3, N, dtype=bool)));
     uj.attention().energy(NONE, Y, Anchor(None, ones(2, N, 1, dtype=bool)));
     step(uj.hopfield(DIM), Y, Anchor(ones(KEYS, DIM), ones(N, dtype=bool)));
     step(uj.fast_weights(2, 2), ones(2, 2), Anchor(ones(4, 4), ones(2, dtype=bool)))
 z must: energies.multi_block([OPTEQ]).step((MATRIX,), (ones(4), ones(4)))
 TypeError
-values must: uj.delta_rule(*PAIRS[:2], ones(2, 9, 3, dtype=int), PAIRS[3]);
-    uj.mesa(*PAIRS[:2], ones(2, 9, 3, dtype=int), PAIRS[3])
-threshold: energies.soft_threshold("much")
-headz: uj.transformer(DIM, headz=3)
+values must: uj.delta_rule(*PAIRS[:2], ones(2, 9, 3, dtype=int), PAIRS[3])
 y must: energies.unrolled_layer(FREE, ones(5, 3, dtype=np.uint8))
 z must: step(OPTEQ, None)
 x must: step(uj.hopfield(DIM), Y, ones(KEYS, DIM, dtype=int))

@@ -146,13 +146,6 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
     assert temporaries(4096) < 4.5 * temporaries(1024)
 
 
-def test_a_rate_too_high_raises_the_error_of_the_delta_rule_and_never_that_of_its_proximal_form():
-    key, value = jnp.ones((1, K)), jnp.ones((1, V))
-    ends = [delta_rule(key, key, value, jnp.full(1, 25.0 / K), form=form)[1] for form in ("gradient", "proximal")]
-    errors = [np.sum((W @ key[0] - value[0]) ** 2) for W in ends]
-    assert errors[1] <= np.sum(value**2) < errors[0]
-
-
 @pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
 @pytest.mark.parametrize("read", [delta_rule, mesa])
 def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(read, shape):

@@ -1,7 +1,5 @@
 """The quadratic energy of a token's features and the layer that lowers it."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,57 +41,13 @@ def test_energy_and_step_equal_the_reference():
     assert_equal(cases)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("top", [-0.5, 1.0, 9.0])
-def test_with_any_phi_a_step_of_at_most_one_over_the_smoothness_never_raises_the_energy(top):
-    """Negative, indefinite and positive W_f; 200 points over six orders of magnitude of scale."""
-    scales = np.logspace(-3, 3, 200)[:, None, None]
-    y, x = np.float32(scales * np.random.default_rng(2).normal(size=(2, 200, 5, 4)))
-    params = FeedForwardParams(np.float32(weights(3, 4, min(top - 2.0, 0.2), top)))
-    cases = list(itertools.product(uj.PROXIMALS, (1.0, 0.1)))
-
-    def descend(phi, share, params, y, x):
-        layer = uj.feedforward(4, step_size=share / (max(0.0, top) + 1.0), phi=phi)
-        start = layer.step(params, y, x)  # a point where phi is finite
-        return start, layer.energy(params, jnp.stack([start, layer.step(params, start, x)]), x)
-
-    results = jax.jit(lambda *args: [descend(*case, *args) for case in cases])(params, y, x)
-    for case, pair in zip(cases, results, strict=True):
-        start, (before, after) = (np.asarray(array, np.float64) for array in pair)
-        size = np.sum(start**2 + np.float64(x) ** 2, axis=(-2, -1))
-        rounding = 30.0 * np.finfo(np.float32).eps * (1.0 + top**2) * (1.0 + size)
-        assert np.all(np.isfinite(before)), case
-        assert np.all(after <= before + rounding), case
-
-
-def test_a_step_beyond_two_over_the_smoothness_raises_the_energy():
-    """Along the top eigenvector the gap to the minimum is multiplied by (1 - a L)^2 a step."""
-    W_f, smoothness = weights(4, 4, 0.2, 3.0), 4.0
-    top = np.linalg.eigh((W_f + W_f.T) / 2)[1][:, -1][None, :]
-    layers = [uj.feedforward(4, step_size=step_size) for step_size in (1.9 / smoothness, 2.1 / smoothness)]
-
-    @jax.jit
-    def ratios(params, top):
-        steps = [layer.step(params, top) for layer in layers]
-        return [layers[0].energy(params, stepped) / layers[0].energy(params, top) for stepped in steps]
-
-    np.testing.assert_allclose(ratios(FeedForwardParams(W_f), top), (0.81, 1.21), rtol=1e-6)
-
-
-@pytest.mark.parametrize("spectrum", [(-0.5, 0.3), (0.0, 0.95), (2.0, 3.0)], ids=str)
+@pytest.mark.parametrize("spectrum", [(0.0, 0.95), (-2.0, 5.0)], ids=str)
 def test_a_clipped_spectrum_is_the_nearest_symmetric_matrix_in_the_interval(spectrum):
-    """Eigenvalues against NumPy's. It is the nearest, as the rest lies in the normal cone, which holds for no other."""
+    """The second interval holds all eigenvalues and leaves the symmetric part."""
     W_f = weights(7, 5, -1.0, 4.0)
-    symmetric = (W_f + W_f.T) / 2
-    clipped = np.asarray(clip_spectrum(jnp.asarray(W_f), *spectrum))
-    values = np.linalg.eigvalsh(clipped)
-    assert values[0] >= spectrum[0] - 1e-12
-    assert values[-1] <= spectrum[1] + 1e-12
-    np.testing.assert_allclose(values, np.clip(np.linalg.eigvalsh(symmetric), *spectrum), atol=1e-12)
-    for seed in range(20):
-        other = weights(seed, 5, *spectrum)
-        assert np.sum((symmetric - clipped) * ((other + other.T) / 2 - clipped)) <= 1e-12
-    np.testing.assert_allclose(clip_spectrum(jnp.asarray(W_f), -2.0, 5.0), symmetric, atol=1e-12)
+    values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
+    expected = basis * np.clip(values, *spectrum) @ basis.T
+    np.testing.assert_allclose(clip_spectrum(jnp.asarray(W_f), *spectrum), expected, atol=1e-12)
 
 
 def test_the_derivative_of_a_clipped_spectrum_is_finite_where_eigenvalues_meet():

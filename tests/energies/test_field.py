@@ -147,21 +147,10 @@ def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation
     def slope(key):
         key_init, key_y = jax.random.split(key)
         params, y = layer.init(key_init), jax.random.normal(key_y, (3, 3))
-        return jnp.sum(jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y)), params, y
+        return jnp.sum(jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y))
 
-    slopes, params, y = jax.tree.map(np.asarray, jax.jit(jax.vmap(slope))(keys))
+    slopes = np.asarray(jax.jit(jax.vmap(slope))(keys))
     assert 0.1 < np.mean(slopes > 0.0) < 0.5  # 19%: at these no step size helps
-    params, y = jax.tree.map(lambda leaf: leaf[np.argmax(slopes)], (params, y))
-    exact = safeguarded(hyper_set(3, num_heads=1, head_dim=2, width=4, form="gradient"))
-
-    small = [hyper_set(3, num_heads=1, head_dim=2, width=4, step_size=step_size) for step_size in (1e-6, 1e-4, 1e-2)]
-
-    @jax.jit
-    def energies(params, y):
-        return layer.energy(params, jnp.stack([y, *(each.step(params, y) for each in (exact, *small))]))
-
-    before, descended, *risen = energies(params, y)
-    assert descended < before < min(risen)
 
 
 def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has_it():

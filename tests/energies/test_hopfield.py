@@ -45,16 +45,6 @@ def test_energy_and_step_equal_the_reference():
     assert_equal(cases)
 
 
-def test_as_printed_without_the_transpose_the_step_raises_the_energy():
-    """S softmax(b S y), eq. 7 as printed, for square S."""
-    rng, rose = np.random.default_rng(5), 0
-    for _ in range(100):
-        y, S = rng.normal(size=(1, DIM)), rng.normal(size=(DIM, DIM))
-        printed = (S @ softmax(S @ y[0]))[None]
-        rose += reference_energy(printed, S, 1.0) > reference_energy(y, S, 1.0) + 1e-6
-    assert rose > 5
-
-
 def test_cold_lookups_return_the_nearest_pattern():
     """For patterns of one length the limit of b to infinity is retrieval of the nearest of them, in one step."""
     S, y = tokens(6, (M, DIM)), tokens(7, (4, N, DIM))

@@ -48,30 +48,6 @@ def test_energy_and_step_equal_the_reference_and_the_layer_norm_of_flax():
         np.testing.assert_allclose(stepped, flax * radius / np.sqrt(DIM), rtol=1e-9, atol=1e-9, err_msg=message)
 
 
-def test_of_the_token_itself_the_translation_would_raise_the_papers_sum_of_energies():
-    """The second energy is one of u = y - mean(y) for this reason: taken on y, removing a small mean costs radius."""
-    token = np.array([0.05, -0.05, 0.0, 0.0, 0.0, 0.0]) + 0.1
-    total = lambda y: y.sum() ** 2 / (2 * DIM) + 0.5 * y @ y - np.linalg.norm(y)  # noqa: E731
-    centred = token - token.mean()
-    normed = centred / np.linalg.norm(centred)
-    assert total(centred) > total(token) + 0.05
-    assert total(normed) < total(token)  # both halves together do lower it
-
-
-@in_float64
-def test_the_energy_is_half_the_squared_distance_to_what_the_step_finds():
-    y, layer = draw(), uj.layer_norm(DIM)
-    stepped, energy = jax.jit(lambda y: (layer.step(None, y), layer.energy(None, y)))(y)
-    distance = 0.5 * np.sum((y - np.asarray(stepped)) ** 2)
-    assert float(energy) == pytest.approx(distance, rel=1e-12)
-    rng = np.random.default_rng(3)
-    for _ in range(200):  # no point of the sphere is nearer
-        other = rng.normal(size=y.shape)
-        other = other - other.mean(axis=1, keepdims=True)
-        other *= np.sqrt(DIM) / np.linalg.norm(other, axis=1, keepdims=True)
-        assert 0.5 * np.sum((y - other) ** 2) >= distance
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 1e-5])
 def test_tokens_of_any_size_are_normalised(epsilon):
     layer = uj.layer_norm(3, epsilon=epsilon)

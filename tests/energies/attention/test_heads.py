@@ -8,7 +8,7 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from tests.energies.attention.examples import GRAPHS, NO_WEIGHT, tokens
+from tests.energies.attention.examples import GRAPHS, tokens
 from tests.energies.comparing import both
 from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention
 
@@ -41,15 +41,6 @@ def test_energy_and_step_equal_the_reference(shape):
         joined = np.concatenate(list(W_a), axis=1)
         unseen = np.eye(4) - joined @ np.linalg.pinv(joined)
         np.testing.assert_allclose(stepped @ unseen, y @ unseen, atol=1e-12)  # what no head sees stays
-
-
-def test_heads_of_independent_columns_all_get_their_means():
-    layer, single = multihead_attention(4, num_heads=2, form="softmax"), uj.attention(form="softmax")
-    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32(tokens(0, (6, 4)))
-    z = np.einsum("nd,hdk->hnk", y, W_a)
-    run = jax.jit(lambda W_a, y, z: (layer.step(HeadsParams(W_a), y), single.step(NO_WEIGHT, z)))
-    stepped, alone = run(W_a, y, z)
-    np.testing.assert_allclose(np.einsum("nd,hdk->hnk", stepped, W_a), alone, rtol=1e-3, atol=1e-3)
 
 
 def test_a_token_with_no_weight_stays_with_finite_gradients_and_a_nan_is_not_hidden():

@@ -66,12 +66,12 @@ def test_no_step_raises_its_energy(kind):
             assert np.mean(after < before) > 0.3, (rho, place)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_softmax_attention_raises_the_papers_energy_where_the_exact_step_lowers_it(dtype):
+@pytest.mark.usefixtures("x64")
+def test_softmax_attention_raises_the_papers_energy_where_the_exact_step_lowers_it():
     """The counterexample to Theorem 3.1 of Yang et al. (2022): a hub and six leaves, far from the origin. And at a
     consensus the softmax step rests, though the paper's energy is not stationary."""
     leaves = np.concatenate([np.full((6, 1), 999.5), 2.0 * np.eye(6)], axis=1)
-    y = np.concatenate([1000.0 * np.eye(1, 7), leaves]).astype(dtype)
+    y = np.concatenate([1000.0 * np.eye(1, 7), leaves])
     papers, softmax = uj.attention(ridge=1.0), uj.attention(form="softmax")
 
     @jax.jit
@@ -81,11 +81,9 @@ def test_softmax_attention_raises_the_papers_energy_where_the_exact_step_lowers_
         at_consensus = softmax.step(NO_WEIGHT, same), jax.grad(papers.energy, 1)(NO_WEIGHT, same)
         return [[layer.energy(NO_WEIGHT, state) for state in states] for layer in (papers, softmax)], at_consensus
 
-    with jax.enable_x64(dtype == "float64"):
-        energies, (rested, slope) = jax.tree.map(np.asarray, measure(y))
-    (before, exact, attended), (pairs_before, _, pairs_after) = energies
+    ((before, exact, attended), (pairs_before, _, pairs_after)), (rested, slope) = jax.tree.map(np.asarray, measure(y))
     assert attended - before == pytest.approx(81.0, abs=1.0)
     assert exact < before - 1e6
     assert pairs_after < pairs_before - 1.0  # the softmax step does lower the pair energy, and reports it
-    np.testing.assert_allclose(rested, 1.0, rtol=1e-15 if dtype == "float64" else 1e-6)
-    np.testing.assert_allclose(slope, 1.0, rtol=1e-12 if dtype == "float64" else 1e-6)
+    np.testing.assert_allclose(rested, 1.0, rtol=1e-15)
+    np.testing.assert_allclose(slope, 1.0, rtol=1e-12)

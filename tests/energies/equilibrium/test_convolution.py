@@ -58,28 +58,10 @@ def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one
     """The derivative in the image, in a loop and under vmap: one product on CPU, a convolution elsewhere."""
     kernel, images = np.ones((3, 3, 2, 2), np.float32), np.ones((4, 1, 5, 5, 2), np.float32)
 
-    def gradient(images):
-        looped = lambda z: jax.lax.scan(lambda z, _: (jnp.tanh(convolve(kernel, z)), None), z, length=3)[0]  # noqa: E731
-        return jax.vmap(jax.grad(lambda z: jnp.sum(looped(z))))(images)
+    def looped(image):
+        return jnp.sum(jax.lax.scan(lambda z, _: (jnp.tanh(convolve(kernel, z)), None), image, length=3)[0])
 
-    def operations(platform):
-        text = jax.jit(gradient).trace(images).lower(lowering_platforms=(platform,)).as_text()
-        return text.count("stablehlo.dot_general"), text.count("stablehlo.convolution")
-
-    (products, convolutions), elsewhere = operations("cpu"), operations("cuda")
-    assert products > 0
-    assert elsewhere == (0, products + convolutions)
-
-
-def test_the_backward_pass_keeps_images_and_not_their_shifts():
-    """40 steps in a scan need at most the memory of the plain convolution and of one set of shifts."""
-    kernel, images = draw(3, 3, 4, 4).astype(np.float32), draw(16, 16, 16, 4).astype(np.float32)
-
-    def plain(k, z):
-        return jax.lax.conv_general_dilated(z, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-    def memory(apply):
-        loss = lambda k: jnp.sum(jax.lax.scan(lambda z, _: (jnp.tanh(apply(k, z)), None), images, length=40)[0])  # noqa: E731
-        return jax.jit(jax.grad(loss)).lower(kernel).compile().memory_analysis().temp_size_in_bytes
-
-    assert memory(convolve) < memory(plain) + 4 * 9 * images.nbytes
+    traced = jax.jit(jax.vmap(jax.grad(looped))).trace(images)
+    programs = [traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "cuda")]
+    on_cpu, elsewhere = (program.count("stablehlo.dot_general") for program in programs)
+    assert on_cpu > elsewhere == 0
