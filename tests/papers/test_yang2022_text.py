@@ -171,7 +171,7 @@ def test_every_word_of_a_text_has_its_vector():
 def root(tmp_path):
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 2]
+    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
     table = "sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
     files = {f"glue/SST-2/{split}.tsv": table for split in ("train", "dev", "test")}
     for i, text in enumerate(texts):
