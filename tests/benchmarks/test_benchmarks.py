@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -95,32 +93,6 @@ def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
     assert error.count("\n") == 1
     for word in words:
         assert word in error
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    calls = {}
-
-    def load(name):
-        def main(**options):
-            calls[name.removeprefix("benchmarks.")] = options
-
-        return SimpleNamespace(main=main)
-
-    monkeypatch.setattr(benchmarks, "importlib", SimpleNamespace(import_module=load))
-    monkeypatch.setattr(benchmarks, "keep_memory", lambda: False)
-    return calls
-
-
-def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
-    assert benchmarks.main(["--quick"]) == 0
-    assert set(calls) == set(benchmarks.BENCHMARKS) - {"gpu"}
-    assert calls["growth"] == {"quick": True, "peers": False}
-    benchmarks.main(["gpu", "--quick", "--peers"])
-    assert calls["gpu"] == {"quick": True, "peers": True, "only": None, "out": Path("runs/benchmarks")}
-    for options, peers in (([], True), (["--no-peers"], False)):
-        benchmarks.main(["growth", *options])
-        assert calls["growth"] == {"quick": False, "peers": peers}
 
 
 def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path):

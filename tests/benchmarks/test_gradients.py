@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gradients
-from benchmarks.gradients import against_unrolling, first_calls, jax_peers, problems
+from benchmarks.gradients import against_unrolling, jax_peers, problems
 from benchmarks.gradients.exact import exact, residual
 from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell, transformer_cell
 from benchmarks.gradients.race import TOL, Result, gradient_error
@@ -90,13 +90,6 @@ def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(m
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
     assert set(record.figures) == {f"{cell.name}, unroll_jax {unit}" for unit in units} | {"swept"}
     assert record.floors[f"{cell.name}, unroll_jax seconds"]["seconds"] > 0.0
-
-
-def test_first_and_later_calls_are_timed_in_a_process_of_their_own(monkeypatch):
-    monkeypatch.setattr(first_calls, "CELLS", {"tanh": tanh_cell})
-    figures = first_calls.time_calls(peers=False)
-    assert set(figures) == {f"tanh, ours, {name}" for name in ("first", "value", "both")}
-    assert 0.0 < figures["tanh, ours, value"] < figures["tanh, ours, both"] < figures["tanh, ours, first"]
 
 
 def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch):

@@ -1,6 +1,5 @@
 """The benchmark of many devices: its formula is what traced and compiled steps send."""
 
-import functools
 import json
 import math
 
@@ -52,12 +51,6 @@ def sums(setting):
     return 4 * (scales + 1 + losses) * 2 * (setting.num_devices - 1) / setting.num_devices
 
 
-@pytest.fixture(scope="module")
-def traced():
-    """Bytes by kind of collective, of a step traced once."""
-    return functools.cache(sent_bytes)
-
-
 def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
     *_, read, equal = on_eight_devices(STEPS)
     assert equal == "equal"
@@ -69,9 +62,9 @@ def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
 
 
 @pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
-def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share, traced):
+def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share):
     setting = LARGE._replace(num_devices=devices, share=share)
-    assert traced(setting) == formula_bytes(setting) | {"psum": sums(setting)}
+    assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
 
 
 def test_a_collective_that_runs_an_unknown_number_of_times_is_refused():
@@ -92,11 +85,3 @@ def test_parameters_are_counted_from_the_shapes_of_the_model():
     matrices = [math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name]
     assert sum(num_params(SIZES)) == sum(matrices)
     assert sum(num_params(weak_scaling.EIGHT_BILLION)) == pytest.approx(8.03e9, rel=1e-3)
-
-
-def test_the_table_has_a_row_for_the_ends_of_the_range(capsys, monkeypatch, traced):
-    monkeypatch.setattr(weak_scaling, "sent_bytes", traced)
-    figures, printed = weak_scaling.main(quick=True).figures, capsys.readouterr().out
-    assert all(f"\n{devices} " in printed for devices in (8, 512))
-    assert figures["bytes_added"] == 4 * 33 * 2 * 511 / 512
-    assert figures["formula_8_bytes"] < figures["traced_8_bytes"] < figures["formula_512_bytes"]
