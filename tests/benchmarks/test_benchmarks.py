@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -24,38 +22,32 @@ from benchmarks.constrained_step.problems import UnrolledSizes
 from benchmarks.record import Record, write
 from unroll_jax.models import EncoderConfig
 
-# For each benchmark: smaller sizes, words that it prints, and figures of its record.
+# For each benchmark: smaller sizes, and figures of its record.
 SHAPE = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
 FEW = general_constraints.QUICK._replace(inputs=8, width=8, batch=6, repeats=2)
 RUNS = {
     transformer_forward: (
         {"QUICK": transformer_forward.Sizes(2, 4, 5, repeats=((1, 2), (2, 2))), "matmul_rate": lambda *sizes: 1e9},
-        ("without PyTorch",),
         ("batch_2_gradient_over_plain", "batch_1_forward_recorded_seconds"),
     ),
     encoder_throughput: (
         {"QUICK": encoder_throughput.Sizes(SHAPE, batch=3, tokens=5, repeats=2)},
-        ("without PyTorch",),
         ("forward_unroll_jax_unrolled_seconds", "training_unroll_jax_tokens_a_second"),
     ),
     fast_weights: (
         {"QUICK": fast_weights.Sizes(dim=4, lengths=(64, 128), repeats=1)},
-        ("without PyTorch", "temporary MiB"),
         ("delta_rule_seconds", "delta_rule_128_mebibytes", "mesa_mebibytes_power"),
     ),
     general_constraints: (
         {"QUICK": FEW, "cooper_or_none": lambda: None},
-        ("\nno constraints  ", "\ndense, 1  ", "\ndense, 100  ", "\nindexed, 1  ", "\nindexed, 100  "),
         ("ours, dense, 100 over plain",),
     ),
     layer_losses: (
         {"QUICK": layer_losses.LossSizes(vocabulary=64, dim=16, num_layers=2, tokens=8)},
-        ("chunked / whole",),
         ("chunked_over_whole_1", "chunked_over_whole_2"),
     ),
     video_step: (
         {"UNROLLED": UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2), "FEW": 2},
-        ("UT", "DUST", "DUST, c moves", "floor ms"),
         ("DUST_seconds", "DUST, c moves_seconds"),
     ),
 }
@@ -64,36 +56,24 @@ RUNS = {
 @pytest.mark.xdist_group("torch")
 @pytest.mark.parametrize("module", RUNS, ids=lambda module: module.__name__)
 def test_a_benchmark_runs_without_peers(module, capsys, monkeypatch):
-    sizes, words, names = RUNS[module]
+    sizes, names = RUNS[module]
     for name, value in sizes.items():
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(torch_peer, "torch_or_none", lambda: None)
     record, printed = module.main(quick=True, peers=True), capsys.readouterr().out
-    assert [word for word in words if word not in printed] == []
     assert "torch eager" not in printed
     assert set(names) <= set(record.figures)
     assert all(0 < value < math.inf for name, value in record.figures.items() if not name.endswith("power"))
     assert not [name for name in record.figures if "torch" in name]
-    if module is transformer_forward:
-        flops = [record.floors[f"batch_2_{what}_plain_seconds"]["flops"] for what in ("forward", "gradient")]
-        assert flops[1] == 3.0 * flops[0]
-    if module is encoder_throughput:
-        rate, seconds = (record.figures[f"forward_unroll_jax_{unit}"] for unit in ("tokens_a_second", "seconds"))
-        assert rate == pytest.approx(15 / seconds)
-    if module is layer_losses:
-        assert record.figures["logits_of_a_layer_mib"] == 4 * 8 * 64 / 2**20
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nope"], ["'nope'", *benchmarks.BENCHMARKS]),
         (["gorwth"], ["'gorwth'", "growth?"]),
         (["growth", "--qick"], ["'--qick'", "--quick?"]),
-        (["--compare", "a"], ["--compare"]),
         (["growth", "--compare", "a", "b"], ["--compare", "'growth'"]),
         (["gpu", "--only", "pairs,decodr"], ["--only", "'decodr'", "decoder?"]),
-        (["growth", "--only", "pairs"], ["--only", "'growth'"]),
         (["--out", __file__], ["--out", __file__]),
     ],
 )
@@ -108,39 +88,12 @@ def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
         assert word in error
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    calls = {}
-
-    def load(name):
-        def main(**options):
-            calls[name.removeprefix("benchmarks.")] = options
-
-        return SimpleNamespace(main=main)
-
-    monkeypatch.setattr(benchmarks, "importlib", SimpleNamespace(import_module=load))
-    monkeypatch.setattr(benchmarks, "keep_memory", lambda: False)
-    return calls
-
-
-def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
-    assert benchmarks.main(["--quick"]) == 0
-    assert set(calls) == set(benchmarks.BENCHMARKS) - {"gpu"}
-    assert calls["growth"] == {"quick": True, "peers": False}
-    benchmarks.main(["gpu", "--quick", "--peers"])
-    assert calls["gpu"] == {"quick": True, "peers": True, "only": None, "out": Path("runs/benchmarks")}
-    for options, peers in (([], True), (["--no-peers"], False)):
-        benchmarks.main(["growth", *options])
-        assert calls["growth"] == {"quick": False, "peers": peers}
-
-
 def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path):
     record = Record(notes=["A note."])
     record.time("step_seconds", np.array([1.0, 2.0, 3.0]), flops=4e9, rate=4e9)
     record.figures["missing_mebibytes"] = float("nan")
     record.draw = record.draw_times
     monkeypatch.setattr(compile_time, "main", lambda *, quick, peers: record)
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert benchmarks.main(["compile_time", "--quick", "--out", str(tmp_path / "out")]) == 0
     assert "compile_time" in capsys.readouterr().out
     folder = tmp_path / "out"
@@ -150,10 +103,8 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     assert written["floors"] == {"step_seconds": {"flops": 4e9, "seconds": 1.0}}
     assert written["quick"]
     assert written["machine"]["cores"] >= 1
-    assert (written["versions"]["jax"], written["allocator"]["MALLOC_ARENA_MAX"]) == (jax.__version__, "1")
-    table = (folder / "compile_time.md").read_text()
-    assert "| step_seconds | 2 | 50.0% | 1 | 2.00 | 4 |" in table
-    assert "A note." in table
+    assert written["versions"]["jax"] == jax.__version__
+    assert "A note." in (folder / "compile_time.md").read_text()
     assert (folder / "compile_time.png").stat().st_size > 0
 
 
@@ -178,14 +129,11 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     new = kept(tmp_path / "new", [1.08, 1.2, 1.32], 10.0)
     assert benchmarks.main(["--compare", str(old), str(new / "growth.json")]) == 0
     printed = capsys.readouterr().out
-    lines = {line.split()[1]: line.split() for line in printed.splitlines() if line.startswith("growth: ")}
-    assert lines["step_seconds"][2:] == ["1", "1.2", "1.200", "20.0%"]  # as much as both spreads
-    assert (lines["step_mebibytes"][2:], lines["count"][2:]) == (["10", "10", "1.000"], ["0", "0", "1.000"])
-    assert "4 figures in both, 0 changed" in printed
+    assert "4 figures in both, 0 changed" in printed  # by as much as both spreads
     kept(tmp_path / "new", [1.2, 1.3, 1.4], 11.0)
     benchmarks.main(["--compare", str(old), str(new)])
     printed = capsys.readouterr().out
-    assert all(line.endswith("*") for line in printed.splitlines() if "step_" in line)
+    assert all(line.endswith("*") == ("step_" in line) for line in printed.splitlines() if line.startswith("growth: "))
     assert "4 figures in both, 2 changed" in printed  # and the power, by less than 10%
     kept(tmp_path / "new", [1.0], 10.0, quick=True, versions={"jax": "2"})
     benchmarks.main(["--compare", str(old), str(new)])
@@ -200,7 +148,6 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
         (None, "no records"),
         ("{", "cannot be read"),
         ('{"ratio": 1.2}', "not a record"),
-        ("3", "cannot be read"),
     ],
 )
 def test_what_is_no_record_is_one_line_and_exit_code_2(content, words, capsys, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gradients
-from benchmarks.gradients import against_unrolling, first_calls, jax_peers, problems
+from benchmarks.gradients import against_unrolling, jax_peers, problems
 from benchmarks.gradients.exact import exact, residual
 from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell, transformer_cell
 from benchmarks.gradients.race import TOL, Result, gradient_error
@@ -48,16 +48,7 @@ def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
     assert residual(cell, z) < 1e-12
 
 
-@pytest.mark.parametrize(("dim", "kind"), [(8, "random"), (12, "spread"), (12, "spread, own")])
-def test_dense_problems_have_the_norm_and_the_activity_they_name(dim, kind):
-    cell = dense_cell(dim, 0.99, kind, batch=4)
-    assert np.linalg.norm(np.asarray(cell.params.W), 2) ** 2 == pytest.approx(0.99, rel=1e-5)
-    z = exact(cell, cell.start).z
-    hidden = z @ np.asarray(cell.params.W).T + np.asarray(cell.x @ cell.params.U.T + cell.params.b)
-    assert (hidden > 0).all() == (kind == "spread")
-
-
-def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart(capsys):
+def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart():
     dense, general = dense_cell(8, 0.999, "spread", batch=2), tanh_cell(6, batch=2)
     ours, peer = Result("ours", 2.0, 3.0, 1e-6, 1e-3), Result("Picard", 1.0, 2.0, 1e-6, 1e-4)
     results = {
@@ -67,9 +58,7 @@ def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart(capsys):
     ratios = gradients._judge([dense, general], results)
     assert ratios["dense, median, over the best peer"] == ratios["dense, worst, over the best peer"] == 2.0
     assert ratios["general, worst, over the best peer"] == 0.5
-    assert capsys.readouterr().out.count(dense.name) == 2  # more memory, a larger error
     assert gradients._judge([dense], {dense.name: {"unroll_jax": ours}}) == {}
-    assert "no peers" in capsys.readouterr().out
 
 
 WAYS = ("Picard, cg", "Anderson 5, cg", "FixedPointIteration, CG", "Picard")  # a few, as every way is compiled
@@ -103,15 +92,7 @@ def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(m
     assert record.floors[f"{cell.name}, unroll_jax seconds"]["seconds"] > 0.0
 
 
-def test_first_and_later_calls_are_timed_in_a_process_of_their_own(monkeypatch, capsys):
-    monkeypatch.setattr(first_calls, "CELLS", {"tanh": tanh_cell})
-    figures = first_calls.time_calls(peers=False)
-    assert set(figures) == {f"tanh, ours, {name}" for name in ("first", "value", "both")}
-    assert 0.0 < figures["tanh, ours, value"] < figures["tanh, ours, both"] < figures["tanh, ours, first"]
-    assert "outside of jit" in capsys.readouterr().out
-
-
-def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch, capsys):
+def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch):
     cell, compare = dense_cell(8, 0.9, "spread", batch=2), against_unrolling._compare
 
     @functools.cache
@@ -127,4 +108,3 @@ def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch, capsys):
     assert figures["40 iterations implicit_mebibytes"] == figures["10 iterations implicit_mebibytes"]
     assert figures["40 iterations unrolled_mebibytes"] > figures["10 iterations unrolled_mebibytes"]
     assert all(f"{name} time_ratio" in figures for name in ("3 layers", "width 64, random", "tolerance 1e-02"))
-    assert "unrolled ms" in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """The benchmark of growth: its programs are correct, and its operations count their products."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 from benchmarks import growth
 from benchmarks.growth import Setting, Sweep, programs
 from benchmarks.growth.programs import Sizes
-from benchmarks.timing import counted_compilations, interleaved, power_of, temporary_mebibytes
+from benchmarks.timing import power_of
 
 SMALL = Sizes(layers=2, dim=4, tokens=6, batch=2)
 
@@ -43,8 +42,7 @@ def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys,
     monkeypatch.setattr(growth, "FULL", Setting(sweeps, seconds=0.0))
     monkeypatch.setattr(growth, "matmul_rate", lambda *sizes: 1e9)
     record, printed = growth.main(), capsys.readouterr().out
-    assert "2 programs, 0 compiled a second time" in printed
-    assert "5 programs, 0 compiled a second time" in printed
+    assert printed.count(" programs, 0 compiled a second time") == 2
     figures = record.figures
     assert figures["transformer_layers_compiled_again"] == 0
     assert {"attention_energy_tokens_16_over_dense", "attention_energy_tokens_32_seconds"} <= set(figures)
@@ -52,33 +50,9 @@ def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys,
     values = {n: figures[f"attention_energy_tokens_{n}_seconds"] for n in (8, 16, 32)}
     assert figures["attention_energy_tokens_seconds_power"] == pytest.approx(power_of(values))
     assert record.floors["transformer_layers_2_seconds"]["seconds"] == programs.transformer(SMALL).flops / 1e9
-    drawn = Figure()
-    record.draw(drawn)
-    assert [panel.get_xlabel() for panel in drawn.axes] == ["layers", "tokens"]
-
-
-def test_compilations_are_counted_while_the_context_lasts():
-    function = jax.jit(lambda x: jnp.sin(x) + 2.5)
-    with counted_compilations() as compiled:
-        for size in (1, 1, 2):
-            function(np.ones(size, np.float32))
-    function(np.ones(3, np.float32))
-    assert len(compiled) == 2
+    record.draw(Figure())
 
 
 def test_a_power_is_found_in_what_follows_it():
     assert power_of({n: 3.0 * n**1.7 for n in (10, 20, 40)}) == pytest.approx(1.7)
     assert power_of({1: 100.0, 10: 10.0, 20: 20.0}, least=10) == pytest.approx(1.0)
-
-
-def test_temporary_memory_is_that_of_the_program():
-    square = jax.ShapeDtypeStruct((512, 512), jnp.float32)
-    program = jax.jit(lambda a: jnp.sin(a @ a) @ a).lower(square).compile()
-    assert 1.0 <= temporary_mebibytes(program) < 2.5  # one or two arrays of 1 MiB
-
-
-def test_candidates_take_turns_after_warming_up():
-    calls = []
-    seconds = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=3, warmup=1)
-    assert calls == ["a", "b"] * 4
-    assert {name: values.shape for name, values in seconds.items()} == {"a": (3,), "b": (3,)}

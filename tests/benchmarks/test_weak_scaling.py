@@ -1,6 +1,5 @@
 """The benchmark of many devices: its formula is what traced and compiled steps send."""
 
-import functools
 import json
 import math
 
@@ -10,7 +9,7 @@ import pytest
 
 from benchmarks import weak_scaling
 from benchmarks.language_model import LanguageModel
-from benchmarks.weak_scaling import ACCELERATORS, LARGE, DecoderSizes, formula_bytes, num_params, sent_bytes
+from benchmarks.weak_scaling import LARGE, DecoderSizes, formula_bytes, num_params, sent_bytes
 from tests.devices import on_eight_devices
 
 SIZES = DecoderSizes(64, 32, 2, 4, 2, 64)
@@ -52,12 +51,6 @@ def sums(setting):
     return 4 * (scales + 1 + losses) * 2 * (setting.num_devices - 1) / setting.num_devices
 
 
-@pytest.fixture(scope="module")
-def traced():
-    """Bytes by kind of collective, of a step traced once."""
-    return functools.cache(sent_bytes)
-
-
 def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
     *_, read, equal = on_eight_devices(STEPS)
     assert equal == "equal"
@@ -69,9 +62,9 @@ def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
 
 
 @pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
-def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share, traced):
+def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share):
     setting = LARGE._replace(num_devices=devices, share=share)
-    assert traced(setting) == formula_bytes(setting) | {"psum": sums(setting)}
+    assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
 
 
 def test_a_collective_that_runs_an_unknown_number_of_times_is_refused():
@@ -92,22 +85,3 @@ def test_parameters_are_counted_from_the_shapes_of_the_model():
     matrices = [math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name]
     assert sum(num_params(SIZES)) == sum(matrices)
     assert sum(num_params(weak_scaling.EIGHT_BILLION)) == pytest.approx(8.03e9, rel=1e-3)
-
-
-def test_step_times_follow_from_bytes_and_operations():
-    small, large = (LARGE._replace(num_devices=devices) for devices in (8, 16))
-    h100 = next(accelerator for accelerator in ACCELERATORS if accelerator.near == 8)
-    (compute, near), (same, far) = (weak_scaling.step_seconds(one, 9e11, h100) for one in (small, large))
-    assert compute == same  # weak scaling
-    assert near == pytest.approx(2.0)
-    assert far == pytest.approx(9e11 / h100.far_bandwidth)
-    plain, _ = weak_scaling.step_seconds(small._replace(share=None), 9e11, h100)
-    assert plain == pytest.approx(8 * 7.5e9 * small.sequences * small.tokens / h100.peak, rel=0.2)
-
-
-def test_the_table_has_a_row_for_the_ends_of_the_range(capsys, monkeypatch, traced):
-    monkeypatch.setattr(weak_scaling, "sent_bytes", traced)
-    figures, printed = weak_scaling.main(quick=True).figures, capsys.readouterr().out
-    assert all(f"\n{devices} " in printed for devices in (8, 512))
-    assert figures["bytes_added"] == 4 * 33 * 2 * 511 / 512
-    assert figures["formula_8_bytes"] < figures["traced_8_bytes"] < figures["formula_512_bytes"]

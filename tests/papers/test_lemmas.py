@@ -33,8 +33,7 @@ def forward(layers, x, activation):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers(activation):
+def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers():
     """Layers z' = V_k^T sigma(V_k z + b_k), with V_k V_(k-1)^T the weights of the network; y = V_L z."""
     rng, m, widths = np.random.default_rng(1), 9, (4, 6, 3, 5, 2)
     layers = network(widths, rng)
@@ -45,9 +44,9 @@ def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers(activation):
     x = rng.normal(size=widths[0])
     z = jnp.asarray(V_0.T @ x)
     for (_, bias), weight in zip(layers[:-1], reversed_V[:0:-1], strict=True):
-        layer = opteq(m, len(bias), activation=activation)
+        layer = opteq(m, len(bias), activation="tanh")
         z = layer.step(OptEqParams(jnp.asarray(weight), None, jnp.asarray(bias)), z, None)
-    expected = forward(layers, x, {"tanh": np.tanh, "relu": lambda u: np.maximum(u, 0.0)}[activation])
+    expected = forward(layers, x, np.tanh)
     np.testing.assert_allclose(V[0] @ np.asarray(z), expected, atol=1e-10)
 
 
@@ -84,10 +83,9 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
     assert np.max(np.abs(run(cut_off) - expected)) > 0.01
 
 
-@pytest.mark.parametrize("L", [0.5, 3.0])
-def test_lemmas_9_and_10_the_averaging_step_contracts_and_nonexpansive_maps_are_monotone(L):
+def test_lemmas_9_and_10_the_averaging_step_contracts_and_nonexpansive_maps_are_monotone():
     """S(z) = z - g (grad R(z) + l z), g = 1 / (2 L): between |x - y| / 4 and (1 - g l) |x - y|, for l up to L / 2."""
-    rng = np.random.default_rng(4)
+    rng, L = np.random.default_rng(4), 3.0
     basis = np.linalg.qr(rng.normal(size=(5, 5)))[0]
     A = basis @ np.diag(rng.uniform(0.0, L, 5)) @ basis.T
     rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
@@ -137,7 +135,7 @@ def proximal_problem(seed):
     return h, prox, x, y, gradient, noise, a2
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_lemmas_d_1_d_2_and_d_4_of_the_proximal_problem(seed):
     h, prox, x, y, gradient, noise, a2 = proximal_problem(seed)
     # D.1, whose print has the other sign: the noise is a subgradient of P at y (lambda = a2), which is 1 / a2 convex.
@@ -157,9 +155,8 @@ def test_lemmas_d_1_d_2_and_d_4_of_the_proximal_problem(seed):
 # Porras-Valenzuela, Hadou, Ribeiro: Theorem 2 and Corollary 3 where zeta, nu and M can be computed
 
 
-@pytest.mark.parametrize(("alpha", "zeta"), [(0.1, 0.02), (0.3, 0.05), (0.7, 0.01)])
-def test_theorem_2_losses_that_meet_their_bounds_up_to_zeta_end_below_zeta_over_alpha_and_may_end_there(alpha, zeta):
-    rng = np.random.default_rng(0)
+def test_theorem_2_losses_that_meet_their_bounds_up_to_zeta_end_below_zeta_over_alpha_and_may_end_there():
+    rng, alpha, zeta = np.random.default_rng(0), 0.1, 0.02
     worst, losses = 5.0, 5.0 * np.ones(100)
     for _ in range(400):
         worst = (1.0 - alpha) * worst + zeta  # every constraint met with equality

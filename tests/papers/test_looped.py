@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 from papers.looped.__main__ import main
-from papers.looped.evaluation import interval, run
+from papers.looped.evaluation import run
 from papers.looped.exits import exit_loops, exit_threshold, state_changes
 from papers.looped.network import LoopedNetwork
 from papers.looped.study import FLOOR, Study, rises, train, violations
-from papers.looped.tasks import TASKS, addition, mazes, prefix_sums, shortest_path
+from papers.looped.tasks import addition, mazes, prefix_sums, shortest_path
 
 TINY = Study(steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6)
 
@@ -109,10 +108,7 @@ def test_changes_are_shares_of_the_size_of_the_state():
     large = jnp.array([1e19, 2e19, 4e19])[:, None, None] * jnp.ones((3, 1, 4))
     np.testing.assert_allclose(state_changes(large), 0.5, rtol=1e-6)
     np.testing.assert_allclose(state_changes(1e-20 * (1e-21 * large)), 0.5, rtol=1e-4)
-
-
-def test_a_state_that_diverges_is_never_still():
-    states = jnp.full((4, 2, 3), jnp.nan).at[0].set(1.0)
+    states = jnp.full((4, 2, 3), jnp.nan).at[0].set(1.0)  # which is never still
     assert exit_loops(np.asarray(state_changes(states)), 0.1).tolist() == [3, 3]
 
 
@@ -124,9 +120,7 @@ def test_the_threshold_is_the_cheapest_of_those_that_keep_the_accuracy():
     assert 0.1 < threshold <= 0.5
     assert exit_loops(changes, threshold).tolist() == needed.tolist()
     assert exit_loops(changes, 1e-9).tolist() == [9] * 400
-
-
-def test_examples_that_are_right_late_and_still_early_loop_on():
+    # Examples that are right late and still early loop on.
     changes = np.array([[0.5, 0.01], [0.2, 0.01], [0.1, 0.01]])
     correct = np.array([[0, 0], [1, 0], [1, 1]])
     assert exit_loops(changes, exit_threshold(changes, correct)).tolist() == [3, 3]
@@ -136,15 +130,6 @@ def test_a_window_may_not_rise_above_its_start_or_the_floor_and_no_start_is_rewa
     losses = np.random.default_rng(0).uniform(0.001, 2.0, (4, 6)).astype(np.float32)
     np.testing.assert_allclose(rises(losses), losses[:, 1:] / np.maximum(losses[:, :1], FLOOR) - 1.0, rtol=1e-5)
     assert jax.grad(lambda f: rises(f).sum())(jnp.array([1.0, 2.0, 3.0])).tolist() == [0.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_tasks_are_those_of_their_seed(name):
-    first, second, other = (TASKS[name].draw(np.random.default_rng(seed), 2, 9) for seed in (0, 0, 1))
-    assert all((a == b).all() for a, b in zip(first, second, strict=True))
-    assert (first.inputs != other.inputs).any()
-    assert first.targets.shape == first.inputs.shape[:-1]
-    assert first.targets.max() < (TASKS[name].classes)
 
 
 def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
@@ -166,20 +151,12 @@ def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
     assert np.argwhere(np.asarray(violated["far"]["step"]) > 1e-4).ravel().tolist() == [5, 6]
 
 
-def test_intervals_are_those_of_student():
-    values = [0.1, 0.2, 0.4]
-    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    assert interval(values) == f"{(low + high) / 2:.3f} ± {(high - low) / 2:.3f}"
-    assert (interval([1.0, 1.0]), interval([0.5])) == ("1.000", "0.500")
-
-
 def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
     options = ["--steps", "2", "--batch", "4", "--loops", "2", "--width", "4", "--size", "5", "--test-examples", "6"]
     options += ["--method", "all", "--far", "3", "--test-sizes", "5", "--out", str(tmp_path)]
     assert main(options) == 0
     (path,) = tmp_path.glob("*.json")
     (results,) = json.loads(path.read_text())["results"].values()
-    assert results["loops"] == [1, 2, 4, 8, 16, 50]
     assert 1.0 <= results["exit"]["low"] <= results["exit"]["loops"] <= results["exit"]["high"] <= 16.0
     assert "| all, far starts to 3, steps 2, batch 4, loops 2, width 4, size 5 | 1 |" in capsys.readouterr().out
     assert main(["--loops", "0"]) == 2
@@ -191,21 +168,14 @@ def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
     ("task", "method", "far"),
     [
         ("prefix-sums", "last", 0),
-        ("prefix-sums", "random", 3),
         ("prefix-sums", "progressive", 3),
-        ("prefix-sums", "constrained", 0),
+        ("mazes", "random", 3),
         ("addition", "constrained", 3),
     ],
 )
 def test_every_method_trains(task, method, far):
     params = jax.device_get(train(dataclasses.replace(TINY, task=task, method=method, far=far)))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
-
-
-@pytest.mark.slow
-def test_mazes_are_trained_and_evaluated_on_larger_ones(tmp_path):
-    accuracies = run(dataclasses.replace(TINY, task="mazes", far=3, out=str(tmp_path)))["results"]["7"]["accuracy"]
-    assert all(0.0 <= accuracy <= 1.0 for accuracy in accuracies)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 
 import jax
 import numpy as np
@@ -12,10 +11,10 @@ from papers.yang2022 import figures
 from papers.yang2022.__main__ import main
 from papers.yang2022.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
 from papers.yang2022.energy_plots import layer_numbers, moves
-from papers.yang2022.sentences import Sentence, bucket, choose, embed, pad, words_of
+from papers.yang2022.sentences import Sentence, choose, embed, words_of
 from papers.yang2022.vectors import Embeddings
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.text import TextBatch, TextConfig, load
+from unroll_jax.train.data.text import TextBatch
 
 pytestmark = pytest.mark.slow
 DIM, LAYERS = 4, 3
@@ -94,9 +93,8 @@ def test_energies_are_those_of_the_equations_at_every_layer_and_length(name, len
     assert measured.lengths.tolist() == list(lengths)
 
 
-@pytest.mark.parametrize("residual", [False, True])
-def test_training_lowers_the_loss_and_keeps_the_spectrum(residual):
-    stack = Stack(DIM, 2, residual=residual)
+def test_training_lowers_the_loss_and_keeps_the_spectrum():
+    stack = Stack(DIM, 2, residual=True)
     first = started(stack)
     network, losses = train_network(stack, first, sentences(6) * 40, learning_rate=0.5)
     assert losses[-1] < 0.1 * losses[0]
@@ -141,21 +139,10 @@ def test_every_step_falls_stands_or_rises():
     assert numbers["share_of_labels_predicted"] == 0.5
 
 
-def test_lengths_are_padded_to_few_sizes_and_by_half_at_most():
-    sizes = [bucket(length) for length in range(1, 4097)]
-    assert all(length <= size <= max(16, 1.5 * length) for length, size in enumerate(sizes, start=1))
-    assert len(set(sizes)) == 17
-    tokens, present = pad(np.ones((3, 2)), 16)
-    assert tokens.sum() == 6
-    assert present.tolist() == [True] * 3 + [False] * 13
-
-
 def test_texts_are_chosen_once_each_while_there_are_others():
     assert len(set(choose(10, 7, seed=0).tolist())) == 7
     assert sorted(choose(3, 6, seed=0).tolist()) == [0, 0, 1, 1, 2, 2]
     assert choose(10, 0, seed=0).tolist() == []
-    np.testing.assert_array_equal(choose(50, 5, seed=1), choose(50, 5, seed=1))
-    assert not np.array_equal(choose(50, 5, seed=1), choose(50, 5, seed=2))
 
 
 def test_every_word_of_a_text_has_its_vector():
@@ -171,7 +158,7 @@ def test_every_word_of_a_text_has_its_vector():
 def root(tmp_path):
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 2]
+    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
     table = "sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
     files = {f"glue/SST-2/{split}.tsv": table for split in ("train", "dev", "test")}
     for i, text in enumerate(texts):
@@ -205,13 +192,3 @@ def test_figures_5_and_6_are_drawn_from_texts(root, capsys, monkeypatch):
         assert len(values["loss"]) == 4
     rhos = {"log", "power", "truncated_quadratic"}
     assert {rho for values in numbers["fig5_rhos"].values() for rho in values} == rhos
-
-
-@pytest.mark.data
-def test_the_energy_of_real_texts_falls_at_every_layer(tmp_path):
-    if "UNROLL_DATA" not in os.environ:
-        pytest.skip("UNROLL_DATA does not name the folder of real data")
-    data = load(TextConfig("sst2", os.environ["UNROLL_DATA"], str(tmp_path)), log=lambda line: None)
-    texts = embed(data.read("test", choose(data.num_examples("test"), 8, seed=0)), Embeddings(50, {}, length=1.0))
-    stack = Stack(50, 4)
-    assert moves(layer_energies(stack, init_network(stack, 2, seed=0), texts))["falls"].all()

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 
 from papers.yang2022.vectors import Embeddings, glove_embeddings
-from tests.data.conftest import real_data
 from tests.errors import one_line
-from unroll_jax.train.data.words import tokenise
-
-__all__ = ["real_data"]  # a fixture
 
 
 @pytest.fixture
@@ -51,14 +47,11 @@ def test_hashed_vectors_are_those_of_any_run_and_machine():
 
 BAD = [
     ("a 1 2\nb 1\n", "line 2 has 1 numbers"),
-    ("a 1 2\nb 1 2 3\n", "line 2 has 3 numbers"),
     ("a 1 2\n\nb 3 4\n", "line 2"),
-    ("400000 2\na 1 2\n", "line 2 has 2 numbers"),
     ("a 1 nan\n", "line 1"),
     ("a 1 x\n", "line 1"),
     (b"a 1 2\n\xff 1 2\n", "line 2 is not UTF-8"),
     ("", "has no vector"),
-    ("justaword\n", "line 1 has 0 numbers"),
     ("zebra 1 2\n", "has no vector"),
 ]
 
@@ -67,12 +60,3 @@ BAD = [
 def test_a_damaged_file_is_one_line(glove, content, words):
     with one_line("glove.txt", words):
         glove(content, ["a"])
-
-
-@pytest.mark.data
-def test_a_real_file_covers_most_of_a_sentence(real_data):
-    words = tokenise("They don't like long, boring speeches of the president.")
-    embeddings = glove_embeddings(real_data / "glove/glove.6B.50d.subset.txt", words)
-    assert embeddings.dim == 50
-    assert np.mean([embeddings.covers(word) for word in words]) > 0.6
-    np.testing.assert_allclose(embeddings(["the"])[0, :2], [0.418, 0.24968])

@@ -30,12 +30,20 @@ def test_folders_that_are_no_evaluated_runs_are_named(make_run, tmp_path):
         assert f"has no {name}" in error_of([run])
 
 
-@pytest.mark.parametrize("name", ["config.json", "status.json", "evaluation.json"])
-@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"[1, 2]", b"\xff\xfe{"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.json", b'{"a": 1'), ("status.json", b"[1, 2]"), ("evaluation.json", b"\xff\xfe{")],
+)
 def test_damaged_json_is_named(make_run, name, content):
     folder = make_run()
     (folder / name).write_bytes(content)
     assert f"{folder / name} is damaged" in error_of([folder])
+
+
+def test_metrics_of_another_depth_are_damage(make_run):
+    folder, deeper = make_run(), make_run(num_layers=7)
+    (folder / "metrics.jsonl").write_bytes((deeper / "metrics.jsonl").read_bytes())
+    assert "metrics.jsonl is damaged" in error_of([folder])
 
 
 @pytest.mark.parametrize(
@@ -44,14 +52,10 @@ def test_damaged_json_is_named(make_run, name, content):
         ({"rmse": None}, "missing 'rmse'"),
         ({"method": "erm"}, "'erm'"),
         ({"num_layers": 4}, "layer_losses"),
-        ({"mean_ratio": [0.9]}, "mean_ratio"),
-        ({"layers": [0, 10]}, "layers"),
         ({"rmse": {"0.1": 3.0}}, "missing '0.1'"),
         ({"rmse": {}, "noisy_rmse": {}}, "rmse"),
         ({"bounds": ["a", "b", "c", "d"]}, "is damaged"),
         ({"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1]] * 3}}, "ratio_histogram"),
-        ({"ratio_histogram": {"counts": []}}, "'edges'"),
-        ({"floors": {"linear layer": {"0.15": 3.0}}}, "missing '0.0'"),
     ],
 )
 def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
@@ -63,19 +67,12 @@ def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
     assert str(path) in message
 
 
-def test_metrics_of_another_depth_are_damage(make_run):
-    folder, deeper = make_run(), make_run(num_layers=7)
-    (folder / "metrics.jsonl").write_bytes((deeper / "metrics.jsonl").read_bytes())
-    assert "metrics.jsonl is damaged" in error_of([folder])
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
         ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
         ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames"),
         ({"evaluation": {"num_sequences": 12}}, "differ in number of test samples"),
-        ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
         ({"evaluation": {"noise": "variance"}}, "differ in the meaning of gamma (--noise)"),
         ({"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}}, "edges of ratio"),
     ],
