@@ -27,7 +27,6 @@ def values(tree):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"kinds": KINDS}, ([1.0, 0.0], -2.0, [[1.0, 1.0], [1.0, 1.0]])),
         (
             {
                 "kinds": KINDS,
@@ -42,7 +41,7 @@ def values(tree):
         ),
         ({"kinds": KINDS, "restart": True, "start": 5.0}, ([6.0, 0.0], 3.0, [[6.0, 6.0], [6.0, 6.0]])),
     ],
-    ids=["kinds", "prefix trees", "the penalty is the rate", "restart"],
+    ids=["prefix trees", "the penalty is the rate", "restart"],
 )
 def test_multipliers_have_the_structure_of_the_violations_and_their_options(options, expected):
     state = moved(**options)
@@ -134,15 +133,6 @@ def test_penalties_change_by_their_rule():
     penalties = jax.jit(lambda rows: jax.lax.scan(step, [dual.init(3) for dual in duals], rows)[1])(rows)
     for (options, expected), actual in zip(RULES, penalties, strict=True):
         assert actual.tolist() == expected, options
-
-
-def test_lists_are_a_value_for_each_group_if_the_violations_are_a_list():
-    ones = np.ones(2, np.float32)
-    options = {"cap": [0.5, 1.5], "kinds": ["equal", "at_most"], "penalty": [1.0, 2.0], "start": [-1.0, 1.0]}
-    state = moved(violations=[ones, ones], **options)
-    assert values(state.penalty) == [[1.0, 1.0], [2.0, 2.0]]
-    assert values(state.multipliers) == [[0.0, 0.0], [1.5, 1.5]]
-    assert uj.dual_ascent(SGD).init(2, start=[1.0, 2.0]).multipliers.tolist() == [1.0, 2.0]
 
 
 def test_a_donated_state_leaves_the_arrays_of_its_options():

@@ -38,15 +38,6 @@ def growing():
     return programs(grow, ["picard", "damped", "accelerated_gradient", None], max_steps=1000)
 
 
-def test_every_example_stops_by_itself_whatever_the_batch():
-    """An example needs the same steps in a batch of one and of 1,024; a whole-batch norm would run on."""
-    x, run = inputs(1024, 8, dtype=jnp.float32), program(tanh_step, solver="picard")
-    every, one = (run(A, 0.0 * rows, rows)[1] for rows in (x, x[:1]))
-    assert np.all(every.converged)
-    assert int(every.steps[0]) == int(one.steps[0])
-    assert np.min(every.steps) < np.max(every.steps) < 100
-
-
 def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_not_taken_for_zero():
     """An example that is at its fixed point comes back bit for bit, however long another one takes."""
     x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]], np.float32)

@@ -22,8 +22,6 @@ def gradient(find, A, x):
 
 
 TRANSFORMS = {  # of batches of two axes; under vmap they are of one or none
-    "none": lambda f: f,
-    "jit": jax.jit,
     "vmap": lambda f: jax.vmap(f, (None, 0)),
     "vmap of vmap": lambda f: jax.vmap(jax.vmap(f, (None, 0)), (None, 0)),
     "vmap of jit": lambda f: jax.vmap(jax.jit(f), (None, 1), 1),
