@@ -47,16 +47,15 @@ def sized(value, bound=1.0, count=1.0):
     return violation(c.Constraint(lambda x, batch: {"x": (x, count)}, lambda means: means["x"], bound), value)
 
 
-def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None, each=None, state=None):
+def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None):
     """The primal-dual loop as a user writes it: its end (x, state), and (x, multipliers) after every step.
-    ``problem(x)`` gives the objective and the violations; with ``each`` it is ``problem(x, row)``, one of each step."""
+    ``problem(x)`` gives the objective and the violations."""
 
-    def step(carry, row):
+    def step(carry, _):
         x, state = carry
-        at = problem if row is None else lambda x: problem(x, row)
 
         def value(x):
-            objective, violations, *_ = at(x)
+            objective, violations = problem(x)
             prices, penalty = state.dual.multipliers, state.dual.penalty
             if penalty is None:
                 return c.lagrangian(objective, violations, prices, normalise=normalise), violations
@@ -64,13 +63,9 @@ def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False
             return c.augmented_lagrangian(objective, violations, prices, **options), violations
 
         gradient, violations = jax.grad(value, has_aux=True)(x)
-        given = {"violations": violations} if order == "simultaneous" else {"problem": at}
+        given = {"violations": violations} if order == "simultaneous" else {"problem": problem}
         updates, state = optimizer.update(jax.tree.map(jnp.conj, gradient), state, x, **given)
         x = optax.apply_updates(x, updates)
         return (x, state), (x, state.dual.multipliers)
 
-    def run(x, state):
-        start = x, optimizer.init(x) if state is None else state
-        return jax.lax.scan(step, start, each, length=steps)
-
-    return jax.jit(run)(x, state)
+    return jax.jit(lambda x: jax.lax.scan(step, (x, optimizer.init(x)), length=steps))(x)

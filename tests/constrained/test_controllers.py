@@ -146,19 +146,6 @@ def test_each_group_has_its_optimiser_or_none():
     assert float(multipliers["fixed"]) == 3.0
 
 
-def test_accumulated_gradients_and_violations_take_the_step_of_the_whole_batch():
-    """`MultiSteps` around both inner optimisers of a chain: two micro-batches of one sample against a batch of two."""
-    dual = uj.dual_ascent(in_calls(optax.sgd(1.0)))
-    optimizer = optax.chain(optax.clip(10.0), uj.primal_dual(in_calls(optax.sgd(0.1)), dual, violations=1))
-    params = jnp.array([2.0])
-    state, update = optimizer.init(params), jax.jit(optimizer.update)
-    for violation in (1.0, 3.0):
-        updates, state = update(jnp.array([violation]), state, params, violations=jnp.array([violation]))
-        params = optax.apply_updates(params, updates)
-    np.testing.assert_allclose(params, [1.8], rtol=1e-6)
-    np.testing.assert_allclose(uj.multipliers_of(state), [2.0], rtol=1e-6)
-
-
 def test_restarts_and_penalties_wait_with_the_multipliers():
     restart = uj.dual_ascent(in_calls(optax.sgd(1.0)), restart=True)
     grow = uj.dual_ascent(in_calls(optax.sgd(1.0)), penalty=growing_penalty(1.0))

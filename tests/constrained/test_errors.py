@@ -85,7 +85,6 @@ def two_kinds(optimizer):
 
 # The argument that the message names; a function; and known values of it that are out of range.
 VALUES = [
-    ("alpha", c.descent_constraints, NAN, 0.0, [0.2, 1.5]),
     ("bounds", lambda bounds: c.descent_constraints(0.3, bounds=bounds), "sideways"),
     ("form", lambda form: c.descent_constraints(0.3, form=form), "square"),
     ("form", lambda form: c.level_constraints(1.0, form=form), "square"),
@@ -125,7 +124,6 @@ VALUES = [
     ("constraints", lambda constraints: c.batch_violations(constraints, 1.0, None), {}, {"a": 3.0}),
     ("constraints", named, {"": ONES}, CLASH),
     ("means", lambda name: c.violations({"a": c.norm(at_most=1.0)}, {name: {}}), "b"),
-    ("objective", lambda objective: c.lagrangian(objective, ONES, ONES), ONES),
     ("objective", lambda objective: c.augmented_lagrangian(objective, ONES, ONES, penalty=1.0), ONES),
     ("objective", lambda objective: c.resilient_lagrangian(objective, ONES, ONES, ONES, resilience=1.0), ONES),
     ("multipliers", lagrangian, NAN * ONES, TWO, {"a": ONES}),
@@ -149,10 +147,9 @@ VALUES = [
     ("resilience", lambda resilience: resilient(resilience=resilience), 0.0),
     ("cap", lambda cap: ascent(cap=cap), NAN, TWO, 0.0),
     ("cap", lambda cap: PI(0.1, 0.1, cap=cap), -1.0),
-    ("start", lambda start: ascent(3, start), -0.1, (1.0, 2.0), NAN),
     ("start", lambda start: c.nu_pi(0.1, start=start), "c"),
     ("optimizer", two_kinds, PI(0.1), optax.chain(optax.ema(0.5), PI(0.1)), optax.flatten(PI(0.1))),
-    ("violations", ascent, 0, {}, CLASH, {"": ONES}),
+    ("violations", ascent, CLASH, {"": ONES}),
     ("violations", lambda violations: c.constraint_report(violations, violations), CLASH, {"": 5.0}, {}),
     ("violations", c.tail_mean(0.5), ONES, np.ones((0, 2), np.float32)),
     ("violations", lambda missing: updated(violations=missing), None),
@@ -164,8 +161,6 @@ VALUES = [
     ("integral_gain", c.nu_pi, NAN, -0.1),
     ("integral_gain", PI, 0.0, INFINITY, NAN),
     ("proportional_gain", lambda gain: c.nu_pi(0.1, gain), INFINITY),
-    ("proportional_gain", lambda gain: PI(0.1, gain), -0.1, NAN),
-    ("nu", lambda nu: c.nu_pi(0.1, nu=nu), 1.0),
     ("order", lambda order: updated(order, violations=ONES[:1]), "dual_primal"),
     ("opt_state", lambda several: c.multipliers_of(optax.chain(*several).init(ONES)), [SGD], [SIMULTANEOUS] * 2),
     # Gradients are averaged over calls, and violations are not.
@@ -187,7 +182,7 @@ KINDS = [
     ("violations", lambda violations: resilient(violations=violations), COMPLEX),
     ("violations", lambda violations: c.constraint_report(violations, ONES), COMPLEX),
     ("violations", jax.jit(lambda violations: c.constraint_report(violations, violations).feasible), ONES),
-    ("violations", ascent, COMPLEX, "3"),
+    ("violations", ascent, COMPLEX),
     ("violations", lambda violations: moved(violations=violations), COMPLEX),
     ("violations", lambda violations: c.tail_mean(0.5)(violations), COMPLEX[:, None]),
     ("layer_losses", STEPWISE, COMPLEX, None, "4, 2, 1", [[1.0], [1.0, 2.0]], np.array([True, False])),

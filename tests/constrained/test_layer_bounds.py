@@ -41,7 +41,6 @@ STATED = {
         lambda form: level_constraints([3.0, 2.0, 1.0], form=form),
         lambda losses: np.broadcast_to([3.0, 2.0, 1.0], (*losses.shape[:-1], 3)),
     ),
-    "last": (lambda form: level_constraints([2.0], form=form), lambda losses: np.full_like(losses[..., :1], 2.0)),
     "level": (lambda form: level_constraints(2.0, form=form), lambda losses: np.full_like(losses[..., 1:], 2.0)),
 }
 

@@ -8,7 +8,6 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from tests import reference
 from tests.constrained.calls import solve
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -65,13 +64,6 @@ def test_the_tail_leaves_out_a_sample_of_minus_infinity():
     np.testing.assert_allclose(value, 2.5)
     np.testing.assert_allclose(gradient[:, 0], [0.0, 0.5, 0.0, 0.5])
     np.testing.assert_array_equal(uj.tail_mean(0.0)(jnp.asarray(violations)), [-np.inf])
-
-
-def test_the_mean_of_samples_is_the_constraint_on_mean_losses():
-    losses, alpha = np.random.default_rng(2).uniform(1.0, 4.0, size=(20, 4)), (0.1, 0.5, 0.9)
-    sampled = uj.sample_constraints(uj.descent_constraints(alpha, reference=2.0), uj.tail_mean(0.0))
-    expected = reference.violations(losses.mean(axis=0), alpha, 2.0)
-    np.testing.assert_allclose(jax.jit(sampled)(losses), expected, rtol=1e-12)
 
 
 TARGETS = np.random.default_rng(3).exponential(size=(30, 2))

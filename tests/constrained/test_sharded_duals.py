@@ -1,47 +1,17 @@
-"""Dual steps on losses that are sharded over devices, and within `jax.shard_map`."""
+"""Dual steps within `jax.shard_map`."""
 
 import pytest
 
 from tests.devices import on_eight_devices
 
 pytestmark = pytest.mark.slow
-START = """
+# Each device has the multipliers and penalties of its points, and a copy for their mean.
+PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import PartitionSpec as P
 from unroll_jax.constrained import growing_penalty, take_rows
 jax.config.update("jax_enable_x64", True)
 mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-"""
-# Tails too are over the global batch, not means over devices.
-LOSSES = """
-whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
-losses = jax.random.uniform(jax.random.key(0), (6, 32, 4)) + jnp.array([1.5, 1.0, 1.0, 0.0])
-plain = uj.descent_constraints(0.2, reference=1.6)
-averaged = optax.MultiSteps(optax.chain(optax.ema(0.5), optax.adam(0.1)), 2, accumulator_dtype=float)
-waiting = optax.conditionally_mask(averaged.gradient_transformation(), lambda step, **_: step >= 1)
-dual = uj.dual_ascent(waiting, resilience=3.0, cap=0.15)
-for reduction in (uj.tail_mean(0.8), lambda violations: jnp.mean(violations, axis=0)):
-    constraints = uj.sample_constraints(plain, reduction)
-
-    @jax.jit
-    def step(duals, losses):
-        return dual.update(duals, constraints(losses))
-
-    def run(place_state, place_losses):
-        state = place_state(dual.init(4))
-        for batch in losses:
-            state = step(state, place_losses(batch))
-        return state
-
-    alone = run(lambda state: state, lambda batch: batch)
-    sharded = run(lambda state: jax.device_put(state, whole), lambda batch: jax.device_put(batch, rows))
-    assert jnp.any(alone.multipliers > 0.0)
-    for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(alone), strict=True):
-        assert len(ours.sharding.device_set) == 8 and ours.sharding.is_fully_replicated, ours.sharding
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
-"""
-# Each device has the multipliers and penalties of its points, and a copy for their mean.
-POINTS = """
 margins = jax.random.normal(jax.random.key(0), (5, 64))
 local = jnp.argsort(jax.random.uniform(jax.random.key(1), (5, 8, 8)), axis=-1)[..., :4]  # of its 8
 whole = (local + 8 * jnp.arange(8)[:, None]).reshape(5, 32)
@@ -78,5 +48,5 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), growing_p
 """
 
 
-def test_eight_devices_give_the_multipliers_of_one_and_keep_them_replicated():
-    on_eight_devices(START + LOSSES + POINTS)
+def test_rows_and_penalties_within_shard_map_are_those_of_one_device():
+    on_eight_devices(PROGRAM)

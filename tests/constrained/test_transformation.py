@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
 
 import unroll_jax as uj
@@ -55,33 +54,6 @@ def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalt
     report = uj.constraint_report(problem(x)[1], uj.multipliers_of(state), kinds=KINDS, tolerance=1e-5)
     assert report.feasible
     assert max(group.slackness for group in report.groups) < 1e-5
-
-
-def test_its_state_goes_through_orbax_and_training_goes_on_bit_for_bit_and_it_maps_over_problems(tmp_path):
-    duals = {"adam": optax.adam(0.1), "nu_pi": uj.nu_pi(0.1, 1.0, start="sgd")}
-    groups = optax.partition(duals, {"sum": "adam", "each": "nu_pi"})
-    in_calls = optax.MultiSteps(optax.chain(optax.ema(0.5), groups), 2).gradient_transformation()
-    dual = uj.dual_ascent(in_calls, penalty=growing_penalty(1.0, factor=10.0, shrinkage=0.25))
-    shapes = {"sum": jnp.zeros(()), "each": jnp.zeros(2)}
-    optimizer, starts = uj.primal_dual(optax.adam(0.05), dual, violations=shapes), jnp.array([[0.0, 0.0], [2.0, -1.0]])
-
-    def problem(x):
-        return jnp.sum((x - 1.0) ** 2), {"sum": jnp.sum(x) - 1.0, "each": x - 0.4}
-
-    def run(x, state=None):
-        return solve(optimizer, problem, x, 15, state=state)[0]
-
-    half = run(starts[0])
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(tmp_path / "state", half)
-        checkpointer.wait_until_finished()
-        restored = checkpointer.restore(tmp_path / "state", jax.eval_shape(lambda: half))
-    chex.assert_trees_all_equal(restored, half)
-    ends = run(*half), run(*restored)
-    chex.assert_trees_all_equal(*ends)
-    assert np.any(uj.multipliers_of(ends[0][1])["each"] > 0.0)
-    many = jax.vmap(run)(starts)
-    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[0], many), half, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("order", ORDERS[1:])

@@ -38,15 +38,6 @@ def growing():
     return programs(grow, ["picard", "damped", "accelerated_gradient", None], max_steps=1000)
 
 
-def test_every_example_stops_by_itself_whatever_the_batch():
-    """An example needs the same steps in a batch of one and of 1,024; a whole-batch norm would run on."""
-    x, run = inputs(1024, 8, dtype=jnp.float32), program(tanh_step, solver="picard")
-    every, one = (run(A, 0.0 * rows, rows)[1] for rows in (x, x[:1]))
-    assert np.all(every.converged)
-    assert int(every.steps[0]) == int(one.steps[0])
-    assert np.min(every.steps) < np.max(every.steps) < 100
-
-
 def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_not_taken_for_zero():
     """An example that is at its fixed point comes back bit for bit, however long another one takes."""
     x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]], np.float32)
@@ -123,21 +114,17 @@ def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
     assert program(layer)(params, jnp.zeros((2, 3)))[1].status.tolist() == [NONFINITE] * 2
 
 
-def test_the_size_of_the_state_changes_neither_the_steps_nor_the_answer():
-    """A factored layer of relu is positively homogeneous. Squares of these sizes are outside float32's range."""
-    p, zeros = np.asarray(skew_weights(norm=0.95, dtype=jnp.float32)), np.zeros((4, 8), np.float32)
+def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor_the_answer():
+    """With relu it is positively homogeneous. Squares of these sizes are outside float32's range."""
     layer, params = factored_layer(8, 12)
-    x, given = (np.asarray(inputs(4, width, dtype=jnp.float32)) for width in (8, 3))
-    steps = programs(lambda p, z, x: z @ p + x, ["picard", "damped", "anderson"], tol=1e-5)
-    small = program(layer, tol=1e-6)
-    run = jax.jit(lambda x, given: steps(p, zeros, x) | {"factored": small(params, zeros, given)})
-    usual, direct = run(x, given), np.linalg.solve(np.eye(8) - p.T, x.T).T
-    for size in map(np.float32, (1e-25, 1e-15, 1.0, 1e15, 1e25)):
-        for solver, (z, info) in run(size * x, size * given).items():
-            most, error, right = (2, 1e-5, usual[solver][0]) if solver == "factored" else (3, 1e-3, direct)
-            assert info.converged.all(), (solver, size)
-            assert np.abs(np.asarray(info.steps) - np.asarray(usual[solver][1].steps)).max() <= most, (solver, size)
-            assert relative_error(np.asarray(z, np.float64) / size, right) < error, (solver, size)
+    given, zeros = np.asarray(inputs(4, 3, dtype=jnp.float32)), np.zeros((4, 8), np.float32)
+    run = program(layer, tol=1e-6)
+    usual, of_usual = run(params, zeros, given)
+    for size in map(np.float32, (1e-25, 1e-15, 1e15, 1e25)):
+        z, info = run(params, zeros, size * given)
+        assert info.converged.all(), size
+        assert np.abs(np.asarray(info.steps) - np.asarray(of_usual.steps)).max() <= 2, size
+        assert relative_error(np.asarray(z, np.float64) / size, usual) < 1e-5, size
 
 
 def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():

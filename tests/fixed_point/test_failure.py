@@ -89,7 +89,6 @@ def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part)
 @pytest.mark.parametrize(
     ("p", "words"),
     [
-        (1.0, "reached max_steps"),
         (-2.0, "reached max_steps .* do not contract .*spectral_normalise"),
         (np.nan, "met a value that is not finite"),
     ],
@@ -108,10 +107,8 @@ GOOD, STALL, CUT, LOST = STATUS[:4]
     ("residual", "statuses", "worst"),
     [
         ([1e-7, 1e-4, 2e-6], [GOOD, STALL, GOOD], None),
-        ([1e-7, 1e-4, 2e-3], [GOOD, STALL, CUT], 2),
         ([1e-2, 1e-3, 1e-7], [STALL, CUT, GOOD], 1),
         ([0.5, np.nan, 0.1], [CUT, LOST, CUT], 1),
-        ([0.1, 0.5, 1e-7], [CUT, CUT, GOOD], 1),
     ],
 )
 def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(residual, statuses, worst):

@@ -29,11 +29,8 @@ def cosine(z):
 TURNED, FAR = jnp.asarray(np.random.default_rng(0).uniform(size=14), jnp.float32), jnp.arange(1.0, 15.0)
 POWERS = jnp.array([0.6, 0.0, -0.1]), (jnp.array([[0.7], [0.5]]), jnp.array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0)
 COSINE = jnp.array([0.3, jnp.pi / 4]), jnp.array([0.73908514, jnp.pi / 2])
-RATES, DECAY = jnp.array([0.9, 0.99, 0.999]), jnp.array([1.0, 0.4, -0.2])
 # A map, a start, its fixed point, absolute and relative tolerances of both, and options.
 PROBLEMS = {
-    "geometric decay": (lambda z: RATES * z, DECAY, jnp.zeros(3), 1e-2, {"solver": "picard", "max_steps": 8000}),
-    "a scalar": (lambda z: 0.5 * z + 0.5, jnp.zeros(()), jnp.ones(()), 1e-3, {"solver": fp.anderson(5), "tol": 1e-4}),
     "sines and powers": (
         powers,
         POWERS,

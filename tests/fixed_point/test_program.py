@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import unroll_jax as uj
-from tests.fixed_point.problems import inputs, relative_error, skew_weights, tanh_step
+from tests.fixed_point.problems import inputs, relative_error, skew_weights
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
@@ -228,13 +228,3 @@ def test_a_state_that_is_judged_as_one_example_warns_where_its_rows_are_far():
     rates, x = jnp.array([[0.5], [0.99]]), jnp.array([[1e6], [1.0]])
     with pytest.warns(fp.ConvergenceWarning, match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at"):
         uj.equilibrium(lambda p, z, x: p * z + x, rates, 0.0 * x, x, solver="picard")
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_options_may_be_scalars_of_numpy_and_jax():
-    A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
-    options = {"tol": jnp.float32(1e-4), "max_steps": np.int64(50), "atol": np.ones(())}
-    options |= {"solver": fp.damped(np.float32(0.9)), "adjoint_max_steps": np.int32(9), "adjoint_tol": np.float32(1e-4)}
-    z, info = uj.equilibrium(tanh_step, A, jnp.zeros_like(x), x, batch_ndim=np.int64(1), **options)
-    assert info.converged.all()
-    assert z.shape == (4, 8)

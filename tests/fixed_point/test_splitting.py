@@ -11,7 +11,7 @@ from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import monotone
 
 pytestmark = pytest.mark.usefixtures("x64")
-IMAGE, MARGIN, EYE = (4, 5), 0.7, np.eye(3)
+IMAGE, MARGIN = (4, 5), 0.7
 SIGMA = {"relu": lambda t: np.maximum(t, 0.0), "tanh": np.tanh}
 OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error"}
 
