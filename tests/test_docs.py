@@ -1,16 +1,23 @@
-"""Documentation, README.md and CONTRIBUTING.md: Python runs, and names, commands and files exist."""
+"""Documentation, README.md and CONTRIBUTING.md: Python runs, and names, commands, options and files exist."""
 
 import importlib.util
 import re
+import warnings
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
 
+import papers.looped
+import papers.xie2021
+import papers.yang2022
 from benchmarks.__main__ import BENCHMARKS
+from tests.test_public_api import NAMES
 from unroll_jax import train
 from unroll_jax.certificates import Outcome
 from unroll_jax.train.__main__ import COMMANDS
+from unroll_jax.train.config import commands
 from unroll_jax.train.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,8 +28,12 @@ README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf-8") for name in ("
 ABOVE = {"../README.md": README, "../CONTRIBUTING.md": CONTRIBUTING}
 # Pages whose Python needs nothing else.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text]
-WITH_A_TEST = ("how_to/energy.md",)
+WITH_A_TEST = ("how_to/energy.md", "how_to/training_loops.md", "explanation/errata.md")
+MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
+# Options that no dataclass has: of help, of each of many processes, and of benchmarks.
+OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--cluster", "--over"}
+OTHERS |= {"--quick", "--peers", "--compare", "--only"}
 
 
 def code(text):
@@ -50,15 +61,26 @@ def test_the_python_of_docs_runs(name):
 
 
 @pytest.mark.slow
-def test_the_energy_of_the_docs_is_certified():
+def test_the_energy_of_the_docs_is_certified_and_the_counterexample_raises_the_papers_energy():
     names = run("how_to/energy.md")
     assert (names["outcomes"] == Outcome.GUARANTEED).all()
     assert (names["attended"].energy[-1] < names["attended"].energy[0]).all()
+    names = run("explanation/errata.md")
+    assert 81.0 < names["rise"] < 82.0
+    assert names["fall"] < 0.0
 
 
 @pytest.mark.slow
-def test_python_of_the_readme_runs_and_does_what_it_says():
-    names = execute(python_blocks(README), "README.md", {})
+def test_python_of_the_readme_runs_and_does_what_it_says_and_jaxopt_leaves_its_examples_unsolved():
+    names, blocks = {}, python_blocks(README)
+    execute(blocks[:2], "README.md", names)
+    with warnings.catch_warnings():  # of the import; a message on failure would be an error
+        warnings.simplefilter("ignore")
+        from jaxopt import AndersonAcceleration
+    cell, x, step = names["cell"], names["x"], names["step"]
+    _, state = AndersonAcceleration(lambda z: step(cell, z, x), maxiter=100, tol=1e-5).run(0.0 * x)
+    assert state.error > 1e-3
+    execute(blocks[2:], "README.md", names)
     energy = names["trace"].energy
     assert energy.shape == (13, 8)
     assert jnp.all(energy[1:] <= energy[:-1] + 1e-6 * jnp.abs(energy[:-1]))
@@ -67,6 +89,13 @@ def test_python_of_the_readme_runs_and_does_what_it_says():
     claims = [claim.strip() for comment in comments[1:] for claim in comment.split("; energy, ")]
     assert len(claims) == 4
     assert [claim for claim in claims if claim not in printed] == []
+
+
+def test_the_readme_is_short_and_its_figures_are_those_of_the_docs():
+    assert len(README.splitlines()) <= 90
+    figures = re.findall(r"\b\d\.\d{3}\b", README[README.index("`unroll-jax demo`") : README.index("## Two")])
+    assert len(figures) == 7
+    assert [figure for figure in figures if figure not in TEXTS["results/demo.md"]] == []
 
 
 @pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
@@ -108,8 +137,37 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
     assert named > 50
 
 
+def test_docs_name_only_options_that_exist():
+    from docs.extensions.options import help_of  # needs Sphinx, which make test-oracles does not have
+
+    demo = EXPERIMENTS["demo"].config
+    typed: dict[Any, Any] = {type(one.config): one.config for one in EXPERIMENTS.values()}
+    typed |= {value: None for name, value in vars(commands).items() if name.endswith("Arguments")}
+    del typed[commands.SweepArguments]
+    typed[commands.SweepArguments[type(demo)]] = commands.SweepArguments(config=demo)
+    typed |= dict.fromkeys((papers.looped.Study, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig))
+    texts = [help_of(kind, default) for kind, default in typed.items()]
+    known = {option for text in texts for option in re.findall(r"--[a-z][\w.-]*\w", text)} | OTHERS
+    known |= {f"--over.{part}" for option in known for part in (option[2:], re.split(r"--|\.", option)[-1])}
+    for name, text in TEXTS.items():
+        options = re.findall(r"(?<![\w-])--(?!xla_)[a-z][a-z.-]+\b(?![A-Z])", code(text))
+        positive = {re.sub(r"^--((?:[\w-]+\.)*)no-", r"--\1", option) for option in options}
+        assert positive <= known, name
+
+
 def test_files_that_docs_link_exist():
     links = [(name, link) for name, text in (TEXTS | ABOVE).items() for link in re.findall(r"\]\(([^)#\s]+)", text)]
     places = [(DOCS / name).parent / link for name, link in links if not link.startswith("https://")]
     assert [place for place in places if not place.exists()] == []
     assert len(places) > 50
+
+
+def test_a_page_that_fetches_from_another_host_or_links_to_nothing_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    sound = '<h1 id="top"><a href="#top">up</a> <a href="https://a.org">out</a> <img src="a.png"></h1>'
+    fetches = '<script src="https://a.org/a.js"></script> <link rel="stylesheet" href="//a.org/a.css">'
+    dead = '<a href="gone.html">gone</a> <a href="page.html#gone">gone</a>'
+    (tmp_path / "page.html").write_text(sound + fetches + dead)
+    (tmp_path / "sound.css").write_text("a { background: url('a.png'); }")
+    (tmp_path / "style.css").write_text("@import url(https://a.org/font.css);")
+    assert len(importlib.import_module("extensions.offline").faults(tmp_path)) == 5
