@@ -105,7 +105,7 @@ def test_a_bound_of_zero_has_an_excess_that_is_a_number():
 @pytest.mark.parametrize(
     "options", [{"form": "ratio"}, {"form": "log_ratio"}, {"reference": 2.0, "bounds": "cumulative"}]
 )
-def test_no_layer_is_rewarded_for_a_larger_loss_unless_asked(options):
+def test_no_layer_is_rewarded_for_a_larger_loss_but_in_differences(options):
     """With multipliers of any size no loss has a negative weight; the paper's difference has, and proxy=False."""
     multipliers, cases = np.float32([0.0, 5.0, 9.0, 2.0]), [options, {}, options | {"proxy": False}]
 
@@ -114,8 +114,8 @@ def test_no_layer_is_rewarded_for_a_larger_loss_unless_asked(options):
         violations = [jax.vjp(uj.descent_constraints(0.3, **chosen), losses) for chosen in cases]
         return [jnp.min(pull(multipliers[-value.size :])[0].at[-1].add(1.0)) for value, pull in violations]
 
-    asked, difference, without_proxy = least_weights(np.float32([4.0, 3.0, 2.5, 1.0]))
-    assert difference < 0.0 <= asked
+    least, difference, without_proxy = least_weights(np.float32([4.0, 3.0, 2.5, 1.0]))
+    assert difference < 0.0 <= least
     assert "bounds" in options or without_proxy < 0.0
 
 

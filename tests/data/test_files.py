@@ -26,7 +26,7 @@ from unroll_jax.train.data.prepare import resolve_source
 from unroll_jax.train.data.pretrained.folders import open_safetensors, read_tokenizer
 from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.data.text import fingerprint_imdb
-from unroll_jax.train.data.video import SOURCES
+from unroll_jax.train.data.video import SOURCES, prepare
 from unroll_jax.train.metrics import read_metrics, read_predictions
 from unroll_jax.train.system.files import read_object
 from unroll_jax.train.system.reading import open_regular, read_regular
@@ -40,7 +40,7 @@ def test_a_root_without_permission_is_told_in_one_line(monkeypatch):
 
     monkeypatch.setattr(Path, "stat", forbidden)
     with one_line(r"^data.root=there cannot be read \('there.*': Permission denied\); name a pl"):
-        resolve_source(SOURCES, DataConfig("video", "there"))
+        prepare(DataConfig("video", "there"))
 
 
 def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_path):

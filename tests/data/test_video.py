@@ -91,7 +91,7 @@ def prepared(frames, tmp_path) -> tuple[DataConfig, Path]:
 def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(prepared, name, damage):
     config, folder = prepared
     damage(folder / name)
-    with one_line("delete that folder and run again$", str(folder)):
+    with one_line("delete that folder and run again", str(folder)):
         load(config)
 
 
@@ -101,7 +101,7 @@ def test_records_that_change_under_a_reader_are_an_error(prepared):
     with (folder / RECORDS.format("train")).open("r+b") as records:
         records.seek(100_000)
         records.write(bytes(100_000))
-    with one_line("delete that folder and run again$", str(folder)):
+    with one_line("delete that folder and run again", str(folder)):
         list(data.examples("train", batch_size=50))
 
 
