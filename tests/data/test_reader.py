@@ -1,7 +1,6 @@
 """Batches by number, and records on the disk: functions of the seed and the step, one record at a time."""
 
 import itertools
-import time
 import weakref
 
 import numpy as np
@@ -45,21 +44,6 @@ def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_
 def test_in_order_gives_each_record_once_and_a_short_last_batch():
     batches = list(read_ahead(in_order(10, identity, batch_size=4)))
     assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
-def test_batches_are_read_ahead_of_their_use():
-    seen: list[int] = []
-
-    def read(numbers: np.ndarray) -> np.ndarray:
-        seen.append(len(numbers))
-        return numbers
-
-    iterator = read_ahead(shuffled(10, read, batch_size=4, seed=0))
-    next(iterator)
-    deadline = time.monotonic() + 10.0
-    while len(seen) < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(seen) >= 4
 
 
 def test_no_more_than_a_few_records_are_in_memory_and_all_come_back(tmp_path):

@@ -42,6 +42,7 @@ def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one
 
 # Templates, and words of the error about them.
 BAD = {
+    "no Jinja": ("{% if %}", "is not valid Jinja"),
     "out of the sandbox": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
     "without end": ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
     "raises": (TEMPLATE, "no tool"),
@@ -50,6 +51,8 @@ BAD = {
 ENDLESS = {
     "loops in loops": "{% set r = range(99) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
     "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "recursion": "{% for i in [1, 2] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}{% endfor %}",
+    "products": "{{ 'x' * 100000000000 }}",
     "powers": "{{ 10 ** 10 ** 10 }}",
     "squares": "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
 }

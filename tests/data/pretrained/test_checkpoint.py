@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.data.pretrained.conftest import DIM, ROBERTA_WORDS, WORDS, bert_tensors
+from tests.data.pretrained.conftest import DIM, bert_tensors
 from tests.errors import assert_fails, one_line
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 from unroll_jax.train.data.pretrained.encoders import load_pretrained, start_from
@@ -48,49 +48,6 @@ def test_other_names_of_the_same_tensors_are_known(write_folder, names):
     pretrained = reads(write_folder(tensors=tensors))
     np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], next(iter(tensors.values())))
     assert sorted(pretrained.head) == ["hidden"]
-
-
-DISTILBERT = {
-    "bert.embeddings": "distilbert.embeddings",
-    "bert.encoder.layer": "distilbert.transformer.layer",
-    "attention.self.query": "attention.q_lin",
-    "attention.self.key": "attention.k_lin",
-    "attention.self.value": "attention.v_lin",
-    "attention.output.dense": "attention.out_lin",
-    "attention.output.LayerNorm": "sa_layer_norm",
-    "intermediate.dense": "ffn.lin1",
-    "output.dense": "ffn.lin2",
-    "output.LayerNorm": "output_layer_norm",
-    "bert.pooler.dense": "pre_classifier",
-}
-ROBERTA = {"bert.pooler.dense": "classifier.dense", "classifier.weight": "classifier.out_proj.weight"}
-ROBERTA |= {"classifier.bias": "classifier.out_proj.bias", "bert.": "roberta."}
-SIZES = {"dim": DIM, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
-OTHERS = {"distilbert": (DISTILBERT, SIZES, "relu", 16), "roberta": (ROBERTA, {"pad_token_id": 1}, "tanh", 14)}
-
-
-def renamed(name, names):
-    for old, new in names.items():
-        name = name.replace(old, new)
-    return name
-
-
-@pytest.mark.parametrize("bare", [False, True])
-@pytest.mark.parametrize("kind", OTHERS)
-def test_folders_of_the_other_architectures_are_read_with_and_without_their_prefix(write_folder, kind, bare):
-    names, config, hidden, positions = OTHERS[kind]
-    tensors, base = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}, bert_tensors()
-    if bare:  # as the bare encoder is written
-        tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
-    words = ROBERTA_WORDS if kind == "roberta" else WORDS
-    pretrained = reads(write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words))
-    np.testing.assert_array_equal(query_of(pretrained, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
-    bias = pretrained.params["layers"]["output_norm"]["bias"][0]
-    np.testing.assert_array_equal(bias, base["bert.encoder.layer.0.output.LayerNorm.bias"])
-    assert (pretrained.config.max_positions, pretrained.hidden) == (positions, hidden)
-    assert sorted(pretrained.head) == ([] if bare else ["hidden"])
-    for head in pretrained.head.values():
-        np.testing.assert_array_equal(head["kernel"], base["bert.pooler.dense.weight"].T)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
