@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.prepare import Builder, Kind, Originals, _write
-from unroll_jax.train.data.reader import Records, in_order, read_ahead, shuffled
+from unroll_jax.train.data.reader import in_order, read_ahead, shuffled
 
 
 def identity(numbers: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ def test_in_order_gives_each_record_once_and_a_short_last_batch():
     assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_no_more_than_a_few_records_are_in_memory_and_all_come_back(tmp_path):
+def test_no_more_than_a_few_records_are_in_memory(tmp_path):
     made: list[weakref.ref] = []
     most = {"alive": 0}
 
@@ -58,13 +58,6 @@ def test_no_more_than_a_few_records_are_in_memory_and_all_come_back(tmp_path):
             most["alive"] = max(most["alive"], sum(one() is not None for one in made))
 
     features = {"pixels": tfds.features.Tensor(shape=(16,), dtype=np.uint8, encoding="bytes")}
-    sizes = dict(zip(SPLITS, (300, 20, 7), strict=True))
-    originals = Originals(features, {split: records(size) for split, size in sizes.items()}, {"of": "train"})
+    originals = Originals(features, {split: records(100) for split in SPLITS}, {"of": "train"})
     _write(Builder(tmp_path, Kind("made", "1.0.0"), originals))
     assert most["alive"] <= 3
-    again = tfds.builder_from_directory(tmp_path / "made" / "1.0.0")
-    for split, size in sizes.items():
-        stored = Records(again, split)
-        assert len(stored) == size
-        values = [np.frombuffer(pixels, np.uint8) for (pixels,) in stored.read(range(size), "pixels")]
-        np.testing.assert_array_equal(values, np.tile(np.arange(size)[:, None] % 256, 16))
