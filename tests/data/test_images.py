@@ -70,8 +70,8 @@ def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(o
     assert "  test holds no images of dog" in lines
 
 
-@pytest.mark.parametrize("place", ["folder above", "folder of the archive"])
-def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("packed", [False, True])
+def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, packed):
     monkeypatch.setattr(images, "RECORDS", len(RECORDS))
     folder = tmp_path / images.FOLDER
     folder.mkdir()
@@ -80,7 +80,7 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
     for name, records in contents.items():
         records[:, 0] = RECORDS[:, 0]
         (folder / name).write_bytes(records.tobytes())
-    if place == "folder of the archive":
+    if packed:
         pack(folder, "w:gz").rename(tmp_path / images.ARCHIVE)
     data = opened("cifar10", tmp_path)
     assert (data.shape, data.class_names, sizes(data)) == ((32, 32, 3), images.CLASSES, [90, 10, 20])
@@ -130,9 +130,8 @@ def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
     assert data.shape == (3, 4, 3)
     np.testing.assert_allclose(batch.images, full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4)), atol=0.51)
     np.testing.assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
-    for reduction, message in ((4, "must divide the size of the images, 8x6"), (0, "at least 1")):
-        with pytest.raises(UserError, match=rf"data\.reduction.* {message}"):
-            opened("camvid", camvid, reduction=reduction)
+    with pytest.raises(UserError, match=r"data\.reduction.* must divide the size of the images, 8x6"):
+        opened("camvid", camvid, reduction=4)
 
 
 @pytest.mark.data

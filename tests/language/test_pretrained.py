@@ -14,7 +14,6 @@ from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.step import init_state, state_like
 from unroll_jax.train.tasks.language import LanguageTask
 
@@ -40,10 +39,8 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
 def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_path):
     make, folder = given
     (folder / "model.safetensors").unlink()
-    told = []
-    task = LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder), dtype="bfloat16")), told.append)
-    memory = memory_of(*compile_step(task))
-    assert memory["optimiser"] > 2 * memory["parameters"] > 0, "two moments, and counters"
+    like = state_like(LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder))), quiet))
+    assert jax.tree.leaves(like.params), "shapes are all that a plan compiles with"
     with one_line(r"has no model\.safetensors or"):
         fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     assert not (tmp_path / "run").exists()

@@ -38,8 +38,8 @@ def assert_same_decoder(run, out):
 
 
 def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_path):
-    run, log = finished.folders[0], []
-    out = export(run, format="transformers", log=log.append)
+    run = finished.folders[0]
+    out = export(run, format="transformers", log=quiet)
     assert out == run / "transformers"
     assert_same_decoder(run, out)
     own = export(run, tmp_path / "model", log=quiet)
@@ -50,13 +50,8 @@ def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_p
     (out / "generation_config.json").write_text('{"eos_token_id": 7}')  # of another model's export
     assert export(run, format="transformers", log=quiet) == out, "over an earlier export"
     assert not (out / "generation_config.json").exists()
-    assert len(log) == 1
-    assert "parameters in 30 arrays" in log[0]
     with pytest.raises(UserError, match="export the run again without --format"):
         load(out)
-    (tmp_path / "mine.txt").write_text("dear")
-    with pytest.raises(UserError, match="holds files of something else"):
-        export(run, tmp_path, format="transformers", log=quiet)
 
 
 @pytest.mark.slow

@@ -21,24 +21,17 @@ def test_both_methods_train_evaluate_and_report(finished, experiment):
     for method, folder in whole.runs.items():
         evaluation = read(folder / "evaluation.json")
         assert (evaluation["method"], evaluation["num_examples"], evaluation["num_layers"]) == (method, 20, 2)
-        assert list(evaluation["accuracy"]) == ["0.0", "0.6", "2.0"]
-        assert evaluation["area"] == pytest.approx(evaluation["accuracy"]["0.0"] + evaluation["accuracy"]["2.0"])
-        for name in ("layer_losses", "error_rates", "bounds", "multipliers"):
-            assert len(evaluation[name]) == 3
-        assert evaluation["error_rates"][-1] == pytest.approx(1.0 - evaluation["accuracy"]["0.6"])
+        accuracy, exits = evaluation["accuracy"], evaluation["early_exit"]
+        assert list(accuracy) == ["0.0", "0.6", "2.0"]
+        assert evaluation["area"] == pytest.approx(accuracy["0.0"] + accuracy["2.0"])
+        assert evaluation["error_rates"][-1] == pytest.approx(1.0 - accuracy["0.6"])
         assert sum(map(sum, evaluation["ratio_histogram"]["counts"])) == 2 * 20
-        assert evaluation["early_exit"]["curve"]["mean_depths"][0] == 2.0
-        assert evaluation["early_exit"]["curve"]["accuracies"][0] == evaluation["early_exit"]["full_accuracy"]
-        rows = read_metrics(folder / "metrics.jsonl")
-        assert [row["step"] for row in rows if row["kind"] == "validation"] == [2, 4]
-        assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows if row["kind"] == "validation")
+        assert exits["curve"]["mean_depths"][0] == 2.0
+        assert exits["curve"]["accuracies"][0] == exits["full_accuracy"]
     page = (whole.report / "index.html").read_text()
-    names = {path.stem for path in whole.report.glob("*.png")}
-    assert names >= {"score_curve", "layer_losses", "ratios", "early_exit", "multipliers"}
-    methods = "plain against constrained" if len(whole.runs) == 2 else "constrained training"
-    for words in ("Area: under the accuracy", "Early exit", "error %", methods, "majority class"):
+    assert {path.stem for path in whole.report.glob("*.png")} >= {"score_curve", "layer_losses", "ratios", "early_exit"}
+    for words in ("Area: under the accuracy", "Early exit", "majority class"):
         assert words in page
-    assert any("Area: under the accuracy" in line for line in whole.log)
 
 
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small, finished, tmp_path):

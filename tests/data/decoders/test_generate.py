@@ -9,7 +9,7 @@ from tests.train.commands import refused
 from unroll_jax.models import generate
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data.instructions import Prompt
-from unroll_jax.train.generation import Settings, about, answer
+from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
 
 ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]
@@ -55,13 +55,6 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
     assert main([*words, "--exit-layer", "1", "--draft-length", "2", "--out", str(drafted)]) == 0
     assert "tokens a verification" in capsys.readouterr().out
     assert [row["output"] for row in json.loads(drafted.read_text())] == [row["output"] for row in rows]
-
-
-def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):
-    opened, settings = reads(llama), Settings(exit_layer=1, draft_length=2)
-    plain, drawn = Settings(), settings._replace(temperature=1.0)
-    assert about(opened, [Prompt("a")], settings) == about(opened, [Prompt("a", answer="b")], plain)
-    assert about(opened, [], drawn) != about(opened, [], drawn._replace(draft_length=3))
 
 
 @pytest.mark.parametrize(
