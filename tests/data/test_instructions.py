@@ -139,11 +139,3 @@ def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
     assert [prompt.answer for prompt in read_prompts(path, answers=True)] == ["3", None, None, ""]
     path.write_text('[{"instruction": "b", "output": 0}]')
     assert read_prompts(path) == [Prompt("b")]
-
-
-@pytest.mark.data
-def test_alpaca_as_it_is_published(real_data, opened):
-    log = []
-    data = opened("alpaca", real_data / "alpaca", log.append)
-    assert any("leaving out 2 instruction(s) with an empty answer" in line for line in log)
-    assert sum(data.num_examples(split) for split in SPLITS) == 4998

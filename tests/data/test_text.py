@@ -124,19 +124,13 @@ def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, 
     rows = [(text.replace("\t", " ") if "sv" in name.lower() else text, label) for text, label in ROWS]
     for split, part in (("TRAIN", rows[:-6]), ("val", rows[-6:-3]), ("test", rows[-3:])):
         write(tmp_path / "table" / name.format(split), part)
+    for ignored in ("dataset_info.json", "._train.csv", ".test.tsv", "sample_submission.csv", "train.py"):
+        (tmp_path / "table" / ignored).write_text("no table")
     data = opened("table", tmp_path / "table")
     assert data.class_names == ("rain", "sun", "wind")
     actual = {split: records(data, split) for split in SPLITS}
     assert actual == {"train": rows[:-6], "validation": rows[-6:-3], "test": rows[-3:]}
     assert sum(sizes(opened("table", tmp_path / "table" / name.format("TRAIN")))) == 30
-
-
-def test_files_in_a_folder_of_tables_that_look_like_none_of_its_splits_are_ignored(opened, tmp_path):
-    write(tmp_path / "train.jsonl", ROWS)
-    for name in ("dataset_info.json", "._train.csv", ".test.tsv", "sample_submission.csv", "train.py"):
-        (tmp_path / name).write_text("no table")
-    (tmp_path / "test.json").mkdir()
-    assert sum(sizes(opened("table", tmp_path))) == len(ROWS)
 
 
 def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):

@@ -11,14 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.data.decoders.conftest import DIM, llama_tensors
+from tests.data.decoders.conftest import llama_tensors
 from tests.devices import on_eight_devices
 from tests.errors import assert_fails
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 from unroll_jax.train.data.pretrained.decoders import load_decoder
-from unroll_jax.train.data.pretrained.folders import SafetensorsFiles
-from unroll_jax.train.sharding.mesh import make_mesh
-from unroll_jax.train.sharding.rules import shardings
 
 load = functools.partial(load_decoder, log=lambda line: None)
 INDEX, NORM = "model.safetensors.index.json", "model.norm.weight"
@@ -57,21 +54,6 @@ def test_tensors_of_a_file_may_have_several_dtypes_and_are_cast_to_the_one_that_
     dtypes = (params["layers"]["up"]["kernel"].dtype, params["norm"]["scale"].dtype)
     assert dtypes == (np.dtype(cast or dtype), np.dtype(cast or np.float32))
     np.testing.assert_array_equal(params["embedding"], tensors["model.embed_tokens.weight"].astype(dtypes[0]))
-
-
-def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_once(write_folder, monkeypatch):
-    mesh, sizes = make_mesh("tensor=1", batch_size=1), set()
-    read = SafetensorsFiles.read
-
-    def counted(self, name, index):
-        part = read(self, name, index)
-        sizes.add(part.size)
-        return part
-
-    monkeypatch.setattr(SafetensorsFiles, "read", counted)
-    params = load(str(write_folder()), place=lambda shapes: shardings(State(shapes), mesh).params).params
-    assert {leaf.sharding.mesh for leaf in jax.tree.leaves(params)} == {mesh}
-    assert sizes == {8, 32, 64, 96, 270 * DIM}
 
 
 SHARED_OUT = """

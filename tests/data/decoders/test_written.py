@@ -108,10 +108,8 @@ def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
     question = {"role": "user", "content": "What is 'a'?\n\n{x}"}
     text = tokenizer.chat([question], answer=True)
     assert text == "<|user|>" + ALPACA.format(question["content"])
-    np.testing.assert_array_equal(tokenizer.encode([text])[0], answers.questions([question["content"]])[0])
     replied = [question, {"role": "assistant", "content": "b"}]
     assert tokenizer.chat(replied) == f"{text}b<|end|>"
-    system = {"role": "system", "content": "Be brief."}
-    for other in ([*replied, question], [system, question], [question, question], replied[1:]):
+    for other in ([*replied, question], [{"role": "system", "content": "Be brief."}, question], replied[1:]):
         with one_line("the template is of one question"):
             tokenizer.chat(other, answer=True)
