@@ -36,15 +36,11 @@ SPLIT = {
     ),
     "ShanghaiTech": (["training/videos/01_001.avi"], ["training/videos/13_007.avi"], ["testing/frames/01_0014"]),
     "below a split": (["data/train/city/a"], ["data/train/city/b"], ["data/test/city/a"]),
-    "above a split": (["city/train/a"], ["city/train/b"], ["city/test/a"]),
-    "files": (["train.avi"], ["val.avi"], ["test.avi"]),
     "names": (["Train001", "Train002"], ["Train003"], ["Test001"]),
 }
 UNNAMED = [
-    ("trn/1 trn/2 tst/1", "names no splits"),
     ("a b c held-out/d", "names no splits"),
     ("s1_test.avi s1_train.avi s2_test.avi s2_train.avi", "'s1_test.avi' looks like a split"),
-    ("set/a set/b set/my-eval2", "'set/my-eval2' looks like a split"),
     ("train-test/1_train train-test/1_test train-test/2_train", "1_train' looks like a split"),
     ("train/1 train/2 test/1 test_hard/1", "'test_hard/1' looks like a split"),
 ]

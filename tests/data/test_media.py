@@ -53,10 +53,6 @@ def test_a_gif_is_a_picture_or_a_video_by_its_frames(tmp_path):
         assert is_picture(tmp_path / name) == (count == 1)
         assert is_video(tmp_path / name)
         assert frames_of(tmp_path / name)[0].shape == (count, 160, 160)
-    for name in "abc":
-        (tmp_path / f"clips/{name}.gif").parent.mkdir(exist_ok=True)
-        (tmp_path / f"clips/{name}.gif").write_bytes((tmp_path / "moves").read_bytes())
-    assert [list(clips) for clips in read(tmp_path / "clips").values()] == [["a.gif"], ["b.gif"], ["c.gif"]]
 
 
 @pytest.mark.parametrize("text", ["#EXTM3U\n#EXTINF:1,\nb.avi\n", "ffconcat version 1.0\nfile b.avi\n", "P1 text", ""])

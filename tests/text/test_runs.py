@@ -1,14 +1,11 @@
 """Text runs from the first step to the report."""
 
-import itertools
-
 import pytest
 
 from tests.tasks import assert_resumes
 from tests.text.conftest import MANY, PARTS
-from tests.train.commands import quiet, read, status_of
+from tests.train.commands import quiet, read
 from unroll_jax.train.config.tokens import UnrolledConfig
-from unroll_jax.train.loop import train
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.tasks.tokens import area_under
@@ -49,23 +46,6 @@ def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(
     config = small("text-ut", model=model, method="plain", steps=2, validate_every=1)
     (whole,) = fit(config, out=tmp_path / "whole", experiment="text-ut", log=quiet)
     assert_resumes(config, whole, tmp_path / "run", experiment="text-ut", steps=(1, 2))
-
-
-def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, tmp_path):
-    steps = {"steps": 5, "validate_every": 5}
-    task = task_of("text-ut", **steps, max_length=32, batch_size=2, method="plain")
-    lengths, traced = [batch.tokens.shape[1] for batch in itertools.islice(task.batches(0, None), 5)], []
-    assert 1 < len(set(lengths)) < len(lengths)
-    sample_noise = task.sample_noise
-
-    def counted(batch, key):
-        traced.append(batch.tokens.shape[1])
-        return sample_noise(batch, key)
-
-    monkeypatch.setattr(task, "sample_noise", counted)
-    train(task, tmp_path, log=quiet)
-    assert sorted(traced) == sorted(set(lengths))
-    assert status_of(tmp_path)["state"] == "finished"
 
 
 def test_the_area_is_that_of_trapezoids():

@@ -39,10 +39,6 @@ def test_the_tensors_of_a_folder_become_the_parameters(write_folder, shards):
     chex.assert_trees_all_equal_shapes_and_dtypes(decoder.params, shapes)
     weights, stem = jax.tree.map(lambda leaf: np.asarray(leaf)[1], decoder.params["layers"]), "model.layers.1."
     np.testing.assert_array_equal(weights["key"]["kernel"], tensors[f"{stem}self_attn.k_proj.weight"].T)
-    np.testing.assert_array_equal(weights["down"]["kernel"], tensors[f"{stem}mlp.down_proj.weight"].T)
-    np.testing.assert_array_equal(
-        weights["feedforward_norm"]["scale"], tensors[f"{stem}post_attention_layernorm.weight"]
-    )
     np.testing.assert_array_equal(decoder.params["head"]["embedding"], tensors["lm_head.weight"])
 
 

@@ -12,8 +12,8 @@ from tests.data.decoders.conftest import CONFIG, llama_tensors
 from tests.errors import one_line
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
-from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer, folder_tokenizer
-from unroll_jax.train.data.pretrained.decoders import DecoderSource, open_decoder_source
+from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from unroll_jax.train.data.pretrained.decoders import open_decoder_source
 from unroll_jax.train.data.pretrained.llama import config_values, read_decoder_config
 
 SMALL = {"dim": 8, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 12}
@@ -87,18 +87,6 @@ def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder):
     source = source_of(write_folder(config={"eos_token_id": None}))
     _, files = source.to_transformers(params_of(source.config), "")
     assert json.loads(files["config.json"])["eos_token_id"] == [257]
-
-
-def test_a_tokenizer_without_a_folder_is_read_back(tmp_path):
-    tokenizer, config = byte_tokenizer(), DecoderConfig(260, **SMALL)
-    _, files = DecoderSource(config, tokenizer).to_transformers(params_of(config), str(tokenizer.template))
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    values, actual = json.loads(files["config.json"]), folder_tokenizer(tmp_path)
-    settings = json.loads(files["tokenizer_config.json"])  # without types of tokens, which transformers 4 would pass
-    assert settings["model_input_names"] == ["input_ids", "attention_mask"]
-    assert (values["bos_token_id"], values["eos_token_id"]) == (None, 259)
-    assert (actual.checksum, actual.stops, actual.named) == (tokenizer.checksum, (259,), {"eos_token": "<|end|>"})
 
 
 def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
