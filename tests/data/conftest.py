@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.train.commands import quiet
 from unroll_jax.train.config.data import DataConfig, ImageConfig, InstructionConfig, SceneConfig, SetConfig, TextConfig
 from unroll_jax.train.data import image_sets, images, instructions, text, video
 
@@ -21,10 +22,6 @@ LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     **dict.fromkeys(("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)),
     **dict.fromkeys(("chores", "alpaca"), (InstructionConfig, instructions.load)),
 }
-
-
-def quiet(line: str) -> None:
-    """Logs nothing."""
 
 
 @pytest.fixture(scope="module")

@@ -64,10 +64,12 @@ def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(o
     counts = {"train/cat": 20, "train/dog": 20, "Val/cat": 1, "Val/dog": 2, "test/cat": 3, "extra": 2}
     counts |= {"scripts/val": 0, "annotations/val": 0}
     root = write_pictures(tmp_path / "images", counts)
-    (root / "annotations/val/001.xml").touch()
+    for name in ("annotations/val/001.xml", "train/cat/a.txt", "README"):
+        (root / name).write_text("P1 is no picture")
     assert sizes(opened("image_folder", root, lines.append)) == [40, 3, 3]
     assert "  passing over 2 images outside of the splits, as 'extra/001.png'" in lines
     assert "  test holds no images of dog" in lines
+    assert any("passing over 3 file(s) that are no picture" in line for line in lines)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -64,17 +64,6 @@ def test_a_text_is_neither_and_a_list_of_other_files_opens_none(tmp_path, text):
         assert not is_video(tmp_path / name)
 
 
-def test_files_passed_over_are_counted_by_suffix_and_a_folder_of_notes_is_no_class(opened, tmp_path):
-    lines: list[str] = []
-    root = write_pictures(tmp_path / "images", {"cat": 40, "dog": 40})
-    for name in ("cat/a.txt", "notes/b.TXT", "notes/c.md", "README", "cat/.DS_Store"):
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text("P1 is no picture")
-    data = opened("class_folders", root, lines.append)
-    assert "  passing over 4 file(s) that are no picture: 1 without a suffix, 1 .md, 2 .txt" in lines
-    assert data.spec.class_names == ("cat", "dog")
-
-
 @pytest.mark.parametrize(("source", "mode"), [("image_folder", "w"), ("class_folders", "zip")])
 def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(opened, tmp_path, source, mode):
     top = "train/" if source == "image_folder" else ""

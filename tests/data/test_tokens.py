@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.data.conftest import quiet
+from tests.train.commands import quiet
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.data.text import load
 from unroll_jax.train.data.tokens import TokenBatch, TokenData, token_batch

@@ -71,17 +71,11 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(given):
     assert data.embedding_std == pytest.approx(used.std(dtype=np.float64), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"descent": DescentOptions(every=4)}, "descent.every must be at most the 3 layers there are, got 4"),
-        ({"max_length": 10}, "--max-length 10 leaves none of 40 train prompts room"),
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
-    with one_line(words):
-        LanguageTask.open(small(**fields), quiet)
+def test_what_does_not_fit_the_data_or_the_model_is_refused(small):
+    with one_line("descent.every must be at most the 3 layers there are, got 4"):
+        LanguageTask.open(small(descent=DescentOptions(every=4)), quiet)
+    with one_line("--max-length 10 leaves none of 40 train prompts room"):
+        LanguageTask.open(small(max_length=10), quiet)
 
 
 def test_what_a_given_decoder_cannot_do_is_refused(given):

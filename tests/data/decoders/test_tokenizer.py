@@ -17,20 +17,8 @@ def test_a_folder_gives_tokens_texts_and_what_ends_an_answer(write_folder):
     tokens = tokenizer.encode(["ab", "longer than that"])
     assert [len(each) for each in tokens] == [1, 16]  # no padding
     assert [tokenizer.decode(each) for each in tokens] == ["ab", "longer than that"]
+    assert tokenizer.chat(MESSAGES, answer=True) == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
     assert (tokenizer.stops, tokenizer.size, tokenizer.named) == ((257,), 259, {"bos_token": "<s>", "eos_token": "<e>"})
-
-
-@pytest.mark.oracle("transformers")
-@pytest.mark.xdist_group("torch")
-def test_a_conversation_is_the_text_that_transformers_makes_of_it(write_folder):
-    import transformers
-
-    folder = write_folder()
-    ours, theirs = folder_tokenizer(folder), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    for answer in (False, True):
-        expected = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=answer)
-        assert ours.chat(MESSAGES, answer=answer) == expected
-    assert expected == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
 
 
 def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one_line(write_folder):

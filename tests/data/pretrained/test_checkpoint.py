@@ -130,15 +130,10 @@ def test_a_classifier_starts_from_what_fits_it_and_its_logits_are_new(write_fold
         start_from(pretrained, Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3), getkey())
 
 
-@pytest.mark.parametrize("source", ["no/such/folder/here", "spaces in it", "", "model.safetensors"])
-def test_a_source_that_is_neither_a_folder_nor_a_repository_fails_without_a_network(source, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model.safetensors").touch()
-    with one_line(f"pretrained={source} is neither a folder nor a repository"):
-        find_folder(source)
-
-
 def test_a_repository_is_downloaded_without_its_pickles_or_one_line_tells_the_way_out(tmp_path, monkeypatch):
+    for source in ("no/such/folder/here", "spaces in it", "", __file__):
+        with one_line(f"pretrained={source} is neither a folder nor a repository"):
+            find_folder(source)
     requests, lines = [], []
 
     def download(source, *, allow_patterns):

@@ -26,12 +26,6 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def sequences():
-    generator, mask = np.random.default_rng(0), np.arange(12) < np.array([12, 7, 1])[:, None]
-    return generator.integers(4, 50, (3, 12)), mask
-
-
 def written(case, folder, torch, transformers):
     name, options = CASES[case]
     torch.manual_seed(0)
@@ -48,12 +42,14 @@ def written(case, folder, torch, transformers):
 @pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequences, oracles):
-    torch, (tokens, mask) = oracles[0], sequences
+def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, oracles):
+    torch = oracles[0]
     theirs = written(case, tmp_path, *oracles)
     pretrained = load_pretrained(str(tmp_path), log=lambda line: None)
     config = pretrained.config
-    tokens, kinds = np.where(mask, tokens, config.padding_token), ((np.arange(12) > 3) * mask).astype(np.int32)
+    mask = np.arange(12) < np.array([12, 7, 1])[:, None]
+    tokens = np.where(mask, np.random.default_rng(0).integers(4, 50, (3, 12)), config.padding_token)
+    kinds = ((np.arange(12) > 3) * mask).astype(np.int32)
     inputs = {"token_type_ids": torch.tensor(kinds)} if config.token_types > 1 else {}
     with torch.no_grad():
         expected = theirs(

@@ -88,10 +88,6 @@ def vocabulary_fills_memory(contents):
     contents["model"]["vocab"]["never"] = 2**31
 
 
-def added_token_fills_memory(contents):
-    contents["added_tokens"] = [{"id": 2**31, "content": "[MORE]", "special": True}]
-
-
 def padding_fills_memory(contents):
     contents["padding"]["strategy"] = {"Fixed": 2**31}
 
@@ -100,7 +96,6 @@ def padding_fills_memory(contents):
     ("spoil", "words"),
     [
         (vocabulary_fills_memory, ["tokenizer.json", "2147483648"]),
-        (added_token_fills_memory, ["tokenizer.json", "2147483648"]),
         (padding_fills_memory, ["tokenizer.json", "2147483648"]),
         (special_beyond, ["1 tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
         (no_unknown, ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"]),
