@@ -166,7 +166,6 @@ BAD = [
     ("table", {"train.tsv": GOOD, "train.csv": ""}, "holds train.csv and train.tsv; keep one"),
     ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, "test.tsv line 2 has label 'c'"),
     ("sst2", without(SST2, "dev"), "holds no dev.tsv; give the folder"),
-    ("sst2", SST2 | {"train.tsv": "sentence\tlabel\na\t1\nb\t2\n"}, "train.tsv line 3 has label '2'"),
     ("sst2", {"SST-2.zip": damaged_zip()}, "archive (Bad CRC-32"),
     ("mnli", MNLI | {TRAIN: PAIR.replace("neutral", "maybe")}, "line 1 has gold_label 'maybe'"),
     ("mnli", MNLI | {DEV: PAIR[:20]}, "dev_matched.jsonl line 1 is not valid JSON"),

@@ -140,7 +140,6 @@ def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
     assert data.class_names == tuple(map(str, range(11)))
     actual = [record for split in SPLITS for record in records(data, split)]
     assert sorted(actual) == sorted((review, str(stars)) for review, stars, _ in rows)
-    assert not data.pairs
 
 
 def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(opened, tmp_path):

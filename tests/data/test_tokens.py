@@ -8,7 +8,7 @@ import pytest
 from tests.train.commands import quiet
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.data.text import load
-from unroll_jax.train.data.tokens import TokenBatch, TokenData, token_batch
+from unroll_jax.train.data.tokens import TokenBatch, TokenData
 from unroll_jax.train.data.words import WordTokenizer, learn_words, tokenise
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
@@ -136,12 +136,6 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data):
         batches = list(shorter.examples("train", batch_size=16))
     assert lines == ["  train: 27 of 81 texts have more than 25 tokens and lose their end"]
     assert max(batch.tokens.shape[1] for batch in batches) == 25
-
-
-def test_texts_at_hand_are_a_batch_without_labels():
-    batch, truncated = token_batch(WordTokenizer(["a", "fine", "film"]), ["a fine film", "film"], max_length=2)
-    assert (batch.tokens.tolist(), batch.mask.tolist()) == ([[3, 4], [5, 0]], [[True, True], [True, False]])
-    assert (batch.labels.tolist(), truncated) == ([-1, -1], 1)
 
 
 @pytest.mark.parametrize(

@@ -72,18 +72,9 @@ def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
     assert on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}") == ["True", "(2, 2, 6)"]
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"rope_scaling": LLAMA3}, RotaryScaling("llama3", 8.0, 1.0, 2.0, 16)),
-        ({"rope_theta": None, "rope_parameters": LLAMA3}, RotaryScaling("llama3", 8.0, 1.0, 2.0, 16)),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}, None),
-    ],
-    ids=["llama3", "its new name", "default"],
-)
-def test_every_way_to_write_rotary_embeddings_down_is_read(write_folder, config, expected):
-    actual = reads(write_folder(config=config)).config
-    assert (actual.rotary_scaling, actual.rotary_base) == (expected, 100.0)
+def test_the_older_name_of_scaled_rotary_embeddings_is_read(write_folder):
+    config = reads(write_folder(config={"rope_scaling": LLAMA3})).config
+    assert (config.rotary_scaling, config.rotary_base) == (RotaryScaling("llama3", 8.0, 1.0, 2.0, 16), 100.0)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ MISFITS = {
         {NORM: None, HIDDEN: (DIM, 12), WORD: (19, DIM), DENSE.format(0): np.int8(0), DENSE.format(9): (DIM,)},
         [
             f"1 missing: {NORM}",
-            "2 of another shape: ",
+            "3 of another shape: ",
             f"{HIDDEN} is (8, 12), not (12, 8)",
             f"{WORD} is (19, 8), not (20, 8)",
             f"1 not of F16, BF16, F32, F64: {DENSE.format(0)}",

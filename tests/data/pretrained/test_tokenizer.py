@@ -52,7 +52,7 @@ def test_batches_are_padded_with_the_encoders_token(padding):
     expected = [WORDS.index(word) for word in ("[CLS]", "bad", "[SEP]")]
     assert batch.tokens[1].tolist() == [*expected, *[padding] * 5]
     assert (batch.tokens[0, 5:].tolist(), batch.mask.sum(axis=1).tolist()) == ([padding] * 3, [5, 3])
-    assert truncated == 0
+    assert (batch.labels.tolist(), truncated) == ([-1, -1], 0)
 
 
 def test_a_length_that_cannot_be_is_refused(tokenizer):
