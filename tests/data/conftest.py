@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.train.commands import quiet
 from unroll_jax.train.config.data import DataConfig, ImageConfig, InstructionConfig, SceneConfig, SetConfig, TextConfig
 from unroll_jax.train.data import image_sets, images, instructions, text, video
 
@@ -21,10 +22,6 @@ LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     **dict.fromkeys(("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)),
     **dict.fromkeys(("chores", "alpaca"), (InstructionConfig, instructions.load)),
 }
-
-
-def quiet(line: str) -> None:
-    """Logs nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +55,13 @@ def write_video(
     *,
     codec: str = "ffv1",
     side: int = 160,
-    options: dict[str, str] | None = None,
     frames: list[np.ndarray] | None = None,
 ) -> Path:
     """Writes a video, lossless unless its codec is not, of given frames; or else the n-th one is of grey level 2n."""
     av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
     pixels = "gray" if codec in ("ffv1", "png") else "yuv420p"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w", options=options or {}) as container:
+    with av.open(str(path), "w") as container:
         stream: Any = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = side, side, pixels
         for number in range(num_frames):

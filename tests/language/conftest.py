@@ -26,7 +26,6 @@ SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 class Finished(NamedTuple):
     folders: list[Path]
     report: Path
-    log: list[str]
 
 
 @pytest.fixture(scope="session")
@@ -99,8 +98,8 @@ def run_of(
 
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    root, log = tmp_path_factory.mktemp("runs"), []
-    return Finished(fit(small(method="both"), out=root, experiment="sft-tiny", log=log.append), root / "report", log)
+    root = tmp_path_factory.mktemp("runs")
+    return Finished(fit(small(method="both"), out=root, experiment="sft-tiny", log=lambda line: None), root / "report")
 
 
 def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:

@@ -83,18 +83,14 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, whole
 
 def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tmp_path, capsys):
     words, _ = command
-    bare, other, several = (tmp_path / name for name in ("bare", "other", "several"))
-    shutil.copytree(finished.folders[0], bare, ignore=shutil.ignore_patterns("checkpoints"))
-    shutil.copytree(bare, other)
+    other = tmp_path / "other"
+    shutil.copytree(finished.folders[0], other, ignore=shutil.ignore_patterns("checkpoints"))
     description = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(description | {"task": "video", "experiment": "demo"}))
-    shutil.copytree(bare, several / "plain")
     long = tmp_path / "long.txt"
     long.write_text("a" * 80)
     cases = (
-        (with_words(words, words[1], str(bare)), "bare has no checkpoints; they are gone"),
         (with_words(words, words[1], str(other)), "other is a run of demo, not of a language model"),
-        (with_words(words, words[1], str(several)), "it holds the run folders"),
         (with_words(words, words[3], str(long)), "prompt 1 has 83 tokens, and the decoder has places for 1 to 59"),
         (with_words(words, "5", "64"), "--max-tokens must be in [1, max_positions=64), got 64"),
         ([*words, "--exit-layer", "3", "--draft-length", "1"], "--exit-layer must be in [1, num_layers=3)"),

@@ -14,7 +14,6 @@ from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.step import init_state, state_like
 from unroll_jax.train.tasks.language import LanguageTask
 
@@ -40,10 +39,8 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
 def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_path):
     make, folder = given
     (folder / "model.safetensors").unlink()
-    told = []
-    task = LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder), dtype="bfloat16")), told.append)
-    memory = memory_of(*compile_step(task))
-    assert memory["optimiser"] > 2 * memory["parameters"] > 0, "two moments, and counters"
+    like = state_like(LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder))), quiet))
+    assert jax.tree.leaves(like.params), "shapes are all that a plan compiles with"
     with one_line(r"has no model\.safetensors or"):
         fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     assert not (tmp_path / "run").exists()
@@ -74,20 +71,11 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(given):
     assert data.embedding_std == pytest.approx(used.std(dtype=np.float64), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"descent": DescentOptions(every=4)}, "descent.every must be at most the 3 layers there are, got 4"),
-        ({"max_length": 10}, "--max-length 10 leaves none of 40 train prompts room"),
-        ({"batch_size": 64}, "batch_size must be at most the .* rows of instructions of the train split, got 64"),
-        ({"train_examples": 2001}, "train_examples does not fit the data: train must keep between 1 and 2000"),
-        ({"model": DecoderOptions(pretrained="nowhere")}, "--model.pretrained=nowhere is not a folder; give"),
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
-    with one_line(words):
-        LanguageTask.open(small(**fields), quiet)
+def test_what_does_not_fit_the_data_or_the_model_is_refused(small):
+    with one_line("descent.every must be at most the 3 layers there are, got 4"):
+        LanguageTask.open(small(descent=DescentOptions(every=4)), quiet)
+    with one_line("--max-length 10 leaves none of 40 train prompts room"):
+        LanguageTask.open(small(max_length=10), quiet)
 
 
 def test_what_a_given_decoder_cannot_do_is_refused(given):

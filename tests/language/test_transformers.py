@@ -13,14 +13,11 @@ from tests.train.commands import quiet
 from unroll_jax.models import Decoder, decoder_logits
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.tokens import DecoderOptions
 from unroll_jax.train.data.answers import AnswerTokenizer
 from unroll_jax.train.data.instructions import Prompt
-from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
-from unroll_jax.train.main import fit
 
 pytestmark = pytest.mark.xdist_group("language")
 PROMPTS = [Prompt("7?"), Prompt("Say bado.")]
@@ -41,8 +38,8 @@ def assert_same_decoder(run, out):
 
 
 def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_path):
-    run, log = finished.folders[0], []
-    out = export(run, format="transformers", log=log.append)
+    run = finished.folders[0]
+    out = export(run, format="transformers", log=quiet)
     assert out == run / "transformers"
     assert_same_decoder(run, out)
     own = export(run, tmp_path / "model", log=quiet)
@@ -53,13 +50,8 @@ def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_p
     (out / "generation_config.json").write_text('{"eos_token_id": 7}')  # of another model's export
     assert export(run, format="transformers", log=quiet) == out, "over an earlier export"
     assert not (out / "generation_config.json").exists()
-    assert len(log) == 1
-    assert "parameters in 30 arrays" in log[0]
     with pytest.raises(UserError, match="export the run again without --format"):
         load(out)
-    (tmp_path / "mine.txt").write_text("dear")
-    with pytest.raises(UserError, match="holds files of something else"):
-        export(run, tmp_path, format="transformers", log=quiet)
 
 
 @pytest.mark.slow
@@ -97,19 +89,3 @@ def test_transformers_answers_token_for_token_by_the_python_of_the_model_card(fi
         states = Decoder(opened.config).apply({"params": opened.params}, jnp.asarray(inputs.numpy()))
         expected = decoder_logits(opened.config, opened.params, states[-1])
         np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-
-
-@pytest.mark.oracle("torch", "transformers")
-@pytest.mark.slow
-def test_a_decoder_read_into_bfloat16_is_loaded_so(given, tmp_path):
-    import torch
-    import transformers
-
-    make, folder = given
-    model = DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")
-    (run,) = fit(make(model=model), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
-    out = export(run, format="transformers", log=quiet)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype="auto")
-    assert theirs.dtype == torch.bfloat16
-    expected = load_decoder(str(out), log=quiet).params["embedding"]
-    np.testing.assert_array_equal(theirs.get_input_embeddings().weight.float().detach().numpy(), np.float32(expected))

@@ -8,7 +8,7 @@ from tests.errors import one_line
 from tests.train.commands import quiet
 from unroll_jax.train import load
 from unroll_jax.train.config.fields import differences
-from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
+from unroll_jax.train.config.tokens import EncoderOptions
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.loop import train_run
@@ -81,23 +81,10 @@ def test_rare_words_are_unknown(on_table):
         assert set(load_inputs(on_table(min_count=count), quiet).tokens.tokenizer.vocabulary[3:]) == words
 
 
-BAD = {
-    "layers of an encoder": ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "model.num_layers=2 has no"),
-    "words of an encoder": ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect"),
-    "nowhere": ({"model": EncoderOptions(pretrained="no/such/place")}, "pretrained no/such/place is neither"),
-    "texts": ({"train_examples": 10**6}, "train_examples does not fit the data: train must keep between"),
-    "validation": ({"validation_examples": 1}, "validation_examples must be at least 2, .* got 1"),
-    "words": ({"min_count": 10**6}, "min_count=1000000 leaves no word"),
-    "rank": ({"model": UnrolledConfig(dim=8, rank=9)}, "model.rank must be between 1 and the token width 8, got 9"),
-}
-
-
-@pytest.mark.parametrize(("fields", "message"), BAD.values(), ids=BAD)
-def test_a_bad_option_is_one_line(task_of, fields, message):
-    with one_line(message):
-        task_of("text-encoder" if isinstance(fields.get("model"), EncoderOptions) else "text-ut", **fields)
-
-
-def test_texts_longer_than_an_encoder_reads_are_one_line(task_of, write_folder):
+def test_options_that_an_encoder_lacks_are_one_line(task_of, write_folder):
+    with one_line("model.num_layers=2 has no"):
+        task_of("text-encoder", model=EncoderOptions(pretrained="x", num_layers=2))
+    with one_line("min_count=5 has no effect"):
+        task_of("text-encoder", model=EncoderOptions(pretrained="x"), min_count=5)
     with one_line(r"max_length=64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
         task_of("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)

@@ -1,14 +1,11 @@
 """Text runs from the first step to the report."""
 
-import itertools
-
 import pytest
 
 from tests.tasks import assert_resumes
 from tests.text.conftest import MANY, PARTS
-from tests.train.commands import quiet, read, status_of
+from tests.train.commands import quiet, read
 from unroll_jax.train.config.tokens import UnrolledConfig
-from unroll_jax.train.loop import train
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.tasks.tokens import area_under
@@ -21,24 +18,17 @@ def test_both_methods_train_evaluate_and_report(finished, experiment):
     for method, folder in whole.runs.items():
         evaluation = read(folder / "evaluation.json")
         assert (evaluation["method"], evaluation["num_examples"], evaluation["num_layers"]) == (method, 20, 2)
-        assert list(evaluation["accuracy"]) == ["0.0", "0.6", "2.0"]
-        assert evaluation["area"] == pytest.approx(evaluation["accuracy"]["0.0"] + evaluation["accuracy"]["2.0"])
-        for name in ("layer_losses", "error_rates", "bounds", "multipliers"):
-            assert len(evaluation[name]) == 3
-        assert evaluation["error_rates"][-1] == pytest.approx(1.0 - evaluation["accuracy"]["0.6"])
+        accuracy, exits = evaluation["accuracy"], evaluation["early_exit"]
+        assert list(accuracy) == ["0.0", "0.6", "2.0"]
+        assert evaluation["area"] == pytest.approx(accuracy["0.0"] + accuracy["2.0"])
+        assert evaluation["error_rates"][-1] == pytest.approx(1.0 - accuracy["0.6"])
         assert sum(map(sum, evaluation["ratio_histogram"]["counts"])) == 2 * 20
-        assert evaluation["early_exit"]["curve"]["mean_depths"][0] == 2.0
-        assert evaluation["early_exit"]["curve"]["accuracies"][0] == evaluation["early_exit"]["full_accuracy"]
-        rows = read_metrics(folder / "metrics.jsonl")
-        assert [row["step"] for row in rows if row["kind"] == "validation"] == [2, 4]
-        assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows if row["kind"] == "validation")
+        assert exits["curve"]["mean_depths"][0] == 2.0
+        assert exits["curve"]["accuracies"][0] == exits["full_accuracy"]
     page = (whole.report / "index.html").read_text()
-    names = {path.stem for path in whole.report.glob("*.png")}
-    assert names >= {"score_curve", "layer_losses", "ratios", "early_exit", "multipliers"}
-    methods = "plain against constrained" if len(whole.runs) == 2 else "constrained training"
-    for words in ("Area: under the accuracy", "Early exit", "error %", methods, "majority class"):
+    assert {path.stem for path in whole.report.glob("*.png")} >= {"score_curve", "layer_losses", "ratios", "early_exit"}
+    for words in ("Area: under the accuracy", "Early exit", "majority class"):
         assert words in page
-    assert any("Area: under the accuracy" in line for line in whole.log)
 
 
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small, finished, tmp_path):
@@ -56,23 +46,6 @@ def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(
     config = small("text-ut", model=model, method="plain", steps=2, validate_every=1)
     (whole,) = fit(config, out=tmp_path / "whole", experiment="text-ut", log=quiet)
     assert_resumes(config, whole, tmp_path / "run", experiment="text-ut", steps=(1, 2))
-
-
-def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, tmp_path):
-    steps = {"steps": 5, "validate_every": 5}
-    task = task_of("text-ut", **steps, max_length=32, batch_size=2, method="plain")
-    lengths, traced = [batch.tokens.shape[1] for batch in itertools.islice(task.batches(0, None), 5)], []
-    assert 1 < len(set(lengths)) < len(lengths)
-    sample_noise = task.sample_noise
-
-    def counted(batch, key):
-        traced.append(batch.tokens.shape[1])
-        return sample_noise(batch, key)
-
-    monkeypatch.setattr(task, "sample_noise", counted)
-    train(task, tmp_path, log=quiet)
-    assert sorted(traced) == sorted(set(lengths))
-    assert status_of(tmp_path)["state"] == "finished"
 
 
 def test_the_area_is_that_of_trapezoids():

@@ -11,14 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.data.decoders.conftest import DIM, llama_tensors
+from tests.data.decoders.conftest import llama_tensors
 from tests.devices import on_eight_devices
 from tests.errors import assert_fails
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 from unroll_jax.train.data.pretrained.decoders import load_decoder
-from unroll_jax.train.data.pretrained.folders import SafetensorsFiles
-from unroll_jax.train.sharding.mesh import make_mesh
-from unroll_jax.train.sharding.rules import shardings
 
 load = functools.partial(load_decoder, log=lambda line: None)
 INDEX, NORM = "model.safetensors.index.json", "model.norm.weight"
@@ -42,10 +39,6 @@ def test_the_tensors_of_a_folder_become_the_parameters(write_folder, shards):
     chex.assert_trees_all_equal_shapes_and_dtypes(decoder.params, shapes)
     weights, stem = jax.tree.map(lambda leaf: np.asarray(leaf)[1], decoder.params["layers"]), "model.layers.1."
     np.testing.assert_array_equal(weights["key"]["kernel"], tensors[f"{stem}self_attn.k_proj.weight"].T)
-    np.testing.assert_array_equal(weights["down"]["kernel"], tensors[f"{stem}mlp.down_proj.weight"].T)
-    np.testing.assert_array_equal(
-        weights["feedforward_norm"]["scale"], tensors[f"{stem}post_attention_layernorm.weight"]
-    )
     np.testing.assert_array_equal(decoder.params["head"]["embedding"], tensors["lm_head.weight"])
 
 
@@ -57,21 +50,6 @@ def test_tensors_of_a_file_may_have_several_dtypes_and_are_cast_to_the_one_that_
     dtypes = (params["layers"]["up"]["kernel"].dtype, params["norm"]["scale"].dtype)
     assert dtypes == (np.dtype(cast or dtype), np.dtype(cast or np.float32))
     np.testing.assert_array_equal(params["embedding"], tensors["model.embed_tokens.weight"].astype(dtypes[0]))
-
-
-def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_once(write_folder, monkeypatch):
-    mesh, sizes = make_mesh("tensor=1", batch_size=1), set()
-    read = SafetensorsFiles.read
-
-    def counted(self, name, index):
-        part = read(self, name, index)
-        sizes.add(part.size)
-        return part
-
-    monkeypatch.setattr(SafetensorsFiles, "read", counted)
-    params = load(str(write_folder()), place=lambda shapes: shardings(State(shapes), mesh).params).params
-    assert {leaf.sharding.mesh for leaf in jax.tree.leaves(params)} == {mesh}
-    assert sizes == {8, 32, 64, 96, 270 * DIM}
 
 
 SHARED_OUT = """
@@ -94,42 +72,24 @@ def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
     assert on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}") == ["True", "(2, 2, 6)"]
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"rope_scaling": LLAMA3}, RotaryScaling("llama3", 8.0, 1.0, 2.0, 16)),
-        ({"rope_theta": None, "rope_parameters": LLAMA3}, RotaryScaling("llama3", 8.0, 1.0, 2.0, 16)),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}, None),
-    ],
-    ids=["llama3", "its new name", "default"],
-)
-def test_every_way_to_write_rotary_embeddings_down_is_read(write_folder, config, expected):
-    actual = reads(write_folder(config=config)).config
-    assert (actual.rotary_scaling, actual.rotary_base) == (expected, 100.0)
-
-
-def without(*names):
-    return {name: tensor for name, tensor in llama_tensors().items() if name not in names}
+def test_the_older_name_of_scaled_rotary_embeddings_is_read(write_folder):
+    config = reads(write_folder(config={"rope_scaling": LLAMA3})).config
+    assert (config.rotary_scaling, config.rotary_base) == (RotaryScaling("llama3", 8.0, 1.0, 2.0, 16), 100.0)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"config": {"model_type": "gemma2"}}, ["model_type='gemma2'; it must be one of llama, qwen2, qwen3"]),
-        ({"config": {"model_type": ["llama"]}}, ["model_type=['llama']"]),
         ({"config": {"attention_bias": True}}, ["attention_bias=True; only attention_bias=False"]),
         ({"config": {"model_type": "qwen2", "use_sliding_window": True}}, ["only use_sliding_window=False"]),
-        ({"config": {"model_type": "qwen3", "attention_bias": True}}, ["only attention_bias=False"]),
         ({"config": {"model_type": "qwen2"}}, ["6 missing", "self_attn.q_proj.bias"]),
         ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["by 'yarn'", "only llama3"]),
-        ({"config": {"hidden_size": None, "vocab_size": None}}, ["has no vocab_size, hidden_size"]),
         ({"config": {"num_attention_heads": 3}}, ["num_heads=3, got 2", "num_heads is num_attention_heads"]),
         ({"config": {"num_hidden_layers": 10**9}}, ["num_layers=1000000000", "21 tensors in all"]),
-        ({"config": {"num_hidden_layers": 1}}, ["9 unknown"]),
         ({"config": {"intermediate_size": 13}}, ["6 of another shape", "gate_proj.weight is (12, 8), not (13, 8)"]),
         ({"config": {"vocab_size": 100}}, ["table of 100 rows", "came with the weights"]),
         ({"config": {"eos_token_id": 10**18}}, ["eos_token_id=[1000000000000000000]"]),
-        ({"tensors": without("lm_head.weight", NORM)}, ["2 missing", "lm_head.weight"]),
         ({"tensors": llama_tensors() | {NORM: np.ones(8, np.int8)}}, ["1 not of F16", NORM]),
         ({"tensors": llama_tensors() | {NORM: np.full(8, np.nan, np.float32)}}, ["not finite in model"]),
     ],
@@ -150,8 +110,6 @@ def test_missing_shards_and_lying_indices_are_told_in_one_line(write_folder):
     assert_fails(reads, folder, f"lists {NORM}, missing from model-0.safetensors")
     with_places(**{NORM: "../model-0.safetensors"})
     assert_fails(reads, folder, "'../model-0.safetensors', not files of its folder")
-    (folder / INDEX).write_text("[]")
-    assert_fails(reads, folder, "not a JSON object")
     with_places()
     (folder / "model-1.safetensors").unlink()
     assert_fails(reads, folder, "'model-1.safetensors', not files of its folder")

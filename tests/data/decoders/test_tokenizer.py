@@ -17,20 +17,8 @@ def test_a_folder_gives_tokens_texts_and_what_ends_an_answer(write_folder):
     tokens = tokenizer.encode(["ab", "longer than that"])
     assert [len(each) for each in tokens] == [1, 16]  # no padding
     assert [tokenizer.decode(each) for each in tokens] == ["ab", "longer than that"]
+    assert tokenizer.chat(MESSAGES, answer=True) == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
     assert (tokenizer.stops, tokenizer.size, tokenizer.named) == ((257,), 259, {"bos_token": "<s>", "eos_token": "<e>"})
-
-
-@pytest.mark.oracle("transformers")
-@pytest.mark.xdist_group("torch")
-def test_a_conversation_is_the_text_that_transformers_makes_of_it(write_folder):
-    import transformers
-
-    folder = write_folder()
-    ours, theirs = folder_tokenizer(folder), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    for answer in (False, True):
-        expected = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=answer)
-        assert ours.chat(MESSAGES, answer=answer) == expected
-    assert expected == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
 
 
 def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one_line(write_folder):
@@ -44,7 +32,6 @@ def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one
 BAD = {
     "no Jinja": ("{% if %}", "is not valid Jinja"),
     "out of the sandbox": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
-    "changes what it is given": ("{{ messages.append(1) }}", "cannot be used"),
     "without end": ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
     "raises": (TEMPLATE, "no tool"),
     "none": (None, "has no chat template"),
@@ -53,8 +40,8 @@ ENDLESS = {
     "loops in loops": "{% set r = range(99) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
     "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "recursion": "{% for i in [1, 2] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}{% endfor %}",
-    "powers": "{{ 10 ** 10 ** 10 }}",
     "products": "{{ 'x' * 100000000000 }}",
+    "powers": "{{ 10 ** 10 ** 10 }}",
     "squares": "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
 }
 SLOW = "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"

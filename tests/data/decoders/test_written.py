@@ -12,8 +12,8 @@ from tests.data.decoders.conftest import CONFIG, llama_tensors
 from tests.errors import one_line
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
-from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer, folder_tokenizer
-from unroll_jax.train.data.pretrained.decoders import DecoderSource, open_decoder_source
+from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from unroll_jax.train.data.pretrained.decoders import open_decoder_source
 from unroll_jax.train.data.pretrained.llama import config_values, read_decoder_config
 
 SMALL = {"dim": 8, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 12}
@@ -49,9 +49,7 @@ def test_a_family_is_read_and_written_with_its_biases_and_norms(write_folder, ki
     for layer in range(2):
         tensors |= {f"model.layers.{layer}.{name}": draw.normal(size=size).astype("f4") for name, size in more.items()}
     config = {"model_type": kind, "use_sliding_window": False, "tie_word_embeddings": tied}
-    lines = []
-    source = open_decoder_source(str(write_folder(config=config, tensors=tensors)), log=lines.append)
-    assert lines == [f"{kind} of 2 layers, 8 wide, 270 tokens"]
+    source = source_of(write_folder(config=config, tensors=tensors))
     params = jax.device_get(source.read())
     if leaf is not None:
         first = tensors[f"model.layers.1.{next(iter(more))}"]
@@ -85,27 +83,10 @@ def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
     assert (values, files) == (CONFIG | more, {"chat_template.jinja": b"{{ 1 }}"})
 
 
-@pytest.mark.parametrize("null", [False, True])
-def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder, null):
-    folder = write_folder(config={"eos_token_id": None})
-    if null:
-        values = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(values | {"eos_token_id": None}))
-    source = source_of(folder)
+def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder):
+    source = source_of(write_folder(config={"eos_token_id": None}))
     _, files = source.to_transformers(params_of(source.config), "")
     assert json.loads(files["config.json"])["eos_token_id"] == [257]
-
-
-def test_a_tokenizer_without_a_folder_is_read_back(tmp_path):
-    tokenizer, config = byte_tokenizer(), DecoderConfig(260, **SMALL)
-    _, files = DecoderSource(config, tokenizer).to_transformers(params_of(config), str(tokenizer.template))
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    values, actual = json.loads(files["config.json"]), folder_tokenizer(tmp_path)
-    settings = json.loads(files["tokenizer_config.json"])  # without types of tokens, which transformers 4 would pass
-    assert settings["model_input_names"] == ["input_ids", "attention_mask"]
-    assert (values["bos_token_id"], values["eos_token_id"]) == (None, 259)
-    assert (actual.checksum, actual.stops, actual.named) == (tokenizer.checksum, (259,), {"eos_token": "<|end|>"})
 
 
 def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
@@ -115,10 +96,8 @@ def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
     question = {"role": "user", "content": "What is 'a'?\n\n{x}"}
     text = tokenizer.chat([question], answer=True)
     assert text == "<|user|>" + ALPACA.format(question["content"])
-    np.testing.assert_array_equal(tokenizer.encode([text])[0], answers.questions([question["content"]])[0])
     replied = [question, {"role": "assistant", "content": "b"}]
     assert tokenizer.chat(replied) == f"{text}b<|end|>"
-    system = {"role": "system", "content": "Be brief."}
-    for other in ([*replied, question], [system, question], [question, question], replied[1:]):
+    for other in ([*replied, question], [{"role": "system", "content": "Be brief."}, question], replied[1:]):
         with one_line("the template is of one question"):
             tokenizer.chat(other, answer=True)

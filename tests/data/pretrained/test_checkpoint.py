@@ -5,11 +5,10 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.data.pretrained.conftest import DIM, ROBERTA_WORDS, WORDS, bert_tensors
+from tests.data.pretrained.conftest import DIM, bert_tensors
 from tests.errors import assert_fails, one_line
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 from unroll_jax.train.data.pretrained.encoders import load_pretrained, start_from
@@ -27,19 +26,12 @@ def query_of(pretrained, layer):
 
 
 def test_the_tensors_of_a_file_become_the_parameters(write_folder):
-    pretrained, tensors = reads(write_folder()), bert_tensors()
+    pretrained = reads(write_folder())
     assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16, norm_epsilon=1e-12)
     shapes = jax.eval_shape(Encoder(pretrained.config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
     chex.assert_trees_all_equal_shapes(pretrained.params, shapes)
-    stem, weights = "bert.encoder.layer.1.", jax.tree.map(lambda leaf: leaf[1], pretrained.params["layers"])
-    for leaf, name in (
-        (query_of(pretrained, 1), f"{stem}attention.self.query.weight"),
-        (weights["query_key_value"]["kernel"][:, -DIM:], f"{stem}attention.self.value.weight"),
-        (weights["output"]["kernel"], f"{stem}output.dense.weight"),
-        (weights["output_norm"]["scale"], f"{stem}output.LayerNorm.weight"),
-        (pretrained.head["hidden"]["kernel"], "bert.pooler.dense.weight"),
-    ):
-        np.testing.assert_array_equal(leaf, tensors[name].T)
+    query = bert_tensors()["bert.encoder.layer.1.attention.self.query.weight"]
+    np.testing.assert_array_equal(query_of(pretrained, 1), query.T)
     assert pretrained.hidden == "tanh"
 
 
@@ -51,50 +43,7 @@ def test_other_names_of_the_same_tensors_are_known(write_folder, names):
     assert sorted(pretrained.head) == ["hidden"]
 
 
-DISTILBERT = {
-    "bert.embeddings": "distilbert.embeddings",
-    "bert.encoder.layer": "distilbert.transformer.layer",
-    "attention.self.query": "attention.q_lin",
-    "attention.self.key": "attention.k_lin",
-    "attention.self.value": "attention.v_lin",
-    "attention.output.dense": "attention.out_lin",
-    "attention.output.LayerNorm": "sa_layer_norm",
-    "intermediate.dense": "ffn.lin1",
-    "output.dense": "ffn.lin2",
-    "output.LayerNorm": "output_layer_norm",
-    "bert.pooler.dense": "pre_classifier",
-}
-ROBERTA = {"bert.pooler.dense": "classifier.dense", "classifier.weight": "classifier.out_proj.weight"}
-ROBERTA |= {"classifier.bias": "classifier.out_proj.bias", "bert.": "roberta."}
-SIZES = {"dim": DIM, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
-OTHERS = {"distilbert": (DISTILBERT, SIZES, "relu", 16), "roberta": (ROBERTA, {"pad_token_id": 1}, "tanh", 14)}
-
-
-def renamed(name, names):
-    for old, new in names.items():
-        name = name.replace(old, new)
-    return name
-
-
-@pytest.mark.parametrize("bare", [False, True])
-@pytest.mark.parametrize("kind", OTHERS)
-def test_folders_of_the_other_architectures_are_read_with_and_without_their_prefix(write_folder, kind, bare):
-    names, config, hidden, positions = OTHERS[kind]
-    tensors, base = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}, bert_tensors()
-    if bare:  # as the bare encoder is written
-        tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
-    words = ROBERTA_WORDS if kind == "roberta" else WORDS
-    pretrained = reads(write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words))
-    np.testing.assert_array_equal(query_of(pretrained, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
-    bias = pretrained.params["layers"]["output_norm"]["bias"][0]
-    np.testing.assert_array_equal(bias, base["bert.encoder.layer.0.output.LayerNorm.bias"])
-    assert (pretrained.config.max_positions, pretrained.hidden) == (positions, hidden)
-    assert sorted(pretrained.head) == ([] if bare else ["hidden"])
-    for head in pretrained.head.values():
-        np.testing.assert_array_equal(head["kernel"], base["bert.pooler.dense.weight"].T)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
     narrow = {name: tensor.astype(dtype) for name, tensor in bert_tensors().items()}
     pretrained = reads(write_folder(tensors=narrow))
@@ -108,26 +57,18 @@ WORD, HIDDEN = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.i
 # Replaced tensors, None to remove one, and the words of the error about them.
 MISFITS = {
     "several": (
-        {NORM: None, HIDDEN: (DIM, 12), WORD: (19, DIM), DENSE.format(0): np.int8(0), DENSE.format(1): None}
-        | {DENSE.format(layer): (DIM,) for layer in (9, 10)},
+        {NORM: None, HIDDEN: (DIM, 12), WORD: (19, DIM), DENSE.format(0): np.int8(0), DENSE.format(9): (DIM,)},
         [
-            f"2 missing: {NORM}, {DENSE.format(1)}",
+            f"1 missing: {NORM}",
             "3 of another shape: ",
             f"{HIDDEN} is (8, 12), not (12, 8)",
             f"{WORD} is (19, 8), not (20, 8)",
             f"1 not of F16, BF16, F32, F64: {DENSE.format(0)}",
-            "2 layer(s) beyond num_layers=2: bert.encoder.layer.9, bert.encoder.layer.10",
+            "1 layer(s) beyond num_layers=2: bert.encoder.layer.9",
         ],
     ),
-    "dtype of the head": (
-        {f"{POOLER}.weight": np.ones((DIM, DIM), np.int8)},
-        [f"1 not of F16, BF16, F32, F64: {POOLER}"],
-    ),
-    "shape of the head": ({f"{POOLER}.weight": (DIM, 4)}, [f"{POOLER}.weight is (8, 4), not (8, 8)"]),
-    "no axes": ({f"{POOLER}.bias": ()}, [f"{POOLER}.bias is (), not (8,)"]),
-    "halves": ({f"{POOLER}.weight": None, NORM: None}, [f"2 missing: {NORM}, {POOLER}.weight"]),
+    "half of the head": ({f"{POOLER}.weight": None}, [f"1 missing: {POOLER}.weight"]),
     "NaN": ({NORM: np.full(DIM, np.nan, np.float32)}, [f"not finite in {NORM}; copy it again"]),
-    "infinite": ({NORM: np.full(DIM, np.inf, np.float32)}, [f"not finite in {NORM}; copy it again"]),
 }
 
 
@@ -144,10 +85,7 @@ def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words)
     ("config", "words"),
     [
         ({"model_type": "gpt2"}, ["model_type='gpt2'", "bert, distilbert, roberta"]),
-        ({"hidden_size": None, "vocab_size": None}, ["has no vocab_size, hidden_size"]),
-        ({"hidden_size": "8"}, ["hidden_size='8'; it must be an integer"]),
         ({"num_attention_heads": 3}, ["num_heads must divide dim=8, got 3", "num_heads is num_attention_heads"]),
-        ({"hidden_act": "mish"}, ["hidden_act='mish'", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
         ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
     ],
@@ -166,8 +104,6 @@ def test_fields_that_old_configurations_leave_out_have_their_defaults(write_fold
     ("name", "content", "words"),
     [
         ("config.json", None, ["has no config.json"]),
-        ("config.json", b"{", ["config.json is damaged"]),
-        ("config.json", b"[]", ["not a JSON object"]),
         ("config.json", b"[" * 100_000, ["config.json is damaged"]),
         ("model.safetensors", None, ["has no model.safetensors or model.safetensors.index.json"]),
         ("model.safetensors", b"junk", ["cannot be read as safetensors", "copy it again"]),
@@ -184,26 +120,20 @@ def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content,
 def test_a_classifier_starts_from_what_fits_it_and_its_logits_are_new(write_folder, getkey):
     pretrained = reads(write_folder())
     assert set(pretrained.head) == {"hidden"}
-    for hidden in ("tanh", "relu", None):
+    for hidden in ("tanh", "relu"):
         params = start_from(pretrained, Classifier(Encoder(pretrained.config), 3, hidden=hidden), getkey())["params"]
         chex.assert_trees_all_equal(params["encoder"], pretrained.params)
-        if hidden is not None:
-            taken = np.array_equal(params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
-            assert taken == (hidden == "tanh")
+        taken = np.array_equal(params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
+        assert taken == (hidden == "tanh")
         assert not np.isin(params["head"]["logits"]["kernel"], bert_tensors()["classifier.weight"]).any()
     with one_line(r"num_layers=3.*the pretrained one .*num_layers=2"):
         start_from(pretrained, Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3), getkey())
 
 
-@pytest.mark.parametrize("source", ["no/such/folder/here", "./missing", "spaces in it", "", "model.safetensors"])
-def test_a_source_that_is_neither_a_folder_nor_a_repository_fails_without_a_network(source, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model.safetensors").touch()
-    with one_line(f"pretrained={source} is neither a folder nor a repository"):
-        find_folder(source)
-
-
 def test_a_repository_is_downloaded_without_its_pickles_or_one_line_tells_the_way_out(tmp_path, monkeypatch):
+    for source in ("no/such/folder/here", "spaces in it", "", __file__):
+        with one_line(f"pretrained={source} is neither a folder nor a repository"):
+            find_folder(source)
     requests, lines = [], []
 
     def download(source, *, allow_patterns):

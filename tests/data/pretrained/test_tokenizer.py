@@ -25,9 +25,7 @@ def tokenizer():
     [
         (["a good film"], None, "[CLS] a good film [SEP]", 0),
         (["a film that is long and never ends"], None, "[CLS] a film that is long and [SEP]", 1),
-        (["a good film that never ends"], None, "[CLS] a good film that never ends [SEP]", 0),
         (["a good film"], 4, "[CLS] a good [SEP]", 1),
-        (["a film", "good"], None, "[CLS] a film [SEP] good [SEP]", 0),
         (["a film that is long and never ends", "good"], None, "[CLS] a film that is [SEP] good [SEP]", 1),
     ],
 )
@@ -54,23 +52,17 @@ def test_batches_are_padded_with_the_encoders_token(padding):
     expected = [WORDS.index(word) for word in ("[CLS]", "bad", "[SEP]")]
     assert batch.tokens[1].tolist() == [*expected, *[padding] * 5]
     assert (batch.tokens[0, 5:].tolist(), batch.mask.sum(axis=1).tolist()) == ([padding] * 3, [5, 3])
-    assert truncated == 0
+    assert (batch.labels.tolist(), truncated) == ([-1, -1], 0)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "max_length", "message"),
-    [
-        (None, 2, r"in \[3, 8\], as 2 tokens are added to each text .*got 2"),
-        (None, 9, r"in \[3, 8\].*got 9"),
-        (["good"], 4, r"in \[5, 8\], as 3 tokens are added to each pair .*got 4"),
-    ],
-)
-def test_a_length_that_cannot_be_is_refused(tokenizer, seconds, max_length, message):
-    with pytest.raises(ValueError, match=f"max_length must be {message}"):
-        tokenizer.encode(["bad"], seconds, max_length=max_length)
+def test_a_length_that_cannot_be_is_refused(tokenizer):
+    with pytest.raises(ValueError, match=r"in \[3, 8\], as 2 tokens are added to each text .*got 2"):
+        tokenizer.encode(["bad"], max_length=2)
+    with pytest.raises(ValueError, match=r"in \[5, 8\], as 3 tokens are added to each pair .*got 9"):
+        tokenizer.encode(["bad"], ["good"], max_length=9)
 
 
-@pytest.mark.parametrize("name", ["[PAD]", "<pad>", "<filler>"])
+@pytest.mark.parametrize("name", ["<pad>", "<filler>"])
 def test_the_padding_token_goes_by_its_usual_names_or_its_own(tmp_path, name):
     tokenizer = word_tokenizer([name, *WORDS[1:]])
     tokenizer.enable_padding(pad_token=name) if name == "<filler>" else tokenizer.no_padding()
@@ -83,10 +75,6 @@ def test_the_padding_token_goes_by_its_usual_names_or_its_own(tmp_path, name):
     assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1, "the encoder's"
 
 
-def no_special(contents):
-    contents["post_processor"]["special_tokens"] = {}
-
-
 def special_beyond(contents):
     contents["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
 
@@ -95,27 +83,22 @@ def no_unknown(contents):
     contents["model"]["unk_token"] = "[NONE]"
 
 
-def filling_memory(place):
-    """A number of a token, or a length of padding, for which the package would make 8 GiB of tables."""
+# A number of a token, or a length of padding, for which the package would make 8 GiB of tables.
+def vocabulary_fills_memory(contents):
+    contents["model"]["vocab"]["never"] = 2**31
 
-    def spoil(contents):
-        if place == "vocabulary":
-            contents["model"]["vocab"]["never"] = 2**31
-        elif place == "added":
-            contents["added_tokens"] = [{"id": 2**31, "content": "[MORE]", "special": True}]
-        else:
-            contents["padding"]["strategy"] = {"Fixed": 2**31}
 
-    return spoil
+def padding_fills_memory(contents):
+    contents["padding"]["strategy"] = {"Fixed": 2**31}
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        *((filling_memory(place), ["tokenizer.json", "2147483648"]) for place in ("vocabulary", "added", "padding")),
+        (vocabulary_fills_memory, ["tokenizer.json", "2147483648"]),
+        (padding_fills_memory, ["tokenizer.json", "2147483648"]),
         (special_beyond, ["1 tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
         (no_unknown, ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"]),
-        (no_special, ["cannot be used as a tokenizer (no entry found for key); copy it again"]),
     ],
 )
 def test_a_tokenizer_that_fails_over_some_text_is_refused_when_it_is_read(tmp_path, spoil, words):
