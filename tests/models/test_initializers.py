@@ -18,7 +18,7 @@ def cosine_basis(size):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("size", [1, 3])
 def test_dct_is_the_cosine_transform(size):
     np.testing.assert_allclose(dct()(KEY, (size, size), jnp.float64), cosine_basis(size), atol=1e-14)
     np.testing.assert_allclose(dct(0.3)(KEY, (size, size), jnp.float64), 0.3 * cosine_basis(size), atol=1e-14)

@@ -103,13 +103,6 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     np.testing.assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("cls", [DeepOptEqSegmenter, FullyConvolutionalNetwork])
-def test_a_bfloat16_stem_computes_in_bfloat16(cls):
-    model, x = cls(**SMALL, dtype=jnp.bfloat16), jax.ShapeDtypeStruct((1, 8, 8, 2), jnp.float32)
-    run = lambda x: model.init_with_output(jax.random.key(0), x, capture_intermediates=True)[1]  # noqa: E731
-    assert jax.eval_shape(run, x)["intermediates"]["stem"]["__call__"][0].dtype == jnp.bfloat16
-
-
 @pytest.mark.parametrize(
     ("wide", "shape"),
     [
