@@ -3,14 +3,12 @@
 import dataclasses
 import functools
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.energies.opteq_reference import conv_matrix
-from tests.fixed_point.problems import relative_error
 from tests.sharding.test_mesh import State
 from unroll_jax.fixed_point import EquilibriumInfo
 from unroll_jax.train.experiments.images import CAMVID, CIFAR10, SUPERVISED
@@ -45,23 +43,6 @@ def count(name, of="pictures"):
 def assert_alike(names, of):
     counts = {name: count(name, of) for name in names}
     assert max(counts.values()) <= 1.05 * min(counts.values()), counts
-
-
-def share_of_first_layer(network, params, x):
-    flat = flax.traverse_util.flatten_dict(params)
-    blind = {path: np.zeros_like(leaf) if path[-2:] == ("layer_1", "U") else leaf for path, leaf in flat.items()}
-    apply = jax.jit(lambda params: build(network, num_classes=10).apply(params, x)[0])
-    return relative_error(apply(flax.traverse_util.unflatten_dict(blind)), apply(params))
-
-
-@pytest.mark.slow
-def test_the_first_of_three_layers_sees_the_images(getkey):
-    network = SUPERVISED["segment-opteq"].config.network
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32))
-    params = jax.jit(build(network, num_classes=10).init)(getkey(), x)
-    seen = share_of_first_layer(network, params, x)
-    assert seen > 0.1
-    assert share_of_first_layer(dataclasses.replace(network, skip=1.0), params, x) < 0.5 * seen
 
 
 @pytest.mark.slow
