@@ -1,7 +1,5 @@
 """Networks to compare with: the Neural ODE against SciPy's integrator, the plain network against NumPy."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,14 +67,6 @@ def test_more_steps_than_allowed_are_an_error():
     model, x = NeuralODE(2, convolutional=False, tol=1e-6, max_steps=1), jnp.asarray(np.ones((1, 3), np.float32))
     with pytest.raises(RuntimeError, match="maximum number of solver steps"):
         jax.block_until_ready(jax.jit(model.apply)(drawn(model, x, scale=3.0), x))
-
-
-def test_without_diffrax_the_neural_ode_says_what_to_install(monkeypatch):
-    model, x = NeuralODE(2, convolutional=False), jax.ShapeDtypeStruct((1, 3), jnp.float32)
-    params = jax.eval_shape(model.init, jax.random.key(0), x)
-    monkeypatch.setitem(sys.modules, "diffrax", None)
-    with pytest.raises(ImportError, match=r"NeuralODE needs diffrax.*pip install 'unroll_jax\[train\]'"):
-        jax.eval_shape(model.apply, params, x)
 
 
 @pytest.mark.usefixtures("x64")

@@ -1,4 +1,4 @@
-"""Decoding with a cache: token by token, by ranges of layers, within its capacity; parameters stored in bfloat16."""
+"""Decoding with a cache: token by token, and within its capacity; parameters stored in bfloat16."""
 
 import dataclasses
 
@@ -26,32 +26,6 @@ def test_decoding_token_by_token_equals_the_reference(kind):
         outputs.append(y[0, 0])
     expected = decoder_reference.outputs(float64(params)["params"], tokens[0], config)[-1]
     np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
-    """A prompt, a draft of wrong tokens by the first layer, and the right ones in their place; rows of two lengths."""
-    model = Decoder(SMALL, param_dtype=jnp.float64, unroll=1)
-    params, tokens, lengths = random_params(model), random_tokens(2, 9), np.array([4, 6])
-    weights = params["params"]
-
-    @jax.jit
-    def run(decoder_params):
-        cache, places = empty_cache(SMALL, 2, 12, jnp.float64), jnp.arange(6) + jnp.zeros((2, 1), int)
-        _, cache = decode(SMALL, decoder_params, tokens[:, :6], cache, jnp.where(places < lengths[:, None], places, -1))
-        rest = jnp.arange(3) + lengths[:, None]
-        right = jnp.take_along_axis(tokens, rest, axis=1)
-        _, cache = decode(SMALL, decoder_params, (right + 1) % 30, cache, rest, last=1)
-        draft, cache = decode(SMALL, decoder_params, right, cache, rest, last=1)
-        y, cache = decode(SMALL, decoder_params, draft, cache, rest, first=1)
-        return y, model.apply(params, tokens), cache
-
-    y, states, cache = run(weights)
-    for row, length in enumerate(lengths):
-        np.testing.assert_allclose(y[row], states[-1, row, length : length + 3], rtol=1e-10, atol=1e-11)
-        assert np.all(np.asarray(cache.keys)[:, row, :, length + 3 :] == 0.0)
-    assert cache.keys.shape == (3, 2, 2, 12, 2)
 
 
 def test_a_token_beyond_the_capacity_overwrites_none():

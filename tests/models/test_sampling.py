@@ -23,12 +23,10 @@ def cut(shares, kept):
         (Sampling(0.5), np.exp(2 * LOGITS) / np.exp(2 * LOGITS).sum()),
         (Sampling(1.0, top_k=2), cut(np.exp(LOGITS), {0, 2})),
         (Sampling(1.0, top_k=9), np.exp(LOGITS)),
-        (Sampling(1.0, top_p=0.6), cut(np.exp(LOGITS), {0, 2})),
         (Sampling(1.0, top_p=0.7), cut(np.exp(LOGITS), {0, 2, 3})),
         (Sampling(1.0, top_p=1e-6), cut(np.exp(LOGITS), {0})),
         (Sampling(1.0, top_p=1.0), np.exp(LOGITS)),
         (Sampling(1.0, top_k=3, top_p=0.7), cut(np.exp(LOGITS), {0, 2})),  # shares of the three that top_k left
-        (Sampling(2.0, top_k=1), cut(np.exp(LOGITS), {0})),
     ],
     ids=str,
 )
