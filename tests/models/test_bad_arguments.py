@@ -48,21 +48,13 @@ def speculate(exit_layer=1, **options):
 
 
 NAMES = {
-    **{each.__name__: each for each in (shaped, of_vectors, of_images, decode, generate, speculate)},
-    **{"m": m, "fp": fp, "sampling": sampling, "low_rank_changes": low_rank_changes, "jax": jax, "np": np},
-    **{
-        "VECTORS": VECTORS,
-        "IMAGES": IMAGES,
-        "FLOAT": FLOAT,
-        "INTS": INTS,
-        "TOKENS": TOKENS,
-        "MASK": MASK,
-        "DECODER": DECODER,
-    },
+    **{each.__name__: each for each in (shaped, of_vectors, of_images, decode, generate, speculate, classifier)},
+    **{"m": m, "fp": fp, "sampling": sampling, "jax": jax, "np": np, "low_rank_changes": low_rank_changes},
+    **{"VECTORS": VECTORS, "IMAGES": IMAGES, "FLOAT": FLOAT, "INTS": INTS, "TOKENS": TOKENS, "MASK": MASK},
+    "DECODER": DECODER,
+    "vit_config": lambda **options: dataclasses.replace(VIT, **options),
     "decoder": m.Decoder(DECODER),
     "encoder": m.Encoder(ENCODER),
-    "classifier": classifier,
-    "vit_config": lambda **options: dataclasses.replace(VIT, **options),
     "vit": m.ViT(VIT),
     "dust": lambda num_layers=3, **options: m.DUST(4, 7, num_layers, **options),
     "unrolled": lambda num_layers=1: m.UnrolledTransformer(4, num_layers),

@@ -72,23 +72,6 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
 
 
 @pytest.mark.slow
-def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
-    options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
-    free = DeepOptEq(num_classes=3, **options, on_failure="accept")
-    kept = [DeepOptEq(num_classes=3, **options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)]
-    x = vectors(3, dtype=jnp.float32)
-    large, small, scaled = (start(free, x, size=size) for size in (3.6, 0.45, 0.9))
-    apply = jax.jit(lambda params: [model.apply(params, x) for model in (free, *kept)])
-    (expected, good), *_ = apply(scaled)
-    assert np.all(good.converged)
-    (plain, _), *_ = apply(small)
-    for (logits, info), (same, _) in zip(apply(large)[1:], apply(small)[1:], strict=True):
-        assert np.all(info.converged)
-        np.testing.assert_allclose(logits, expected, rtol=5e-3, atol=5e-4)
-        np.testing.assert_allclose(same, plain, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
 def test_a_failure_is_said_but_not_of_the_dummy_input_of_init():
     model, x = DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error"), vectors(2, dtype=jnp.float32)
     params = jax.block_until_ready(jax.jit(model.init)(jax.random.key(0), x))

@@ -1,28 +1,21 @@
 """Measures runs on 8 devices: ``python -m tests.sharding.measure OUT [COORDINATOR NUMBER, of two that run PAIRS]``."""
 
-import dataclasses
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
 
 from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
-from tests.train.conftest import Clips
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.commands import Membership
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
 from unroll_jax.train.data.video import VideoSpec
-from unroll_jax.train.evaluate import evaluate
-from unroll_jax.train.loading import open_run
-from unroll_jax.train.main import fit
 from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from unroll_jax.train.sharding.rules import path_name
@@ -109,31 +102,6 @@ def moved(folder: Path, state: Any, tasks: dict[str, Task]) -> dict[str, Any]:
     return outcomes
 
 
-def runs(folder: Path) -> list[str]:
-    """A run on eight devices, a copy of it that ends on one, and another that is evaluated on copies of the model."""
-    config = VideoConfig(steps=4, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
-    whole, on_one, on_copies = (folder / name for name in ("whole", "on one", "on copies"))
-    log: list[str] = []
-
-    def go(out: Path, mesh: str) -> None:
-        fit(dataclasses.replace(config, mesh=mesh), out=out, experiment="video-ut", log=log.append)
-
-    with (
-        mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),
-        mock.patch("unroll_jax.train.report.write_report"),
-    ):
-        go(whole, MESHES["mixed"])
-        for copy in (on_one, on_copies):
-            shutil.copytree(whole, copy)
-            (copy / "evaluation.json").unlink()
-        shutil.rmtree(on_one / "checkpoints" / "4")
-        (on_one / "status.json").unlink()
-        go(on_one, MESHES["one"])
-        experiment, task = open_run(on_copies, mesh=MESHES["data"], log=log.append)
-        evaluate(task, on_copies, experiment=experiment, log=log.append)
-    return log
-
-
 def _fail(message: str) -> None:
     raise AssertionError(message)
 
@@ -163,7 +131,6 @@ def main(out: Path) -> None:
         "plans": plans,
         "communication": communication,
         "moved": outcomes,
-        "log": runs(out),
         "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],
         "in parts": describe_mesh(make_mesh(None, batch_size=8, accumulate=4)),
     }
