@@ -24,7 +24,7 @@ def pooled_by_hand(outputs, pooling):
 @pytest.mark.usefixtures("x64")
 def test_logits_are_those_of_the_head_at_every_output():
     encoder, mask, tokens = Encoder(SMALL, param_dtype=jnp.float64, unroll=1), jnp.asarray(MASK), random_tokens(3, 6)
-    cases = [("first", "tanh"), ("mean", "relu"), ("mean", None)]
+    cases = [("first", "tanh"), ("mean", None)]
     params = random_params(Classifier(encoder, 3, *cases[0]))
 
     @jax.jit
@@ -42,8 +42,7 @@ def test_logits_are_those_of_the_head_at_every_output():
     for (pooling, hidden), logits in zip(cases, of_cases, strict=True):
         pooled = pooled_by_hand(np.asarray(outputs), pooling)
         if hidden is not None:
-            before = pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"]
-            pooled = np.tanh(before) if hidden == "tanh" else np.maximum(before, 0.0)
+            pooled = np.tanh(pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"])
         expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]
         assert logits.shape == (4, 3, 3)
         np.testing.assert_allclose(logits, expected, atol=1e-11, err_msg=f"{pooling}, {hidden}")

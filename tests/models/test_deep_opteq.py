@@ -16,14 +16,14 @@ from unroll_jax.models import DeepOptEq
 def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(monkeypatch):
     told = []
 
-    def watched(params, *, image_shape, **options):
-        told.append(image_shape)
-        return spectral_normalise(params, image_shape=image_shape, **options)
+    def watched(params, *, bound, image_shape, **options):
+        told.append((bound, image_shape))
+        return spectral_normalise(params, bound=bound, image_shape=image_shape, **options)
 
     monkeypatch.setattr("unroll_jax.models.opteq_base.spectral_normalise", watched)
     model = DeepOptEq(num_classes=3, channels=2, widths=(2, 2), max_norm=0.9)
     jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 4, 6, 1), jnp.float32))
-    assert told == [(4, 6)] * 2
+    assert told == [(0.9, (4, 6))] * 2
 
 
 def run(params, *calls):

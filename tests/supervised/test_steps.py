@@ -10,7 +10,6 @@ from scipy.special import log_softmax
 from sklearn import metrics
 
 from tests.supervised.conftest import Fields, small, traced
-from unroll_jax.fixed_point import equilibrium
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.step import describe_step, validate
 from unroll_jax.train.tasks.image_models import SOLVE, adjoint_probe
@@ -87,18 +86,6 @@ def test_rows_hold_the_residuals_and_iterations_of_both_solves():
         assert 0.0 < row[residual] <= 1e-5, residual
         assert row[iterations] >= 1.0, iterations
         assert row[converged] == 1.0, converged
-
-
-@pytest.mark.slow
-def test_an_adjoint_that_is_cut_short_is_seen_in_the_rows(monkeypatch):
-    def hasty(*arguments, **options):
-        return equilibrium(*arguments, **options, adjoint_max_steps=1, adjoint_tol=1e-6)
-
-    monkeypatch.setattr("unroll_jax.models.opteq_base.equilibrium", hasty)
-    row = train_row(network_of(small("image-opteq"), tol=2e-3))  # of no other test
-    assert row["adjoint_residual"] > 1e-6
-    assert row["adjoint_iterations"] <= 1.0
-    assert row["adjoint_converged"] < 1.0
 
 
 def test_where_no_adjoint_system_is_solved_there_is_no_figure():
