@@ -11,7 +11,7 @@ from tests.models.test_decoder import SMALL as DECODER
 from tests.models.test_encoder import SMALL as ENCODER
 from tests.models.test_generation import PROMPTS
 from tests.models.test_generation import SMALL as GENERATING
-from tests.models.test_unrolled_classifier import MASK, TOKENS, classifier
+from tests.models.test_unrolled_transformer import MASK, TOKENS, classifier
 from tests.models.test_vit import SMALL as VIT
 from unroll_jax import fixed_point as fp
 from unroll_jax import models as m
