@@ -74,7 +74,7 @@ def test_more_steps_than_allowed_are_an_error():
 def test_the_plain_network_is_its_layers_one_after_the_other(image):
     options = {"widths": (4, 5), "features": 3, "activation": "tanh", "param_dtype": jnp.float64}
     model = FeedForwardNetwork(3, convolutional=image is not None, **options)
-    batches = ((), (3,), (2, 2))
+    batches = ((), (2, 2))
     xs = [normal(*batch, *(image or ()), 2) for batch in batches]
     params = drawn(model, xs[0])
     weights, outputs = float64(params["params"]), jax.jit(lambda params: [model.apply(params, x) for x in xs])(params)
