@@ -60,11 +60,9 @@ def test_trials_are_levels_of_noise_layers_with_noise_and_layers_left_out(task, 
 
 
 def test_another_seed_shares_compiled_programs_and_another_method_does_not(task, config):
-    other, constrained = (task.with_config(changed(config, **fields)) for fields in ({"seed": 7}, {"method": "plain"}))
-    assert (other.config.seed, task.config.seed) == (7, 0)
+    other, plain = (task.with_config(changed(config, **fields)) for fields in ({"seed": 7}, {"method": "plain"}))
     assert other.programs is task.programs
-    assert other._read is task._read
-    assert constrained.programs is not task.programs
+    assert plain.programs is not task.programs
     first, second = (next(one.batches(0, None)) for one in (task, other))
     assert not np.array_equal(first, second)
 
@@ -94,10 +92,6 @@ def test_floors_have_the_noise_of_the_networks(task, params, data):
     assert scores[LINEAR]["0.2"] > scores[LINEAR]["0.0"] > 0
 
 
-def test_a_run_of_all_methods_has_the_options_of_its_method_by_itself(config):
-    assert all(one == changed(config, method=name) for name, one in changed(config, method="all").variants())
-
-
 def test_steps_lower_the_loss(config, data):
     before, after = trained_losses(ImageSetTask(changed(config, method="plain", steps=60), data))
     assert after[-1] < 0.6 * before[-1]
@@ -106,8 +100,6 @@ def test_steps_lower_the_loss(config, data):
 
 BAD = [
     ({"test_layer_noises": (0.1, 0.1)}, "test_layer_noises must be each once"),
-    ({"seeds": 0}, "seeds"),
-    ({"seeds": 10**9}, "seeds"),
     ({"seed": 2**32 - 1, "seeds": 3}, "seeds"),
     ({"data": SetConfig(root="images", validation_share=0.6)}, "validation_share"),
 ]
@@ -126,24 +118,16 @@ def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals
     assert [run.name.rpartition("-")[2] for run in runs] == ["0", "1"] * 2
     summary = read(tmp_path / "demo" / "report" / "summary.json")
     assert all(method["seeds"] == [0, 1] for method in summary["methods"].values())
-    assert len(summary["methods"]["constrained"]["layer_losses"]) == 3
     assert set(summary["methods"]["constrained"]["half_squared_error"]) == {"0.0", "0.2", "0.4"}
     assert {LINEAR, MEAN, MIXTURE} <= set(summary["floors"])
-    evaluation = read(runs[-1] / "evaluation.json")
-    assert set(evaluation["lost_layer_half_squared_error"]) == {"1", "2"}
-    assert isinstance(evaluation["feasible_on_validation"], bool)
-    assert "feasible_on_validation" not in read(runs[0] / "evaluation.json")
+    assert set(read(runs[-1] / "evaluation.json")["lost_layer_half_squared_error"]) == {"1", "2"}
     pictures = [next((folders / "dots").iterdir()), np.zeros((9, 9), np.uint8)]
     with without_data(runs[-1], tmp_path / "model", "unroll_jax.train.tasks.image_sets.load") as models:
         denoised, same = (model.predict(pictures, gamma=0.1) for model in models)
     assert (denoised.shape, denoised.dtype) == ((2, 4, 4), np.uint8)
     np.testing.assert_array_equal(denoised, same)
-    for gamma in (-1.0, 1e30):
-        with one_line("gamma must be"):
-            models[0].predict(pictures, gamma=gamma)
-    assert_resumes(
-        dict(seeds.variants())["constrained-1"], runs[-1], tmp_path / "again", experiment="demo", steps=(2, 4)
-    )
+    config = dict(seeds.variants())["constrained-1"]
+    assert_resumes(config, runs[-1], tmp_path / "again", experiment="demo", steps=(2, 4))
 
 
 def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(config, data):

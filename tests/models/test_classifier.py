@@ -22,31 +22,20 @@ def pooled_by_hand(outputs, pooling):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-def test_logits_are_those_of_the_head_at_every_output():
+@pytest.mark.parametrize(("pooling", "hidden"), [("first", "tanh"), ("mean", None)])
+def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
     encoder, mask, tokens = Encoder(SMALL, param_dtype=jnp.float64, unroll=1), jnp.asarray(MASK), random_tokens(3, 6)
-    cases = [("first", "tanh"), ("mean", "relu"), ("mean", None)]
-    params = random_params(Classifier(encoder, 3, *cases[0]))
-
-    @jax.jit
-    def run(params):
-        inside, head = params["params"]["encoder"], params["params"]["head"]
-        heads = [head if hidden else {"logits": head["logits"]} for _, hidden in cases]
-        of_cases = [
-            Classifier(encoder, 3, *case).apply({"params": {"encoder": inside, "head": readout}}, tokens, mask)
-            for case, readout in zip(cases, heads, strict=True)
-        ]
-        return encoder.apply({"params": inside}, tokens, mask), of_cases
-
-    outputs, of_cases = run(params)
-    head = float64(params)["params"]["head"]
-    for (pooling, hidden), logits in zip(cases, of_cases, strict=True):
-        pooled = pooled_by_hand(np.asarray(outputs), pooling)
-        if hidden is not None:
-            before = pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"]
-            pooled = np.tanh(before) if hidden == "tanh" else np.maximum(before, 0.0)
-        expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]
-        assert logits.shape == (4, 3, 3)
-        np.testing.assert_allclose(logits, expected, atol=1e-11, err_msg=f"{pooling}, {hidden}")
+    model = Classifier(encoder, 3, pooling, hidden)
+    params = random_params(model)
+    inside = {"params": params["params"]["encoder"]}
+    run = jax.jit(lambda params, inside: (model.apply(params, tokens, mask), encoder.apply(inside, tokens, mask)))
+    logits, outputs = run(params, inside)
+    head, pooled = float64(params)["params"]["head"], pooled_by_hand(np.asarray(outputs), pooling)
+    if hidden is not None:
+        pooled = np.tanh(pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"])
+    expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]
+    assert logits.shape == (4, 3, 3)
+    np.testing.assert_allclose(logits, expected, atol=1e-11)
 
 
 MODELS = {

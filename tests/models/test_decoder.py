@@ -1,4 +1,4 @@
-"""The decoder: its outputs, packed texts that do not see each other, and a cache that changes nothing."""
+"""The decoder: its outputs, packed texts that do not see each other, a cache that changes nothing, low-rank changes."""
 
 import dataclasses
 
@@ -10,7 +10,19 @@ import pytest
 
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_logits
+from unroll_jax.models import (
+    Decoder,
+    DecoderConfig,
+    RotaryScaling,
+    decode,
+    decoder_logits,
+    empty_cache,
+    generate,
+    low_rank_changes,
+    merged_changes,
+    speculate,
+    with_changes,
+)
 from unroll_jax.models.language.rotary import rotary_frequencies
 
 SMALL = DecoderConfig(
@@ -89,3 +101,65 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
         lambda params: [jax.value_and_grad(run, has_aux=True)(params) for run in (alone, together)]
     )(params)
     chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", ["biases, as in Qwen2", "normalised heads, as in Qwen3"])
+def test_decoding_token_by_token_equals_the_reference(kind):
+    config = KINDS[kind]
+    params, tokens = random_params(Decoder(config, param_dtype=jnp.float64)), random_tokens(1, 4)
+    run = jax.jit(lambda cache, token, place: decode(config, params["params"], token, cache, place))
+    cache, outputs = empty_cache(config, 1, 4, jnp.float64), []
+    for place in range(4):
+        y, cache = run(cache, tokens[:, place : place + 1], jnp.array([[place]]))
+        outputs.append(y[0, 0])
+    expected = decoder_reference.outputs(float64(params)["params"], tokens[0], config)[-1]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
+
+
+def test_a_token_beyond_the_capacity_overwrites_none():
+    params, cache = random_params(Decoder(SMALL))["params"], empty_cache(SMALL, 1, 3)
+    run = jax.jit(lambda cache, positions: decode(SMALL, params, random_tokens(1, 2), cache, positions)[1])
+    cache = run(cache, jnp.array([[1, 2]]))
+    chex.assert_trees_all_equal(run(cache, jnp.array([[3, -1]])), cache)
+
+
+def test_answers_are_those_of_the_rounded_parameters():
+    config = dataclasses.replace(KINDS["one head of keys, wider heads, untied"], qkv_bias=True)
+    params = random_params(Decoder(config))["params"]
+    stored = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jnp.bfloat16), params)
+    options = {"prompts": [[5, 6, 7, 5, 6], [8]], "max_tokens": 4}
+    expected = generate(config, jax.tree.map(lambda leaf: leaf.astype(np.float32), stored), **options)
+    plain = generate(config, stored, dtype=jnp.float32, **options)
+    for answers in (plain, speculate(config, stored, exit_layer=1, draft_length=2, dtype=jnp.float32, **options)):
+        np.testing.assert_array_equal(answers.tokens, expected.tokens)
+
+
+@pytest.mark.slow
+def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
+    model, tokens, rng = Decoder(SMALL, unroll=1), random_tokens(1, 5), np.random.default_rng(0)
+    params = random_params(model)["params"]
+    changes = jax.jit(lambda key: low_rank_changes(key, SMALL, rank=2))(jax.random.key(0))
+    assert sorted(changes) == ["down", "gate", "key", "output", "query", "up", "value"], "every kernel"
+    assert (changes["down"]["compress"].shape, changes["key"]["expand"].shape) == ((3, 12, 2), (3, 2, 4))
+    moved, merged = {}, dict(params["layers"])
+    for part, weights in changes.items():
+        expand = rng.normal(size=weights["expand"].shape).astype(np.float32)
+        moved[part] = weights | {"expand": expand}
+        merged[part] = params["layers"][part] | {
+            "kernel": params["layers"][part]["kernel"] + np.asarray(weights["compress"]) @ expand
+        }
+
+    @jax.jit
+    def run(params, moved):
+        outputs = [model.apply({"params": params}, tokens, changes=given) for given in (None, changes, moved)]
+        whole = model.apply({"params": params | {"layers": merged}}, tokens)
+        decoder_params = params | {"layers": with_changes(params["layers"], moved)}
+        decoded = decode(SMALL, decoder_params, tokens, empty_cache(SMALL, 1, 8), jnp.arange(5)[None])[0]
+        return outputs, whole, decoded, merged_changes(params["layers"], moved)
+
+    (plain, start, beside), whole, decoded, ours = run(params, moved)
+    np.testing.assert_array_equal(start, plain)
+    np.testing.assert_allclose(beside, whole, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-4)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), ours, merged)

@@ -1,7 +1,6 @@
 """Properties of every model whose layers can all be read: batches, records, dtypes, gradients, memory, its program."""
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -222,10 +221,6 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])  # it did compute in bfloat16
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are computed narrow, and read out wide
         assert jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype == jnp.float32
-    else:
-        products = re.findall(r"dot_general.*: \((.*)\) ->", jax.jit(narrow.apply).lower(params, x).as_text())
-        assert len(products) > 0
-        assert all("xf32" not in factors for factors in products)
 
 
 @every_layer

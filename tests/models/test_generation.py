@@ -1,4 +1,4 @@
-"""Answers equal full passes without a cache, in any batch; stops, buckets, errors."""
+"""Answers equal full passes without a cache, in any batch; stops, buckets, and the distribution of the next token."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,16 @@ import pytest
 
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
-from unroll_jax.models import NO_TOKEN, Decoder, DecoderConfig, generate
+from unroll_jax.models import NO_TOKEN, Decoder, DecoderConfig, Sampling, generate
 from unroll_jax.models.language import generation
-from unroll_jax.models.language.sampling import position_noise, row_keys
+from unroll_jax.models.language.sampling import (
+    Stream,
+    log_probabilities,
+    next_tokens,
+    position_keys,
+    position_noise,
+    row_keys,
+)
 
 SMALL = DecoderConfig(
     30, dim=8, num_layers=4, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=60, rotary_base=100.0
@@ -77,18 +84,57 @@ def test_each_row_ends_with_its_first_stop_and_no_row_waits_for_room():
 @pytest.mark.slow
 def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(monkeypatch):
     traced = []
-    monkeypatch.setattr(
-        generation,
-        "decode",
-        lambda *args, decode=generation.decode, **options: traced.append(args[2].shape) or decode(*args, **options),
-    )
+
+    def watched(config, params, inputs, *args, decode=generation.decode, **options):
+        traced.append(inputs.shape)
+        return decode(config, params, inputs, *args, **options)
+
+    monkeypatch.setattr(generation, "decode", watched)
     params, options = small_params(), {"max_tokens": 3, "key": jax.random.key(0)}  # a length of no other test
-    for length in (3, 10, 16):
+    for length in (3, 16, 17):
         generate(SMALL, params, [[1] * length], noise=0.1 * length, **options)
-    assert traced == [(1, 16, 8), (1, 1, 8)]
-    generate(SMALL, params, [[1] * 17], noise=0.1, **options)
-    assert traced[2:] == [(1, 32, 8), (1, 1, 8)]
+    assert traced == [(1, 16, 8), (1, 1, 8), (1, 32, 8), (1, 1, 8)]
 
 
 def test_the_longest_prompt_that_has_room_is_answered():
     assert generate(SMALL, small_params(), [[3] * 57], max_tokens=3).lengths.tolist() == [3]
+
+
+LOGITS = np.log([0.4, 0.1, 0.25, 0.2, 0.05])
+
+
+def cut(shares, kept):
+    shares = np.array([share if place in kept else 0.0 for place, share in enumerate(shares)])
+    return shares / shares.sum()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(1.0), np.exp(LOGITS)),
+        (Sampling(0.5), np.exp(2 * LOGITS) / np.exp(2 * LOGITS).sum()),
+        (Sampling(1.0, top_k=2), cut(np.exp(LOGITS), {0, 2})),
+        (Sampling(1.0, top_k=9), np.exp(LOGITS)),
+        (Sampling(1.0, top_p=0.7), cut(np.exp(LOGITS), {0, 2, 3})),
+        (Sampling(1.0, top_p=1e-6), cut(np.exp(LOGITS), {0})),
+        (Sampling(1.0, top_p=1.0), np.exp(LOGITS)),
+        (Sampling(1.0, top_k=3, top_p=0.7), cut(np.exp(LOGITS), {0, 2})),  # shares of the three that top_k left
+    ],
+    ids=str,
+)
+def test_probabilities_are_sharpened_and_cut(sampling, expected):
+    probabilities = np.exp(log_probabilities(jnp.asarray(np.stack([LOGITS, LOGITS[::-1]]), jnp.float32), sampling))
+    np.testing.assert_allclose(probabilities, [expected, expected[::-1]], atol=1e-6)
+
+
+def test_tokens_are_drawn_with_their_probabilities_and_each_use_of_a_position_has_its_own_numbers():
+    rows, sampling = 4000, Sampling(1.0, top_k=4)
+    logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (rows, 5))
+    keys = row_keys(jax.random.key(3), rows)
+    tokens = jax.jit(lambda keys: next_tokens(logits, sampling, keys, jnp.zeros(rows, int)))(keys)
+    expected = cut(np.exp(LOGITS), {0, 1, 2, 3})
+    shares = np.bincount(tokens, minlength=5) / rows
+    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))  # four standard deviations at most
+    assert shares[4] == 0.0
+    numbers = [jax.random.uniform(position_keys(keys[:1], stream, jnp.zeros((1, 1), int))[0, 0]) for stream in Stream]
+    assert len(set(map(float, numbers))) == len(Stream)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.energies import ListaLayerParams, cosine_dictionary
+from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import LISTA
 
 DIM, ATOMS, LAYERS, SPARSITY = 4, 7, 3, 0.2
@@ -46,12 +46,3 @@ def test_codes_start_where_they_are_told_and_a_threshold_below_0_counts_as_its_s
     assert np.min(params["params"]["layers"].theta) < 0.0
     codes = jax.jit(model.apply)(params, x, start)
     np.testing.assert_allclose(codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13)
-
-
-def test_weights_may_start_as_noise():
-    model = LISTA(DIM, 300, LAYERS, noise=0.01)
-    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros(DIM))["params"]["layers"]
-    assert jax.tree.map(jnp.shape, params) == ListaLayerParams((LAYERS, 300, 300), (LAYERS, 300, DIM), (LAYERS, 300))
-    for leaf in params:
-        np.testing.assert_allclose(np.std(leaf), 0.01, rtol=0.1)
-        assert abs(np.mean(leaf)) < 0.001

@@ -31,6 +31,12 @@ def strided(image, layer):
     return np.maximum(result, 0.0)
 
 
+def behind_stem(image, weights):
+    for place in (0, 1):
+        image = strided(image, weights["stem"][f"Features_{place}"]["Conv_0"])
+    return image
+
+
 def upsampled(logits, shape):
     """Bilinear, by SciPy: pixel centres at (i + 1/2) / scale - 1/2, edges repeated."""
     places = [(np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip(shape, logits.shape[:2], strict=True)]
@@ -56,9 +62,9 @@ def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
     assert (logits.shape, info.converged.shape) == ((1, 2, 9, 11, 3), (1, 2))
     np.testing.assert_allclose(single, np.asarray(logits)[0, 1], atol=1e-9)
     weights = jax.tree.map(np.asarray, params["params"])
-    stem, head = [weights["stem"][f"Features_{place}"]["Conv_0"] for place in (0, 1)], weights["head"]["Dense_0"]
+    head = weights["head"]["Dense_0"]
     for place in np.ndindex(1, 2):
-        features = strided(strided(np.asarray(x)[place], stem[0]), stem[1])
+        features = behind_stem(np.asarray(x)[place], weights)
         assert features.shape == (3, 3, 5)
         z = np.asarray(kept["intermediates"]["equilibrium"][0])[place]
         moved = z.ravel()
@@ -76,9 +82,8 @@ def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
     params = drawn(model, x)
     logits, info = jax.jit(model.apply)(params, x)
     assert (logits.shape, info) == ((2, 8, 6, 3), None)
-    weights, hidden = jax.tree.map(np.asarray, params["params"]), np.asarray(x)[1]
-    for place in (0, 1):
-        hidden = strided(hidden, weights["stem"][f"Features_{place}"]["Conv_0"])
+    weights = jax.tree.map(np.asarray, params["params"])
+    hidden = behind_stem(np.asarray(x)[1], weights)
     for name in ("layer_1", "layer_2"):
         layer = weights[name]["Conv_0"]
         moved = reference.conv_matrix(layer["kernel"], (2, 2)) @ hidden.ravel()
@@ -93,21 +98,13 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
     model, x = BehindStem(network, (3, 5), jnp.float64), normal(2, 9, 11, 2)
     params = drawn(model, x)
-    weights, features = jax.tree.map(np.asarray, params["params"]), np.asarray(x)[0]
-    for place in (0, 1):
-        features = strided(features, weights["stem"][f"Features_{place}"]["Conv_0"])
+    weights = jax.tree.map(np.asarray, params["params"])
+    features = behind_stem(np.asarray(x)[0], weights)
     (inside,) = [weights[name] for name in weights if name != "stem"]
     run = jax.jit(lambda params, features: (model.apply(params, x), network.apply({"params": inside}, features)))
     (logits, info), (expected, _) = run(params, features[None])
     assert (logits.shape, info) == ((2, 3), None)
     np.testing.assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("cls", [DeepOptEqSegmenter, FullyConvolutionalNetwork])
-def test_a_bfloat16_stem_computes_in_bfloat16(cls):
-    model, x = cls(**SMALL, dtype=jnp.bfloat16), jax.ShapeDtypeStruct((1, 8, 8, 2), jnp.float32)
-    run = lambda x: model.init_with_output(jax.random.key(0), x, capture_intermediates=True)[1]  # noqa: E731
-    assert jax.eval_shape(run, x)["intermediates"]["stem"]["__call__"][0].dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize(

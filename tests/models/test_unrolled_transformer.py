@@ -1,4 +1,4 @@
-"""The unrolled transformer as a Flax module."""
+"""The unrolled transformer as a Flax module, and the classifier of text over it: padding, noise, frozen embeddings."""
 
 import jax
 import jax.numpy as jnp
@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.models.drawing import drawn, normal
-from unroll_jax.models import UnrolledTransformer
+from tests.models.drawing import drawn, float64, normal
+from unroll_jax.models import UnrolledClassifier, UnrolledTransformer
 
-DIM, TOKENS, LAYERS = 4, 5, 3
-X = jax.ShapeDtypeStruct((TOKENS, DIM), jnp.float32)
-
-
-def random_model(**options):
-    """A model of rank 2 with drawn parameters: initially V is orthogonal and W, U are multiples of the identity."""
-    return UnrolledTransformer(DIM, LAYERS, rank=2, **options)
+DIM, LENGTH, LAYERS = 4, 5, 3
 
 
 def reference_outputs(params, x):
@@ -29,9 +23,10 @@ def reference_outputs(params, x):
 @pytest.mark.usefixtures("x64")
 def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
     """Nobody attends to a masked token. A token with no other is mixed with nothing."""
-    model, x = random_model(param_dtype=jnp.float64, self_loops=False), normal(TOKENS, DIM)
+    model = UnrolledTransformer(DIM, LAYERS, rank=2, param_dtype=jnp.float64, self_loops=False)
+    x = normal(LENGTH, DIM)
     params = drawn(model, x)
-    masks = [np.ones(TOKENS, bool), np.array([True, True, False, True, True]), np.arange(TOKENS) == 2]
+    masks = [np.ones(LENGTH, bool), np.array([True, True, False, True, True]), np.arange(LENGTH) == 2]
     run = jax.jit(lambda x, masks: [model.apply(params, x, mask) for mask in (None, *masks)])
     V, W, U = (np.asarray(leaf[0]) for leaf in params["params"]["layers"])
     rows = np.asarray(x)
@@ -46,8 +41,49 @@ def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
     np.testing.assert_allclose(single, np.maximum(rows[:1] @ U, 0.0), rtol=1e-10, atol=1e-12)
 
 
-def test_bfloat16_inputs_compute_in_bfloat16_and_read_out_in_float32():
-    model, x = UnrolledTransformer(DIM, LAYERS), normal(TOKENS, DIM, dtype=jnp.bfloat16)
-    outputs = jax.jit(model.apply)(drawn(model, x), x)
-    assert outputs.dtype == jnp.float32
-    np.testing.assert_array_equal(outputs, np.asarray(outputs, jnp.bfloat16))  # no digits beyond bfloat16's
+TOKENS = np.array([[3, 4, 5, 6, 2], [7, 8, 0, 0, 0]], np.int32)
+MASK = TOKENS > 0
+GIVEN = jnp.asarray(TOKENS), jnp.asarray(MASK)
+
+
+def classifier(**options):
+    return UnrolledClassifier(UnrolledTransformer(DIM, LAYERS, rank=2), vocabulary_size=11, num_classes=3, **options)
+
+
+def reference_logits(variables, noise, *, positions):
+    params, logits = float64(variables["params"]), []
+    embeddings, head = params["embeddings"], params["head"]["logits"]
+    for tokens, mask, shift in zip(TOKENS, MASK, noise, strict=True):
+        y = embeddings["word"]["embedding"][tokens[mask]] + shift[mask]
+        if positions:
+            y = y + embeddings["position"]["embedding"][: mask.sum()]
+        outputs = reference_outputs({"params": params["transformer"]}, y)
+        logits.append(outputs.mean(axis=1) @ head["kernel"] + head["bias"])
+    return np.swapaxes(logits, 0, 1)
+
+
+@pytest.mark.parametrize("positions", [None, 5])
+def test_a_padded_batch_gives_the_logits_of_each_text_by_itself(positions):
+    model, noise = classifier(max_positions=positions), np.random.default_rng(0).normal(size=(2, 5, DIM))
+    variables = drawn(model, *GIVEN)
+    actual = jax.jit(model.apply)(variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32))
+    expected = reference_logits(variables, noise, positions=positions is not None)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_embeddings_get_no_gradient_and_all_else_does_their_perturbation_too():
+    models = {frozen: classifier(frozen=frozen, max_positions=5) for frozen in (False, True)}
+    noise = np.zeros((*TOKENS.shape, DIM), np.float32)
+
+    @jax.jit
+    def run(variables, noise):
+        def loss(variables, noise, model):
+            return jnp.sum(jnp.sin(model.apply(variables, *GIVEN, perturbation=noise)))
+
+        return {frozen: jax.grad(loss, (0, 1))(variables, noise, model) for frozen, model in models.items()}
+
+    for frozen, (gradient, of_noise) in run(drawn(models[False], *GIVEN), noise).items():
+        moved = {jax.tree_util.keystr(path): bool(np.any(leaf)) for path, leaf in jax.tree.leaves_with_path(gradient)}
+        assert moved.pop("['params']['embeddings']['word']['embedding']") == (not frozen)
+        assert all(moved.values()), frozen
+        np.testing.assert_array_equal(np.any(of_noise, axis=-1), MASK)

@@ -17,10 +17,9 @@ STEPS_AN_EPOCH = 4
 SHAPES = dict.fromkeys(("query", "key", "value", "output"), (DIM, DIM)) | {"up": (DIM, HIDDEN), "down": (HIDDEN, DIM)}
 
 
-def encoder_task(dtype: str, constraints: ConstraintConfig | None = None, **options: Any) -> OwnTask:
+def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> OwnTask:
     bounds = {"alpha": (0.05,), "reference": 2.0, "margin": 0.0, "first_margin": 0.0}
-    constraints = dataclasses.replace(constraints or ConstraintConfig(), **bounds)
-    config = OwnConfig(constraints=constraints, batch_size=BATCH, **options)
+    config = OwnConfig(constraints=dataclasses.replace(constraints, **bounds), batch_size=BATCH, **options)
     train, held_out = (_texts(seed) for seed in (0, 1))
     return OwnTask(lambda key: _init(key, dtype), _losses, train=train, validation=held_out, config=config)
 

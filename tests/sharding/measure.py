@@ -1,28 +1,21 @@
 """Measures runs on 8 devices: ``python -m tests.sharding.measure OUT [COORDINATOR NUMBER, of two that run PAIRS]``."""
 
-import dataclasses
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
 
 from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
-from tests.train.conftest import Clips
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.commands import Membership
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
 from unroll_jax.train.data.video import VideoSpec
-from unroll_jax.train.evaluate import evaluate
-from unroll_jax.train.loading import open_run
-from unroll_jax.train.main import fit
 from unroll_jax.train.plan import compile_step, memory_of
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from unroll_jax.train.sharding.rules import path_name
@@ -65,21 +58,16 @@ def video(mesh: str, dtype: Any = "float32") -> Task:
     return task
 
 
-def encoder(mesh: str, dtype: Any = "float32") -> Task:
-    return encoder_task(dtype, mesh=mesh, steps=STEPS)
-
-
-def options(mesh: str, dtype: Any = "float32") -> Task:
-    """The encoder with all options of a step and its state; ratios of means are not means over parts or devices."""
+def encoder(mesh: str, dtype: Any) -> Task:
+    """With all options of a step and its state; ratios of means are not means over parts or devices."""
     constraints = ConstraintConfig(form="ratio_of_means", resilience=5.0)
     dual = DualConfig(learning_rate=0.1, every=2)
     return encoder_task(dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2)
 
 
+# In float64; two processes have the meshes of one axis.
 MODELS = {"video": video, "encoder": encoder}
-# In float64: the encoder with its options is the encoder; two processes have the meshes of one axis.
-DOUBLE = {"video": video, "options": options}
-PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
+PAIRS = {("encoder", "two data"): (encoder, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 
 
 def trained(task: Task, advance: Callable | None = None) -> tuple[dict[str, np.ndarray], Any]:
@@ -114,50 +102,24 @@ def moved(folder: Path, state: Any, tasks: dict[str, Task]) -> dict[str, Any]:
     return outcomes
 
 
-def runs(folder: Path) -> list[str]:
-    """A run on eight devices, a copy of it that ends on one, and another that is evaluated on copies of the model."""
-    config = VideoConfig(steps=4, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
-    whole, on_one, on_copies = (folder / name for name in ("whole", "on one", "on copies"))
-    log: list[str] = []
-
-    def go(out: Path, mesh: str) -> None:
-        fit(dataclasses.replace(config, mesh=mesh), out=out, experiment="video-ut", log=log.append)
-
-    with (
-        mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),
-        mock.patch("unroll_jax.train.report.write_report"),
-    ):
-        go(whole, MESHES["mixed"])
-        for copy in (on_one, on_copies):
-            shutil.copytree(whole, copy)
-            (copy / "evaluation.json").unlink()
-        shutil.rmtree(on_one / "checkpoints" / "4")
-        (on_one / "status.json").unlink()
-        go(on_one, MESHES["one"])
-        experiment, task = open_run(on_copies, mesh=MESHES["data"], log=log.append)
-        evaluate(task, on_copies, experiment=experiment, log=log.append)
-    return log
-
-
 def _fail(message: str) -> None:
     raise AssertionError(message)
 
 
 def main(out: Path) -> None:
     arrays, parts, plans, communication = {}, {}, {}, {}
-    tasks = {(name, key): model(mesh) for name, model in MODELS.items() for key, mesh in MESHES.items()}
-    for (name, key), task in tasks.items():
+    tasks = {key: video(mesh) for key, mesh in MESHES.items()}
+    for key, task in tasks.items():
         compiled, *shapes = compile_step(task)
         leaves, state = trained(task, compiled)
-        arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in leaves.items()}
-        parts[f"{name}/{key}"] = _parts(state)
-        taken = {"arguments": compiled.memory_analysis().argument_size_in_bytes}
-        plans[f"{name}/{key}"] = memory_of(compiled, *shapes) | taken
-        communication[f"{name}/{key}"] = [one._asdict() for one in collectives(compiled.as_text() or "")]
-        if (name, key) == ("video", "mixed"):
-            outcomes = moved(out / "moved", state, {key: tasks["video", key] for key in MESHES})
+        arrays |= {f"video/{key}/float32/{path}": leaf for path, leaf in leaves.items()}
+        parts[f"video/{key}"] = _parts(state)
+        plans[key] = memory_of(compiled, *shapes) | {"arguments": compiled.memory_analysis().argument_size_in_bytes}
+        communication[key] = [one._asdict() for one in collectives(compiled.as_text() or "")]
+        if key == "mixed":
+            outcomes = moved(out / "moved", state, tasks)
     jax.config.update("jax_disable_most_optimizations", True)  # of LLVM: what follows reads no program
-    for name, model in DOUBLE.items():
+    for name, model in MODELS.items():
         for key in ("one", "mixed"):
             with jax.enable_x64(True):
                 leaves, state = trained(model(MESHES[key], "float64"))
@@ -169,8 +131,8 @@ def main(out: Path) -> None:
         "plans": plans,
         "communication": communication,
         "moved": outcomes,
-        "log": runs(out),
         "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],
+        "in parts": describe_mesh(make_mesh(None, batch_size=8, accumulate=4)),
     }
     (out / "measurements.json").write_text(json.dumps(measurements))
 

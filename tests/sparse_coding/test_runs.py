@@ -7,29 +7,22 @@ from PIL import Image
 from tests.sparse_coding.conftest import BLOBS, NOISY, small, task_of
 from tests.tasks import assert_resumes, without_data
 from tests.train.commands import read
-from unroll_jax.train.metrics import read_metrics
 
 pytestmark = [pytest.mark.xdist_group("sparse-coding"), pytest.mark.slow, pytest.mark.usefixtures("in_memory")]
 FLOORS = ("ISTA", "FISTA", "linear map")
 
 
 def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_training(finished):
-    folders, log = finished
-    for folder in folders:
+    for folder in finished[0]:
         evaluation, levels = read(folder / "evaluation.json"), {"0.0", "0.5"}
         assert set(evaluation["relative_error"]) == levels
         assert {name: set(errors) for name, errors in evaluation["floors"].items()} == dict.fromkeys(FLOORS, levels)
-        assert evaluation["floor_shares"] == dict.fromkeys(FLOORS, 1.0)
         for name in ("", "ista_"):
             assert list(evaluation[f"{name}layer_noise_relative_error"]) == ["0.1", "0.2"]
             assert list(evaluation[f"{name}lost_layer_relative_error"]) == ["1", "2", "3"]
-        assert (evaluation["num_examples"], evaluation["parameters"]) == (20, 3 * (20 * 20 + 20 * 16 + 20))
         error = evaluation["layer_losses"][-1] / (0.5 * BLOBS.square_norms["test"])
         assert evaluation["relative_error"]["0.0"] == pytest.approx(error, rel=1e-5)
         assert evaluation["floors"]["FISTA"]["0.0"] < evaluation["floors"]["ISTA"]["0.0"] < 1.0
-        rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "validation"]
-        assert all(0.0 < row["relative_error"] < 1.0 for row in rows)
-    assert any("relative error 0." in line and "of ISTA at gamma 0.0, unconstrained" in line for line in log)
 
 
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, tmp_path):
@@ -47,4 +40,3 @@ def test_codes_come_from_a_run_and_from_its_export_without_data(finished, tmp_pa
             assert (one.code.shape, one.image.shape, one.image.dtype) == ((20,), (4, 4), np.uint8)
             np.testing.assert_array_equal(one.code, codes[0].code)
             np.testing.assert_allclose(one.code, expected.code, rtol=1e-5, atol=1e-6)
-    assert "coded.code, coded.image" in (tmp_path / "model" / "README.md").read_text()

