@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import quiet, read, refused
+from tests.train.commands import quiet, read
 from tests.train.own import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import OwnConfig
@@ -140,7 +140,6 @@ def test_it_is_loaded_exported_and_evaluated_again_with_the_task(run, tmp_path):
     ("figure", "words"),
     [
         (float("nan"), r"figures of evaluate\['figure'\] must be finite .* got nan"),
-        ([0.5, np.float32("inf")], r"\['figure'\]\[1\] must be finite .* got inf"),
         ({"a": object()}, r"\['figure'\]\['a'\] must be .* got object"),
     ],
 )
@@ -157,7 +156,6 @@ def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, monkeypatch
         ({}, None, "field 'task' is unknown or missing, got 'mean'; if it is your own, pass the task itself"),
         ({}, linear(), "is of the task 'mean', got one of 'own'; pass the task that was trained"),
         ({}, "mean", "task must be the task that was trained"),
-        ({}, MeanConfig(), "task must be the task that was trained"),
         ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
         ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
         ({"seed": -1}, Mean(), "changed: seed must be"),
@@ -188,12 +186,6 @@ def test_the_options_of_a_model_are_those_of_its_run_but_for_the_mesh(own_both, 
         assert options == (method, 6, 0, "data=1")
         assert model.card["step"] == evaluation["best_step"]
         np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), evaluation["layer_losses"], rtol=1e-6)
-
-
-@pytest.mark.parametrize("command", ["run", "evaluate"])
-def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(own_both, capsys, command):
-    run = str(own_both / "constrained")
-    assert "from Python: fit(task, out=FOLDER), load(FOLDER" in refused(capsys, command, run)
 
 
 def test_both_methods_are_compared_and_other_arrays_are_other_data(own_both):

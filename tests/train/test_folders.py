@@ -116,6 +116,17 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
     assert vars(load(folder, task=task, log=quiet).config)["constraints"].tolerance == 0.5
 
 
+def test_schedules_that_depend_on_the_end_are_named():
+    for rates in ({"schedule": "cosine"}, {"schedule": "linear"}, {"schedule": "constant", "warmup_share": 0.1}):
+        assert linear(primal=PrimalConfig(**{"warmup_share": 0.0} | rates)).config.tied_to_end()
+    assert ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="cosine")).tied_to_end()
+    for free in (linear().config, ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="staircase"))):
+        assert not free.tied_to_end()
+    constraints = ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)
+    assert linear(constraints=constraints).config.tied_to_end() == "constraints.warmup_steps"
+    assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
+
+
 def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_path):
     task, log = linear(steps=10), []
     fit(task, out=run, log=log.append)
@@ -126,23 +137,3 @@ def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_pa
     for other, words in ({}, "steps was 10, is now 6"), ({"steps": 12, "seed": 1}, "seed was 0, is now 1"):
         with one_line(words):
             fit(steady(**other), out=run, log=quiet)
-
-
-TIED = {
-    "a cosine": linear(primal=PrimalConfig(schedule="cosine", warmup_share=0.0)).config,
-    "a straight line": linear(primal=PrimalConfig(schedule="linear", warmup_share=0.0)).config,
-    "a warm-up that is a share": linear(primal=PrimalConfig(schedule="constant", warmup_share=0.1)).config,
-    "a warm-up of multipliers": linear(constraints=ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)).config,
-    "images": ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="cosine")),
-}
-FREE_OF_THE_END = {
-    "a constant": linear().config,
-    **{name: ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule=name)) for name in ("staircase", "constant")},
-}
-
-
-def test_schedules_that_depend_on_the_end_are_named():
-    names = {case: config.tied_to_end() for case, config in (TIED | FREE_OF_THE_END).items()}
-    assert {case for case, name in names.items() if name} == set(TIED)
-    assert names["a warm-up of multipliers"] == "constraints.warmup_steps"
-    assert [vars(TIED["a warm-up of multipliers"])["constraints"].warmup(steps) for steps in (6, 100)] == [3, 50]
