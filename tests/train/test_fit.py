@@ -62,6 +62,7 @@ REFUSED = [
     ({"losses": lambda params, batch: layer_losses(params, batch) > 0}, "with L >= 1, got bool (2, "),
     ({"losses": None}, "layer_losses must be a function, got NoneType"),
     ({"train": TRAIN["clean"]}, "train must be a dict of arrays by name, got ndarray; pass a dict"),
+    ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
     ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
     ({"train": TRAIN | {"name": np.array(["a"] * 64)}}, "train['name'] must be an array of numbers"),
     ({"train": TRAIN | {"clean": np.where(np.arange(64) == 5, np.nan, TRAIN["clean"].T).T}}, "finite in row 5"),
