@@ -69,7 +69,6 @@ FOLLOW = {
     "sft-tiny --model.num-heads 1": ("model.num_key_value_heads", 1),
     "sft-smollm2 --data.root x --model.lora-rank 4": ("constraints.reference", None),
     "sparse-coding --constraints.bounds cumulative --constraints.reference 2 --constraints.last 0.1": None,
-    "video-ut --constraints.last 0.1": ("constraints.reference", None),
     "cifar10-opteq --data.source digits": ("augment", False),
     "cifar10-opteq --network.no-convolutional": ("network.stem", ()),
     "hadou2023-cifar10 --data.source digits": ("data.validation_share", 0.1),
@@ -126,7 +125,7 @@ def test_help_shows_every_option_of_an_experiment(command, capsys):
 def test_the_demo_is_a_command_an_unknown_option_names_the_help_and_no_command_prints_the_usage(capsys):
     assert main(["demo", "--help"]) == 0
     assert "--model.num-layers" in capsys.readouterr().out
-    for command, line in {"demo": "run demo", "plan text-ut": "plan text-ut", "sweep demo": "sweep demo"}.items():
+    for command, line in {"demo": "run demo", "sweep demo": "sweep demo"}.items():
         assert f"see `unroll-jax {line} --help`" in refused(capsys, *command.split(), "--stesp", "3")
     assert main([]) == 2
     assert "usage" in capsys.readouterr().out

@@ -38,10 +38,8 @@ LAST = {"constraints.last": 0.1, "constraints.reference": None}
 UNMOVED = {"steps": 6, "constraints.warmup_steps": 3, "dual.every": 4}  # multipliers would never move
 # Options that rule out the value of the last one.
 RULED_OUT: list[dict[str, Any]] = [
-    {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)},
     {"dual.cap": 2.0, "dual.start": (5.0,)},
     {"layer_weighting": "layerskip"},
-    {"method": "all", "layer_weighting": "layerskip", "layer_weights": (0.1, 0.2)},
     {"method": "all", "layer_weights": (0.0,)},
     {"method": "all", "layer_weights": (0.1, 0.2)},
     {"model.num_layers": 1, "method": "all"},

@@ -95,10 +95,14 @@ def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
     _assert_gradient(metrics, np.tile(np.array([0.0, 0.3, 2.0]) / 3 / 8, (8, 1)), in_params)
 
 
-def test_weights_of_layers(changed):
+def test_weights_of_layers_are_not_all_zero(changed):
     for weights, expected in (((0.1,), (0.0, 0.1, 0.1, 0.1, 1.0)), ((0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 0.3, 1.0))):
         assert changed(method="deep_supervision", layer_weights=weights).loss_weights(4) == expected
     assert changed(method="deep_supervision", layer_weighting="layerskip").loss_weights(1) == (0.0, 1.0)
+    early = changed(**{"constraints.last": 0.1, "constraints.reference": None, "layer_weighting": "layerskip"})
+    assert early.loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
+    with one_line(r"layer_weighting=layerskip weighs none of the layers \(0, 1, 2\)"):
+        early.loss_weights(2)
 
 
 @pytest.mark.parametrize(("read", "scale"), [(range(6), 0.2), ((0, 5, 10, 15), 0.5)])
@@ -110,13 +114,6 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
     enabled = np.array([0.0, *paper])[list(read)]
     config = changed(method="deep_supervision", layer_weights=(scale,), layer_weighting="layerskip")
     np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12)
-
-
-def test_weights_of_early_losses_are_not_all_zero(changed):
-    turned = {"constraints.last": 0.1, "constraints.reference": None, "layer_weighting": "layerskip"}
-    assert changed(**turned).loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
-    with one_line(r"layer_weighting=layerskip weighs none of the layers \(0, 1, 2\)"):
-        changed(**turned).loss_weights(2)
 
 
 def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses_in_double_precision(changed):
