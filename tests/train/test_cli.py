@@ -50,18 +50,6 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_list_hides_cells_of_tables_and_shows_those_of_a_word(capsys):
-    def listed(*words):
-        assert main(["list", *words]) == 0
-        return capsys.readouterr().out.splitlines()
-
-    shown = [line.split()[0] for line in listed() if line.startswith("  ")]
-    assert set(shown) == {name for name, experiment in EXPERIMENTS.items() if experiment.has_run}
-    every = [line.split()[0] for line in listed("--all") if line.startswith("  ")]
-    assert sorted(every) == sorted(EXPERIMENTS)
-    assert sorted(line.split()[0] for line in listed("ucsd") if line[0] != " ") == ["ucsd-dust", "ucsd-ut", "ucsd-vit"]
-
-
 FOLLOW = {
     "text-ut --steps 300": ("constraints.warmup_steps", 0.375),
     "text-encoder --model.dim 50": ("model.num_heads", 2),

@@ -1,7 +1,6 @@
 """The configuration: ranges, rules across fields, options without an effect, and JSON."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.errors import assert_names, one_line
 from unroll_jax.train.config.errors import UserError, on_command_line
-from unroll_jax.train.config.fields import check_fields, differences, from_json, hints_of, to_json
+from unroll_jax.train.config.fields import check_fields, from_json, to_json
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -97,21 +96,11 @@ def test_types_and_ranges_of_a_users_options_are_checked_too():
             check_fields(Options(**{name: value}))
 
 
-def _whole_numbers(config):
-    for name, hint in hints_of(type(config)).items():
-        value = getattr(config, name)
-        if dataclasses.is_dataclass(value):
-            yield from _whole_numbers(value)
-        elif "int" in str(hint):
-            yield name, hint
-
-
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_experiment_is_valid_its_whole_numbers_have_ranges_and_json_gives_it_back(experiment):
+def test_every_experiment_is_valid_and_json_gives_it_back(experiment):
     config = EXPERIMENTS[experiment].config
     assert type(config) is TASKS[config.task].config
     config.check()
-    assert not [name for name, hint in _whole_numbers(config) if "Ge(" not in str(hint)]
     assert from_json(type(config), to_json(config), source=Path("config.json")) == config
 
 
@@ -138,26 +127,7 @@ def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(
         assert all(holds for _, _, holds in config.rules())
 
 
-def test_json_of_another_version_names_the_file_and_the_field(config):
-    more, less, nested = to_json(config) | {"momentum": 1}, to_json(config), to_json(config)
-    del less["steps"], nested["dual"]["optimizer"]
-    for values, field in ((more, "momentum"), (less, "steps"), (nested, "optimizer")):
-        with one_line(rf"config\.json.*{field}"):
-            from_json(VideoConfig, values, source=Path("config.json"))
-
-
 def test_erm_is_the_former_name_of_plain(changed):
     assert changed(method="erm") == changed(method="plain")
     assert [name for name, _ in changed(method="both").variants()] == ["plain", "constrained"]
     assert from_json(VideoConfig, to_json(changed()) | {"method": "erm"}, source="config.json").method == "plain"
-
-
-def test_differences_name_the_field_and_both_values(config, changed):
-    other = changed(steps=7, **{"dual.optimizer": "adam", "constraints.alpha": (0.3,)})
-    assert differences(to_json(config), to_json(config)) == []
-    assert differences(to_json(config), json.loads(json.dumps(to_json(other), allow_nan=False))) == [
-        "constraints.alpha was [0.22], is now [0.3]",
-        "dual.optimizer was pi, is now adam",
-        "steps was 6, is now 7",
-    ]
-    assert differences({"a": {"b": 1}}, {"a": {"c": 2}}) == ["a.b was 1, is now None", "a.c was None, is now 2"]

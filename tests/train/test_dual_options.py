@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from tests.errors import one_line
-from tests.train.conftest import traced_task
 from tests.train.ladder import batches, train
-from unroll_jax.constrained import feasibility_report
 from unroll_jax.train.constraints import INFEASIBLE, DescentConstraints
-from unroll_jax.train.step import first_state, init_state, train_step, validate
-from unroll_jax.train.tasks.common import Trial
+from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -157,17 +154,3 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
         config.check()
     changed(**options, **{"dual.learning_rate": 0.1, "constraints.resilience": 1.02 * least}).check()
     dataclasses.replace(config, method="plain").check()
-
-
-def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips):
-    task = traced_task(changed(**{"constraints.form": "ratio", "constraints.alpha": (0.3,)}), clips)
-    state, objective = init_state(task), task.training.objective
-    reading = task.reading(state.params, "validation", Trial(task.config.train_gamma))
-    report = feasibility_report(
-        jnp.asarray(reading.losses), state.moving.multipliers, objective.stated, reduction=objective.reduction
-    )
-    row, _ = validate(task, state)
-    excess = max(group.worst / group.bound for group in report.groups)
-    np.testing.assert_allclose(row["worst_excess"], excess, rtol=1e-5)
-    assert row["feasible"] == report.feasible
-    assert excess > 0.0, "the case violates something"

@@ -15,10 +15,10 @@ import pytest
 from tests.train.commands import files_of, quiet, status_of
 from tests.train.conftest import evaluated_again, words_of
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.exporting import export
 from unroll_jax.train.system import files
-from unroll_jax.train.system.files import disk_error, require_room
+from unroll_jax.train.system.files import require_room
 
 pytestmark = [
     pytest.mark.xdist_group("video-runs"),
@@ -43,13 +43,6 @@ def refusing(monkeypatch):
         monkeypatch.setattr(Path, "write_bytes", refuse)
 
     return make
-
-
-def test_the_systems_words_are_found_in_the_errors_of_libraries():
-    assert disk_error(ValueError(FULL)) == disk_error(OSError(errno.ENOSPC, "No space left on device"))
-    assert disk_error(RuntimeError("write() failed: Read-only file system; at byte 3")) == "Read-only file system"
-    assert disk_error(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
-    assert disk_error(UserError("No space left on device")) is None
 
 
 def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_command_goes_on(

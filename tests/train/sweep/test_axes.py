@@ -69,14 +69,9 @@ def test_mistakes_are_found_without_importing_jax_the_loop_draws_nothing_and_no_
     program = """\
 import sys
 from unroll_jax.train.__main__ import main
-for words in ("sweep video-ut", "sweep video-ut --over.seed x", "run video-ut --constraints.alpha 2"):
-    assert main(words.split()) == 2
-print([name for name in ("jax", "matplotlib") if name in sys.modules])
-assert main(["list"]) == 0
+assert main(["sweep", "video-ut", "--over.seed", "x"]) == main(["run", "video-ut", "--constraints.alpha", "2"]) == 2
+assert not {"jax", "matplotlib"} & set(sys.modules)
 import unroll_jax.train.loop, unroll_jax.train.data.video
-print([name for name in ("tensorflow", "matplotlib") if name in sys.modules])
+assert not {"tensorflow", "matplotlib"} & set(sys.modules)
 """
-    command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert (lines[0], lines[-1]) == ("[]", "[]"), done.stderr
+    subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment(), check=True)
