@@ -40,14 +40,9 @@ def _outputs(task):
     return jax.jit(lambda params, noisy: task.outputs(params, noisy, lambda y: y))
 
 
-@jax.jit
-def _clean_and_noisy(batch, variance):
-    clean = to_unit(batch)
-    return clean, add_noise(clean, variance, jax.random.fold_in(jax.random.key(NOISE_SEED), 0))
-
-
 def _noisy(clips, gamma):
-    return _clean_and_noisy(clips.splits["test"], gamma * clips.spec.pixel_std)
+    clean, key = to_unit(clips.splits["test"]), jax.random.fold_in(jax.random.key(NOISE_SEED), 0)
+    return clean, add_noise(clean, gamma * clips.spec.pixel_std, key)
 
 
 def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):

@@ -18,7 +18,7 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.exporting import export
 from unroll_jax.train.system import files
-from unroll_jax.train.system.files import require_room
+from unroll_jax.train.system.files import require_room, write_all
 
 pytestmark = [
     pytest.mark.xdist_group("video-runs"),
@@ -107,6 +107,13 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, fi
     with pytest.raises(StorageError, match="No space left on device"):
         evaluated_again(finished)
     assert files_of(finished) == before
+
+
+def test_files_that_cannot_be_written_leave_no_folder(tmp_path, refusing):
+    refusing(lambda path: path.parent == tmp_path / "a" / "b")
+    with pytest.raises(OSError, match="No space left"):
+        write_all(tmp_path / "a" / "b", {"c.json": b"1"})
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.slow
