@@ -154,7 +154,6 @@ def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, monkeypatch
         ({}, "mean", "task must be the task that was trained"),
         ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
         ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
-        ({"seed": -1}, Mean(), "changed: seed must be"),
     ],
 )
 def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(run, change, task, words):

@@ -164,7 +164,6 @@ def test_the_best_falls_back_to_the_next_best_and_reading_alone_changes_nothing(
 MISFITS = [
     ({**STATE, "params": jnp.zeros((10, 100))}, r"params is \(1000,\) there, \(10, 100\) here"),
     ({"params": STATE["params"]}, r"duals/0 is \(\) there, None here"),
-    ({**STATE, "slack": jnp.zeros(3)}, r"slack is None there, \(3,\) here"),
 ]
 
 

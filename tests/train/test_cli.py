@@ -1,4 +1,4 @@
-"""The command line: its help, its lists, and one line and exit code 2 for any error that the user can mend."""
+"""The command line: defaults that follow other options, and one line and exit code 2 for any error of the user."""
 
 import os
 import subprocess
@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.hostile.command import MEMBERSHIP, OPTION
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
@@ -99,15 +98,6 @@ def test_without_a_device_every_command_ends_in_a_line(monkeypatch, capsys, tmp_
         assert "JAX_PLATFORMS=cuda" in refused(capsys, *command)
     with pytest.raises(UserError, match="JAX_PLATFORMS=cuda"):
         fit("demo", out=tmp_path / "run")
-
-
-@pytest.mark.parametrize("command", ["run", "sweep"])
-def test_help_shows_every_option_of_an_experiment(command, capsys):
-    assert main([command, "demo", "--seed", "2", "--help"]) == 0
-    every = set(OPTION.findall(capsys.readouterr().out))
-    assert {"steps", "method", "seed", "data.root", "config", "out", "constraints.alpha", "dual.every"} <= every
-    assert ("jobs" in every) == (command == "sweep")
-    assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
 
 
 def test_the_demo_is_a_command_an_unknown_option_names_the_help_and_no_command_prints_the_usage(capsys):

@@ -168,12 +168,5 @@ def test_the_command_exports_beside_the_run_onto_any_mesh_and_over_an_earlier_ex
     before = files_of(out)
     assert main(["export", str(finished)]) == 0
     assert files_of(out) == before
-
-
-def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(finished, capsys):
-    assert "--format transformers is for language" in refused(
-        capsys, "export", str(finished), "--format", "transformers"
-    )
+    assert "is for language models" in refused(capsys, "export", str(finished), "--format", "transformers")
     assert not (finished / "transformers").exists()
-    with one_line("format must be one of unroll_jax, transformers, got 'gguf'"):
-        export(finished, format="gguf", log=quiet)

@@ -1,7 +1,6 @@
 """Disks that are full, read-only or forbidden: checked first, one line, nothing lost, nothing half written."""
 
 import errno
-import os
 import re
 import subprocess
 import sys
@@ -37,7 +36,7 @@ def refusing(monkeypatch):
     def make(is_refused):
         def refuse(path, content):
             if is_refused(path):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise OSError(errno.ENOSPC, "No space left on device")
             return write(path, content)
 
         monkeypatch.setattr(Path, "write_bytes", refuse)

@@ -98,7 +98,6 @@ WHAT, CALLBACKS = "what must be the name of an experiment", "callbacks must be a
 TARGETS = {
     f"{WHAT}.* got None of type NoneType": (None, ()),
     f"{WHAT}.* got the class OwnTask": (OwnTask, ()),
-    rf"{WHAT}.* got Experiment\(": (EXPERIMENTS["demo"], ()),
     r"Ours\.task must not be 'video'": (Ours(), ()),
     f"{CALLBACKS} got .*Ear": (EXPERIMENTS["demo"].config, Ear([])),
     f"{CALLBACKS} got .*namespace": (EXPERIMENTS["demo"].config, [SimpleNamespace(on_step=print)]),
