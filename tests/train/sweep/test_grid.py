@@ -67,6 +67,7 @@ def test_the_table_averages_seeds(whole):
     rmse = {cell: read(whole / cell / "evaluation.json")["rmse"] for cell in CELLS}
     for row in rows:
         assert float(row["RMSE"]) == pytest.approx(np.mean(list(rmse[row["cell"]].values())))
+        assert float(row["RMSE at training"]) == pytest.approx(rmse[row["cell"]]["0.15"])
         assert float(row["RMSE above"]) == pytest.approx(rmse[row["cell"]]["0.3"])
     plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
     assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]" in (whole / "table.md").read_text()
