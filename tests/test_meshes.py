@@ -146,13 +146,13 @@ for value, params in ((of_opteq, params), (of_step, W)):
     auto, explicit = (jax.make_mesh((8,), ("data",), axis_types=(t,)) for t in (AxisType.Auto, AxisType.Explicit))
     part = lambda p, x: jax.lax.psum(value(p, x), "data")
     summed = jax.shard_map(part, mesh=auto, in_specs=(P(), P("data")), out_specs=P())
-    found = [jax.jit(jax.grad(summed))(params, x)]
+    gradients = [jax.jit(jax.grad(summed))(params, x)]
     with jax.set_mesh(explicit):
         placed = jax.tree.map(lambda leaf: jax.device_put(leaf, P()), params)
-        found.append(jax.jit(jax.grad(value))(placed, jax.device_put(x, P("data"))))
+        gradients.append(jax.jit(jax.grad(value))(placed, jax.device_put(x, P("data"))))
     rows = jax.device_put(x, jax.sharding.NamedSharding(auto, P("data")))
-    found.append(jax.jit(jax.grad(value))(params, rows))  # sharded by jit
-    for tree in found:
+    gradients.append(jax.jit(jax.grad(value))(params, rows))  # sharded by jit
+    for tree in gradients:
         for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(tree)):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     print("equal")

@@ -105,7 +105,7 @@ PROGRAM = """
 import os, signal, sys
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.data.video import load, prepare
-root, shared, own = sys.argv[1:]
+root, shared, other = sys.argv[1:]
 print("ready", flush=True)
 data = load(DataConfig("video", root, shared), log=lambda line: None)
 next(data.batches("train", batch_size=4, seed=0))
@@ -114,13 +114,13 @@ def log(line):
     print(line, flush=True)
     if "validation" in line:
         os.kill(os.getpid(), signal.SIGKILL)
-prepare(DataConfig("video", root, own), log=log)
+prepare(DataConfig("video", root, other), log=log)
 """
 
 
 def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one_is_done_again(frames, tmp_path):
-    root, shared, own = str(frames[0].root), str(tmp_path / "shared"), tmp_path / "own"
-    command = [sys.executable, "-c", PROGRAM, root, shared, str(own)]
+    root, shared, other = str(frames[0].root), str(tmp_path / "shared"), tmp_path / "other"
+    command = [sys.executable, "-c", PROGRAM, root, shared, str(other)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -129,9 +129,9 @@ def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one
     first, *_, last = out.decode().splitlines()
     assert (process.returncode, first) == (-9, "300 []"), errors
     assert "validation" in last
-    assert list(own.rglob("incomplete*"))
-    assert load(DataConfig("video", root, str(own))).num_examples("train") == 300
-    assert not list(own.rglob("incomplete*"))
+    assert list(other.rglob("incomplete*"))
+    assert load(DataConfig("video", root, str(other))).num_examples("train") == 300
+    assert not list(other.rglob("incomplete*"))
 
 
 @pytest.mark.data

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import quiet, read, refused
+from tests.train.commands import quiet, read
 from tests.train.own import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import OwnConfig
@@ -22,7 +22,6 @@ from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.runs import read_config
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.system.files import SEAL
 from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
@@ -121,13 +120,10 @@ def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_nu
     assert "0.5, 0.4942" in (folder / "report" / "index.html").read_text()
 
 
-def test_it_is_loaded_exported_and_evaluated_again_with_the_task(run, tmp_path):
-    model, reached = load(run, task=Mean(MeanConfig(target=1.0)), log=quiet), 1.0 - 0.8**20
-    assert (model.predict(10.0), model.card["step"]) == (pytest.approx(10.0 * reached), 20)
-    assert read_config(run, MeanConfig) == ("mean", MeanConfig())
+def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
     out = export(run, tmp_path / "model", task=Mean(), log=quiet)
     assert 'model = load("FOLDER", task=task)' in (out / "README.md").read_text()
-    assert load(out, task=Mean(), log=quiet).predict(1.0) == pytest.approx(reached)
+    assert load(out, task=Mean(), log=quiet).predict(10.0) == pytest.approx(10.0 * (1.0 - 0.8**20))
     with one_line("field 'task' is unknown or missing, got 'mean'; if it is your own, pass"):
         load(out, log=quiet)
     before = (run / "evaluation.json").read_bytes()
@@ -140,7 +136,6 @@ def test_it_is_loaded_exported_and_evaluated_again_with_the_task(run, tmp_path):
     ("figure", "words"),
     [
         (float("nan"), r"figures of evaluate\['figure'\] must be finite .* got nan"),
-        ([0.5, np.float32("inf")], r"\['figure'\]\[1\] must be finite .* got inf"),
         ({"a": object()}, r"\['figure'\]\['a'\] must be .* got object"),
     ],
 )
@@ -157,10 +152,8 @@ def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, monkeypatch
         ({}, None, "field 'task' is unknown or missing, got 'mean'; if it is your own, pass the task itself"),
         ({}, linear(), "is of the task 'mean', got one of 'own'; pass the task that was trained"),
         ({}, "mean", "task must be the task that was trained"),
-        ({}, MeanConfig(), "task must be the task that was trained"),
         ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
         ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
-        ({"seed": -1}, Mean(), "changed: seed must be"),
     ],
 )
 def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(run, change, task, words):
@@ -190,18 +183,8 @@ def test_the_options_of_a_model_are_those_of_its_run_but_for_the_mesh(own_both, 
         np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), evaluation["layer_losses"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("command", ["run", "evaluate"])
-def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(own_both, capsys, command):
-    run = str(own_both / "constrained")
-    assert "from Python: fit(task, out=FOLDER), load(FOLDER" in refused(capsys, command, run)
-
-
 def test_both_methods_are_compared_and_other_arrays_are_other_data(own_both):
-    methods = read(own_both / "report" / "summary.json")["methods"]
-    assert set(methods) == {"plain", "constrained"}
-    assert methods["constrained"]["feasible"]
-    for method in ("plain", "constrained"):
-        assert read(own_both / method / "config.json")["method"] == method
+    assert set(read(own_both / "report" / "summary.json")["methods"]) == {"plain", "constrained"}
     other = linear(method="both", train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
     with one_line(r"found\.train was \d+, is now \d+; pass "):
         export(own_both / "constrained", task=other, log=quiet)

@@ -1,7 +1,6 @@
-"""The evaluation against NumPy: RMSE, noise, ratios, and JSON that is strict."""
+"""The evaluation against NumPy: RMSE, noise, bounds and ratios."""
 
 import functools
-import json
 from pathlib import Path
 
 import jax
@@ -41,14 +40,9 @@ def _outputs(task):
     return jax.jit(lambda params, noisy: task.outputs(params, noisy, lambda y: y))
 
 
-@jax.jit
-def _clean_and_noisy(batch, variance):
-    clean = to_unit(batch)
-    return clean, add_noise(clean, variance, jax.random.fold_in(jax.random.key(NOISE_SEED), 0))
-
-
 def _noisy(clips, gamma):
-    return _clean_and_noisy(clips.splits["test"], gamma * clips.spec.pixel_std)
+    clean, key = to_unit(clips.splits["test"]), jax.random.fold_in(jax.random.key(NOISE_SEED), 0)
+    return clean, add_noise(clean, gamma * clips.spec.pixel_std, key)
 
 
 def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
@@ -69,8 +63,6 @@ def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
     np.testing.assert_allclose(evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5)
     np.testing.assert_allclose(evaluation["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6)
     np.testing.assert_allclose(evaluation["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5)
-    assert evaluation["share_descending"] == pytest.approx((losses[1:] < losses[:-1]).mean())
-    assert evaluation["mean_ratio_all"] == pytest.approx((losses[1:] / losses[:-1]).mean(), rel=1e-5)
 
 
 def test_bounds_are_the_stated_ones_and_complementary_slackness_is_of_the_tightened(evaluated):
@@ -90,19 +82,8 @@ def test_every_seed_and_method_is_tested_on_the_same_noise(evaluated):
     usual, seeded, plain = (evaluated(name)[2] for name in VARIANTS)
     assert usual["noisy_rmse"] == seeded["noisy_rmse"]
     assert usual["layer_losses"][0] == seeded["layer_losses"][0]
+    assert (len(seeded["violations"]), seeded["bounds"][0]) == (len(seeded["layer_losses"]), None)
     assert plain["noisy_rmse"] == {gamma: usual["noisy_rmse"][gamma] for gamma in ("0.0", "0.3")}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_the_evaluation_is_strict_json_with_a_figure_for_every_layer(evaluated, name):
-    task, _, evaluation = evaluated(name)
-    assert json.loads(json.dumps(evaluation, allow_nan=False)) == evaluation
-    layers = task.config.model.num_layers
-    for figure in ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness"):
-        assert len(evaluation[figure]) == layers + 1, figure
-    for figure in ("descend_share", "mean_ratio"):
-        assert len(evaluation[figure]) == layers, figure
-    assert (evaluation["bounds"][0] is None) == (task.config.constraints.reference is None)
 
 
 def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_summed_in_float64_and_nan_does():

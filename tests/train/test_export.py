@@ -20,8 +20,7 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import to_json
-from unroll_jax.train.config.run import Judgement
-from unroll_jax.train.exporting import export, named_arrays
+from unroll_jax.train.exporting import export
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import SEAL
 from unroll_jax.train.weights import FORMAT, Export, claim, is_export, read_export, restored
@@ -42,26 +41,18 @@ def assert_same(actual, params):
         assert np.asarray(leaf).tobytes() == np.asarray(other).tobytes()
 
 
-def test_parameters_come_back_bit_for_bit_by_their_names(best, exported):
+def test_parameters_come_back_bit_for_bit_by_their_names_with_what_the_run_was(finished, both, best, exported, config):
     model = load(exported)
-    assert model.card["step"] == best.step
     assert_same(model.params, best.state.params)
+    assert (model.card["step"], model.card["config"]) == (best.step, to_json(config))
+    assert model.card["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
+    rows = [row for row in read_metrics(finished / "metrics.jsonl") if row["kind"] == "validation"]
+    assert [model.card["validation"]] == [row for row in rows if row["step"] == best.step]
+    assert str(both) not in (exported / "config.json").read_text()
     layers = jax.device_get(best.state.params)["params"]["layers"]
     with safe_open(exported / "model.safetensors", framework="numpy") as file:
         assert set(file.keys()) == {"params.layers.V", "params.layers.W", "params.layers.U"}
         np.testing.assert_array_equal(file.get_tensor("params.layers.V"), layers.V)
-
-
-def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(finished, both, best, exported, config):
-    description = read(exported / "config.json")
-    assert (description["experiment"], description["config"]) == ("video-ut", to_json(config))
-    assert description["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
-    validations = [row for row in read_metrics(finished / "metrics.jsonl") if row["kind"] == "validation"]
-    rows = [row for row in validations if row["step"] == best.step]
-    assert [description["validation"]] == rows
-    assert description["feasible"] == rows[0]["feasible"]
-    assert description["parameters"]["params.layers.V"] == {"shape": [2, 4, 16], "dtype": "float32"}
-    assert str(both) not in (exported / "config.json").read_text()
 
 
 @pytest.fixture
@@ -95,13 +86,6 @@ def test_every_dtype_and_shape_survives(exported_params):
         assert_same(restored(Own(), read_export(exported_params(params)).arrays), params)
 
 
-def test_two_arrays_of_one_name_are_refused():
-    ones = np.ones(2)
-    for first, name in (({"b": ones}, "a.b"), ([ones], "a.0"), (Judgement(ones, None, 1.0), "a.feasible")):
-        with one_line(f"two arrays of the parameters would be called {name}; "):
-            named_arrays({"a": first, name: ones})
-
-
 def test_parameters_of_another_model_are_refused_by_name(exported_params):
     V, W = np.zeros((2, 4, 16), np.float32), np.zeros((2, 4, 4), np.float32)
     for layers, name in (({"V": V}, "params.layers.U"), ({"V": W, "W": W, "U": W}, "params.layers.U")):
@@ -110,36 +94,29 @@ def test_parameters_of_another_model_are_refused_by_name(exported_params):
             load(out)
 
 
-def _bytes(name, change):
-    return lambda out: (out / name).write_bytes(change((out / name).read_bytes()))
-
-
-def _model(change):
-    return _bytes("model.safetensors", change)
+def _flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
 
 
 def _config(change):
-    def edit(content):
-        values = json.loads(content)
+    def damage(out):
+        values = read(out / "config.json")
         del values[SEAL]
         change(values)
-        return json.dumps(values).encode()
+        (out / "config.json").write_text(json.dumps(values))
 
-    return _bytes("config.json", edit)
+    return damage
 
 
 DAMAGE = {
-    "truncated": (_model(lambda b: b[: len(b) // 2]), "is damaged"),
-    "empty": (_model(lambda b: b""), "is damaged"),
-    "flipped": (_model(lambda b: b[:-3] + bytes([b[-3] ^ 1]) + b[-2:]), "sha256"),
+    "flipped": (lambda out: _flip_a_bit(out / "model.safetensors"), "sha256"),
     "no config": (lambda out: (out / "config.json").unlink(), "is not an exported folder"),
-    "half a config": (_bytes("config.json", lambda b: b[:100]), r"config\.json is damaged"),
+    "half a config": (lambda out: (out / "config.json").write_text('{"format'), r"config\.json is damaged"),
     "another shape": (_config(lambda c: c["parameters"]["params.V"].update(shape=[2, 4])), r"differs .* in params\.V"),
-    "no parameters": (_config(lambda c: c.pop("parameters")), "missing 'parameters'"),
     "no facts": (_config(lambda c: c.pop("facts")), "missing 'facts'"),
     "unknown task": (_config(lambda c: c.update(task="os.system")), "field 'task' is unknown or missing, got"),
-    "a field more": (_config(lambda c: c["config"].update(more=1)), "field 'more' is unknown"),
-    "a field of another type": (_config(lambda c: c["config"].update(steps="6")), "steps is '6'"),
     "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: steps must be"),
     "of version 0.1": (_config(lambda c: c.update(format="unroll_jax 1")), "format must be .*export the run again"),
 }
@@ -147,8 +124,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_one_clear_line_with_the_way_out(exported_params, damage):
-    V = np.random.default_rng(0).normal(size=(2, 4, 16)).astype(np.float32)
-    out = exported_params({"params": {"V": V, "W": np.ones((3, 3), np.float32)}})
+    out = exported_params({"params": {"V": np.ones((2, 4, 16), np.float32), "W": np.ones((3, 3), np.float32)}})
     change, words = DAMAGE[damage]
     assert isinstance(read_export(out), Export)
     change(out)
@@ -161,10 +137,8 @@ def test_damage_is_one_clear_line_with_the_way_out(exported_params, damage):
     ("metadata", "files", "ours"),
     [
         ({"format": "pt", "unroll_jax": FORMAT}, ["tokenizer.json", "chat_template.jinja"], True),
-        ({"format": FORMAT}, [], True),  # killed before config.json
-        (None, ["model.partial"], True),
+        (None, ["model.partial"], True),  # killed before the parameters
         ({"format": "pt"}, ["config.json", "tokenizer.json"], False),  # saved by transformers over an export
-        (None, ["tokenizer.json"], False),
         (None, ["README.md"], False),
     ],
 )
@@ -190,17 +164,9 @@ def test_the_command_exports_beside_the_run_onto_any_mesh_and_over_an_earlier_ex
     assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert read_export(out).card["experiment"] == "video-ut"
     assert read_export(out).config == config, "it says nothing of the devices"
-    assert "- constraints: alpha [" in (out / "README.md").read_text()
     assert any("finished already" in line for line in start(config))
     before = files_of(out)
     assert main(["export", str(finished)]) == 0
     assert files_of(out) == before
-    assert "Missing" in refused(capsys, "export")
-
-
-def test_a_run_that_is_no_decoder_has_no_folder_of_transformers(finished, capsys):
-    message = f"--format transformers is for language models, the runs of sft experiments; {finished} is of video-ut"
-    assert message in refused(capsys, "export", str(finished), "--format", "transformers")
+    assert "is for language models" in refused(capsys, "export", str(finished), "--format", "transformers")
     assert not (finished / "transformers").exists()
-    with one_line("format must be one of unroll_jax, transformers, got 'gguf'"):
-        export(finished, format="gguf", log=quiet)

@@ -44,30 +44,31 @@ class Does(Callbacks):
         setattr(self, event, lambda row: act() if row["step"] == step else None)
 
 
-def replaced(folder):
+def moved(folder):
     folder.rename(folder.with_name("moved"))
+
+
+def replaced(folder):
+    moved(folder)
     folder.mkdir(exist_ok=True)  # a save under way may make it first
     (folder / "thesis.tex").touch()
-
-
-AWAY = {"moved": lambda folder: folder.rename(folder.with_name("moved")), "replaced": replaced}
 
 
 # On a busy machine, threads of TensorStore end after a save that failed has closed their event loop.
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    ("away", "event", "step"),
-    [("moved", "on_step", 3), ("replaced", "on_step", 6), ("moved", "on_validation", 4), ("replaced", "on_step", 3)],
+    ("away", "event", "step"), [(moved, "on_step", 3), (replaced, "on_step", 6), (moved, "on_validation", 4)]
 )
 def test_a_run_that_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(away, event, step, tmp_path):
-    folder, moved = tmp_path / "run", tmp_path / "moved"
+    folder = tmp_path / "run"
     with pytest.raises(StorageError, match=r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"):
-        fit(steady(), out=folder, callbacks=[Does(event, step, lambda: AWAY[away](folder))], log=quiet)
-    left = [] if away == "moved" else [folder / "thesis.tex"]
+        fit(steady(), out=folder, callbacks=[Does(event, step, lambda: away(folder))], log=quiet)
+    left = [] if away is moved else [folder / "thesis.tex"]
     assert [path for path in folder.rglob("*") if path.is_file()] == left
     assert folder.exists() == bool(left)
-    fit(steady(), out=moved, log=quiet)
-    assert [row["step"] for row in read_metrics(moved / "metrics.jsonl") if row["kind"] == "train"] == [*range(1, 7)]
+    fit(steady(), out=tmp_path / "moved", log=quiet)
+    rows = read_metrics(tmp_path / "moved" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [*range(1, 7)]
 
 
 def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
@@ -78,14 +79,14 @@ def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
     assert status_of(folder)["state"] == "running"
 
 
-@pytest.mark.parametrize("version", ["0.2", None])
-def test_runs_of_other_versions_are_named_as_such_by_every_command(run, version):
-    assert VERSION not in READS[VERSION]
-    values = read(run / "config.json") | {"version": version}
-    (run / "config.json").write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
-    for call in (fit_again, load, evaluate_again, export):
-        with one_line(f"was written by version {version or '0.1'} of unroll_jax, this is {VERSION}"):
-            call(run, task=steady(), log=quiet)
+def test_runs_of_other_versions_are_named_as_such_by_every_command(run):
+    values = read(run / "config.json")
+    del values["version"]  # as 0.1 wrote it
+    for version, older in (("0.1", values), ("0.2", values | {"version": "0.2"})):
+        (run / "config.json").write_text(json.dumps(older))
+        for call in (fit_again, load, evaluate_again, export):
+            with one_line(f"was written by version {version} of unroll_jax, this is {VERSION}"):
+                call(run, task=steady(), log=quiet)
 
 
 def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
@@ -116,6 +117,17 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
     assert vars(load(folder, task=task, log=quiet).config)["constraints"].tolerance == 0.5
 
 
+def test_schedules_that_depend_on_the_end_are_named():
+    for rates in ({"schedule": "cosine"}, {"schedule": "linear"}, {"schedule": "constant", "warmup_share": 0.1}):
+        assert linear(primal=PrimalConfig(**{"warmup_share": 0.0} | rates)).config.tied_to_end()
+    assert ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="cosine")).tied_to_end()
+    for free in (linear().config, ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="staircase"))):
+        assert not free.tied_to_end()
+    constraints = ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)
+    assert linear(constraints=constraints).config.tied_to_end() == "constraints.warmup_steps"
+    assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
+
+
 def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_path):
     task, log = linear(steps=10), []
     fit(task, out=run, log=log.append)
@@ -126,23 +138,3 @@ def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_pa
     for other, words in ({}, "steps was 10, is now 6"), ({"steps": 12, "seed": 1}, "seed was 0, is now 1"):
         with one_line(words):
             fit(steady(**other), out=run, log=quiet)
-
-
-TIED = {
-    "a cosine": linear(primal=PrimalConfig(schedule="cosine", warmup_share=0.0)).config,
-    "a straight line": linear(primal=PrimalConfig(schedule="linear", warmup_share=0.0)).config,
-    "a warm-up that is a share": linear(primal=PrimalConfig(schedule="constant", warmup_share=0.1)).config,
-    "a warm-up of multipliers": linear(constraints=ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)).config,
-    "images": ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="cosine")),
-}
-FREE_OF_THE_END = {
-    "a constant": linear().config,
-    **{name: ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule=name)) for name in ("staircase", "constant")},
-}
-
-
-def test_schedules_that_depend_on_the_end_are_named():
-    names = {case: config.tied_to_end() for case, config in (TIED | FREE_OF_THE_END).items()}
-    assert {case for case, name in names.items() if name} == set(TIED)
-    assert names["a warm-up of multipliers"] == "constraints.warmup_steps"
-    assert [vars(TIED["a warm-up of multipliers"])["constraints"].warmup(steps) for steps in (6, 100)] == [3, 50]

@@ -9,11 +9,11 @@ import pytest
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.config.video import VideoConfig
-from unroll_jax.train.sweep.axes import Sweep, grid, read_axes, split_over
+from unroll_jax.train.sweep.axes import Sweep, grid, read_axes
 
 
-def cells_of(over, **fields):
-    config = VideoConfig(**fields)
+def cells_of(over):
+    config = VideoConfig()
     return grid(Sweep("video-ut", Path("out"), config, read_axes(over, config, [])))
 
 
@@ -22,7 +22,6 @@ def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest():
     combinations = [(cell.config.model.num_layers, cell.config.train_gamma, cell.config.seed) for cell in cells]
     assert combinations == [(layers, gamma, seed) for layers in (3, 5) for gamma in (0.1, 0.15) for seed in (0, 1)]
     assert cells[0].name == "num-layers-3_train-gamma-0.1_seed-0"
-    assert len({cell.name for cell in cells}) == len(cells)
 
 
 def test_values_are_read_as_their_options_are():
@@ -30,22 +29,12 @@ def test_values_are_read_as_their_options_are():
     assert (cell.config.model.self_loops, other.config.model.self_loops) == (True, False)
     assert cell.config.constraints.alpha == (0.1,)
     assert cell.name == "self-loops-True_alpha-0.1_plain", "one name however the value is typed"
-    (short, long) = cells_of({"steps": "100,2000"}, seed=3)
-    assert (short.config.steps, long.config.steps, long.config.seed) == (100, 2000, 3)
-
-
-def test_words_of_axes_are_split_from_the_others():
-    over, rest = split_over(["--over.seed", "0,1", "--steps", "3", "--over.num_layers=3,5", "--jobs", "2"])
-    assert over == {"seed": "0,1", "num-layers": "3,5"}
-    assert rest == ["--steps", "3", "--jobs", "2"]
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         ("", "no experiment given"),
-        ("vidoe-ut --over.seed 0", "did you mean video-ut?"),
-        ("runs/x --over.seed 0", "not a folder, got runs/x"),
         ("video-ut", "needs an axis, as in `--over.seed 0,1,2`"),
         ("video-ut --over.seed", "--over.seed has no values"),
         ("video-ut --over. 3", "--over. names no option"),
@@ -58,26 +47,20 @@ def test_words_of_axes_are_split_from_the_others():
         ("video-ut --over.method plain,both", "--over.method must be of plain, deep_supervision, constrained"),
         ("video-ut --over.seed 0 --method all", "give `--over.method plain,deep_supervision,constrained`"),
         ("image-sets --over.train-gamma 0.1 --seeds 2", "--seeds 2 is several runs; give `--over.seed 0,1,2`"),
-        ("image-opteq --over.method plain", "--over.method is not an option"),
         ("video-ut --over.num-layer 3", "--over.num-layer is not an option (did you mean num-layers?)"),
         ("video-ut --over.learning-rate 1", "may be primal.learning-rate or dual.learning-rate"),
         ("video-ut --over.out a,b", "--over.out: cells share data, tests and machine"),
         ("video-ut --over.seed 0,1 --seed 3", "--seed is an axis of the sweep"),
         ("video-ut --over.self-loops yes", "--over.self-loops must be true or false, got 'yes'"),
         ("video-ut --over.train-gamma 0.1,0", "--over.train-gamma 0.0: --train-gamma"),
-        ("video-ut --over.seed 0,1 --stesp 3", "did you mean --steps?"),
-        ("video-ut --over.seed 0,1 --jobs 0", "--jobs must be from 1 to 256, got 0"),
         ("video-ut --over.seed 0,1 --overwrite", "--overwrite would delete every run of the sweep"),
         (f"video-ut --over.seed {','.join(map(str, range(10_001)))}", "10001 cells, more than 10000"),
         ("text-encoder --over.model.pretrained a/b,a+b --method plain", "two cells would share the folder"),
-        ("video-ut --over.alpha 0.1,2", "--over.alpha 2.0: --constraints.alpha must be"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
     monkeypatch.setattr("unroll_jax.train.sweep.compute.run", lambda *_, **__: pytest.fail("computes"))
-    line = refused(capsys, "sweep", *words.split())
-    assert named in line, line
-    assert "mean mesh" not in line
+    assert named in refused(capsys, "sweep", *words.split())
 
 
 def test_mistakes_are_found_without_importing_jax_the_loop_draws_nothing_and_no_command_imports_tensorflow():
@@ -85,15 +68,11 @@ def test_mistakes_are_found_without_importing_jax_the_loop_draws_nothing_and_no_
     program = """\
 import sys
 from unroll_jax.train.__main__ import main
-for words in ("sweep video-ut", "sweep video-ut --over.seed x"):
-    assert main(words.split()) == 2
-print([name for name in ("jax", "matplotlib") if name in sys.modules])
+assert main(["sweep", "video-ut", "--over.seed", "x"]) == 2
+assert not {"jax", "matplotlib"} & set(sys.modules)
 assert main(["run", "video-ut", "--constraints.alpha", "2"]) == 2
 assert main(["list"]) == 0
 import unroll_jax.train.loop, unroll_jax.train.data.video
-print([name for name in ("tensorflow", "matplotlib") if name in sys.modules])
+assert not {"tensorflow", "matplotlib"} & set(sys.modules)
 """
-    command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert (lines[0], lines[-1]) == ("[]", "[]"), done.stderr
+    subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment(), check=True)

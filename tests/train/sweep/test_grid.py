@@ -1,6 +1,7 @@
 """Grids of small runs: their tables, what resumes, and what fails."""
 
 import csv
+import re
 import shutil
 import signal
 import subprocess
@@ -68,18 +69,16 @@ def test_the_table_averages_seeds(whole):
         assert float(row["RMSE"]) == pytest.approx(np.mean(list(rmse[row["cell"]].values())))
         assert float(row["RMSE at training"]) == pytest.approx(rmse[row["cell"]]["0.15"])
         assert float(row["RMSE above"]) == pytest.approx(rmse[row["cell"]]["0.3"])
-    text = (whole / "table.md").read_text()
     plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
-    assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]" in text
-    assert {row["feasible"] for row in rows[:2]} == {"True"}
+    assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]" in (whole / "table.md").read_text()
 
 
 def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(copied, in_place_of_training):
-    before, asked = record_of(copied), in_place_of_training(lambda folder: shutil.copytree(copied / CELLS[0], folder))
+    before, trained = record_of(copied), in_place_of_training(lambda folder: shutil.copytree(copied / CELLS[0], folder))
     assert main([*GRID, "--out", str(copied)]) == 0
-    assert (asked, record_of(copied)) == ([], before)
+    assert (trained, record_of(copied)) == ([], before)
     assert main([*GRID[:-1], "0,1,2", "--out", str(copied)]) == 0
-    assert asked == ["plain_seed-2", "constrained_seed-2"]
+    assert trained == ["plain_seed-2", "constrained_seed-2"]
     assert len(record_of(copied)["cells"]) == 6
 
 
@@ -87,26 +86,6 @@ def test_a_finished_cell_that_was_not_evaluated_is(copied, whole):
     (copied / CELLS[1] / "evaluation.json").unlink()
     assert main([*GRID, "--out", str(copied)]) == 0
     assert record_of(copied) == record_of(whole)
-
-
-def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(copied, whole, monkeypatch, capsys):
-    from unroll_jax.train import loop
-
-    shutil.rmtree(copied / CELLS[2])
-    validate = loop.validate
-
-    def interrupted(task, state):
-        if state.step == 4:
-            raise KeyboardInterrupt
-        return validate(task, state)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "validate", interrupted)
-        assert main([*GRID, "--out", str(copied)]) == 130
-    assert main([*GRID, "--out", str(copied)]) == 0
-    assert "from the checkpoint of step 2" in capsys.readouterr().out
-    metrics = [folder / CELLS[2] / "metrics.jsonl" for folder in (copied, whole)]
-    assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
 @pytest.mark.parametrize("error", [UserError("the loss is not finite"), ValueError("shapes differ")], ids=repr)
@@ -120,25 +99,26 @@ def test_a_cell_that_fails_ends_no_other_and_is_named_and_tried_again(copied, in
         raise error
 
     for _ in range(2):
-        asked = in_place_of_training(fail)
+        trained = in_place_of_training(fail)
         assert main([*GRID, "--out", str(copied)]) == 1
-        assert asked == CELLS[:1]
-        last = capsys.readouterr().out.splitlines()[-1]
-        assert last.startswith(f"failed: {CELLS[0]}: ")
-        assert str(error) in last
+        assert trained == CELLS[:1]
+        assert re.search(f"failed: {CELLS[0]}: .*{error}", capsys.readouterr().out)
     assert record_of(copied)["cells"][1:] == before["cells"][1:]
     assert record_of(copied)["cells"][0]["state"] == "failed"
 
 
-def test_a_disk_in_the_way_ends_the_sweep(copied, in_place_of_training, capsys):
+@pytest.mark.parametrize(("error", "code"), [(StorageError("the disk is full"), 2), (KeyboardInterrupt(), 130)])
+def test_a_full_disk_and_an_interrupt_end_the_sweep_and_keep_its_record(copied, in_place_of_training, error, code):
     shutil.rmtree(copied / CELLS[0])
+    shutil.rmtree(copied / CELLS[1])
     before = record_of(copied)
 
-    def fill(folder):
-        raise StorageError("the disk is full")
+    def stop(folder):
+        raise error
 
-    in_place_of_training(fill)
-    assert "the disk is full" in refused(capsys, *GRID, "--out", str(copied))
+    trained = in_place_of_training(stop)
+    assert main([*GRID, "--out", str(copied)]) == code
+    assert trained == CELLS[:1]
     assert record_of(copied) == before
 
 
@@ -179,10 +159,8 @@ def test_a_process_that_fails_ends_no_other_and_one_that_is_ended_resumes_with_e
     monkeypatch.setenv("UNROLL_PREPARED", of_processes["UNROLL_PREPARED"])
     assert read(folder / "seed-0" / "status.json")["state"] == "interrupted"
     assert main(options) == 1
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("failed: seed-1: ")
-    assert "holds files but no config.json" in last
-    assert last.endswith((folder / "seed-1.log").read_text().splitlines()[-1])
+    assert re.search(r"failed: seed-1: .*holds files but no config\.json", capsys.readouterr().out)
+    assert "holds files but no config.json" in (folder / "seed-1.log").read_text()
     assert [row["state"] for row in record_of(folder)["cells"]] == ["finished", ""]
     rows = read_metrics(folder / "seed-0" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, OF_PROCESSES["steps"] + 1))
