@@ -122,7 +122,6 @@ def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_nu
 
 def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
     out = export(run, tmp_path / "model", task=Mean(), log=quiet)
-    assert 'model = load("FOLDER", task=task)' in (out / "README.md").read_text()
     assert load(out, task=Mean(), log=quiet).predict(10.0) == pytest.approx(10.0 * (1.0 - 0.8**20))
     with one_line("field 'task' is unknown or missing, got 'mean'; if it is your own, pass"):
         load(out, log=quiet)

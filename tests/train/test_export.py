@@ -159,7 +159,6 @@ def test_the_command_exports_beside_the_run_onto_any_mesh_and_over_an_earlier_ex
     finished, capsys, start, config, tmp_path
 ):
     assert main(["export", str(finished), "--mesh", "data=1"]) == 0
-    assert "parameters in 3 arrays" in capsys.readouterr().out
     out = finished / "export"
     assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert read_export(out).card["experiment"] == "video-ut"

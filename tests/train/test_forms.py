@@ -95,7 +95,7 @@ def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
     _assert_gradient(metrics, np.tile(np.array([0.0, 0.3, 2.0]) / 3 / 8, (8, 1)), in_params)
 
 
-def test_weights_of_layers_are_not_all_zero(changed):
+def test_weights_of_layers_are_those_given_and_never_all_zero(changed):
     for weights, expected in (((0.1,), (0.0, 0.1, 0.1, 0.1, 1.0)), ((0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 0.3, 1.0))):
         assert changed(method="deep_supervision", layer_weights=weights).loss_weights(4) == expected
     assert changed(method="deep_supervision", layer_weighting="layerskip").loss_weights(1) == (0.0, 1.0)
