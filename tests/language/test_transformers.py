@@ -42,9 +42,9 @@ def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_p
     out = export(run, format="transformers", log=quiet)
     assert out == run / "transformers"
     assert_same_decoder(run, out)
-    own = export(run, tmp_path / "model", log=quiet)
-    assert_same_decoder(run, own)
-    for opened in (open_decoder(str(place), log=quiet) for place in (run, own)):
+    exported = export(run, tmp_path / "model", log=quiet)
+    assert_same_decoder(run, exported)
+    for opened in (open_decoder(str(place), log=quiet) for place in (run, exported)):
         assert opened.deviation(1.5) == 1.5, "noise is that of training: drawn embeddings start with a deviation of 1"
         assert opened.layers == (0, 1, 2, 3)
     (out / "generation_config.json").write_text('{"eos_token_id": 7}')  # of another model's export

@@ -125,7 +125,7 @@ exit_layer: speculate(exit_layer=4)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("error", "name", "expression"), calls(TABLE))
+@pytest.mark.parametrize(("error", "name", "expression"), list(calls(TABLE)))
 def test_a_bad_argument_is_named(error, name, expression):
     with pytest.raises(error, match=rf"\b{name}\b") as caught:
         eval(expression, dict(NAMES))
