@@ -45,6 +45,9 @@ def test_every_part_measures_on_any_device(name, monkeypatch):
     assert any(figure.endswith(ending) for figure in figures)
     assert all(value > 0.0 for figure, value in figures.items() if figure.endswith("seconds"))
     assert figures.get("loop_compiled_in_20_steps", 0) == 0
+    if name == "precision":
+        assert all(value <= 1e-5 for figure, value in figures.items() if figure.endswith("highest residual"))
+        assert all(value < 1e-3 for figure, value in figures.items() if figure.endswith("highest gradient error"))
     if name == "decoder":
         model = DECODER.model
         flops = 6 * figures["parameters"] + 6 * model.num_layers * model.dim * model.tokens

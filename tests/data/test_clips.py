@@ -42,6 +42,9 @@ UNNAMED = [
     ("a b c held-out/d", "names no splits"),
     ("s1_test.avi s1_train.avi s2_test.avi s2_train.avi", "'s1_test.avi' looks like a split"),
     ("train-test/1_train train-test/1_test train-test/2_train", "1_train' looks like a split"),
+    ("TestVideoA TrainVideoA TrainVideoB", "'TestVideoA' looks like a split"),
+    ("Train001 Train002 Test001 TestVideoA", "'TestVideoA' looks like a split"),
+    ("set/a set/b set/my-eval2", "'set/my-eval2' looks like a split"),
     ("train/1 train/2 test/1 test_hard/1", "'test_hard/1' looks like a split"),
 ]
 
@@ -71,7 +74,8 @@ def test_clips_of_several_folders_and_unknown_names_of_splits_fail(names, words,
 
 
 def test_clips_without_splits_are_dealt_as_are_names_that_all_mean_one_split(tmp_path):
-    for names in ("test_1 test_2 test_3", "in/TestA in/TestB in/TestC", "train.1.avi train.2.avi train.avi"):
+    within = "trailer contest latest"  # names that contain the name of a split, and are none
+    for names in ("test_1 test_2 test_3", "in/TestA in/TestB in/TestC", "train.1.avi train.2.avi train.avi", within):
         clips = paths(*names.split())
         assert list(split_clips(clips, root=tmp_path).values()) == [[each] for each in clips]
     clips = paths(*(f"clip{number}" for number in range(1, 13)))
@@ -80,7 +84,11 @@ def test_clips_without_splits_are_dealt_as_are_names_that_all_mean_one_split(tmp
 
 @pytest.mark.parametrize(
     ("layout", "mode", "reverse"),
-    [(list(LAYOUTS)[1], "w:gz", False), ("UCSD Ped2", "w", True), ("UCSD Ped2", "zip", False)],
+    [
+        ("masks, and what lies in a clip of frames", "w:gz", False),
+        ("UCSD Ped2", "w", True),
+        ("UCSD Ped2", "zip", False),
+    ],
 )
 def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_that_leave_nothing(
     layout, mode, reverse, tmp_path, monkeypatch

@@ -126,6 +126,7 @@ BAD = [
     ("cifar10", CIFAR | dict.fromkeys(images.PARTS["train"], CATS), "labels of train have one class only (cat)"),
     ("cifar10", {"train.bin": bytes(3074), "test.bin": b""}, "holds no data_batch_1.bin; give cifar-10-binary"),
     ("image_folder", without(IMAGES, "train"), "holds no train folder with images"),
+    ("image_folder", without(IMAGES, "test"), "holds no test folder with images"),
     ("image_folder", without(IMAGES, "train/dog"), "'test/dog/001.png' is of class dog, which train lacks"),
     ("image_folder", IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))}, "'train/cat/002.png' ... 7x5"),
     ("image_folder", IMAGES | {"train/1.png": picture()}, "'train/1.png' is not in the folder of a class"),

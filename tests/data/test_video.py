@@ -70,6 +70,9 @@ def cut(file: Path) -> None:
 RECORDS = "video-{}.array_record-00000-of-00001"
 DAMAGES = {
     "records cut short": (RECORDS.format("test"), cut),
+    "records gone": (RECORDS.format("test"), Path.unlink),
+    "info cut short": ("dataset_info.json", cut),
+    "facts gone": ("metadata.json", Path.unlink),
     "info gone": ("dataset_info.json", Path.unlink),
     "facts empty": ("metadata.json", lambda file: file.write_text("{}")),
 }

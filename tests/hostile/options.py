@@ -85,6 +85,8 @@ COMMANDS = [
         for value in map(str.strip, values.split("|"))
     ),
     *(Command(line, (named,)) for line, named in LINES.items()),
+    Command("--help", ("prepare SOURCE",), code=0),
+    Command("run video-ut --help", ("--constraints.alpha",), code=0),
     *(Command(f"{line}{name}", (ascii(name)[1:-1],)) for line in NAMED for name in STEERING),
     *(
         Command(f"{line} --out {out}", (f"--out {out}",), file)

@@ -1,11 +1,12 @@
 """Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done."""
 
 import contextlib
+import json
 import shutil
 
 import pytest
 
-from tests.fuzz import READERS, fuzzed
+from tests.fuzz import READERS, Reader, fuzzed
 from tests.hostile import data, folders, options, runs
 from tests.hostile.command import assert_handled
 from tests.train.conftest import clips_in_memory
@@ -59,3 +60,11 @@ DRAWN = ("curves", "evaluation", "status")  # reports: slower
 def test_a_changed_file_is_accepted_or_refused(name, monkeypatch):
     monkeypatch.setattr(figures, "pictures", lambda *_: [])
     assert fuzzed(READERS[name], 60.0, most=100 if name in DRAWN else 20).broken == []
+
+
+def test_a_reader_that_raises_another_error_is_reported():
+    def read(folder):
+        return json.loads((folder / "a.json").read_bytes())
+
+    reader = Reader("a.json", lambda folder: (folder / "a.json").write_text('{"a": 1}'), read)
+    assert any("JSONDecodeError" in words for words in fuzzed(reader, 60.0, most=20).broken)

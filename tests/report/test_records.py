@@ -73,6 +73,7 @@ def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
         ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
         ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames"),
         ({"evaluation": {"num_sequences": 12}}, "differ in number of test samples"),
+        ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
         ({"evaluation": {"noise": "variance"}}, "differ in the meaning of gamma (--noise)"),
         ({"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}}, "edges of ratio"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.errors import assert_names, one_line
 from unroll_jax.train.config.errors import UserError, on_command_line
-from unroll_jax.train.config.fields import check_fields, from_json, to_json
+from unroll_jax.train.config.fields import check_fields, differences, from_json, to_json
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -130,3 +130,8 @@ def test_erm_is_the_former_name_of_plain(changed):
     assert changed(method="erm") == changed(method="plain")
     assert [name for name, _ in changed(method="both").variants()] == ["plain", "constrained"]
     assert from_json(VideoConfig, to_json(changed()) | {"method": "erm"}, source="config.json").method == "plain"
+
+
+def test_a_field_that_one_side_lacks_differs():
+    assert differences({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}) == ["a.c was None, is now 2"]
+    assert differences({"d": 3}, {}) == ["d was 3, is now None"]

@@ -126,8 +126,8 @@ def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with
         if resilience is not None:
             assert row["relaxed_loss"] == pytest.approx(relaxed, rel=1e-5)
         assert row["feasible"] == (losses is FEASIBLE)
-        expected = means[-1] if row["feasible"] else (excess if resilience is None else relaxed) - INFEASIBLE
-        assert score == pytest.approx(-expected)
+        base, cost = (0.0, means[-1]) if row["feasible"] else (INFEASIBLE, excess if resilience is None else relaxed)
+        assert base - score == pytest.approx(cost, rel=1e-5)
         scores.append(score)
     assert scores[0] > INFEASIBLE > scores[1]
     assert resilience is None or scores[1] > scores[2]
@@ -154,3 +154,12 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
         config.check()
     changed(**options, **{"dual.learning_rate": 0.1, "constraints.resilience": 1.02 * least}).check()
     dataclasses.replace(config, method="plain").check()
+
+
+@pytest.mark.parametrize("form", ["ratio_of_means", "log_ratio_of_means"])
+def test_the_worst_excess_is_of_the_losses_over_their_bounds_in_every_form(changed, form):
+    config = changed(**{"constraints.alpha": (0.5,), "constraints.reference": 1.0, "constraints.form": form})
+    objective = DescentConstraints(config, num_layers=2, num_steps=config.steps)
+    row, _ = objective.judge(0, LATE, objective.init())
+    assert row["worst_excess"] == pytest.approx(0.6 / 0.45 - 1.0, rel=1e-5)
+    assert not row["feasible"]

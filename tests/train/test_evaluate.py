@@ -90,7 +90,7 @@ def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_summed_in_fl
     losses = np.array([[1.0, 2**24, 0.0], [0.0, 0.0, 0.0], [4.0, 2.0, 0.0]], np.float32)
     figures = ratio_figures(losses)
     assert (figures["mean_ratio"], figures["mean_ratio_all"]) == ([2**23 + 0.25, 0.0], 2**22 + 0.125)
-    assert figures["descend_share"] == pytest.approx([1 / 3, 2 / 3])
+    assert (figures["descend_share"], figures["share_descending"]) == (pytest.approx([1 / 3, 2 / 3]), 0.5)
     losses[0, 0] = np.nan
     for values in map(ratio_figures(losses).get, ("mean_ratio", "descend_share")):
         assert [type(value) for value in values] == [type(None), float]

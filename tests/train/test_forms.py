@@ -13,6 +13,7 @@ CASES = {
     "difference": {},
     "ratio, another first": {"constraints.form": "ratio", "constraints.first_alpha": 0.9},
     "ratio of means, floor": {"constraints.form": "ratio_of_means", "constraints.floor": 0.25},
+    "log ratio of means": {"constraints.form": "log_ratio_of_means"},
     "ratio of means, cumulative": {"constraints.form": "ratio_of_means", "constraints.bounds": "cumulative"},
 }
 SUPERVISED = {"plain": (0.1, [0.0, 0.0, 1.0]), "deep_supervision": (0.3, [0.0, 0.3, 1.0])}
@@ -55,6 +56,8 @@ def _violations(name, f):
     in_loss, in_bound, violations = np.ones((8, 3)), -np.ones((8, 3)), losses - bounds
     if name.startswith("ratio"):
         violations, in_loss, in_bound = losses / bounds - 1, 1 / bounds, -losses / bounds**2
+    if name.startswith("log ratio"):
+        violations, in_loss, in_bound = np.log(losses / bounds), 1 / losses, -1 / bounds
     slopes = np.einsum("sl,lk->slk", in_loss, np.eye(3))
     if "of means" not in name:  # the loss before a layer is a constant there
         slopes[:, [1, 2], [0, 1]] = in_bound[:, 1:] * kept

@@ -23,6 +23,7 @@ BINDS = {
         "constraints.bounds": "cumulative",
         "constraints.reference": 0.4,
     },
+    "log ratio of means": {"constraints.form": "log_ratio_of_means", "constraints.reference": None},
     "plain": {"method": "plain"},
 }
 STEPS = 4

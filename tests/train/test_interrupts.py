@@ -14,7 +14,7 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.data.prepare import Builder
 from unroll_jax.train.loop import _Loop
-from unroll_jax.train.system.machine import stopping_at_once
+from unroll_jax.train.system.machine import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -43,6 +43,15 @@ def test_a_run_saves_the_step_it_is_in_and_goes_on(both, start, config, tmp_path
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == (both / "constrained" / "metrics.jsonl").read_text()
 
 
+def test_a_second_ctrl_c_is_handled_by_nobody():
+    before, acts = signal.getsignal(signal.SIGINT), []
+    with handling(signal.SIGINT, lambda: acts.append(1)):
+        signal.raise_signal(signal.SIGINT)
+        assert acts == [1]
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, "the system ends the process, without a traceback"
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 def test_what_the_shell_ignores_stays_ignored():
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until `heard` ends
     with stopping_at_once():
@@ -60,8 +69,8 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
         kept = weakref.ref(thing, lambda _: signal.raise_signal(number))
         with stopping_at_once():
             del thing
-            time.sleep(20.0)
             assert kept() is None
+            time.sleep(20.0)
 
     with pytest.raises(Interrupted):
         wait()

@@ -43,7 +43,9 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert (trained / "metrics.jsonl").read_text() == whole
 
 
-def test_overwrite_deletes_also_an_earlier_version_behind_a_link(trained, tmp_path, capsys):
+def test_overwrite_deletes_also_an_earlier_version_behind_a_link_and_a_tilde_is_the_home_folder(
+    trained, tmp_path, monkeypatch, capsys
+):
     (trained / "notes.txt").write_text("of the old run")
     assert "seed was 0, is now 1; pass another --out, or --overwrite" in refused(capsys, *RUN, "--seed", "1")
     values = read(trained / "config.json")
@@ -55,6 +57,10 @@ def test_overwrite_deletes_also_an_earlier_version_behind_a_link(trained, tmp_pa
     assert read_config(tmp_path / "disk")[1].seed == 1
     assert not (trained / "notes.txt").exists()
     assert status_of(trained)["steps"] == 6
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main([*RUN[:3], "~/run", *RUN[4:], "--seed", "1"]) == 0
+    assert f"{tmp_path / 'run'}: finished already" in capsys.readouterr().out
+    assert not (tmp_path / "~").exists()
 
 
 def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):

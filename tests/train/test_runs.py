@@ -29,19 +29,19 @@ def _damage_newest(folder):
     largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("has_checkpoints", [True, False])
-def test_a_killed_run_ends_like_the_whole_one_and_damage_costs_one_checkpoint(
-    finished, both, start, config, has_checkpoints
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_run_cut_back_to_a_damaged_checkpoint_or_to_none_ends_like_the_whole_one(
+    finished, both, start, config, is_damaged
 ):
     whole, folder = both / "constrained", finished
     _cut_back(folder)
-    if has_checkpoints:
+    if is_damaged:
         _damage_newest(folder)
     else:
         for path in (folder / "checkpoints").iterdir():
             shutil.rmtree(path)
     log = start(config)
-    if has_checkpoints:
+    if is_damaged:
         assert any("checkpoint 6 is damaged" in line and "falling back" in line for line in log)
         assert "going on from the checkpoint of step 4" in log
         assert (folder / "damaged" / "6").is_dir()

@@ -25,11 +25,10 @@ VARIANTS = {
 @pytest.fixture
 def case(changed, clips):
     def build(fields):
-        # A bound at the input's loss, and asked-for shares that the first layers miss.
-        tight = {"constraints.reference": 0.4, "constraints.alpha": (0.6,)}
-        # Schedules, warm-up and clipping: tests/supervised/test_optimizers.py
-        steady = {"primal.schedule": "constant", "primal.warmup_share": 0.0, "primal.clip_norm": None}
-        config = changed(**{"steps": 5, "primal.learning_rate": 0.02, **tight, **steady, **fields})
+        # A bound at the input's loss, shares that the first layers miss, and a clip that binds.
+        tight = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
+        usual = {"steps": 5, "primal.learning_rate": 0.02, "primal.warmup_share": 0.4}
+        config = changed(**usual | tight | fields)
         batches = clips.batches("train", batch_size=4, seed=0)
         return VideoTask(config, clips), [next(batches) for _ in range(5)]
 
@@ -59,7 +58,9 @@ def _by_hand(config, clips, params, noise_key, batches):
     kept = (1 - alpha) * (1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)]))
     has_reference = settings.reference is not None
     lam = integral = np.zeros(depth + has_reference)
-    primal, dual = optax.adam(config.primal.learning_rate), optax.adam(config.dual.learning_rate)
+    shares = jnp.array([0.5, 0.75, 1.0, 0.75, 0.25])  # a warm-up of two steps, and a cosine over three
+    adam = optax.adam(lambda count: config.primal.learning_rate * shares[count])
+    primal, dual = optax.chain(optax.clip_by_global_norm(0.05), adam), optax.adam(config.dual.learning_rate)
     primal_state, dual_state = primal.init(params), dual.init(lam)
     rows = []
     for step, batch in enumerate(batches):
