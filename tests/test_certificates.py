@@ -123,6 +123,8 @@ def test_bad_arguments_are_named():
         assert_names(ValueError, lambda **options: certify(layer, None, y, **options), {option: value})
     assert_names(TypeError, lambda **options: certify(params=None, y=y, **options), {"descent": layer.step})
     assert_names(TypeError, lambda **options: certify(needs, None, y, **options), {"x": None})
+    ones = {"smoothness": lambda params, y, x: jnp.ones(3)}
+    assert_names(ValueError, lambda **options: certify(layer, None, y, **options), ones)
     assert_names(ValueError, certified.weight_norm, {"W": np.ones(3)})
 
 
@@ -174,6 +176,7 @@ def test_a_descent_of_ones_own_is_guaranteed_where_its_smoothness_says_so_and_sl
     wrong = examine(0.5, np.ones((2, 1)), smoothness=0.5)
     assert np.all(wrong.curvature[0] > 0.5)
     assert np.all(wrong.outcome == Outcome.DESCENDED)
+    assert "curvature above smoothness 100.0%" in repr(wrong)
     long = examine(4.0, [[1.0], [0.1]], smoothness=3.0)  # 0.03 at the second
     assert list(long.outcome[0]) == [Outcome.ROSE, Outcome.DESCENDED]
     assert list(long.curvature[0] <= long.limit[0]) == [False, True]

@@ -102,6 +102,9 @@ def test_matrices_of_a_pytree_at_the_paths_chosen_keep_to_the_bound_and_other_le
     np.testing.assert_array_equal(chosen["inject"], params["inject"])
     with pytest.raises(TypeError, match=r"matrices at paths that where chooses, got dict with .*'activation'"):
         spectral_normalise(params, where=lambda path: "nowhere" in path)
+    close = np.linalg.qr(draw.normal(size=(40, 40)))[0] * np.linspace(1.0, 0.9, 40)  # its singular values
+    assert norm(spectral_normalise({"W": close}, bound=0.5, certified=False, num_steps=2)["W"]) > 0.51
+    assert norm(spectral_normalise({"W": close}, bound=0.5)["W"]) <= 0.5 * (1.0 + 1e-12)
     assert_names(ValueError, spectral_normalise, {"params": {"W": np.ones((3, 3, 2, 2))}, "image_shape": None})
 
 

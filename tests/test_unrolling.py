@@ -9,6 +9,7 @@ import pytest
 import unroll_jax as uj
 from tests.errors import assert_names
 from unroll_jax.perturbations import layer_noise, lost_layer
+from unroll_jax.unrolling import UNROLLED
 
 DIM, TOKENS = 3, 4
 
@@ -117,7 +118,7 @@ def test_noise_reaches_the_next_layer_and_the_record():
         np.testing.assert_allclose(last, y, rtol=1e-5)
 
 
-def test_noise_has_the_scale_given_and_new_draws_for_each_layer_and_leaf_and_of_a_row_in_any_batch():
+def test_noise_has_its_scale_differs_by_layer_and_leaf_and_is_the_same_for_a_row_in_any_batch():
     zeros = {"a": jnp.zeros((100, 200)), "b": jnp.zeros((100, 200), jnp.bfloat16)}
     draws = [layer_noise(jax.random.key(0), 2.0)(jnp.int32(layer), None, zeros) for layer in (1, 2)]
     flat = np.stack([np.asarray(leaf, np.float32).ravel() for draw in draws for leaf in jax.tree.leaves(draw)])
@@ -149,3 +150,15 @@ def test_a_bad_argument_is_named():
         assert_names(ValueError, call, options, name)
     for scale in (-0.1, float("nan"), float("inf")):
         assert_names(ValueError, layer_noise, {"key": jax.random.key(0), "scale": scale})
+
+
+def test_layers_are_written_out_up_to_a_depth_and_not_with_remat():
+    params, (y, _) = weights(), tokens()
+
+    def loops(num_layers, **options):
+        run = jax.jit(lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options))
+        return "stablehlo.while" in run.lower(y).as_text()
+
+    assert not loops(UNROLLED)
+    assert loops(UNROLLED + 1)
+    assert loops(3, remat=True)

@@ -1,6 +1,7 @@
 """Sparse coding of sequences (DUST)."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -8,9 +9,10 @@ from tests import reference
 from tests.energies.comparing import Case, assert_equal
 from tests.energies.dust_reference import ATOMS, DIM, RANK, N, coding_energy, coding_step, draw, mixing_step
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import DustParams, dust
+from unroll_jax.energies import AttentionParams, DustParams, attention, dust
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+DRAWS = 5_000
 
 
 @pytest.mark.parametrize("form", ["softmax", "jacobi", "plain"])
@@ -48,3 +50,28 @@ def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stay
         mixed = mixing_step(H[:count], V, "plain", self_loops=False) if count > 1 else H[:1]
         np.testing.assert_allclose(stepped[:count], coding_step(mixed, D, x[:count], 0.2, 9.0), rtol=1e-11, atol=1e-13)
         np.testing.assert_array_equal(stepped[count:], H[count:])
+
+
+def test_the_whole_energy_rises_nowhere_but_where_the_stated_condition_is_broken():
+    """Random layers and codes of the softmax form, whose curvature is 2 L; some do rise."""
+    H, D, V, x = draw(10, (DRAWS,))
+    rng = np.random.default_rng(11)
+    D, V = (a / np.linalg.norm(a, 2, axis=(1, 2))[:, None, None] for a in (D, V))
+    V, x = V * 10.0 ** rng.uniform(-2, 0, size=(DRAWS, 1, 1)), x * 10.0 ** rng.uniform(0, 2, size=(DRAWS, 1, 1))
+    smoothness = 1.0 + N * np.linalg.norm(V, 2, axis=(1, 2)).max() ** 2
+    curvature, pair = 2.0 * smoothness, attention(form="softmax", dim=ATOMS, rank=RANK)
+    layer = dust(DIM, ATOMS, rank=RANK, form="softmax", sparsity=0.05, curvature=curvature)
+
+    @jax.jit
+    @jax.vmap
+    def measure(H, D, V, x):
+        params, W_a = DustParams(D, V), AttentionParams(V.T)
+        mixed, stepped = pair.step(W_a, H), layer.step(params, H, x)
+        left = jax.grad(pair.energy, 1)(W_a, H) / curvature + (mixed - H) @ (jnp.eye(ATOMS) - D @ D.T / curvature)
+        room = (1.0 - 0.5 * smoothness / curvature) * jnp.linalg.norm(stepped - H)
+        return layer.energy(params, H, x), layer.energy(params, stepped, x), jnp.linalg.norm(left) > room
+
+    before, after, broken = map(np.asarray, measure(3.0 * rng.normal(size=(DRAWS, 1, ATOMS)) + H, D, V, x))
+    assert np.all((after <= before + 1e-12 * (1.0 + np.abs(before)))[~broken])
+    assert np.sum(~broken) > DRAWS // 50  # the condition is not empty
+    assert np.sum((after > before + 1e-3 * (1.0 + np.abs(before))) & broken) > DRAWS // 500

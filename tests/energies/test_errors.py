@@ -53,6 +53,16 @@ exponent: rho.power(0.0); rho.power(1.5)
 weight: energies.elastic_net(1.0, jnp.array([1.0, -2.0]))
 rank: uj.dust(DIM, ATOMS, rank=7); uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
 form: uj.crate(4, form="paper", **HEADS); energies.regularised(OPTEQ, energies.decorrelation())
+step_size: uj.attention(step_size=1.5); uj.multihead_attention(4, num_heads=2, step_size=1.5);
+    uj.hopfield(DIM, step_size=1.5); uj.dust(DIM, ATOMS, attention_step_size=1.5)
+attention_step_size: uj.transformer(DIM, attention_step_size=2.0)
+compression: uj.crate(4, compression=1.5, **HEADS)
+ridge: uj.mesa(*PAIRS, ridge=0.0)
+attention_scale: uj.dust(DIM, ATOMS, attention_scale=-1.0)
+halvings: uj.safeguarded(uj.layer_norm(4), halvings=0)
+scale: rho.cauchy(float("nan")); rho.geman_mcclure(0.0)
+degrees: rho.student(-2.0)
+threshold: rho.truncated_quadratic(0.0)
 step_size: uj.fast_weights(2, 2, step_size=3.0); energies.soft_threshold().prox(ones(2), -1.0);
     energies.regularised(OPTEQ, energies.half_square(), step_size=2.1, form="gradient");
     energies.regularised(OPTEQ, energies.absolute(), form="gradient")

@@ -36,7 +36,7 @@ def test_energy_and_step_equal_the_reference():
         for name, layer, params, x, kept, anchor in (
             ("keys", crossed, OWN, S, S, 0.0),
             ("some keys", crossed, OWN, Anchor(S, some), S[some], 0.0),
-            ("no key", crossed, OWN, Anchor(S, some & False), S[:0], 0.0),
+            ("no key", crossed, OWN, Anchor(S, np.zeros_like(some)), S[:0], 0.0),
             ("patterns", learned, HopfieldParams(S), None, S, 0.0),
             ("patterns and anchor", learned, HopfieldParams(S), B, S, B),
         ):

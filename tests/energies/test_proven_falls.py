@@ -46,7 +46,7 @@ def drawn(name):
     params = jax.tree.map(lambda like: leaf(like.shape), wanted)
     if name.startswith("lista"):
         params = params._replace(D=params.D / np.linalg.norm(params.D, 2, axis=(1, 2))[:, None, None])
-    return params, *(shape and leaf(shape) for shape in shapes)
+    return params, *(None if shape is None else leaf(shape) for shape in shapes)
 
 
 def cancelled(params, y, x):

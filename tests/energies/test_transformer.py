@@ -8,7 +8,9 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import TransformerParams, UnrolledLayerParams, unrolled_layer
+from unroll_jax.energies import TransformerParams, UnrolledLayerParams, attention, examples, unrolled_layer
+from unroll_jax.energies.attention.pairwise import AttentionParams
+from unroll_jax.energies.transformer import EXAMPLE
 
 N, DIM = 5, 3
 
@@ -45,3 +47,25 @@ def test_the_unrolled_layer_equals_the_reference_and_its_masked_tokens_stay_and_
     np.testing.assert_allclose(with_padding[:3], reference.unrolled_layer(y[0, 0, :3], V, W, U), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(with_padding[3:], padded[3:])
     chex.assert_trees_all_close(*slopes, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_condition_that_the_table_checks_is_the_stated_one():
+    entry, a = uj.DESCENTS["transformer"], EXAMPLE["step_size"]
+    pair = attention(form="softmax", dim=examples.DIM)
+
+    @jax.jit
+    @jax.vmap
+    def measure(key):
+        layer, y, x = entry.example(key, ())
+        params = layer.init(jax.random.fold_in(key, 0))
+        W_a, symmetric = AttentionParams(params.W_a), (params.W_f + params.W_f.T) / 2
+        left = (pair.step(W_a, y) - y) @ ((1.0 - a) * jnp.eye(examples.DIM) - a * symmetric)
+        error = jnp.linalg.norm(a * jax.grad(pair.energy, 1)(W_a, y) + left)
+        smoothness = examples.TOKENS * jnp.sum(W_a.W_a**2) + jnp.linalg.norm(params.W_f) + 1.0
+        return entry.condition(params, y, x), error / jnp.linalg.norm(layer.step(params, y, x) - y), a * smoothness
+
+    held, share, length = map(np.asarray, measure(jax.random.split(jax.random.key(2), 1000)))
+    assert np.sum((share > 0.51) & (share < 0.99) & (length <= 0.99)) > 10
+    clear = (np.abs(share - 0.5) > 1e-3) & (np.abs(length - 1.0) > 1e-3)
+    np.testing.assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])

@@ -108,6 +108,7 @@ GOOD, STALL, CUT, LOST = STATUS[:4]
     [
         ([1e-7, 1e-4, 2e-6], [GOOD, STALL, GOOD], None),
         ([1e-2, 1e-3, 1e-7], [STALL, CUT, GOOD], 1),
+        ([0.1, 0.5, 1e-7], [CUT, CUT, GOOD], 1),
         ([0.5, np.nan, 0.1], [CUT, LOST, CUT], 1),
     ],
 )

@@ -133,6 +133,13 @@ def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
     assert relative_error(*both(inputs(4, 3))) < 1e-8
 
 
+def test_second_derivatives_through_the_unrolled_adjoint_equal_autodiff():
+    A, x = SMALL()
+    product = lambda f, x: jax.jvp(jax.grad(lambda x: f(A, x)), (x,), (jnp.cos(x),))[1]  # noqa: E731
+    functions = functools.partial(implicit, adjoint=fixed_point.unrolled(120)), plain
+    assert relative_error(*jax.jit(lambda x: [product(f, x) for f in functions])(x)) < 1e-10
+
+
 REFUSED = {  # transforms of a function of one array
     "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,)),
     "jvp of jit": lambda f: lambda x: jax.jvp(jax.jit(f), (x,), (x,)),

@@ -95,10 +95,8 @@ def test_no_system_is_called_converged_where_it_is_wrong(name):
     cast = lambda tree, dtype: jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)  # noqa: E731
     params, y, x = cast((descent.init(jax.random.key(1)), *given), jnp.float64)
     is_right = judge_of(lambda z: descent.step(params, z, x), lambda z: descent.energy(params, z, x), y)
-    for max_steps in STEPS:
+    for dtype, max_steps in ((jnp.float32, 2000), (jnp.float32, 200), (jnp.float64, 200)):
         options = {"max_steps": max_steps, "on_failure": "accept", "tol": TOL}
         solve = jax.jit(lambda params, y, x, o=options: uj.equilibrium(descent, params, y, x, **o))
-        z, info = solve(*cast((params, y, x), jnp.float32))
-        assert not np.any(np.ravel(info.converged) & ~is_right(cast(z, jnp.float64))), (max_steps, info)
-        if np.max(info.steps) < min(STEPS):
-            break  # a smaller cap changes nothing
+        z, info = solve(*cast((params, y, x), dtype))
+        assert not np.any(np.ravel(info.converged) & ~is_right(cast(z, jnp.float64))), (dtype, max_steps, info)

@@ -1,6 +1,7 @@
 """Bad arguments of models: one line each, which names the argument."""
 
 import dataclasses
+import traceback
 
 import jax
 import numpy as np
@@ -79,6 +80,15 @@ regulariser: of_vectors(m.DeepOptEq, way="averaged", regulariser="half_square", 
     of_vectors(m.DeepOptEq, way="averaged", regulariser="absolute"); of_vectors(m.DeepOptEq, regulariser="l1")
 regulariser_smoothness: of_vectors(m.DeepOptEq, way="averaged", regulariser="half_square", regulariser_smoothness=2.0)
 max_norm: of_vectors(m.DeepOptEq, max_norm=0.0)
+way: of_vectors(m.DeepOptEq, way="explicit")
+reading: vit_config(reading="decoder")
+std: vit_config(std=0.0)
+rotary_base: m.DecoderConfig(30, rotary_base=1.0)
+norm_epsilon: m.DecoderConfig(30, norm_epsilon=2.0); m.EncoderConfig(30, norm_epsilon=2.0)
+sparsity: shaped(m.LISTA(4, 7, 3, sparsity=-0.1), FLOAT)
+attention_scale: shaped(dust(attention_scale=0.0), FLOAT)
+noise: generate(noise=-0.1, key=jax.random.key(0))
+tol: of_vectors(m.NeuralODE, tol=0.0)
 pool: of_images(m.DeepOptEq, pool=5)
 margin: of_vectors(m.MonotoneOperatorNetwork, margin=-1.0)
 augment: of_vectors(m.NeuralODE, augment=-1)
@@ -130,3 +140,4 @@ def test_a_bad_argument_is_named(error, name, expression):
     with pytest.raises(error, match=rf"\b{name}\b") as caught:
         eval(expression, dict(NAMES))
     assert "\n" not in str(caught.value)
+    assert "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename, "raised by JAX or Flax"

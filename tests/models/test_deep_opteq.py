@@ -26,6 +26,30 @@ def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(
     assert told == [(0.9, (4, 6))] * 2
 
 
+@pytest.mark.usefixtures("x64")
+def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
+    options = {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 3, "param_dtype": jnp.float64}
+    free, x = DeepOptEq(**options), vectors(2)
+    kept = [DeepOptEq(**options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)]
+    given = [start(free, x, size=size) for size in (3.6, 0.45, 0.9)]
+    run = jax.jit(lambda given: [[model.apply(params, x)[0] for params in given] for model in (free, *kept)])
+    (_, plain, expected), *others = run(given)
+    for large, small, _ in others:
+        np.testing.assert_allclose(large, expected, rtol=5e-3, atol=5e-4)
+        np.testing.assert_allclose(small, plain, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_norm_above_1_is_an_error_outside_of_jit_unless_it_is_allowed():
+    options, x = {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 2}, vectors(2, dtype=jnp.float32)
+    plain = DeepOptEq(**options)
+    params = start(plain, x, size=0.9)
+    params["params"]["layer_2"]["W"] *= np.float32(2.0)
+    with pytest.raises(ValueError, match=r"^layer 2 of 2: \|W\| must be at most 1, got 1.8"):
+        plain.apply(params, x)
+    assert np.isfinite(DeepOptEq(**options, allow_expansive=True).apply(params, x)[0]).all()
+
+
 def run(params, *calls):
     apply = lambda params: [model.apply(params, x, mutable="intermediates") for model, x in calls]  # noqa: E731
     return [(*out, np.asarray(kept["intermediates"]["equilibrium"][0])) for out, kept in jax.jit(apply)(params)]

@@ -1,6 +1,7 @@
 """Properties of every model whose layers can all be read: batches, records, dtypes, gradients, memory, its program."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -219,8 +220,12 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])  # it did compute in bfloat16
-    if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are computed narrow, and read out wide
+    if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
         assert jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype == jnp.float32
+    else:
+        products = re.findall(r"dot_general.*: \((.*)\) ->", jax.jit(narrow.apply).lower(params, x).as_text())
+        assert len(products) > 0
+        assert all("xf32" not in factors for factors in products)
 
 
 @every_layer

@@ -154,3 +154,12 @@ def test_without_a_mesh_all_devices_that_divide_the_batch_are_used_and_the_idle_
         "1 of 8 devices (data=1), 7 IDLE",
     ]
     assert measurements["in parts"] == "2 of 8 devices (data=2), 6 IDLE"
+
+
+@pytest.mark.parametrize("key", DIVIDED)
+def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, key):
+    for one in measurements["communication"][key]:
+        if "jvp(" not in one["source"]:  # neither of the forward nor of the backward pass
+            assert (one["kind"], one["times"]) == ("all-reduce", 1), one
+            assert one["bytes"] == 4 * one["arrays"], f"only squares of norms are summed: {one}"
+        assert one["times"] == 1 or one["bytes"] >= 256, f"a scalar in every layer: {one}"

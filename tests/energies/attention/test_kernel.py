@@ -148,7 +148,7 @@ def test_without_pairs_or_tokens_there_is_no_energy(shape):
 
 
 @pytest.mark.skipif(not hasattr(jax.sharding, "AbstractDevice"), reason="this JAX has no abstract GPU to lower for")
-@pytest.mark.parametrize("rho", ["softmax", "log", "truncated_quadratic", CAUCHY])
+@pytest.mark.parametrize("rho", ["softmax", "log", "power", "truncated_quadratic", CAUCHY])
 def test_it_lowers_for_an_h100_without_one(rho):
     from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
