@@ -179,10 +179,10 @@ def _judge(
     limit = jnp.where(still, jnp.inf, -2.0 * slope / size)
     constant = jnp.nan if smoothness is None else smoothness
     constant = constant(params, y, x) if callable(constant) else constant
-    if jnp.shape(constant) not in ((), limit.shape):
-        expected = f"a number or an array of shape {limit.shape}, one per example"
-        raise ValueError(f"smoothness must be {expected}, got one of shape {jnp.shape(constant)}")
-    constant = jnp.broadcast_to(jnp.asarray(constant, limit.dtype), limit.shape)
+    constant = jnp.asarray(constant, limit.dtype)
+    if constant.shape not in ((), limit.shape):
+        raise ValueError(f"smoothness must be a number or one per example, {limit.shape}, got shape {constant.shape}")
+    constant = jnp.broadcast_to(constant, limit.shape)
     known = (still | (slope <= 0.0)) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
     outcome = _outcome(before_energy, after_energy, known, tolerance)
     return stepped, Certificate(outcome, before_energy, slope * size, limit, constant, curvature)
