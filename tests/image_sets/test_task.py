@@ -130,7 +130,7 @@ def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals
     assert_resumes(config, runs[-1], tmp_path / "again", experiment="demo", steps=(2, 4))
 
 
-def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(config, data):
+def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(config, data, monkeypatch):
     """Digits have 1.804 at the noise of training, for which the defaults were chosen; given bounds stay."""
 
     def bounds_of(given, **fields):
@@ -142,5 +142,9 @@ def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(conf
     np.testing.assert_allclose([far.reference, far.floor], 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4]))
     assert near.reference > loss
     assert bounds_of(given, **wide) == given
+    monkeypatch.setattr("unroll_jax.train.tasks.image_sets.load", lambda *_, **__: data)
+    for constraints, bounds in ((BOUNDS, f"--constraints.reference {far.reference:.4g} "), (given, None)):
+        ImageSetTask.open(changed(config, constraints=constraints, **wide), (lines := []).append)
+        assert [bounds in line for line in lines] == [True] * (bounds is not None)
     with one_line(r"constraints.reference=0.01 is below the loss of the noisy input"):
         bounds_of(ConstraintConfig(bounds="cumulative", reference=0.01, alpha=(0.2,)))
