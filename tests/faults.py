@@ -194,7 +194,7 @@ ROWS = [
     (f"{FIXED}derivatives.py", "fixed_point/test_gradients.py", "_differentiable - 0, _differentiable - 1"),
     (f"{FIXED}derivatives.py", "fixed_point/test_gradients.py fixed_point/test_loop.py", "_normalised / 1"),
     (f"{FIXED}derivatives.py", "fixed_point/test_loop.py fixed_point/test_every_pair.py", "_normalised * 1"),
-    (f"{FIXED}factored.py", "fixed_point/test_factored.py", "_newton - 0"),
+    (f"{FIXED}factored.py", "fixed_point/test_ends.py", "_newton - 0"),
     (f"{FIXED}adjoints.py", "fixed_point/test_gradients.py", "neumann.solve + 0"),
     (f"{FIXED}loop.py", "fixed_point/test_loop.py fixed_point/test_lista.py", "_update < 0"),
     (f"{FIXED}solvers.py", "fixed_point/test_loop.py", "anderson.update - 0, damped.update - 0"),
