@@ -102,7 +102,7 @@ def descend(residual, params, x, y, rate, steps):
 
     def step(params, _):
         value, slope = jax.value_and_grad(loss)(params)
-        return jax.tree.map(lambda p, g: p - rate * g, params, slope), (value, optax.global_norm(slope))
+        return jax.tree.map(lambda p, g: p - rate * g, params, slope), (value, optax.tree.norm(slope))
 
     return jax.lax.scan(step, params, length=steps)[1]
 

@@ -36,7 +36,8 @@ MEASURED = {
 @pytest.mark.parametrize("name", MEASURED)
 def test_every_part_measures_on_any_device(name, monkeypatch):
     """XLA code replaces every kernel on a CPU."""
-    cells, (sizes, ending) = equilibria._cells, MEASURED[name]
+    attention, cells, (sizes, ending) = pairs.unroll_jax.attention, equilibria._cells, MEASURED[name]
+    monkeypatch.setattr(pairs.unroll_jax, "attention", lambda kernel, block, **options: attention(**options))
     monkeypatch.setattr(equilibria, "_cells", lambda sizes: cells(sizes)[:1])
     monkeypatch.setattr(equilibria, "WAYS", ("Anderson 5, cg",))
     records = gpu.PARTS[name].measure(sizes)
