@@ -123,7 +123,7 @@ def test_bad_arguments_are_named():
         assert_names(ValueError, lambda **options: certify(layer, None, y, **options), {option: value})
     assert_names(TypeError, lambda **options: certify(params=None, y=y, **options), {"descent": layer.step})
     assert_names(TypeError, lambda **options: certify(needs, None, y, **options), {"x": None})
-    assert_names(ValueError, lambda **options: certify(layer, None, y, **options), {"smoothness": lambda *_: jnp.ones(3)})
+    assert_names(ValueError, lambda **given: certify(layer, None, y, **given), {"smoothness": lambda *_: jnp.ones(3)})
     assert_names(ValueError, certified.weight_norm, {"W": np.ones(3)})
 
 
