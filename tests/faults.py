@@ -213,7 +213,7 @@ ROWS = [
         "constrained/test_lagrangian.py",
         "lagrangian + 0, augmented_lagrangian / 0, resilient_lagrangian * 0",
     ),
-    ("train/step.py", "train/test_state.py train/test_loop.py", "train_step + 0"),
+    ("train/step.py", "train/test_state.py", "train_step + 0"),
 ]
 FAULTS = [
     Fault(f"{path}:{function}", operator, int(number), tests)

@@ -135,4 +135,4 @@ def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch
     for state, name in zip(states[2:], ("step", "key"), strict=True):
         _, metrics = step(state._replace(**{name: getattr(state, name) + 1}), batches[0])
         assert float(metrics.layer_losses[0]) != float(first[1].layer_losses[0]), "step and seed draw the noise"
-    step(first[0], batches[1])
+    assert step(first[0], batches[1])[0].step == 2
