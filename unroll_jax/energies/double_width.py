@@ -91,7 +91,7 @@ def symmetric_embedding(
     Source: ours; Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no construction.
 
     Example:
-      >>> import jax
+      >>> import numpy as np
       >>> layer = AsymmetricLayer(W_a=np.eye(2), W=np.array([[0.0, 1.0], [0.0, 0.0]]))
       >>> wide: SymmetricEmbedding = symmetric_embedding([layer, layer])
       >>> (wide.params.W_f == wide.params.W_f.T).all().item(), wide.params.W_f.shape
