@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.test_conformance import many
 from unroll_jax.descent import Anchor
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
@@ -28,9 +27,17 @@ every_dtype = pytest.mark.parametrize(
 
 @functools.cache
 def drawn(name):
-    descent, (params, y, x) = many(name)
-    params, (y, x) = jax.tree.map(lambda leaf: leaf[0], params), jax.tree.map(lambda leaf: leaf[0, :, 0], (y, x))
-    return descent, params, y, x, np.random.default_rng(2).normal(size=y.shape)
+    descents = []
+
+    @jax.jit
+    def draw(key_example, key_init):
+        descent, y, x = uj.DESCENTS[name].example(key_example, (2,))
+        descents.append(descent)
+        return descent.init(key_init), y, x
+
+    with jax.enable_x64(False):
+        params, y, x = draw(jax.random.key(0), jax.random.key(1))
+    return descents[0], *jax.tree.map(np.asarray, (params, y, x)), np.random.default_rng(2).normal(size=y.shape)
 
 
 def case(kind, params, y, x):
