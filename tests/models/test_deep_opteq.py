@@ -32,8 +32,9 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
     free, x = DeepOptEq(**options), vectors(2)
     kept = [DeepOptEq(**options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)]
     given = [start(free, x, size=size) for size in (3.6, 0.45, 0.9)]
-    run = jax.jit(lambda given: [[model.apply(params, x)[0] for params in given] for model in (free, *kept)])
-    (_, plain, expected), *others = run(given)
+    each = jax.tree.map(lambda *leaves: jnp.stack(leaves), *given)
+    logits = lambda params: [model.apply(params, x)[0] for model in (free, *kept)]  # noqa: E731
+    (_, plain, expected), *others = jax.jit(lambda each: jax.lax.map(logits, each))(each)
     for large, small, _ in others:
         np.testing.assert_allclose(large, expected, rtol=5e-3, atol=5e-4)
         np.testing.assert_allclose(small, plain, rtol=1e-12)

@@ -92,55 +92,47 @@ every_layer = pytest.mark.parametrize(
 
 @pytest.mark.usefixtures("x64")
 @every_model
-def test_outputs_and_gradients_are_those_of_the_reference_and_of_its_finite_differences(name):
+def test_batches_and_gradients_are_those_of_the_reference_and_layers_are_recorded_and_perturbed(name):
+    """Gradients against finite differences of the reference; records take the place of outputs."""
     case = CASES[name]
-    model, x = case.make(param_dtype=jnp.float64, remat=DOTS), case.draw(dtype=jnp.float64)
-    params, direction = (drawn(model, x, scale=case.scale, seed=seed) for seed in (0, 1))
-    weight = np.random.default_rng(0).normal(size=(4, *case.shape))
-
-    @jax.jit
-    def run(params):
-        outputs, pull = jax.vjp(lambda params: model.apply(params, x), params)
-        return outputs, pull(jnp.asarray(weight))[0]
-
-    outputs, gradient = run(params)
-    np.testing.assert_allclose(outputs, case.reference(params, np.asarray(x)), rtol=1e-9, atol=1e-10)
-    along = sum(np.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
-
-    def shifted(distance):
-        moved = jax.tree.map(lambda leaf, d: leaf + distance * d, float64(params), float64(direction))
-        return np.sum(weight * case.reference(moved, np.asarray(x)))
-
-    np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6), rtol=1e-6)
-
-
-@every_model
-def test_leading_axes_are_batches_records_take_the_place_of_outputs_and_layers_are_perturbed(name):
-    case = CASES[name]
-    model, x = case.make(), case.draw(2, 3)
-    params = drawn(model, case.draw(), scale=case.scale)
+    model, x = case.make(param_dtype=jnp.float64, remat=DOTS), case.draw(2, 3, dtype=jnp.float64)
+    params = drawn(model, case.draw(dtype=jnp.float64), scale=case.scale)
+    rng = np.random.default_rng(0)
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), params)
+    weight = rng.normal(size=(4, 2, 3, *case.shape))
     record = lambda y: (y, jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), jnp.max(y))  # noqa: E731
 
     @jax.jit
     def run(params, lost, noise):
-        lose, shake = lost_layer(lost), layer_noise(jax.random.key(1), noise)
+        lose, shake = lost_layer(lost), layer_noise(jax.random.key(1, impl="rbg"), noise)
         perturb = lambda layer, before, y: shake(layer, before, lose(layer, before, y))  # noqa: E731
         options = {} if name == "encoder" else {"perturb": perturb}  # which takes no perturbation of layers
-        return model.apply(params, x, record=record, **options)
+        apply = lambda params: model.apply(params, x, record=record, **options)  # noqa: E731
+        records, pull = jax.vjp(apply, params)
+        return records, pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0]
 
-    outputs, losses, largest = jax.tree.map(np.asarray, run(params, 0, 0.0))
+    (outputs, losses, largest), gradient = jax.tree.map(np.asarray, run(params, 0, 0.0))
     if name != "encoder":
-        lost, noisy = (np.asarray(run(params, *each)[0]) for each in ((2, 0.0), (0, 0.1)))
+        lost, noisy = (np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1)))
         if name != "dust":  # its layers read codes by different dictionaries
-            np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
         assert not np.allclose(lost[3], outputs[3])
         assert np.all(np.max(np.abs(noisy - outputs), axis=(1, 2, 3, 4))[1:] > 1e-3)
+
+    def expected(params):
+        each = [[case.reference(params, rows) for rows in block] for block in np.asarray(x)]
+        return np.moveaxis(np.array(each), 2, 0)
+
     assert outputs.shape == (4, 2, 3, *case.shape)
-    for place in np.ndindex(2, 3):
-        expected = case.reference(params, np.asarray(x)[place])
-        np.testing.assert_allclose(outputs[(slice(None), *place)], expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-5)
-    np.testing.assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-6)
+    np.testing.assert_allclose(outputs, expected(params), rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9)
+    np.testing.assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-9)
+    along = sum(np.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+
+    def shifted(distance):
+        return np.sum(weight * expected(jax.tree.map(lambda leaf, d: leaf + distance * d, float64(params), direction)))
+
+    np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6), rtol=1e-6)
 
 
 SIXTY_FOUR = {"param_dtype": jnp.float64}
@@ -184,17 +176,21 @@ SLOW = ("roberta", "pooling first")
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     model, inputs, fillings = PADDED[name]
     params = drawn(model, next(iter(inputs.values())), scale=0.4)
+    direction = jax.tree.map(lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape), params)
 
-    @jax.jit
-    def run(params, inputs, mask, places):
-        def loss(params):
-            outputs = model.apply(params, mask=mask, **inputs)
-            real = outputs[:, :, places] if outputs.ndim == 4 else outputs  # (layers, batch, n, d), or logits
-            return jnp.sum(jnp.sin(real)), real
+    def loss(params, inputs, mask, places):
+        outputs = model.apply(params, mask=mask, **inputs)
+        real = outputs[:, :, places] if outputs.ndim == 4 else outputs  # (layers, batch, n, d), or logits
+        return jnp.sum(jnp.sin(real)), real
 
-        return jax.value_and_grad(loss, has_aux=True)(params)
+    run, plain = jax.jit(jax.value_and_grad(loss, has_aux=True)), jax.jit(loss)
 
-    plain = run(params, inputs, np.ones((2, 4), bool), np.arange(4))
+    def shifted(distance):
+        moved = jax.tree.map(lambda leaf, d: leaf + distance * d, float64(params), direction)
+        return plain(moved, inputs, np.ones((2, 4), bool), np.arange(4))
+
+    expected, first = shifted(0.0), None
+    along = reference.directional_derivative(lambda distance: float(shifted(distance)[0]), 0.0, 1.0, width=1e-4)
     for where in ([0, 1, 2, 3], [3, 4, 5, 6], [0, 2, 3, 5]):
         for filling in fillings:
 
@@ -204,8 +200,12 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
                 return longer
 
             longer = {key: padded(value, filling[key]) for key, value in inputs.items()}
-            actual = run(params, longer, padded(np.ones((2, 4), bool), False), np.array(where))
-            chex.assert_trees_all_close(actual, plain, rtol=1e-9, atol=1e-11)
+            actual, gradient = run(params, longer, padded(np.ones((2, 4), bool), False), np.array(where))
+            chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-11)
+            slope = sum(np.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+            np.testing.assert_allclose(slope, along, rtol=1e-9)
+            first = gradient if first is None else first
+            chex.assert_trees_all_close(gradient, first, rtol=1e-9, atol=1e-11)
 
 
 @every_layer
@@ -214,9 +214,9 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     narrow, wide, x = case.make(dtype=jnp.bfloat16, unroll=1), case.make(unroll=1), case.draw(2)
     params = drawn(narrow, x, scale=0.2)
     outputs, expected = jax.jit(lambda params: (narrow.apply(params, x), wide.apply(params, x)))(params)
-    gradient = jax.eval_shape(jax.grad(lambda params: jnp.sum(narrow.apply(params, x))), params)
-    recorded = jax.eval_shape(lambda params: narrow.apply(params, x, record=lambda y: y), params)
-    leaves = jax.tree.leaves((params, gradient, outputs, recorded))
+    loss = lambda params: (lambda y: (jnp.sum(y), y))(narrow.apply(params, x, record=lambda y: y))  # noqa: E731
+    recorded = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), params)
+    leaves = jax.tree.leaves((params, outputs, recorded))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])  # it did compute in bfloat16
@@ -229,28 +229,23 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 
 @every_layer
-def test_unrolling_and_remat_change_nothing_but_the_program(name):
-    case, x = CASES[name], CASES[name].draw(2)
-    params = drawn(case.make(), x, scale=0.2)
-    options: list[dict[str, Any]] = [{"unroll": 5}, {"unroll": 2, "remat": DOTS}, {"unroll": 1, "remat": True}]
-    total = lambda params, model: jnp.sum(jnp.sin(model.apply(params, x)))  # noqa: E731
-    run = jax.jit(lambda params: [jax.value_and_grad(total)(params, case.make(**each)) for each in options])
-    plain, *others = run(params)
-    for other in others:
-        chex.assert_trees_all_close(other, plain, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="unroll must be at least 1, got 0"):
-        jax.eval_shape(case.make(unroll=0).apply, params, x)
-
-
-@every_layer
-def test_remat_saves_memory(name):
-    case, x = CASES[name], CASES[name].draw(64)
-    params, memory = drawn(case.make(12), case.draw(), scale=0.2), []
-    for remat in (False, True, DOTS):
-        model = case.make(12, remat=remat, unroll=1)
+def test_unrolling_and_remat_change_nothing_but_the_program_and_remat_saves_memory(name):
+    case, x, memory, results = CASES[name], CASES[name].draw(64), [], []
+    params = drawn(case.make(13), case.draw(), scale=0.2)
+    each: list[dict[str, Any]] = [{"unroll": 1}, {"unroll": 2, "remat": True}, {"unroll": 1, "remat": DOTS}]
+    for options in each:
+        model = case.make(13, **options)
         loss = lambda params: jnp.sum(model.apply(params, x, record=lambda y: jnp.sum(jnp.sin(y))))  # noqa: B023, E731
-        memory.append(jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes)
+        program = jax.jit(jax.value_and_grad(loss)).lower(params).compile()
+        memory.append(program.memory_analysis().temp_size_in_bytes)
+        results.append(program(params))
     assert max(memory[1:]) < 0.6 * memory[0]
+    for result in results[1:]:
+        chex.assert_trees_all_close(result, results[0], rtol=1e-4, atol=1e-5)
+    programs = [jax.make_jaxpr(case.make(13, unroll=number).apply)(params, x) for number in (20, None)]
+    assert len({re.sub("0x[0-9a-f]+", "", str(program)) for program in programs}) == 1
+    with pytest.raises(ValueError, match="unroll must be at least 1, got 0"):
+        jax.eval_shape(case.make(13, unroll=0).apply, params, x)
 
 
 @every_model
