@@ -81,8 +81,7 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
         descent, (params, y, x) = many(name)
         scales = np.random.default_rng(2).permutation(np.logspace(-3.0, 3.0, KEYS))
 
-        def example(arguments):
-            params, y, x, scale = arguments
+        def example(params, y, x, scale):
             y, x = jax.tree.map(lambda tokens: scale * tokens, (y, x))
             stepped = descent.step(params, y, x)
             assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype)
@@ -91,9 +90,7 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
             return held, *energies_and_roundoff(descent.energy, params, y, stepped, x, event_ndim)
 
         arrays = jax.tree.map(lambda leaf: leaf.astype(dtype), (params, y, x, scales))
-        held, energies, tolerance = jax.tree.map(
-            np.asarray, jax.jit(lambda arrays: jax.lax.map(example, arrays))(arrays)
-        )
+        held, energies, tolerance = jax.tree.map(np.asarray, jax.jit(jax.vmap(example))(*arrays))
     before, after = energies[:, 0][held], energies[:, 1][held]
     tolerance = tolerance[held]
     assert np.mean(held) >= (1.0 if condition is None else 0.3)  # a condition must hold often
@@ -121,31 +118,23 @@ def test_the_same_check_finds_the_step_that_raises_the_papers_energy():
         assert (float(after) > float(before) + float(tolerance)) == rises
 
 
-@functools.cache
-def slope_and_step(name):
-    descent, _ = many(name)
-    return jax.jit(lambda p, y, x: (*jax.value_and_grad(descent.energy, 1)(p, y, x), descent.step(p, y, x)))
-
-
 @pytest.mark.usefixtures("x64")
 @every_system
 def test_an_example_does_not_depend_on_its_batch_and_step_and_energy_at_once_are_the_two(name):
-    descent, *arrays = draw(name, 0, BATCH, "float64")
+    descent, *arrays = draw(name, 0, (2, 3), "float64")
 
     @jax.jit
-    def of_batch(*arrays):
-        whole = descent.step(*arrays), descent.energy(*arrays)
-        return whole, descent.step_and_energy(*arrays) if descent.step_and_energy else whole
+    def all_ranks(params, y, x):
+        def both(y, x):
+            return descent.step(params, y, x), descent.energy(params, y, x)
 
-    whole, at_once = of_batch(*arrays)
-    assert whole[1].shape == BATCH
-    params, *tokens = arrays
-    for place in np.ndindex(BATCH):
-        energy, _, stepped = slope_and_step(name)(
-            params, *jax.tree.map(lambda array, place=place: array[place], tokens)
-        )
-        chex.assert_trees_all_close((whole[0][place], whole[1][place]), (stepped, energy), rtol=1e-10, atol=1e-10)
-    chex.assert_trees_all_close(whole, at_once, rtol=1e-12, atol=1e-14)
+        at_once = descent.step_and_energy and descent.step_and_energy(params, y, x)
+        return both(y, x), jax.vmap(jax.vmap(both))(y, x), at_once
+
+    whole, apart, at_once = all_ranks(*arrays)
+    assert whole[1].shape == (2, 3)
+    chex.assert_trees_all_close(whole, apart, rtol=1e-10, atol=1e-10)
+    chex.assert_trees_all_close(whole, at_once or whole, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow
@@ -180,6 +169,12 @@ def test_an_input_left_out_is_zero_or_missed(name):
     without, with_it = (slope_and_step(name), other) if x is None else (other, slope_and_step(name))
     (energy, _, stepped), (expected, _, expected_step) = without(params, y, None), with_it(params, y, stand_in)
     chex.assert_trees_all_close((energy, stepped), (expected, expected_step), rtol=1e-12, atol=1e-12)
+
+
+@functools.cache
+def slope_and_step(name):
+    descent, _ = many(name)
+    return jax.jit(lambda p, y, x: (*jax.value_and_grad(descent.energy, 1)(p, y, x), descent.step(p, y, x)))
 
 
 def searched(name, place):
