@@ -26,6 +26,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # The same examples in every run of CI; elsewhere new ones, which may find more. Slow compilation is not a failure.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("elsewhere", deadline=None)
+settings.register_profile("fuzz", deadline=None, max_examples=20_000)
 settings.load_profile("ci" if "CI" in os.environ else "elsewhere")
 # Before anything imports the library: from here on beartype checks its annotations, shapes and dtypes included.
 PACKAGE = Path(__file__).resolve().parents[1] / "unroll_jax"

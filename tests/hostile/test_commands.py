@@ -1,16 +1,18 @@
 """Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done."""
 
 import contextlib
-import json
 import shutil
+import signal
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
-from tests.fuzz import READERS, Reader, fuzzed
 from tests.hostile import data, folders, options, runs
 from tests.hostile.command import assert_handled
+from tests.hostile.readers import READERS, changed
 from tests.train.conftest import clips_in_memory
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.report import figures
 
 TABLES = {"options": options.COMMANDS, "folders": folders.COMMANDS, "data": data.COMMANDS}
@@ -57,14 +59,27 @@ DRAWN = ("curves", "evaluation", "status")  # reports: slower
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in DRAWN else []) for name in READERS]
 )
 @pytest.mark.filterwarnings("ignore")  # of numbers that overflow
-def test_a_changed_file_is_accepted_or_refused(name, monkeypatch):
+def test_a_changed_file_is_accepted_or_refused(name, tmp_path, monkeypatch):
+    """Within 30 seconds. `make fuzz` tries 200 times as many."""
     monkeypatch.setattr(figures, "pictures", lambda *_: [])
-    assert fuzzed(READERS[name], 60.0, most=100 if name in DRAWN else 20).broken == []
+    _, prepare, read = READERS[name]
+    prepare(tmp_path)
+    file = tmp_path / READERS[name].name
+    read(tmp_path)  # the valid file
 
+    number = settings.default.max_examples // (1 if name in DRAWN else 5)
 
-def test_a_reader_that_raises_another_error_is_reported():
-    def read(folder):
-        return json.loads((folder / "a.json").read_bytes())
+    @settings(max_examples=number, suppress_health_check=list(HealthCheck))
+    @given(changed(file.read_bytes()))
+    def attempt(content):
+        file.write_bytes(content)
+        signal.alarm(30)
+        with contextlib.suppress(UserError):
+            read(tmp_path)
 
-    reader = Reader("a.json", lambda folder: (folder / "a.json").write_text('{"a": 1}'), read)
-    assert any("JSONDecodeError" in words for words in fuzzed(reader, 60.0, most=20).broken)
+    original = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("still reading after 30 seconds"))
+    try:
+        attempt()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, original)

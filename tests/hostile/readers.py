@@ -1,30 +1,18 @@
-"""Fuzzing of every reader of outside bytes: each accepts them or raises `UserError`, in time. `make fuzz` runs it.
+"""Every reader of outside bytes, and changes of a valid file: of values of its JSON, or of bytes anywhere."""
 
-Hypothesis changes a valid file: values of its JSON, or bytes, numbers and names anywhere. A traceback or a hang is
-printed with the bytes that led to it, and the exit code is 1: ``python -m tests.fuzz --seconds 600 --only chat``."""
-
-import argparse
 import json
 import re
-import signal
-import sys
-import tempfile
-import time
-import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from tests.data.decoders import conftest as llama
 from tests.data.pretrained import conftest as bert
 from tests.report.conftest import write_run
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.data.pretrained.architectures import read_config as read_encoder_config
 from unroll_jax.train.data.pretrained.chat import folder_tokenizer
@@ -37,10 +25,7 @@ from unroll_jax.train.report import layered_report
 from unroll_jax.train.report.records import read_runs
 from unroll_jax.train.runs import identity, read_config
 
-__all__ = ["READERS", "Outcome", "Reader", "fuzzed", "main"]
-LIMIT = 30  # seconds; a reader that takes longer hangs
-ROUND = 200  # changed files between two looks at the clock
-BYTES = 100  # of a file that are shown
+__all__ = ["READERS", "changed"]
 CONFIG = EXPERIMENTS["video-ut"].config
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 ODD = (None, True, -1, 0, 2**31, 2**63, 10**30, 10**400, 1e308, -0.5, "", "x", "\x1b[31m\u202e", [], [[]], {}, {"x": 1})
@@ -54,18 +39,6 @@ class Reader(NamedTuple):
     name: str
     prepare: Callable[[Path], Any]
     read: Callable[[Path], Any]
-
-
-class Hang(KeyboardInterrupt):
-    """A reader takes too long. Readers turn an `Exception` into a UserError, so it is none."""
-
-
-class Outcome(NamedTuple):
-    """Numbers of changed files that were accepted and that raised UserError, and of the others the error and bytes."""
-
-    accepted: int
-    refused: int
-    broken: list[str]
 
 
 def _files(**contents: Any) -> Callable[[Path], None]:
@@ -180,61 +153,3 @@ def _bytes(draw: st.DrawFn, content: bytes) -> bytes:
         end = start + draw(st.sampled_from([0, 1, 4, 8, 64, len(content)]))
     new = draw(st.one_of(st.binary(max_size=8), st.sampled_from(TEXTS + COUNTS)))
     return content[:start] + new + content[end:]
-
-
-def fuzzed(reader: Reader, seconds: float, *, most: int = 10**9) -> Outcome:
-    counts, broken = {"accepted": 0, "refused": 0}, dict[str, str]()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        reader.prepare(folder)
-        original = (folder / reader.name).read_bytes()
-        reader.read(folder)  # the valid file
-
-        def attempt(content: bytes) -> None:
-            (folder / reader.name).write_bytes(content)
-            signal.alarm(LIMIT)
-            try:
-                reader.read(folder)
-                counts["accepted"] += 1
-            except UserError:
-                counts["refused"] += 1
-            except (Exception, Hang) as error:
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                words = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
-                broken.setdefault(words, f"{error!s:.80} of {content[:BYTES]!r}")
-            finally:
-                signal.alarm(0)
-
-        began, number = time.monotonic(), 0
-        limits: Any = {"max_examples": min(ROUND, most), "deadline": None, "database": None}
-        options = settings(**limits, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-        while time.monotonic() - began < seconds and sum(counts.values()) < most:
-            seed(number)(options(given(changed(original))(attempt)))()
-            number += 1
-    return Outcome(counts["accepted"], counts["refused"], [f"{error}: {words}" for error, words in broken.items()])
-
-
-def _hang(*_: object) -> None:
-    raise Hang(f"still running after {LIMIT} s")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=600.0, help="for each reader")
-    parser.add_argument("--only", nargs="+", choices=READERS, default=list(READERS))
-    given_options, failures = parser.parse_args(arguments), 0
-    signal.signal(signal.SIGALRM, _hang)
-    warnings.simplefilter("ignore")  # of numbers that overflow
-    for name in given_options.only:
-        accepted, refused, broken = fuzzed(READERS[name], given_options.seconds)
-        row = f"{name:12} {accepted:7} accepted {refused:7} refused {len(broken):3} broken"
-        print(row, *broken, sep="\n  ", flush=True)
-        failures += len(broken)
-    return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    from unroll_jax.train.report import figures
-
-    figures.pictures = lambda *_: []  # drawing takes seconds
-    sys.exit(main())
