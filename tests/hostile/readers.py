@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from tests.data.decoders import conftest as llama
 from tests.data.pretrained import conftest as bert
+from tests.hostile.given import files
 from tests.report.conftest import write_run
 from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.data.pretrained.architectures import read_config as read_encoder_config
@@ -41,27 +42,19 @@ class Reader(NamedTuple):
     read: Callable[[Path], Any]
 
 
-def _files(**contents: Any) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        for name, content in contents.items():
-            path = folder / name.replace("__", ".")
-            path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-
-    return write
-
-
 def _llama(folder: Path) -> None:
     llama.byte_tokenizer().save(str(folder / "tokenizer.json"))
     chat = {"chat_template": llama.TEMPLATE, "bos_token": {"content": "<s>"}, "eos_token": "<e>"}
     scaling = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    _files(config__json=llama.CONFIG | {"rope_scaling": scaling}, tokenizer_config__json=chat)(folder)
+    config = llama.CONFIG | {"rope_scaling": scaling}
+    files({"config.json": json.dumps(config), "tokenizer_config.json": json.dumps(chat)})(folder)
 
 
 def _read_safetensors(folder: Path) -> None:
-    with open_folder(folder) as files:
-        for name in files.names:
-            if files.dtype(name) is not None:
-                files.read(name, (slice(None),) * len(files.shape(name)))
+    with open_folder(folder) as tensors:
+        for name in tensors.names:
+            if tensors.dtype(name) is not None:
+                tensors.read(name, (slice(None),) * len(tensors.shape(name)))
 
 
 def _read_decoder(folder: Path) -> None:
@@ -73,11 +66,11 @@ def _safetensors(folder: Path) -> None:
     save_file({"a": np.ones((2, 3), np.float32), "b": np.ones(4, np.float16)}, folder / "model.safetensors")
 
 
-def _table(suffix: str, content: bytes) -> Reader:
+def _table(suffix: str, content: str) -> Reader:
     def read(folder: Path) -> None:
         list(read_rows(folder / f"t.{suffix}", ("text", "label")))
 
-    return Reader(f"t.{suffix}", _files(**{f"t__{suffix}": content}), read)
+    return Reader(f"t.{suffix}", files({f"t.{suffix}": content}), read)
 
 
 def _run(folder: Path) -> None:
@@ -88,28 +81,30 @@ def _read_run(folder: Path) -> None:
     layered_report(read_runs([folder / "run"]))
 
 
-STATUS = {"state": "finished", "steps": 6, "messages": []}
+STATUS = {"status.json": '{"state": "finished", "steps": 6, "messages": []}'}
 MESSAGES = [{"role": "user", "content": "a"}]
-RECORDED = identity("video-ut", CONFIG, {"pixel_std": 0.25})
+RECORDED = {"config.json": json.dumps(identity("video-ut", CONFIG, {"pixel_std": 0.25}))}
 READERS = {
-    "run": Reader("config.json", _files(config__json=RECORDED, status__json=STATUS), read_config),
+    "run": Reader("config.json", files(RECORDED | STATUS), read_config),
     "metrics": Reader("run/metrics.jsonl", _run, lambda folder: read_metrics(folder / "run/metrics.jsonl")),
     "curves": Reader("run/metrics.jsonl", _run, _read_run),
     "evaluation": Reader("run/evaluation.json", _run, _read_run),
     "status": Reader("run/status.json", _run, _read_run),
     "encoder": Reader(
         "config.json",
-        _files(config__json=bert.CONFIG),
+        files({"config.json": json.dumps(bert.CONFIG)}),
         lambda folder: read_encoder_config(read_json(folder / "config.json"), where="config.json"),
     ),
     "decoder": Reader("config.json", _llama, _read_decoder),
     "chat": Reader("tokenizer_config.json", _llama, lambda folder: folder_tokenizer(folder).chat(MESSAGES)),
     "tokenizer": Reader("tokenizer.json", _llama, lambda folder: folder_tokenizer(folder).encode(["a b"])),
     "safetensors": Reader("model.safetensors", _safetensors, _read_safetensors),
-    "csv": _table("csv", b'text,label\n"a, b",1\nc,2\n'),
-    "tsv": _table("tsv", b"text\tlabel\na b\t1\nc\t2\n"),
-    "jsonl": _table("jsonl", b'{"text": "a", "label": 1}\n{"text": "b", "label": 2}\n'),
-    "prompts": Reader("p.json", _files(p__json=[{"instruction": "a"}]), lambda folder: read_prompts(folder / "p.json")),
+    "csv": _table("csv", 'text,label\n"a, b",1\nc,2\n'),
+    "tsv": _table("tsv", "text\tlabel\na b\t1\nc\t2\n"),
+    "jsonl": _table("jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 2}\n'),
+    "prompts": Reader(
+        "p.json", files({"p.json": '[{"instruction": "a"}]'}), lambda folder: read_prompts(folder / "p.json")
+    ),
 }
 
 
