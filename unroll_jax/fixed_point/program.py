@@ -22,7 +22,6 @@ from unroll_jax.steps import ORDER, check_collectives, check_order, check_state,
 
 __all__ = ["Prepared", "Program", "as_state", "fingerprint", "prepare", "trace"]
 
-CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # advice for layers with such weights
 
 
 class Program:
@@ -85,20 +84,18 @@ class Prepared(NamedTuple):
     operands: Any
     y0: Any
     start: Float[Array, "b m"]
-    hint: str  # further advice where a solve fails
 
 
 def prepare(descent: Any, params: Params, y0: Any, x: Any, batch_ndim: int | None, has_aux: bool) -> Prepared:
     """Traces the step as a `Program`, with the arguments of `equilibrium` checked."""
     step = _step_of(descent, has_aux)
-    y0, hint = as_state("y0", y0, is_start=True, is_complex=not isinstance(descent, Descent)), ""
+    y0 = as_state("y0", y0, is_start=True, is_complex=not isinstance(descent, Descent))
     if isinstance(descent, Descent):
         if descent.check is not None:
             descent.check(params, y0)
-        hint = CONTRACTING if descent.check or descent.factored else ""
         batch_ndim = len(jax.eval_shape(descent.energy, params, y0, x).shape) if batch_ndim is None else batch_ndim
     program, operands, y0 = trace(step, params, y0, x, batch_ndim or 0)
-    return Prepared(program, operands, y0, program.flatten(jax.tree.leaves(y0)), hint)
+    return Prepared(program, operands, y0, program.flatten(jax.tree.leaves(y0)))
 
 
 def trace(step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: int) -> tuple[Program, Any, Any]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -51,7 +50,6 @@ STATUS = (
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
 ROUND_OFF = 16.0  # epsilons: a relative residual as small is round-off of a map's values and of its sums
-SLOWEST = 0.999  # mean contraction per step; above it a map does not contract
 # Of the failed rows: how many of all, the worst, and its residual, steps and status.
 _Report = Callable[[str, int, "EquilibriumInfo"], None]
 # Files between the user's line and a report: this library, JAX, and what Python's decorators wrap functions in.
@@ -171,9 +169,10 @@ def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, re
         return tree
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
+        remedy = "look for NaN in params and x" if end.status == NONFINITE else advice
         message = (
             f"{what}: {count} examples failed at tol={reporting.tol:g}; example {worst} {STATUS[int(end.status)]} at "
-            f"relative residual {end.residual:.3g}{_pace(end, reporting.tol)}; {advice}{reporting.hint}, or pass "
+            f"relative residual {end.residual:.3g} after {end.steps} steps; {remedy}{reporting.hint}, or pass "
             'on_failure="accept"'
         )
         if reporting.on_failure == "error":
@@ -207,16 +206,6 @@ def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int)
 
     status = jnp.where(dependent > 0.0, MAX_STEPS, CONVERGED)
     return _watched(tree, EquilibriumInfo(dependent, jnp.zeros_like(status), status), report)
-
-
-def _pace(end: EquilibriumInfo, tol: float) -> str:
-    """The mean contraction of a solve that was cut off, and the estimated steps to tolerance at that rate."""
-    if end.status != MAX_STEPS or end.steps < 1 or not end.residual > 0.0:
-        return ""
-    rate, after = float(end.residual) ** (1.0 / int(end.steps)), f" after {end.steps} steps that"
-    if rate > SLOWEST:
-        return f"{after} do not contract (weights grown? certificates.spectral_normalise)"
-    return f"{after} contract by {rate:.3g} each (about {math.ceil(math.log(tol) / math.log(rate))} would do)"
 
 
 def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
