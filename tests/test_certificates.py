@@ -175,7 +175,7 @@ def test_a_descent_of_ones_own_is_guaranteed_where_its_smoothness_says_so_and_sl
     wrong = examine(0.5, np.ones((2, 1)), smoothness=0.5)
     assert np.all(wrong.curvature[0] > 0.5)
     assert np.all(wrong.outcome == Outcome.DESCENDED)
-    assert "curvature above smoothness 100.0%" in repr(wrong)
+    assert "curvature above smoothness, which is too small, 100.0%" in repr(wrong)
     long = examine(4.0, [[1.0], [0.1]], smoothness=3.0)  # 0.03 at the second
     assert list(long.outcome[0]) == [Outcome.ROSE, Outcome.DESCENDED]
     assert list(long.curvature[0] <= long.limit[0]) == [False, True]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 from unroll_jax.arguments import require
 from unroll_jax.arrays import check_array
@@ -13,6 +14,7 @@ from unroll_jax.arrays import check_array
 __all__ = [
     "ORDER",
     "check_collectives",
+    "check_layers",
     "check_order",
     "check_state",
     "check_step",
@@ -55,6 +57,13 @@ def check_state(name: str, y: Any) -> None:
     require(leaves, name, "hold at least one array", f"{y!r}")
     for path, leaf in leaves:
         check_array(f"{name}{jax.tree_util.keystr(path)}", leaf)
+
+
+def check_layers(params: Any, num_layers: int) -> None:
+    """A ValueError unless the leaves of ``params`` are stacked over the layers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        allowed, shape = f"have a leading axis of num_layers={num_layers} when tied=False", np.shape(leaf)
+        require(shape[:1] == (num_layers,), f"params{jax.tree_util.keystr(path)}", allowed, f"shape {shape}")
 
 
 def check_step(before: Any, after: Any, *, what: str = "the step") -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check, checked, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.steps import check_state, check_step, settle
+from unroll_jax.steps import check_layers, check_state, check_step, settle
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]
@@ -101,7 +101,7 @@ def unroll(
     check_state("y", y)
     y = jax.tree.map(jnp.asarray, y)
     if not tied:
-        _check_layers(params, num_layers)
+        check_layers(params, num_layers)
     at_once = _layers_at_once(unroll, num_layers, remat=bool(remat))
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     y = settle(lambda y: step(first, y, x), y)
@@ -155,10 +155,3 @@ def _step_and_record(descent: Any, step: Callable, measure: Record, record: Any)
         return stepped, Trace(energy)
 
     return advance
-
-
-def _check_layers(params: Params, num_layers: int) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name, shape = f"params{jax.tree_util.keystr(path)}", jnp.shape(leaf)
-        allowed = f"have a leading axis of num_layers={num_layers} when tied=False"
-        require(shape[:1] == (num_layers,), name, allowed, f"shape {shape}")

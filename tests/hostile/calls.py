@@ -132,7 +132,8 @@ ValueError
 record: uj.unroll(None, None, Y, num_layers=2); uj.unroll("attention", None, Y, num_layers=2);
     uj.unroll(uj.attention(), P, Y, num_layers=2, record="loss")
 num_layers: uj.unroll(uj.attention(), P, Y, num_layers=0); uj.certify(uj.attention(), P, Y, num_layers=0)
-W_a: uj.unroll(uj.attention(dim=4), energies.AttentionParams(W), Y, num_layers=2, tied=False)
+W_a: uj.unroll(uj.attention(dim=4), energies.AttentionParams(W), Y, num_layers=2, tied=False);
+    uj.certify(uj.attention(dim=4), energies.AttentionParams(W), Y, num_layers=2, tied=False)
 step: uj.unroll(lambda p, y, x: y[:1], None, Y, num_layers=2, record=None);
     uj.unroll(lambda p, y, x: (y, y), None, Y, num_layers=2, record=None);
     uj.unroll(lambda p, y, x: None, None, Y, num_layers=2, record=None); uj.equilibrium(lambda p, z, x: None, None, Z);

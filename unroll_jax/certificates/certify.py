@@ -15,7 +15,7 @@ from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.tokens import blank_absent, present_of
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import inner, norm, unit
-from unroll_jax.steps import check_step, settle, vary_like
+from unroll_jax.steps import check_layers, check_step, settle, vary_like
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["Certificate", "Outcome", "certify"]
@@ -70,7 +70,9 @@ class Certificate(NamedTuple):
         shares = [f"{name.lower()} {np.mean(outcome == value):.1%}" for name, value in Outcome.__members__.items()]
         size, run, rises = energy_lines(self.energy, outcome == Outcome.ROSE)
         if refuted := np.mean(np.asarray(self.curvature) > np.asarray(self.smoothness) * (1.0 + ROUNDING)):
-            shares.append(f"curvature above smoothness {refuted:.1%}")
+            shares.append(f"curvature above smoothness, which is too small, {refuted:.1%}")
+        if np.all(np.isnan(self.smoothness)):
+            shares.append("no smoothness was given")
         return [size, f"steps: {', '.join(shares)}", run, rises]
 
     def plot(self, axes: Any = None) -> Any:
@@ -136,6 +138,8 @@ def certify(
       >>> certificate.outcome.shape, certificate.energy.shape
       ((3, 8), (4, 8))
     """
+    if not tied:
+        check_layers(params, num_layers)
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     _check(descent, first, y, x, smoothness)
     present = present_of(descent, x)

@@ -23,7 +23,6 @@ from unroll_jax.steps import ORDER, check_collectives, check_order, check_state,
 __all__ = ["Prepared", "Program", "as_state", "fingerprint", "prepare", "trace"]
 
 
-
 class Program:
     """A step ``(operands, rows) -> rows``, hashable by its computation."""
 
