@@ -38,7 +38,8 @@ def command(arguments: list[str]) -> None:
     export = read_export(parsed.run) if is_export(parsed.run) else None
     experiment, config = (export.card["experiment"], export.config) if export else read_config(parsed.run)
     if not isinstance(config, TextRunConfig | LanguageConfig):
-        raise UserError(f"{parsed.run} is a run of {experiment}; give one of a text or sft experiment")
+        way_out = "give one of a text or sft experiment, or call predict of unroll_jax.train.load(run) in Python"
+        raise UserError(f"{parsed.run} is a run of {experiment}; {way_out}")
     inputs = (parsed.file, parsed.run)
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
     if isinstance(config, LanguageConfig):

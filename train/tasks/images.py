@@ -140,13 +140,14 @@ class ImageTask(DataTask[SupervisedConfig]):
         return {"loss": float(np.average(losses, weights=weights)), **scores(matrix)._asdict(), **dict(means)}, matrix
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Returns scores; the one of ``best_by`` selects the best checkpoint."""
+        """Returns scores; the one of ``best_by`` selects the best checkpoint, of equal ones the loss."""
         row, _ = self.split_scores(params, "validation")
         if norms := self._norms(params):
             row["weight_norms"] = json_numbers(norms.values())
             if getattr(self.config.network, "norm_steps", None) is None:  # else bounds are unused, and may take long
                 row["weight_norm_bounds"] = json_numbers(self._norms(params, certified=True).values())
-        return Validation(np.array([[row["loss"]]]), row, score=row[self.config.best_by])
+        score = row[self.config.best_by] - 1e-9 * row["loss"]  # a share of images or pixels differs by more
+        return Validation(np.array([[row["loss"]]]), row, score=score)
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Returns scores on the test split, and its loss."""
