@@ -184,11 +184,13 @@ def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
 
 
 def test_asymmetry_within_round_off_is_no_asymmetry():
-    A = np.array([[0.5, 0.1], [0.09, 0.3]], np.float32)
-    info = fp.EquilibriumInfo(np.zeros(1, np.float32), np.zeros(1, np.int32), np.zeros(1, np.int32))
-    for dtype, status in ((jnp.float32, NONSYMMETRIC), (jnp.bfloat16, CONVERGED)):
-        flagged = asymmetric(info, lambda w: w @ A, jnp.ones((1, 2)), float(jnp.finfo(dtype).eps))
-        assert flagged.status.tolist() == [status]
+    A, ones = np.array([[0.5, 0.1], [0.09, 0.3]], np.float32), np.ones((1, 2), np.float32)
+    info, spacings = (
+        fp.EquilibriumInfo(*np.zeros((3, 1), np.int32)),
+        [jnp.finfo(t).eps for t in ("float32", "bfloat16")],
+    )
+    run = jax.jit(lambda ones: [asymmetric(info, lambda w: w @ A, ones, float(eps)).status for eps in spacings])
+    assert np.ravel(run(ones)).tolist() == [NONSYMMETRIC, CONVERGED]
 
 
 def test_an_adjoint_rounds_at_the_size_of_its_solution():
