@@ -55,31 +55,38 @@ def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_ri
     np.testing.assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
 
 
-def mixing(w, z, x):
-    return 0.5 * jnp.tanh(z) + x + w * (z - z.mean(0))
+def of_rows(p, z, x):
+    return p["itself"] * z + p["other"] * z[p["row"]] + x
 
 
-ANTICAUSAL = lambda w, z, x: jnp.stack([0.3 * z[0] + 0.3 * z[1] + x[0], 0.3 * z[1] + x[1]])  # noqa: E731
-PAIRS = lambda w, z, x: 0.3 * z[jnp.array([2, 3, 0, 1])] + x  # noqa: E731
-FIRST_PAIR = lambda w, z, x: 0.3 * z[jnp.array([1, 0, 2, 3])] * x + x  # noqa: E731
-MEAN = lambda w, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x  # noqa: E731
-DEPENDENT = [
-    (mixing, X, 1),
-    (ANTICAUSAL, X, 1),
-    (PAIRS, np.ones(4), 1),  # of rows of one parity
-    (FIRST_PAIR, np.array([1.0, 1.0, 1.0, np.nan]), 1),
-    (MEAN, np.ones((2, 4)), 2),
-]
+def of_mean(p, z, x):
+    return 0.3 * jnp.mean(z, 0, keepdims=True) + x
 
 
-@pytest.mark.parametrize(("step", "x", "batch_ndim"), DEPENDENT)
-def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show(step, x, batch_ndim):
-    x, options = jnp.asarray(x, jnp.float32), {"batch_ndim": batch_ndim, "on_failure": "accept", **PLAIN}
-    solve = lambda w: uj.equilibrium(step, w, jnp.zeros_like(x), x, **options)  # noqa: E731
-    if step is mixing:
-        solve(0.0)  # a gain of 0, the usual start of a norm
+FIRST, NAN_LAST = np.array([0.3, 0.0, 0.0, 0.0]), np.array([0.3, 0.3, 0.3, np.nan])
+# A step; shares of an example itself and of another, and which; and the batch axes.
+DEPENDENT = {
+    "after a gain of 0": (of_rows, 0.5, np.full(4, 0.4), [1, 2, 3, 0], 1),
+    "of the first alone": (of_rows, 0.3, FIRST, [1, 1, 2, 3], 1),
+    "of rows of one parity": (of_rows, 0.0, np.full(4, 0.3), [2, 3, 0, 1], 1),
+    "beside a NaN": (of_rows, 0.0, NAN_LAST, [1, 0, 2, 3], 1),
+    "over two axes": (of_mean, 0.0, np.zeros((2, 4)), [0], 2),
+}
+
+
+@pytest.mark.parametrize("case", DEPENDENT)
+def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show(case):
+    step, itself, other, row, batch_ndim = DEPENDENT[case]
+    x, options = jnp.asarray(1.0 + 0.0 * other, jnp.float32), {"batch_ndim": batch_ndim, "on_failure": "accept"}
+
+    def solve(gain):
+        params = {"itself": itself, "other": jnp.asarray(gain * other, jnp.float32), "row": np.array(row)}
+        return uj.equilibrium(step, params, jnp.zeros_like(x), x, **options, **PLAIN)
+
+    if case == "after a gain of 0":
+        solve(0.0)  # the usual start of a norm
     with pytest.raises(ValueError, match=f"batch_ndim={batch_ndim} must"):
-        solve(0.4)
+        solve(1.0)
 
 
 def test_dependence_of_a_condition_is_found():
