@@ -52,7 +52,7 @@ def factored():
     return layer, arguments, program(layer, tol=1e-6)
 
 
-def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_not_taken_for_zero():
+def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_told_from_a_contraction_to_zero():
     """An example that is at its fixed point comes back bit for bit, however long another one takes."""
     x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]], np.float32)
     for solver, (y, info) in growing()(0.5, 0.0 * x, x).items():
@@ -63,6 +63,10 @@ def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_not_taken_for_
         for solver, (z, info) in growing()(0.9, np.full((2, 3), start, np.float32), x).items():
             assert np.all(info.converged), (solver, start)
             np.testing.assert_allclose(z, 10.0 * x, rtol=2e-4, err_msg=solver)
+    for solver, (z, info) in growing()(0.95, np.ones((2, 3), np.float32), 0.0 * x).items():
+        assert np.all(info.converged), solver
+        assert np.abs(z).max() < 2e-6, solver
+        assert np.all(info.steps < 600), solver  # of `damped`, half as far a step, twice as many
 
 
 def test_stalled_at_round_off_is_an_outcome_of_its_own():
@@ -151,15 +155,6 @@ def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():
     z, info = program(lambda p, z, x: jnp.tanh(p * z), solver="picard")(2.0, start)
     assert np.all(info.converged)
     np.testing.assert_allclose(z, 0.95750402, rtol=1e-4)
-
-
-def test_a_contraction_to_zero_converges():
-    """Half as far a step, `damped` needs twice the steps of `picard`."""
-    start = np.ones((2, 3), np.float32)
-    for solver, (z, info) in growing()(0.95, start, 0.0 * start).items():
-        assert np.all(info.converged), solver
-        assert np.abs(z).max() < 2e-6, solver
-        assert np.all(info.steps < 600), solver
 
 
 def test_an_absolute_tolerance_ends_the_solve():
