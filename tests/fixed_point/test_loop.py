@@ -179,14 +179,12 @@ def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
 @in_float64
 def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
     """The recurrence falls long after the true residual has stopped, until its squares cannot be divided any more."""
-    dtype = np.float32
-    J = symmetric(128, 0.999).astype(dtype)
-    v = np.random.default_rng(2).normal(size=(5, 128)).astype(dtype)
+    J, v = np.float32(symmetric(128, 0.999)), np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     w, info = jax.jit(lambda J, v: fp.conjugate_gradient().solve(lambda w: w @ J, v, 1e-300, 9000))(J, v)
     truth = np.linalg.solve(np.eye(128) - J.astype(np.float64), v.T).T
     assert int(info.steps.max()) < 9000
-    assert np.abs(np.asarray(w) - truth).max() <= 1e4 * np.finfo(dtype).eps * np.abs(truth).max()
+    assert np.abs(np.asarray(w) - truth).max() <= 1e4 * np.finfo(np.float32).eps * np.abs(truth).max()
 
 
 def test_asymmetry_within_round_off_is_no_asymmetry():
