@@ -25,10 +25,6 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 A, ONES = np.asarray(skew_weights(norm=0.8, dtype=jnp.float32)), np.ones((1, 3), np.float32)
 
 
-def shrink(rate, z, x):
-    return rate * z
-
-
 def grow(p, z, x):
     return p * z + x
 
@@ -165,10 +161,10 @@ def test_an_absolute_tolerance_ends_the_solve():
     def run(ones, arguments):
         solve = lambda *given_arrays, **options: uj.equilibrium(*given_arrays, **given | options)  # noqa: E731
         return {
-            "absolute": solve(shrink, 0.95, ones, atol=1e-3),
-            "relative": solve(shrink, 0.95, ones, atol=0.0),
+            "absolute": solve(grow, 0.95, ones, 0.0, atol=1e-3),
+            "relative": solve(grow, 0.95, ones, 0.0, atol=0.0),
             "both": solve(grow, 0.5, jnp.zeros((1, 1)), jnp.ones((1, 1)), tol=1e-3, atol=2e-3),
-            "unrolled": solve(shrink, 0.9, ones, atol=1e-3, adjoint=fp.unrolled(100)),
+            "unrolled": solve(grow, 0.9, ones, 0.0, atol=1e-3, adjoint=fp.unrolled(100)),
             "loose": solve(layer, *arguments, solver=None, tol=1e-6, atol=1e-1),
         }
 

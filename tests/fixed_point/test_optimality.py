@@ -23,10 +23,6 @@ def ridge_loss(weight, w, X, y):
     return 0.5 * jnp.mean((X @ w - y) ** 2) + 0.5 * weight * jnp.sum(w**2)
 
 
-def ridge_solution(weight, X, y):
-    return jnp.linalg.solve(X.T @ X / len(y) + weight * jnp.eye(5), X.T @ y / len(y))
-
-
 ridge_loss_and_slope = jax.jit(jax.value_and_grad(ridge_loss, 1))
 
 
@@ -60,17 +56,10 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
 
 @pytest.mark.slow
 def test_forward_mode_gives_tangents_and_second_derivatives():
-    solve = uj.implicit_argmin(ridge_loss, forward_mode=True, adjoint_tol=1e-12)(
-        lambda weight, w, X, y: ridge_solution(weight, X, y)
-    )
-
-    def total(weight):
-        return jnp.sum(solve(weight, jnp.zeros(5), X, Y))
-
-    def closed(weight):
-        return jnp.sum(ridge_solution(weight, X, Y))
-
-    results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in (total, closed)]
+    closed = lambda weight, *_: jnp.linalg.solve(X.T @ X / len(Y) + weight * jnp.eye(5), X.T @ Y / len(Y))  # noqa: E731
+    solve = uj.implicit_argmin(ridge_loss, forward_mode=True, adjoint_tol=1e-12)(closed)
+    functions = lambda weight: jnp.sum(solve(weight, jnp.zeros(5), X, Y)), lambda weight: jnp.sum(closed(weight))
+    results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in functions]
     got, expected = jax.jit(lambda weight: [[slope(weight) for slope in slopes] for slopes in results])(0.1)
     np.testing.assert_allclose(got, expected, rtol=1e-8)
 

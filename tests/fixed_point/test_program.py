@@ -37,23 +37,17 @@ def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_c
         assert np.isfinite(slope).all()
 
 
-def batch_norm(p, z, x):
-    return 0.3 * jnp.mean(z, 0) + x
-
-
 X = np.array([[1.0], [3.0]], np.float32)
 
 
-def of_batch_norm(x, **options):
-    return uj.equilibrium(batch_norm, (), jnp.zeros_like(x), x, tol=1e-6, **PLAIN, **options)[0]
-
-
 def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
+    norm, options = lambda p, z, x: 0.3 * jnp.mean(z, 0) + x, {"tol": 1e-6, **PLAIN}
+    solve = lambda x, ndim: uj.equilibrium(norm, (), jnp.zeros_like(x), x, batch_ndim=ndim, **options)[0]  # noqa: E731
     with pytest.raises(ValueError, match=r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"):
-        of_batch_norm(X, batch_ndim=1)
+        solve(X, 1)
     with pytest.raises(ValueError, match=r"example \d changes another"):
-        jax.grad(lambda x: of_batch_norm(x, batch_ndim=1)[0, 0])(X)
-    gradient = jax.jit(jax.grad(lambda x: of_batch_norm(x, batch_ndim=0)[0, 0]))(X)
+        jax.grad(lambda x: solve(x, 1)[0, 0])(X)
+    gradient = jax.jit(jax.grad(lambda x: solve(x, 0)[0, 0]))(X)
     np.testing.assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
 
 

@@ -67,15 +67,12 @@ def test_gradients_are_those_through_the_last_loops(traced, x64):
     """Of traced numbers of loops with states computed again in the backward pass."""
     operands = arguments(2)
 
-    def gradient(operands, free, loops):
-        def loss(params, h, x):
-            most = None if isinstance(loops, int) else 6
-            state, _ = run_loops(block, params, h, x, loops=loops, free=free, most=most, remat=traced)
-            return jnp.sum(state**2)
+    options = {"most": 6 if traced else None, "remat": traced}
 
-        return jax.grad(loss, argnums=(0, 1, 2))(*operands)
+    def loss(operands, free, loops):
+        return jnp.sum(run_loops(block, *operands, loops=loops, free=free, **options)[0] ** 2)
 
-    gradient = jax.jit(gradient) if traced else gradient
+    gradient = jax.jit(jax.grad(loss)) if traced else jax.grad(loss)
     for free, loops in ((0, 4), (3, 4), (3, 1)):
         expected = truncated_gradient(*operands, free, loops)
         chex.assert_trees_all_close(gradient(operands, free, loops), expected, rtol=1e-10, atol=1e-14)
