@@ -87,12 +87,12 @@ def test_keys_are_params_and_aux_is_that_of_the_equilibrium_and_has_a_gradient()
         return product + jax.random.normal(params["key"], z.shape), {"product": product}
 
     def total(w):
-        params = {"w": w, "key": jax.random.key(3)}
+        params = {"w": w, "key": jax.random.key(3, impl="rbg")}
         z, info, aux = uj.equilibrium(step, params, jnp.zeros(3), has_aux=True, batch_ndim=0, **PLAIN)
         return jnp.sum(aux["product"]), (z, info)
 
     slope, (z, info) = jax.jit(jax.grad(total, has_aux=True))(0.5)
-    drawn = np.asarray(jax.random.normal(jax.random.key(3), (3,)))
+    drawn = np.asarray(jax.random.normal(jax.random.key(3, impl="rbg"), (3,)))
     assert bool(info.converged)
     np.testing.assert_allclose(z, 2.0 * drawn, rtol=1e-5)
     np.testing.assert_allclose(slope, 4.0 * np.sum(drawn), rtol=1e-4)  # of w / (1 - w)
