@@ -24,8 +24,6 @@ def norms(z):
 def judge_of(step, energy, start):
     """A float64 test of examples: at a fixed point, relative to the end of 20,000 plain steps, or as low in energy."""
 
-    step = jax.jit(step)
-
     def moves(pair):
         count, before, after = pair
         round_off = 4.0 * jnp.finfo(after.dtype).eps * jnp.max(jnp.abs(after))
