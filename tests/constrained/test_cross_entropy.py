@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from benchmarks.layer_losses import whole_cross_entropy
 from tests.models.drawing import drawn as random_params
@@ -16,12 +17,20 @@ def drawn(*shape, seed=0, scale=1.0):
     return jnp.asarray(scale * np.random.default_rng(seed).normal(size=shape))
 
 
-def plain(hidden, head, labels, weights):
-    return weights * whole_cross_entropy(hidden, head, labels)
-
-
 LABELS = jnp.asarray(np.array([0, 21, 22, 5, 7, 19, 20], np.int32))
 WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, 3.0, 1.0])
+
+
+def in_numpy(hidden, head, slope, weights=1.0):
+    """Weighted losses by all logits at once, and the pull of their slopes to hidden and head."""
+    hidden, head, slope = (np.asarray(each, float) for each in (hidden, head, slope))
+    right = np.eye(len(head))[LABELS]
+    logs = log_softmax(hidden @ head.T, axis=-1)
+    of_logits = (slope * weights)[..., None] * (np.exp(logs) - right)
+    return -weights * np.sum(logs * right, axis=-1), (
+        of_logits @ head,
+        of_logits.reshape(-1, len(head)).T @ hidden.reshape(-1, head.shape[1]),
+    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -30,14 +39,14 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
     head, hidden = drawn(23, 5, seed=1), [drawn(*layers, 7, 5, scale=40.0) for layers, _ in cases]
     slopes = [drawn(*layers, 7, seed=2) for layers, _ in cases]
 
-    def both(hidden, slope, chunk):
-        ours = lambda *each: chunked_cross_entropy(*each, LABELS, jnp.asarray(WEIGHTS), chunk=chunk)  # noqa: E731
-        theirs = lambda *each: plain(*each, LABELS, WEIGHTS)  # noqa: E731
-        return [(losses, pull(slope)) for losses, pull in (jax.vjp(each, hidden, head) for each in (ours, theirs))]
+    def pulled(hidden, slope, chunk):
+        loss = lambda *each: chunked_cross_entropy(*each, LABELS, jnp.asarray(WEIGHTS), chunk=chunk)  # noqa: E731
+        losses, pull = jax.vjp(loss, hidden, head)
+        return losses, pull(slope)
 
-    run = jax.jit(lambda *each: [both(*one, chunk) for *one, (_, chunk) in zip(*each, cases, strict=True)])
-    for actual, expected in run(hidden, slopes):
-        chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-9)
+    run = jax.jit(lambda *each: [pulled(*one, chunk) for *one, (_, chunk) in zip(*each, cases, strict=True)])
+    for actual, states, slope in zip(run(hidden, slopes), hidden, slopes, strict=True):
+        chex.assert_trees_all_close(actual, in_numpy(states, head, slope, WEIGHTS), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -59,7 +68,7 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
     def outside(params):
         scale, head = decoder_readout(params)
         states = rms_norm(model.apply({"params": params}, tokens), scale, config.norm_epsilon)[:, 0]
-        losses = jnp.sum(plain(states, head, tokens[0], WEIGHTS > 0), axis=-1)
+        losses = jnp.sum((WEIGHTS > 0) * whole_cross_entropy(states, head, tokens[0]), axis=-1)
         return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
 
     params = random_params(model, tokens, scale=0.3)["params"]
@@ -70,13 +79,18 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
 def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
     hidden, head = jnp.asarray(drawn(2, 7, 64), jnp.float32), jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16)
 
-    def both(hidden, head):
-        ours = lambda *each: chunked_cross_entropy(*each, LABELS, chunk=128, dtype=jnp.bfloat16)  # noqa: E731
-        theirs = lambda hidden, head: plain(hidden, head.astype(jnp.float32), LABELS, 1.0)  # noqa: E731
-        return [(losses, pull(losses)) for losses, pull in (jax.vjp(each, hidden, head) for each in (ours, theirs))]
+    slope = np.ones((2, 7), np.float32)
 
-    (losses, gradients), (expected, expected_gradients) = jax.jit(both)(hidden, head)
+    @jax.jit
+    def run(*given):
+        losses, pull = jax.vjp(
+            lambda *each: chunked_cross_entropy(*each, LABELS, chunk=128, dtype=jnp.bfloat16), *given
+        )
+        return losses, pull(slope)
+
+    losses, gradients = run(hidden, head)
+    expected, expected_gradients = in_numpy(hidden, head, slope)
     assert [losses.dtype, *(each.dtype for each in gradients)] == [jnp.float32, jnp.float32, jnp.bfloat16]
     np.testing.assert_allclose(losses, expected, rtol=0.02, atol=0.05)
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
-        assert jnp.linalg.norm((ours - theirs).astype(jnp.float32)) < 0.02 * jnp.linalg.norm(theirs.astype(jnp.float32))
+        assert np.linalg.norm(np.asarray(ours, float) - theirs) < 0.02 * np.linalg.norm(theirs)

@@ -114,13 +114,14 @@ def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, norma
 
 
 def test_the_lagrangian_with_slacks_equals_its_definition():
-    objective, violations = problem(jnp.ones(2))
     slacks = np.array([0.1, 0.0, 2.0, 0.3])
 
     def value(slacks, multipliers):
-        return uj.resilient_lagrangian(objective, violations, slacks, multipliers, resilience=BETA)
+        at = problem(jnp.ones(2))
+        return uj.resilient_lagrangian(*at, slacks, multipliers, resilience=BETA), at
 
-    actual, (in_slacks, in_multipliers) = jax.jit(jax.value_and_grad(value, (0, 1)))(slacks, MULTIPLIERS)
+    run = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
+    (actual, (objective, violations)), (in_slacks, in_multipliers) = run(slacks, MULTIPLIERS)
     expected = objective + MULTIPLIERS @ (violations - slacks) + 0.5 * BETA * slacks @ slacks
     np.testing.assert_allclose(actual, expected, rtol=1e-14)
     np.testing.assert_allclose(in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15)

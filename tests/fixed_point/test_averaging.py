@@ -28,12 +28,13 @@ def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
     start, options = jnp.zeros(8), {"solver": solver, "tol": 0.9, "on_failure": "accept"}
     run = lambda x, **given: uj.equilibrium(tanh_step, jnp.asarray(A), start, x, **options | given)  # noqa: E731
     averaged = lambda x: run(x, adjoint=fp.unrolled(6))[0]  # noqa: E731
-    value, (unstopped, info) = jax.jit(lambda x: (averaged(x), run(x, max_steps=6)))(x)
+    step = 1e-6 * np.cos(np.arange(8.0))
+    (value, slope), (unstopped, info) = jax.jit(lambda *x: (jax.jvp(averaged, *x), run(*x[0], max_steps=6)))(
+        (x,), (step,)
+    )
     np.testing.assert_allclose(value, looped(x), rtol=1e-12)
     np.testing.assert_allclose(unstopped, np.tanh(looped(x) @ A + x), rtol=1e-12)  # f of the last state
     assert int(info.steps) == 6  # also where the tolerance is met
-    step = 1e-6 * np.cos(np.arange(8.0))
-    slope = jax.jvp(averaged, (x,), (step,))[1]
     np.testing.assert_allclose(slope, (looped(x + step) - looped(x - step)) / 2, rtol=1e-5, atol=1e-13)
 
 

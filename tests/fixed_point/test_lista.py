@@ -14,7 +14,6 @@ from unroll_jax.fixed_point import SOLVERS
 pytestmark = pytest.mark.usefixtures("unchecked")
 TOL = 1e-5
 SPARSITY = 0.13
-STEPS = (2000, 200)
 
 
 def norms(z):
@@ -58,33 +57,32 @@ def lista_problem(count, dim, atoms):
     return layer, D, x, judge_of(lambda z: step(D, z, x), lambda z: energy(D, z, x), np.zeros((count, 1, atoms)))
 
 
-def lista_results(count, dim, atoms, solver, dtype, max_steps):
-    layer, D, x, is_right = lista_problem(count, dim, atoms)
+def lista_results(sizes, solver, dtype, max_steps):
+    layer, D, x, is_right = lista_problem(*sizes)
 
     def solve(D, x):
         options = {"solver": solver, "max_steps": max_steps, "on_failure": "accept"}
-        return uj.equilibrium(layer, ListaParams(D), jnp.zeros((1, atoms), dtype), x, **options)
+        return uj.equilibrium(layer, ListaParams(D), jnp.zeros((1, sizes[2]), dtype), x, **options)
 
     z, info = jax.jit(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))
     converged = np.ravel(info.converged)
     return int(converged.sum()), int((converged & ~np.ravel(is_right(np.asarray(z, np.float64)))).sum())
 
 
+OTHERS = [name for name in SOLVERS if name not in ("anderson", "accelerated_gradient")]
+# Problems, a solver, a dtype, steps, and how many codes are to converge.
+CODES = [((300, 5, 9), None, dtype, 200, 100) for dtype in ("float32", "float64")]
+LONG = [((300, 5, 9), None, dtype, 2000, 240) for dtype in ("float32", "float64")]
+LONG += [((126, 2, 4), solver, "float32", steps, 0) for solver in OTHERS for steps in (2000, 200)]
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("max_steps", [200, pytest.param(2000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(dtype, max_steps):
-    converged, wrong = lista_results(300, 5, 9, None, dtype, max_steps)
+@pytest.mark.parametrize("case", CODES + [pytest.param(case, marks=pytest.mark.slow) for case in LONG], ids=str)
+def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(case):
+    *problem, least = case
+    converged, wrong = lista_results(*problem)
     assert wrong == 0
-    assert converged >= {200: 100, 2000: 240}[max_steps]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("max_steps", STEPS)
-@pytest.mark.parametrize("solver", [name for name in SOLVERS if name not in ("anderson", "accelerated_gradient")])
-def test_no_other_solver_calls_a_wrong_code_converged(solver, max_steps):
-    assert lista_results(126, 2, 4, solver, "float32", max_steps)[1] == 0
+    assert converged >= least
 
 
 @pytest.mark.slow

@@ -23,12 +23,15 @@ def ridge_loss(weight, w, X, y):
     return 0.5 * jnp.mean((X @ w - y) ** 2) + 0.5 * weight * jnp.sum(w**2)
 
 
-def ridge_solution(weight, X=X, y=Y):
-    return jnp.linalg.solve(X.T @ X / len(y) + weight * jnp.eye(5), X.T @ y / len(y))
-
-
 ridge_loss_and_slope = jax.jit(jax.value_and_grad(ridge_loss, 1))
-OF_RIDGE = jax.jit(jax.grad(lambda weight, X: jnp.sum(ridge_solution(weight, X) ** 2), argnums=(0, 1)))
+
+
+def slopes_of_ridge(weight):
+    """Of |w|^2 in the weight and in X, where H w = X^T y / n: -<u, w> and the derivative of <u, X^T (y - X w) / n>."""
+    H = X.T @ X / len(Y) + weight * np.eye(5)
+    w = np.linalg.solve(H, X.T @ Y / len(Y))
+    u = 2.0 * np.linalg.solve(H, w)
+    return -u @ w, (np.outer(Y - X @ w, u) - np.outer(X @ u, w)) / len(Y)
 
 
 def by_scipy(weight, w, X, y):
@@ -48,22 +51,15 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10)(solver)
     gradient = jax.grad(lambda weight, X: jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2), argnums=(0, 1))
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, OF_RIDGE(0.1, X))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, slopes_of_ridge(0.1))
 
 
 @pytest.mark.slow
 def test_forward_mode_gives_tangents_and_second_derivatives():
-    solve = uj.implicit_argmin(ridge_loss, forward_mode=True, adjoint_tol=1e-12)(
-        lambda weight, w, X, y: ridge_solution(weight, X, y)
-    )
-
-    def total(weight):
-        return jnp.sum(solve(weight, jnp.zeros(5), X, Y))
-
-    def closed(weight):
-        return jnp.sum(ridge_solution(weight))
-
-    results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in (total, closed)]
+    closed = lambda weight, *_: jnp.linalg.solve(X.T @ X / len(Y) + weight * jnp.eye(5), X.T @ Y / len(Y))  # noqa: E731
+    solve = uj.implicit_argmin(ridge_loss, forward_mode=True, adjoint_tol=1e-12)(closed)
+    functions = lambda weight: jnp.sum(solve(weight, jnp.zeros(5), X, Y)), lambda weight: jnp.sum(closed(weight))
+    results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in functions]
     got, expected = jax.jit(lambda weight: [[slope(weight) for slope in slopes] for slopes in results])(0.1)
     np.testing.assert_allclose(got, expected, rtol=1e-8)
 
@@ -87,14 +83,14 @@ def test_a_condition_of_any_scale_leaves_the_root_alone():
 
 
 def test_adjoints_by_name_and_value_and_pytrees():
-    matrix, start = jnp.array([[1.0, 0.2], [0.2, 0.8]]), {"u": jnp.zeros(2), "v": jnp.zeros(3)}
+    matrix, start = np.array([[1.0, 0.2], [0.2, 0.8]]), {"u": np.zeros(2), "v": np.zeros(3)}
 
     def optimality(params, z, x):
         return {"u": matrix @ z["u"] - params, "v": z["v"] - x}
 
     def gradient(adjoint, p, x):
         decorate = uj.implicit_root(optimality, adjoint=adjoint, adjoint_tol=1e-10)
-        solve = decorate(lambda params, z0, x: {"u": jnp.linalg.solve(matrix, params), "v": x})
+        solve = decorate(lambda params, z0, x: {"u": np.linalg.inv(matrix) @ params, "v": x})
         total = lambda root: jnp.sum(root["u"]) + jnp.sum(root["v"] ** 2)  # noqa: E731
         return jax.grad(lambda p, x: total(solve(p, start, x)), (0, 1))(p, x)
 
@@ -156,10 +152,11 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
         penalty=lambda weight, z: weight * jnp.sum(jnp.abs(z)),
     )
 
-    def solve(weight):
-        return uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), solver=solver, tol=1e-10, max_steps=2000)[0]
+    def size(weight):
+        z, _ = uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), solver=solver, tol=1e-10, max_steps=2000)
+        return jnp.sum(z**2), z
 
-    z, slope = jax.jit(lambda weight: (solve(weight), jax.grad(lambda w: jnp.sum(solve(w) ** 2))(weight)))(0.1)
+    slope, z = jax.jit(jax.grad(size, has_aux=True))(0.1)
     np.testing.assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
     above, below = (np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4))
     np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)

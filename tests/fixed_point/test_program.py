@@ -1,6 +1,8 @@
 """Programs of steps: compiled once outside of jit, one error where examples depend on each other, and collectives."""
 
+import contextlib
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,99 +15,69 @@ from tests.fixed_point.problems import inputs, relative_error, skew_weights
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
-PLAIN = {"solver": "picard", "adjoint": "neumann"}  # what compiles soonest
+PLAIN = {"solver": "picard", "adjoint": fp.neumann(30)}  # what compiles soonest; exact for slopes of up to a half
 
 
-def value_and_gradient(step, A, x):
-    def loss(A):
-        return jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, **PLAIN)[0] ** 2)
-
-    return jax.value_and_grad(loss)(A)
-
-
-def relu_step(A, z, x):
-    return jax.nn.relu(z @ A + x)  # relu has a derivative of its own
-
-
-def test_later_calls_outside_of_jit_compile_nothing(caplog):
+def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_changed_closure_are_seen(caplog):
     """A new function of the same body and other values reuse programs; another constant is another program."""
-    A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
-
-    def compilations(step, A):
+    global SCALE
+    weights, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    for share, array, scale, is_new in ((0.9, x, 1.0, True), (0.5, 2.0 * x, 1.0, False), (1.0, x, 0.5, True)):
+        SCALE, A = scale, share * weights
+        step = lambda A, z, none: jax.nn.relu(SCALE * (z @ A + array))  # noqa: B023, E731
+        loss = lambda A: jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, **PLAIN)[0] ** 2)  # noqa: B023, E731
         caplog.clear()
         with jax.log_compiles():
-            value_and_gradient(step, A, x)
-        return sum("Finished XLA compilation" in record.getMessage() for record in caplog.records)
-
-    value_and_gradient(relu_step, 0.9 * A, x)
-    assert compilations(lambda A, z, x: relu_step(A, z, x), 0.5 * A) == 0
-    assert compilations(lambda A, z, x: relu_step(A, z, 2.0 * x), A) > 0
-
-
-def test_a_changed_global_and_a_changed_closure_are_seen():
-    global SCALE
-    A, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
-    for array, scale in ((x, 1.0), (x, 0.5), (2.0 * x, 0.5)):
-        SCALE = scale
-        got, slope = value_and_gradient(lambda A, z, none: jnp.tanh(SCALE * (z @ A + array)), A, x)  # noqa: B023
+            value, slope = jax.value_and_grad(loss)(A)
+        assert is_new == any("Finished XLA compilation" in record.getMessage() for record in caplog.records)
         z = np.zeros((4, 8))
         for _ in range(80):
-            z = np.tanh(scale * (z @ np.asarray(A) + np.asarray(array)))
-        assert relative_error(got, np.sum(z**2)) < 1e-4
+            z = np.maximum(scale * (z @ np.asarray(A) + np.asarray(array)), 0.0)
+        assert relative_error(value, np.sum(z**2)) < 1e-4
         assert np.isfinite(slope).all()
-
-
-def batch_norm(p, z, x):
-    return 0.3 * jnp.mean(z, 0) + x
 
 
 X = np.array([[1.0], [3.0]], np.float32)
 
 
-def of_batch_norm(x, **options):
-    return uj.equilibrium(batch_norm, (), jnp.zeros_like(x), x, tol=1e-6, solver="picard", **options)[0]
-
-
 def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
+    norm, options = lambda p, z, x: 0.3 * jnp.mean(z, 0) + x, {"tol": 1e-6, **PLAIN}
+    solve = lambda x, ndim: uj.equilibrium(norm, (), jnp.zeros_like(x), x, batch_ndim=ndim, **options)[0]  # noqa: E731
     with pytest.raises(ValueError, match=r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"):
-        of_batch_norm(X, batch_ndim=1)
+        solve(X, 1)
     with pytest.raises(ValueError, match=r"example \d changes another"):
-        jax.grad(lambda x: of_batch_norm(x, batch_ndim=1)[0, 0])(X)
-    gradient = jax.jit(jax.grad(lambda x: of_batch_norm(x, batch_ndim=0)[0, 0]))(X)
+        jax.grad(lambda x: solve(x, 1)[0, 0])(X)
+    gradient = jax.jit(jax.grad(lambda x: solve(x, 0)[0, 0]))(X)
     np.testing.assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
 
 
-def mixing(w, z, x):
-    return 0.5 * jnp.tanh(z) + x + w * (z - z.mean(0))
-
-
-ANTICAUSAL = lambda w, z, x: jnp.stack([0.3 * z[0] + 0.3 * z[1] + x[0], 0.3 * z[1] + x[1]])  # noqa: E731
-PAIRS = lambda w, z, x: 0.3 * z[jnp.array([2, 3, 0, 1])] + x  # noqa: E731
-FIRST_PAIR = lambda w, z, x: 0.3 * z[jnp.array([1, 0, 2, 3])] * x + x  # noqa: E731
-MEAN = lambda w, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x  # noqa: E731
-DEPENDENT = [
-    (mixing, X, 1),
-    (ANTICAUSAL, X, 1),
-    (PAIRS, np.ones(4), 1),  # of rows of one parity
-    (FIRST_PAIR, np.array([1.0, 1.0, 1.0, np.nan]), 1),
-    (MEAN, np.ones((2, 4)), 2),
+DEPENDENT = [  # shares of an example itself and of another, and which that is
+    (0.5, [0.4] * 4, [1, 2, 3, 0]),
+    (0.3, [0.3, 0.0, 0.0, 0.0], [1, 1, 2, 3]),  # only the first depends on another
+    (0.0, [0.3] * 4, [2, 3, 0, 1]),  # rows of one parity
+    (0.0, [0.3, 0.3, 0.3, np.nan], [1, 0, 2, 3]),
 ]
 
 
-@pytest.mark.parametrize(("step", "x", "batch_ndim"), DEPENDENT)
-def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show(step, x, batch_ndim):
-    x, options = jnp.asarray(x, jnp.float32), {"batch_ndim": batch_ndim, "on_failure": "accept", **PLAIN}
-    solve = lambda w: uj.equilibrium(step, w, jnp.zeros_like(x), x, **options)  # noqa: E731
-    if step is mixing:
-        solve(0.0)  # a gain of 0, the usual start of a norm
-    with pytest.raises(ValueError, match=f"batch_ndim={batch_ndim} must"):
-        solve(0.4)
+def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show():
+    """A gain of 0, the usual start of a norm, comes before; all are values of one program."""
+    step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x  # noqa: E731
+    for itself, other, row in DEPENDENT:
+        other = np.float32(other)
+        x = jnp.asarray(1.0 + 0.0 * other)
+        for gain, outcome in ((0.0, contextlib.nullcontext()), (1.0, pytest.raises(ValueError, match="ndim=1 must"))):
+            with outcome:
+                params = itself, jnp.asarray(gain * other), np.array(row)
+                uj.equilibrium(step, params, jnp.zeros_like(x), x, batch_ndim=1, on_failure="accept", **PLAIN)
+    mean = lambda p, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x  # noqa: E731
+    with pytest.raises(ValueError, match="batch_ndim=2 must"):
+        uj.equilibrium(mean, (), jnp.zeros((2, 4)), jnp.ones((2, 4)), batch_ndim=2, **PLAIN)
 
 
 def test_dependence_of_a_condition_is_found():
     condition = lambda a, z: z - 0.3 * jnp.mean(z, 0) - a  # noqa: E731
     decorate = functools.partial(uj.implicit_root, condition, batch_ndim=1)
-    solve, checked = (decorate(check=on)(lambda a, z0: jnp.linalg.solve(jnp.eye(2) - 0.15, a)) for on in (False, True))
+    solve, checked = (decorate(check=on)(lambda a, z0: a + 0.3 / 0.7 * jnp.mean(a, 0)) for on in (False, True))
     with pytest.raises(ValueError, match="batch_ndim=1 must"):
         jax.grad(lambda a: solve(a, a).sum())(X)
     with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
@@ -123,32 +95,19 @@ def ruled(slope):
 
 def slope_of(slope):
     """The derivative of sum(z) in w at w = 1: 3 f(z) / (1 - s) for a rule of slope s, where f(z) = z = 2."""
-    options = {"tol": 1e-6, "solver": "picard", "adjoint": "conjugate_gradient"}
-    solve = lambda w: uj.equilibrium(ruled(slope), w, jnp.zeros(3), **options)[0].sum()  # noqa: E731
+    solve = lambda w: uj.equilibrium(ruled(slope), w, jnp.zeros(3), tol=1e-6, **PLAIN)[0].sum()  # noqa: E731
     return jax.grad(solve)(1.0)
 
 
-def in_jit(slope):
-    return jax.jit(lambda: slope_of(slope))()
+in_jit = lambda slope: jax.jit(lambda: slope_of(slope))()  # noqa: E731
+of_jit = lambda slope: jax.jit(lambda slope: slope_of(slope))(slope)  # noqa: E731
+ANY = [jnp.asarray, np.asarray]
 
 
-def of_jit(slope):
-    return jax.jit(lambda slope: slope_of(slope))(slope)
-
-
-@pytest.mark.parametrize(
-    ("way", "kind"),
-    [
-        (slope_of, jnp.asarray),
-        (slope_of, np.asarray),
-        (in_jit, jnp.asarray),
-        (in_jit, np.asarray),
-        (of_jit, np.asarray),
-    ],
-)
-def test_rules_that_close_over_other_arrays_are_other_programs(way, kind):
+@pytest.mark.parametrize(("way", "kinds"), [(slope_of, ANY), (in_jit, ANY), (of_jit, ANY[1:])])
+def test_rules_that_close_over_other_arrays_are_other_programs(way, kinds):
     """Outside of jit, in it, and where the array is a value of a jit that is traced again."""
-    for share in (0.5, 0.1):
+    for kind, share in itertools.product(kinds, (0.5, 0.1)):
         slope = kind(share * np.eye(3, dtype=np.float32))
         np.testing.assert_allclose(way(slope), 6.0 / (1.0 - share), rtol=1e-4)
 
@@ -168,7 +127,7 @@ def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
         return f(w, z), 0.5 * (share * w * dz + z * dw)
 
     f.defjvp(rule, symbolic_zeros=True)
-    solve = lambda w: uj.equilibrium(lambda w, z, x: f(w, z), w, jnp.zeros(3), solver="picard", tol=1e-6)[0]  # noqa: E731
+    solve = lambda w: uj.equilibrium(lambda w, z, x: f(w, z), w, jnp.zeros(3), tol=1e-6, **PLAIN)[0]  # noqa: E731
     np.testing.assert_allclose(jax.grad(lambda w: solve(w).sum())(1.0), 3.0 / (1.0 - 0.5 * slope), rtol=1e-4)
 
 
@@ -187,7 +146,7 @@ def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solve
         step = lambda w, z, x: jax.nn.relu(function(z))  # noqa: B023, E731
         z = uj.equilibrium(step, None, jnp.zeros((2, 3)), batch_ndim=1, solver="picard")[0]
         np.testing.assert_allclose(z, value, rtol=1e-4)
-    solve = lambda w: uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)), solver="picard")[0]  # noqa: E731
+    solve = lambda w: uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)), **PLAIN)[0]  # noqa: E731
     value, gradient = jax.value_and_grad(lambda w: solve(w).sum())(1.0)
     np.testing.assert_allclose([value, gradient], [12.0, 24.0], rtol=1e-4)
 
@@ -197,12 +156,17 @@ def test_states_without_entries_are_solved():
 
 
 def test_inside_of_jit_dependence_is_checked_on_request():
-    separate = lambda x: uj.equilibrium(lambda p, z, x: 0.3 * z + x, (), 0 * x, x, batch_ndim=1, check=True)[0]  # noqa: E731
-    unchecked, checked = jax.jit(lambda x: (of_batch_norm(x, batch_ndim=1), separate(x)))(X)
-    assert np.isfinite(unchecked).all()
-    np.testing.assert_allclose(checked, X / 0.7, rtol=1e-4)
+    """Of a share of the mean, a value: at 0 examples do not depend on each other."""
+    step = lambda share, z, x: 0.3 * (share * jnp.mean(z, 0) + (1.0 - share) * z) + x  # noqa: E731
+
+    @functools.partial(jax.jit, static_argnames="check")
+    def solve(share, check):
+        return uj.equilibrium(step, share, 0.0 * X, X, batch_ndim=1, solver="picard", check=check)[0]
+
+    assert np.isfinite(solve(1.0, check=False)).all()
     with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
-        jax.block_until_ready(jax.jit(lambda x: of_batch_norm(x, batch_ndim=1, check=True))(X))
+        jax.block_until_ready(solve(1.0, check=True))
+    np.testing.assert_allclose(solve(0.0, check=True), X / 0.7, rtol=1e-4)
 
 
 def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
