@@ -8,7 +8,6 @@ import pytest
 
 import unroll_jax as uj
 
-in_float64 = pytest.mark.usefixtures("x64")
 DIM = 6
 
 
@@ -24,7 +23,7 @@ def reference_energy(y, radius, epsilon=0.0):
     return np.sum(y.sum(axis=-1) ** 2 / (2 * DIM) + tokens, axis=-1)
 
 
-@in_float64
+@pytest.mark.usefixtures("x64")
 def test_energy_and_step_equal_the_reference_and_the_layer_norm_of_flax():
     """The step is y less a gradient step. Falls of the energy are in test_proven_falls.py."""
     y, cases = draw((2, 3)), [(None, 0.0), (None, 1e-6), (0.7, 0.0), (2.0, 0.1)]

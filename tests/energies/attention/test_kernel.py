@@ -63,14 +63,16 @@ def step_energy_and_gradients(layer, params, y, x, present):
     return values, gradients
 
 
-def rhos_of(form):
-    return list(dict.fromkeys(case[0] for case in CASES if case[1] == form))
+def rhos_of(form, ridge):
+    return list(dict.fromkeys(case[0] for case in CASES if case[1:3] == (form, ridge)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def by_xla(form, ridge, rho, W_a, y, x, present):
-    """One program for all cases of a form and a ridge: rho is a number in the list of those of the form."""
-    layer = uj.attention(rho=numbered(rho, rhos_of(form)), form=form, ridge=ridge, step_size=0.8, dim=DIM, rank=DIM)
+def by_xla(form, ridge, number, W_a, y, x, present):
+    """One program for all cases of a form and a ridge: rho is a number in the list of theirs."""
+    rhos = rhos_of(form, ridge)
+    rho = numbered(number, rhos) if rhos[1:] else rhos[0]
+    layer = uj.attention(rho=rho, form=form, ridge=ridge, step_size=0.8, dim=DIM, rank=DIM)
     return step_energy_and_gradients(layer, AttentionParams(W_a), y, x, present)
 
 
@@ -91,7 +93,7 @@ def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
     # No weight is the identity, columns of zeros add nothing, and neither do an anchor of zeros and marks of all.
     square = np.pad(W_a, ((0, 0), (0, DIM - RANK))) if learned else np.eye(DIM, dtype=np.float32)
     wide, anchor = (np.float32(array) for array in (y, x if anchored else jnp.zeros_like(x)))
-    values, (of_weight, *slopes) = by_xla(form, ridge, rhos_of(form).index(rho), square, wide, anchor, present)
+    values, (of_weight, *slopes) = by_xla(form, ridge, rhos_of(form, ridge).index(rho), square, wide, anchor, present)
     of_weight = AttentionParams(of_weight.W_a[:, :RANK] if learned else None)
     expected = values, (of_weight, *slopes[: 2 if anchored else 1])
     (stepped, energy), (_, slope, *_) = actual

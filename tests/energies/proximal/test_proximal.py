@@ -12,7 +12,6 @@ from tests.energies.opteq_reference import SIGMA
 from unroll_jax import energies
 from unroll_jax.energies import MONOTONES
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
-from unroll_jax.energies.proximal.operators import resolve_proximal
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
 FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}  # in NumPy
@@ -113,21 +112,6 @@ def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
         chord = (1.0 - shares) * first + shares * last
         assert np.all(np.isfinite(chord)), name
         assert np.all(between <= chord + 1e-12 * (1.0 + np.abs(chord))), name
-
-
-def test_a_users_own_proximal_serves_a_layer():
-    shrink = uj.Proximal(penalty=lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), prox=lambda y, step_size: y / (1 + step_size))
-    layer, plain = uj.feedforward(3, phi=shrink), uj.feedforward(3, phi="identity")
-    assert resolve_proximal(shrink) is shrink
-
-    @jax.jit
-    def measure(y):
-        params = layer.init(jax.random.key(0))
-        energies = layer.energy(params, y), plain.energy(params, y) + 0.5 * jnp.sum(y**2)
-        return energies, (layer.step(params, y), plain.step(params, y) / 1.5)
-
-    for actual, expected in measure(np.random.default_rng(7).normal(size=(5, 3))):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
