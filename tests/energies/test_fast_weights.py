@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.energies.comparing import assert_derivative
 from unroll_jax import Anchor, delta_rule, equilibrium, fast_weights, mesa
 from unroll_jax.energies.mesa import MesaState
 
@@ -114,17 +115,8 @@ def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, tol=1e-13, ridge=0.3)])
 def test_gradients_of_sequences(read):
-    """Of a random sum over the outputs, along one direction, by central differences."""
-    rng, arrays, h = np.random.default_rng(7), draw(count=10), 1e-5
-    directions, weight = [rng.normal(size=array.shape) for array in arrays], rng.normal(size=arrays[2].shape)
-
-    @jax.jit
-    @jax.value_and_grad
-    def along(t):
-        moved = (array + t * direction for array, direction in zip(arrays, directions, strict=True))
-        return jnp.sum(weight * read(*moved, chunk_size=4)[0])
-
-    np.testing.assert_allclose(along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=1e-6)
+    arrays, weight = draw(count=10), np.random.default_rng(7).normal(size=(2, 10, V))
+    assert_derivative(lambda arrays: jnp.sum(weight * read(*arrays, chunk_size=4)[0]), arrays, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Losses, noise and floors of sparse coding, against NumPy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -39,17 +38,13 @@ def start():
     return params, perturbed(params)
 
 
-def on_device(batch):
-    return CodeBatch(*(jnp.asarray(part) for part in batch))
-
-
 def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
     """Noise on layers depends on the image only: batches may be parted."""
     _, params = start
-    task, noisy_task, batch = task_of(small()), task_of(small(layer_noise=0.3)), on_device(BLOBS.whole("validation"))
+    task, noisy_task, batch = task_of(small()), task_of(small(layer_noise=0.3)), BLOBS.whole("validation")
 
     @jax.jit
-    def run(params):
+    def run(params, batch):
         rows = task.sample_noise(batch, jax.random.key(1))
         return rows, task.losses(params, rows, None)[0]
 
@@ -57,7 +52,7 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
     def noisy_losses(params, rows, places):
         return noisy_task.losses(params, jax.tree.map(lambda leaf: leaf[places], rows), None)[0]
 
-    (rows, actual), places = run(params), np.arange(len(batch.codes))
+    (rows, actual), places = run(params, batch), np.arange(len(batch.codes))
     whole, parted = (np.asarray(noisy_losses(params, rows, some)) for some in (places, places % 6))
     expected = losses_of(params, "validation")
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
@@ -72,7 +67,7 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
 
 def test_what_is_drawn_has_the_strengths_of_training():
     task, batch = task_of(small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))), BLOBS.whole("train")
-    many = on_device(np.repeat(part, 20, axis=0) for part in batch)
+    many = CodeBatch(*(np.repeat(part, 20, axis=0) for part in batch))
     draw = jax.jit(task.sample_noise)
     drawn, again = (draw(many, jax.random.key(seed)) for seed in (0, 1))
     noise = np.asarray(drawn.signals) - np.repeat(batch.images, 20, axis=0) / 255.0
