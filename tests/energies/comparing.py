@@ -1,6 +1,6 @@
 """Layers against their equations in float64 NumPy, many in one program."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -30,3 +30,12 @@ def assert_equal(cases: Mapping[Any, Case], rtol: float = 1e-12, atol: float = 1
     for (name, case), (energy, stepped) in zip(cases.items(), run(points), strict=True):
         np.testing.assert_allclose(energy, case.energy, rtol=rtol, err_msg=f"{name}: energy")
         np.testing.assert_allclose(stepped, case.step, rtol=rtol, atol=atol, err_msg=f"{name}: step")
+
+
+def assert_derivative(value: Callable, point: Any, rtol: float, atol: float = 0.0) -> None:
+    """The derivative of a function of a tree, in reverse mode and along one direction, is the central difference."""
+    rng, h = np.random.default_rng(3), 1e-6
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)
+    at = lambda t: value(jax.tree.map(lambda leaf, d: leaf + t * d, point, direction))  # noqa: E731
+    along = jax.jit(jax.value_and_grad(at))
+    np.testing.assert_allclose(along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=rtol, atol=atol)

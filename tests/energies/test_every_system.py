@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.energies.comparing import both
+from tests.energies.comparing import assert_derivative, both
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 
@@ -46,7 +46,7 @@ def drawn(name):
         layers[0], y, x = uj.DESCENTS[name].example(key, ())
         return layers[0].init(key), y, x
 
-    shapes, rng = jax.eval_shape(example, jax.random.key(0)), np.random.default_rng(0)
+    shapes, rng = jax.eval_shape(example, jax.random.key(0, impl="rbg")), np.random.default_rng(0)
     params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
     if "transformer" in name or name.startswith("crate"):
         y = np.abs(np.tanh(y))
@@ -58,20 +58,13 @@ def drawn(name):
 def test_derivatives_equal_finite_differences(name):
     """Derivatives of the energy and a random sum over the step, in parameters, state and input along one direction."""
     layer, *point = drawn(name)
-    rng = np.random.default_rng(3)
-    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)
-    weight = rng.normal(size=point[1].shape)
+    weight = np.random.default_rng(4).normal(size=point[1].shape)
 
-    @jax.jit
-    def along(t):
-        def value(t):
-            energy, stepped = both(layer, *jax.tree.map(lambda leaf, d: leaf + t * d, point, direction))
-            return energy + jnp.sum(weight * stepped)
+    def value(point):
+        energy, stepped = both(layer, *point)
+        return energy + jnp.sum(weight * stepped)
 
-        return jax.value_and_grad(value)(t)
-
-    h = 1e-6
-    np.testing.assert_allclose(along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=1e-5, atol=1e-6)
+    assert_derivative(value, point, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")
@@ -101,7 +94,7 @@ def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_ther
 
     @jax.jit
     def all_of(y, x, some, everyone):
-        run = lambda y, x: uj.unroll(layer, AttentionParams(None), y, x, num_layers=2)  # noqa: E731
+        run = lambda y, x: uj.unroll(layer, AttentionParams(None), y, x, num_layers=2, unroll=1)  # noqa: E731
         marked = lambda y, x, present: run(y, Anchor(x, present))  # noqa: E731
         each = jnp.broadcast_to(some, everyone.shape)
         partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked, out_axes=(0, 1))(y, x, each)
@@ -112,12 +105,9 @@ def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_ther
             chex.assert_trees_all_close(other, expected, rtol=1e-12)
 
 
-ANCHORED = ("attention", "attention, student", "heads, wide", "hopfield", "cross_attention")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ANCHORED)
+@pytest.mark.parametrize("name", ["attention", "attention, student", "heads, wide", "hopfield", "cross_attention"])
 def test_an_input_that_broadcasts_is_one_written_out(name):
     (layer, params, *_), rng, keys = drawn(name), np.random.default_rng(0), name == "cross_attention"
     rows = 3 if keys else TOKENS

@@ -7,17 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
+from tests.energies.comparing import assert_derivative
 from unroll_jax import Anchor, delta_rule, equilibrium, fast_weights, mesa
+from unroll_jax.energies.mesa import MesaState
 
-N, K, V = 37, 5, 3
+N, K, V = 38, 5, 3
 
 
 def draw(count=N, batch=(2,)):
     rng, dtype = np.random.default_rng(0), jnp.result_type(float)
     q, k, v = (rng.normal(size=(*batch, count, width)) for width in (K, K, V))
-    return tuple(jnp.asarray(array, dtype) for array in (q, k, v, rng.uniform(size=(*batch, count)) / K))
+    return tuple(np.asarray(array, dtype) for array in (q, k, v, rng.uniform(size=(*batch, count)) / K))
 
 
 def delta_reference(q, k, v, b, form, W):
@@ -33,18 +34,13 @@ def delta_reference(q, k, v, b, form, W):
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
 def test_the_delta_rule_in_chunks_and_in_parts_is_the_loop(form):
     arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
-    rule = functools.partial(delta_rule, form=form)
-
-    @jax.jit
-    def read(arrays, W):
-        chunks = [rule(*arrays, chunk_size=size, state=W) for size in (1, 8, 64)]
-        first, state = rule(*(array[:, :20] for array in arrays), state=W)
-        second, end = rule(*(array[:, 20:] for array in arrays), state=state)
-        alone = rule(*(array[1] for array in arrays), chunk_size=8, state=W[1])
-        return [*chunks, (jnp.concatenate([first, second], axis=1), end)], alone
-
-    results, alone = read(arrays, W)
-    expected = [delta_reference(*(np.asarray(array[row]) for array in arrays), form, W[row]) for row in range(2)]
+    rule = jax.jit(functools.partial(delta_rule, form=form), static_argnames="chunk_size")
+    results = [rule(*arrays, chunk_size=size, state=W) for size in (1, 8, 64)]
+    first, state = rule(*(array[:, : N // 2] for array in arrays), state=W)
+    second, end = rule(*(array[:, N // 2 :] for array in arrays), state=state)
+    results.append((np.concatenate([first, second], axis=1), end))
+    alone = rule(*(array[1] for array in arrays), chunk_size=8, state=W[1])
+    expected = [delta_reference(*(array[row] for array in arrays), form, W[row]) for row in range(2)]
     for outputs, end in results:
         for row in range(2):
             chex.assert_trees_all_close((outputs[row], end[row]), expected[row], rtol=0.0, atol=1e-11)
@@ -55,18 +51,12 @@ def test_the_delta_rule_in_chunks_and_in_parts_is_the_loop(form):
 def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
     q, k, v, _ = draw(count=1)
     pair, W = np.concatenate([k, v], axis=-1), np.random.default_rng(5).normal(size=(2, V, K))
-
-    @jax.jit
-    def both(q, k, v, pair, W):
-        results = []
-        for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
-            stepped = fast_weights(K, V, form=form, step_size=step_size).step(None, W, pair)
-            rate = step_size / jnp.sum(k**2, axis=-1) if form == "gradient" else jnp.full((2, 1), step_size)
-            results.append((stepped, delta_rule(q, k, v, rate, form=form, state=W)[1]))
-        return results
-
-    for stepped, end in both(q, k, v, pair, W):
-        np.testing.assert_allclose(stepped, end, atol=1e-12)
+    for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
+        stepped = jax.jit(fast_weights(K, V, form=form, step_size=step_size).step)(None, W, pair)
+        rates = step_size / np.sum(k**2, axis=-1) if form == "gradient" else np.full((2, 1), step_size)
+        for row in range(2):
+            expected = delta_reference(*(array[row] for array in (q, k, v, rates)), form, W[row])[1]
+            np.testing.assert_allclose(stepped[row], expected, atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -88,18 +78,13 @@ def test_absent_pairs_do_not_count_whatever_they_hold():
 
 @pytest.mark.usefixtures("x64")
 def test_a_mesa_layer_is_ridge_regression_on_every_prefix_in_chunks_and_in_parts():
-    arrays = tuple(map(np.asarray, draw()))
-    read = functools.partial(mesa, ridge=0.3, tol=1e-12)
-
-    @jax.jit
-    def all_of(arrays):
-        first = read(*(array[:, :20] for array in arrays))
-        second = read(*(array[:, 20:] for array in arrays), state=first[1])
-        outputs, residuals = (jnp.concatenate([first[i], second[i]], axis=1) for i in (0, 2))
-        return [(outputs, second[1], residuals), *(read(*arrays, chunk_size=size) for size in (8, 64))]
-
-    q, k, v, b = arrays
-    for outputs, state, residuals in all_of(arrays):
+    q, k, v, b = arrays = draw()
+    read = jax.jit(functools.partial(mesa, ridge=0.3, tol=1e-12), static_argnames="chunk_size")
+    first = read(*(array[:, : N // 2] for array in arrays), state=MesaState(np.zeros((2, K, K)), np.zeros((2, K, V))))
+    second = read(*(array[:, N // 2 :] for array in arrays), state=first[1])
+    outputs, residuals = (np.concatenate([first[i], second[i]], axis=1) for i in (0, 2))
+    results = [(outputs, second[1], residuals), *(read(*arrays, chunk_size=size) for size in (8, 64))]
+    for outputs, state, residuals in results:
         for t in (0, 6, 20, N - 1):
             H, G = (np.einsum("rs,rsk,rsv->rkv", b[:, : t + 1], k[:, : t + 1], z[:, : t + 1]) for z in (k, v))
             solved = np.linalg.solve(H + 0.3 * np.eye(K), q[:, t, :, None])[..., 0]
@@ -130,8 +115,8 @@ def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, tol=1e-13, ridge=0.3)])
 def test_gradients_of_sequences(read):
-    outputs = jax.jit(lambda *arrays: read(*map(jnp.asarray, arrays), chunk_size=4)[0])
-    check_grads(outputs, draw(count=10), 1, modes=("rev",))
+    arrays, weight = draw(count=10), np.random.default_rng(7).normal(size=(2, 10, V))
+    assert_derivative(lambda arrays: jnp.sum(weight * read(*arrays, chunk_size=4)[0]), arrays, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -162,15 +147,15 @@ def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_fro
 
 
 def test_a_query_of_zero_has_a_finite_gradient_one_of_nan_no_number_and_an_unsolved_system_a_residual():
-    ones = jnp.ones((5, 4))
+    ones = np.ones((5, 4), np.float32)
 
     def total(queries):
-        outputs, _, residuals = mesa(queries, ones, ones, jnp.ones(5), chunk_size=2)
-        *_, unsolved = mesa(*draw(count=9), ridge=1e-4, max_steps=1)
-        return jnp.sum(outputs) + jnp.sum(residuals), (outputs, unsolved)
+        outputs, _, residuals = mesa(queries, *map(jnp.asarray, (ones, ones, ones[:, 0])), chunk_size=2)
+        return jnp.sum(outputs) + jnp.sum(residuals), outputs
 
-    queries = ones.at[1].set(0.0).at[3].set(jnp.nan)
-    (_, (outputs, unsolved)), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(queries)
+    queries = np.float32([1.0, 0.0, 1.0, np.nan, 1.0])[:, None] * ones
+    gradient, outputs = map(np.asarray, jax.jit(jax.grad(total, has_aux=True))(queries))
+    *_, unsolved = jax.jit(functools.partial(mesa, ridge=1e-4, max_steps=1))(*draw(count=9))
     assert np.max(unsolved) > 1e-2
     np.testing.assert_array_equal(np.isnan(outputs).all(axis=-1), np.arange(5) == 3)
     assert np.isfinite(gradient[:2]).all()
@@ -186,19 +171,20 @@ def test_sequences_of_bfloat16_are_computed_in_float32(read):
     chex.assert_trees_all_equal(state, ends)
 
 
-@pytest.mark.parametrize("size", [1e-10, 1e10])
-def test_mesa_of_any_size_is_that_of_float64(size):
+@pytest.mark.usefixtures("x64")
+def test_mesa_of_any_size_is_that_of_float64():
+    """Of size 1: keys and queries of another one, with a ridge of its square, have the same outputs."""
     queries, keys, values, towards = np.random.default_rng(0).normal(size=(4, 9, 4))
-    queries, keys = size * queries, size * keys
 
-    def run(dtype):
-        arguments = [jnp.asarray(leaf, dtype) for leaf in (queries, keys, values)]
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def run(size, dtype):
+        arguments = [jnp.asarray(leaf, dtype) for leaf in (size * queries, size * keys, values)]
         read = lambda *leaves: mesa(*leaves, jnp.ones(9, dtype), ridge=size**2, tol=1e-7)[0]  # noqa: E731
         outputs, pull = jax.vjp(read, *arguments)
         of_queries, of_keys, of_values = pull(jnp.asarray(towards, dtype))
         return outputs, size * of_queries, size * of_keys, of_values
 
-    with jax.enable_x64(True):
-        expected, ours = (jax.jit(run, static_argnums=0)(dtype) for dtype in ("float64", "float32"))
-    for theirs, leaf in zip(expected, ours, strict=True):
-        np.testing.assert_allclose(leaf, theirs, rtol=1e-4, atol=1e-4)
+    expected = run(1.0, "float64")
+    for size in (1e-10, 1e10):
+        for theirs, leaf in zip(expected, run(size, "float32"), strict=True):
+            np.testing.assert_allclose(leaf, theirs, rtol=1e-4, atol=1e-4, err_msg=str(size))

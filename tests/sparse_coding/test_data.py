@@ -11,19 +11,11 @@ from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
 from tests.train.commands import quiet
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.data import codes
-from unroll_jax.train.data.codes import lasso_codes, make_dictionary, solve_lasso
+from unroll_jax.train.data.codes import make_dictionary, solve_lasso
 from unroll_jax.train.data.pictures import LabelledImages, PictureSet
 from unroll_jax.train.data.prepare import Source
 
 SIGNALS = BLOBS.whole("train").images / np.float32(255.0)
-
-
-def test_codes_are_the_solutions_of_the_lasso():
-    actual = lasso_codes(SIGNALS, BLOBS.dictionary, SPARSITY, what="train", log=quiet)
-    assert actual.dtype == np.float32
-    expected = lasso(SIGNALS, BLOBS.dictionary, SPARSITY)
-    assert 0 < np.count_nonzero(expected) < expected.size
-    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_fista_takes_as_many_steps_as_it_is_told():
@@ -58,7 +50,7 @@ def colours(monkeypatch):
     return images
 
 
-def test_prepared_images_are_grey_with_the_codes_of_the_dictionary_beside_them(colours, tmp_path):
+def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(colours, tmp_path):
     config = CodeConfig(dictionary="random", sparsity=0.2, validation_share=0.5, prepared=str(tmp_path))
     data = codes.load(config, log=quiet)
     assert [data.num_examples(split) for split in ("train", "validation", "test")] == [20, 20, 20]
@@ -68,6 +60,8 @@ def test_prepared_images_are_grey_with_the_codes_of_the_dictionary_beside_them(c
     for split in data.square_norms:
         whole = data.whole(split)
         expected = lasso(whole.images / 255.0, data.dictionary, 0.2)
+        assert whole.codes.dtype == np.float32
+        assert 0 < np.count_nonzero(expected) < expected.size
         np.testing.assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
         assert data.square_norms[split] == pytest.approx(np.mean(np.sum(expected**2, axis=1)), rel=1e-3)
     assert data.pixel_std == pytest.approx(np.std(data.whole("train").images / 255.0), rel=1e-6)

@@ -30,12 +30,12 @@ def of_every_rho(function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)) -
     """One program whose rho is traced: a number in the list."""
 
     def of_all(*args):
-        return jax.lax.map(lambda index: function(_numbered(index, rhos), *args), np.arange(len(rhos)))
+        return jax.lax.map(lambda index: function(numbered(index, rhos), *args), np.arange(len(rhos)))
 
     return jax.jit(of_all)
 
 
-def _numbered(index: jax.Array, rhos: Sequence[RhoLike]) -> uj.Rho:
+def numbered(index: jax.Array, rhos: Sequence[RhoLike]) -> uj.Rho:
     entries = [resolve_rho(rho) for rho in rhos]
     fields = ([getattr(entry, field) for entry in entries] for field in ("value", "slope", "log_slope"))
     return uj.Rho(*(lambda z, of=of: jax.lax.switch(index, of, z) for of in fields))

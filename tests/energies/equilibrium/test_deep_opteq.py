@@ -24,15 +24,17 @@ def test_a_deep_step_applies_every_layer_and_its_energy_is_the_residual(kind, ba
     layer = deep_opteq(layers)
     _, _, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
 
+    rng, shapes = np.random.default_rng(6), jax.eval_shape(layer.init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
+
     @jax.jit
-    def measure(z, x):
-        params = jax.tree.map(lambda leaf: leaf.astype(z.dtype), layer.init(jax.random.key(0, impl="rbg")))
+    def measure(params, z, x):
         expected = z
         for one, layer_params in zip(layers, params, strict=True):
             expected = one.step(layer_params, expected, x)
         return expected, layer.step(params, z, x), layer.energy(params, z, x)
 
-    expected, stepped, energy = map(np.asarray, measure(z, x))
+    expected, stepped, energy = map(np.asarray, measure(params, z, x))
     np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12)
     assert energy.shape == batch
     event = tuple(range(len(batch), z.ndim))

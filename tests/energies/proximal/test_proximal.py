@@ -12,7 +12,6 @@ from tests.energies.opteq_reference import SIGMA
 from unroll_jax import energies
 from unroll_jax.energies import MONOTONES
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
-from unroll_jax.energies.proximal.operators import resolve_proximal
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
 FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}  # in NumPy
@@ -69,23 +68,24 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least_and_nan_stays(dtype):
-    y = np.random.default_rng(2).normal(size=(2, 4, 3)).astype(dtype)
+    y = np.random.default_rng(2).normal(size=(4, 3)).astype(dtype)
+    examples = np.stack([y, np.full_like(y, np.nan)])
 
     @jax.jit
-    def measure(y):
-        phis = {name: make() for name, make in uj.PROXIMALS.items()}
-        stepped = {name: phi.prox(y, 0.5) for name, phi in phis.items()}
-        of_nan = {name: (phi.penalty(y * jnp.nan), phi.prox(y * jnp.nan, 0.5)) for name, phi in phis.items()}
-        conjugates = [sigma.conjugate(y * jnp.nan) for sigma in MONOTONES.values() if sigma.conjugate]
-        return stepped, {name: phi.penalty(stepped[name]) for name, phi in phis.items()}, of_nan, conjugates
+    def measure(examples):
+        results = {}
+        for name, make in uj.PROXIMALS.items():
+            stepped = make().prox(examples, 0.5)
+            results[name] = stepped, make().penalty(jnp.stack([stepped[0], examples[1]]))
+        return results, [sigma.conjugate(examples[1]) for sigma in MONOTONES.values() if sigma.conjugate]
 
-    proxes, penalties, of_nan, conjugates = measure(y)
-    for name, stepped in proxes.items():
-        assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype), name
-        assert penalties[name].dtype == jnp.float32, name
-        assert np.all(np.isfinite(penalties[name])), name
-        assert np.isnan(of_nan[name][0]).all() or name == "identity", name
-        assert np.isnan(of_nan[name][1]).all(), name
+    results, conjugates = measure(examples)
+    for name, (stepped, penalty) in results.items():
+        assert (stepped.shape, stepped.dtype) == (examples.shape, examples.dtype), name
+        assert penalty.dtype == jnp.float32, name
+        assert np.isfinite(penalty[0]), name
+        assert np.isnan(penalty[1]) or name == "identity", name
+        assert np.isnan(stepped[1]).all(), name
     assert all(np.isnan(conjugate).all() for conjugate in conjugates)
 
 
@@ -114,29 +114,15 @@ def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
         assert np.all(between <= chord + 1e-12 * (1.0 + np.abs(chord))), name
 
 
-def test_a_users_own_proximal_serves_a_layer():
-    shrink = uj.Proximal(penalty=lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), prox=lambda y, step_size: y / (1 + step_size))
-    layer, plain = uj.feedforward(3, phi=shrink), uj.feedforward(3, phi="identity")
-    assert resolve_proximal(shrink) is shrink
-
-    @jax.jit
-    def measure(y):
-        params = layer.init(jax.random.key(0))
-        energies = layer.energy(params, y), plain.energy(params, y) + 0.5 * jnp.sum(y**2)
-        return energies, (layer.step(params, y), plain.step(params, y) / 1.5)
-
-    for actual, expected in measure(np.random.default_rng(7).normal(size=(5, 3))):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_prox_of_an_activation_solves_its_equation(name):
     """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; t is the ratio of the two step sizes, and y is over
     six decades. At its own step size the prox is the activation."""
     y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
-    ratios, pair = (1e-3, 0.3, 1.0, 1.0 + 1e-9, 4.0, 1e3), ACTIVATIONS[name](step_size=0.5)
-    proxes = jax.jit(lambda y: [pair.prox(y, 0.5 * ratio) for ratio in ratios])(y[:, None])
-    for ratio, prox in zip(ratios, proxes, strict=True):
+    ratios, pair = np.array([1e-3, 0.3, 1.0 + 1e-9, 4.0, 1e3]), ACTIVATIONS[name](step_size=0.5)
+    solve = jax.jit(lambda y, sizes: (pair.prox(y, 0.5), jax.lax.map(lambda size: pair.prox(y, size), sizes)))
+    activated, solved = solve(y[:, None], 0.5 * ratios)
+    for ratio, prox in zip((1.0, *ratios), (activated, *solved), strict=True):
         far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
         equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731, B023
         limits = {"rtol": 1e-9, "atol": 1e-12 * max(1.0, 1.0 / ratio)}
@@ -163,14 +149,14 @@ def test_the_solved_prox_is_differentiable_twice():
             np.testing.assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_solved_prox_is_right_in_low_precision(dtype):
-    y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
+def test_the_solved_prox_is_right_in_low_precision():
     solve = jax.jit(lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()})
-    exact, atol = solve(y.astype(np.float64)), 30.0 * float(jnp.finfo(dtype).eps)
-    for name, prox in solve(y).items():
-        assert prox.dtype == dtype
-        np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
+        exact, atol = solve(y.astype(np.float64)), 30.0 * float(jnp.finfo(dtype).eps)
+        for name, prox in solve(y).items():
+            assert prox.dtype == dtype
+            np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
 
 
 def test_an_activation_that_falls_is_refused_because_no_prox_does():
