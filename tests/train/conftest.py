@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -26,7 +28,7 @@ from unroll_jax.train.data.generated import photo_clips
 from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.step import jit_step, state_like
+from unroll_jax.train.step import init_state, jit_step, state_like
 from unroll_jax.train.tasks import video
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -182,9 +184,41 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     return change
 
 
-# Half of a small run is tracing: a configuration's task, its step and its state's shapes are made once in a process.
-traced_task, traced_step = functools.cache(VideoTask), functools.cache(jit_step)
-traced_state = functools.cache(state_like)
+class _Step:
+    """The step of a task in place of `jit_step`'s, compiled once: the batches of a task have one shape."""
+
+    def __init__(self, task: VideoTask):
+        self._step, self._program = jit_step(task), None
+
+    def lower(self, *arguments: Any) -> "_Step":
+        self._program = self._program or self._step.lower(*arguments).compile()
+        return self
+
+    def compile(self) -> Any:
+        return self._program
+
+
+def _once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``make(task)``, one for all tasks that differ by their seed only."""
+    made: dict[Any, Any] = {}
+
+    def get(task: Any) -> Any:
+        key = type(task), dataclasses.replace(task.config, seed=0), task.data
+        if key not in made:
+            made[key] = make(task)
+        return made[key]
+
+    return get
+
+
+# Half of a small run is tracing: a configuration's task, its states, their shapes and its step are made once.
+traced_task, traced_step, traced_state = functools.cache(VideoTask), _once(_Step), _once(state_like)
+first, with_config = functools.cache(init_state), VideoTask.with_config
+
+
+def _with_config(task: VideoTask, config: VideoConfig) -> VideoTask:
+    same = config.seed == task.config.seed
+    return traced_task(config, task.data) if same else with_config(task, config)
 
 
 @contextlib.contextmanager
@@ -193,7 +227,9 @@ def clips_in_memory() -> Iterator[None]:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
         patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
         patch.setattr(VideoTask, "rebuild", lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)))
+        patch.setattr(VideoTask, "with_config", _with_config)
         patch.setattr("unroll_jax.train.loop.jit_step", traced_step)
+        patch.setattr("unroll_jax.train.loop.init_state", lambda task: jax.tree.map(jnp.copy, first(task)))
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
         patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
