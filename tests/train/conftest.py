@@ -27,6 +27,7 @@ from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
 from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.exporting import export
+from unroll_jax.train.loop import _Loop
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.step import init_state, jit_step, state_like
 from unroll_jax.train.tasks import video
@@ -184,41 +185,14 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     return change
 
 
-class _Step:
-    """The step of a task in place of `jit_step`'s, compiled once: the batches of a task have one shape."""
-
-    def __init__(self, task: VideoTask):
-        self._step, self._program = jit_step(task), None
-
-    def lower(self, *arguments: Any) -> "_Step":
-        self._program = self._program or self._step.lower(*arguments).compile()
-        return self
-
-    def compile(self) -> Any:
-        return self._program
+# Half of a small run is tracing: a configuration's task, its first state and its state's shapes are made once.
+traced_task, traced_state, first = functools.cache(VideoTask), functools.cache(state_like), functools.cache(init_state)
 
 
-def _once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``make(task)``, one for all tasks that differ by their seed only."""
-    made: dict[Any, Any] = {}
-
-    def get(task: Any) -> Any:
-        key = type(task), dataclasses.replace(task.config, seed=0), task.data
-        if key not in made:
-            made[key] = make(task)
-        return made[key]
-
-    return get
-
-
-# Half of a small run is tracing: a configuration's task, its states, their shapes and its step are made once.
-traced_task, traced_step, traced_state = functools.cache(VideoTask), _once(_Step), _once(state_like)
-first, with_config = functools.cache(init_state), VideoTask.with_config
-
-
-def _with_config(task: VideoTask, config: VideoConfig) -> VideoTask:
-    same = config.seed == task.config.seed
-    return traced_task(config, task.data) if same else with_config(task, config)
+@functools.cache
+def compiled(task: VideoTask) -> Any:
+    """The step of a task, whose batches have one shape."""
+    return jit_step(task).lower(traced_state(task), CLIPS.splits["train"][: task.config.batch_size]).compile()
 
 
 @contextlib.contextmanager
@@ -227,8 +201,8 @@ def clips_in_memory() -> Iterator[None]:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
         patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
         patch.setattr(VideoTask, "rebuild", lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)))
-        patch.setattr(VideoTask, "with_config", _with_config)
-        patch.setattr("unroll_jax.train.loop.jit_step", traced_step)
+        patch.setattr(VideoTask, "with_config", lambda task, config: traced_task(config, task.data))
+        patch.setattr(_Loop, "_compile", lambda loop, *_: compiled(loop.task))
         patch.setattr("unroll_jax.train.loop.init_state", lambda task: jax.tree.map(jnp.copy, first(task)))
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)

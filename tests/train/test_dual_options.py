@@ -95,7 +95,8 @@ def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16
 
     @jax.jit
     def steps(several):
-        return [jax.lax.scan(functools.partial(train_step, task), first_state(task), several) for task in tasks]
+        start = first_state(tasks[0])
+        return [jax.lax.scan(functools.partial(train_step, task), start, several) for task in tasks]
 
     ends = steps(several)
     for leaf in jax.tree.leaves(ends):

@@ -124,10 +124,12 @@ def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
     assert np.max(rows[-1][2]) > 0.0, "the case never raised a multiplier"
 
 
-def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(case):
-    task, batches = case({})
+@pytest.mark.xdist_group("video-runs")  # whose step this is
+def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(config, clips):
+    task, batches = VideoTask(config, clips), [clips.splits["train"][start : start + 4] for start in (0, 4)]
     task.losses = chex.assert_max_traces(task.losses, n=1)
-    step, states = jit_step(task), [init_state(task) for _ in range(4)]
+    step, start = jit_step(task), init_state(task)
+    states = [jax.tree.map(jnp.copy, start) for _ in range(4)]
     first, second = (step(state, batches[0]) for state in states[:2])
     chex.assert_trees_all_equal(first, second)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states[0].params))
