@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.language.conftest import answer_logs
+from tests.language.conftest import answer_logs, wide
 from tests.tasks import without_data
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
@@ -24,22 +24,15 @@ def run(finished):
     return finished.folders[1]
 
 
-@pytest.fixture
-def reference_of(wide):
-    """``reference_of(model, prompt, answer)``: log-probabilities at the answer's tokens by layer, and these tokens."""
-
-    def logs(model, prompt, answer):
-        decoder, source = wide(jax.device_get(model.params["decoder"])), model.task.model.source
-        start = f"<|user|>{prompt}<|end|><|assistant|>"
-        first, tokens = (source.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
-        return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
-
-    return logs
+def reference_of(model, prompt, answer):
+    """Log-probabilities at the answer's tokens by layer, and these tokens."""
+    decoder, source = wide(jax.device_get(model.params["decoder"])), model.task.model.source
+    start = f"<|user|>{prompt}<|end|><|assistant|>"
+    first, tokens = (source.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
+    return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
 
 
-def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(
-    run, reference_of, tmp_path, capsys
-):
+def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(run, tmp_path, capsys):
     file, out = tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
     file.write_text(json.dumps(ROWS))
     prompts, answers = ["Say bado.", "Add.\n\n1 and 2", "Say mi."], [row["output"] for row in ROWS]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.language.conftest import TINY, answer_logs, drawn
+from tests.language.conftest import TINY, answer_logs, drawn, wide
 from unroll_jax.train.config.tokens import DescentOptions
 from unroll_jax.train.data import instructions
 from unroll_jax.train.data.answers import PackedBatch
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("language")
 
 
 @pytest.fixture(scope="module")
-def started(task_of, wide):
+def started(task_of):
     task = task_of(train_gamma=0.0)
     params = drawn(task.model, jax.random.key(1))
     return task, params, wide(params["decoder"])

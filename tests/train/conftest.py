@@ -20,6 +20,7 @@ from PIL import Image
 
 from tests.hostile import runs
 from tests.started import environment
+from tests.tasks import InMemory
 from tests.train.commands import quiet, read
 from tests.train.own import linear
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
@@ -63,7 +64,7 @@ OF_PROCESSES = {
 SIZES = {"train": 64, "validation": 12, "test": 10}
 
 
-class Clips:
+class Clips(InMemory):
     """Replaces `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
 
     def __init__(self, seed: int = 0):
@@ -74,16 +75,8 @@ class Clips:
     def num_examples(self, split: str) -> int:
         return len(self.splits[split])
 
-    def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
-    ) -> Iterator[np.ndarray]:
-        for step in itertools.count(start_step):
-            numbers = np.random.default_rng((seed, step)).integers(0, len(self.splits[split]), batch_size)
-            yield self.splits[split][numbers if rows is None else numbers[rows]]
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[np.ndarray]:
-        for start in range(0, len(self.splits[split]), batch_size):
-            yield self.splits[split][start : start + batch_size]
+    def read(self, split: str, numbers: Any) -> np.ndarray:
+        return self.splits[split][numbers]
 
 
 def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
