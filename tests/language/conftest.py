@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,7 +18,6 @@ from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language import LanguageTask
-from unroll_jax.train.tasks.language_model import LanguageModel
 
 TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
 SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
@@ -53,15 +51,6 @@ def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]
 
 def wide(params: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-
-
-init = LanguageModel.init
-
-
-def drawn(model: LanguageModel, key: jax.Array) -> Any:
-    """Parameters by NumPy in place of `LanguageModel.init`, whose many draws compile slowly."""
-    rng, shapes = np.random.default_rng(1), jax.eval_shape(functools.partial(init, model), key)
-    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype), shapes)
 
 
 def given_in(root: Path, small: Callable[..., LanguageConfig], **options: Any) -> tuple[Any, Path]:
@@ -109,11 +98,7 @@ def run_of(
 @pytest.fixture(scope="session")
 def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LanguageModel, "init", drawn)
-        return Finished(
-            fit(small(method="both"), out=root, experiment="sft-tiny", log=lambda line: None), root / "report"
-        )
+    return Finished(fit(small(method="both"), out=root, experiment="sft-tiny", log=lambda line: None), root / "report")
 
 
 def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:

@@ -19,11 +19,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def run(finished):
-    return finished.folders[1]
-
-
 def reference_of(model, prompt, answer):
     """Log-probabilities at the answer's tokens by layer, and these tokens."""
     decoder, source = wide(jax.device_get(model.params["decoder"])), model.task.model.source
@@ -32,8 +27,8 @@ def reference_of(model, prompt, answer):
     return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
 
 
-def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(run, tmp_path, capsys):
-    file, out = tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
+def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(finished, tmp_path, capsys):
+    run, file, out = finished.folders[1], tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
     file.write_text(json.dumps(ROWS))
     prompts, answers = ["Say bado.", "Add.\n\n1 and 2", "Say mi."], [row["output"] for row in ROWS]
     with without_data(run, tmp_path / "model", "unroll_jax.train.data.instructions.load") as models:
@@ -54,8 +49,8 @@ def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_refer
             assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
 
 
-def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, capsys, monkeypatch):
-    there, lines = tmp_path / "there.jsonl", tmp_path / "lines.jsonl"
+def test_what_a_language_run_cannot_read_is_refused_in_one_line(finished, tmp_path, capsys, monkeypatch):
+    run, there, lines = finished.folders[1], tmp_path / "there.jsonl", tmp_path / "lines.jsonl"
     there.write_text("old")
     lines.write_text('{"input": "a"}\n')
     long = ["--text", 60 * "a", "--second", "b"]

@@ -125,13 +125,8 @@ def test_validation_is_at_the_noise_of_training(built):
 
 def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(task_of, experiment):
     task = task_of(experiment)
-
-    @jax.jit
-    def drawn(key):
-        parts = task.init(key)["params"]
-        return parts.get("encoder", parts)["embeddings"]["word"]["embedding"]
-
-    table = drawn(jax.random.key(3))
+    word = lambda params: params.get("encoder", params)["embeddings"]["word"]["embedding"]  # noqa: E731
+    table = jax.jit(lambda key: word(task.init(key)["params"]))(jax.random.key(3))
     assert table.shape[0] == task.data.vocabulary_size
     assert np.std(table) == pytest.approx(task.data.embedding_std, rel=0.1)
     assert task.data.embedding_std == 1.0
