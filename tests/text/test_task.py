@@ -100,7 +100,8 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
     task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_pairs(rows))
     batch = first_batch(task, batch_size=3)
     ends = np.asarray(batch.tokens) == WORDS.index("[SEP]")
-    kinds = np.where(batch.mask & (np.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
+    behind = np.asarray(batch.mask) & (np.cumsum(ends, axis=1) - ends > 0)  # the first separator
+    kinds = jnp.asarray(behind, jnp.int32)
 
     @jax.jit
     def run(params):
