@@ -61,6 +61,12 @@ def task(config: ImageSetConfig, data: SetData) -> ImageSetTask:
     return ImageSetTask(config, data)
 
 
+@pytest.fixture(autouse=True)
+def _batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations of 300 and of 400 sets have one program."""
+    monkeypatch.setattr(ImageSetTask, "score_batch", 50)
+
+
 def changed(config: ImageSetConfig, **fields: Any) -> ImageSetConfig:
     config = dataclasses.replace(config, **fields)
     config.check()

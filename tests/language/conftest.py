@@ -49,9 +49,8 @@ def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]
     return functools.cache(lambda **fields: LanguageTask.open(small(**fields), lambda line: None))
 
 
-@pytest.fixture(scope="session")
-def wide() -> Callable[[Any], Any]:
-    return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+def wide(params: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
 
 def given_in(root: Path, small: Callable[..., LanguageConfig], **options: Any) -> tuple[Any, Path]:

@@ -27,11 +27,6 @@ def with_words(words, old, new):
     return [new if word == old else word for word in words]
 
 
-@pytest.fixture
-def command(finished, tmp_path):
-    return command_in(tmp_path, finished.folders[1])
-
-
 @pytest.fixture(scope="module")
 def whole(finished, tmp_path_factory):
     """The answers of a command that nothing interrupts."""
@@ -55,8 +50,8 @@ def test_a_run_answers_with_its_best_weights_in_its_template_by_seed_and_place(f
     assert rows[0]["output"] == tokenizer.decode(kept, special=False).strip()
 
 
-def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, whole, monkeypatch, capsys):
-    words, out = command
+def test_an_interrupted_command_goes_on_behind_the_answers_it_has(finished, whole, tmp_path, monkeypatch, capsys):
+    words, out = command_in(tmp_path, finished.folders[1])
     partial, add = out.with_name("answers.unfinished.jsonl"), Unfinished.add
 
     def killed(self, answers):
@@ -81,8 +76,8 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, whole
     assert "answers.unfinished.jsonl is damaged in line 1" in refused(capsys, *words)
 
 
-def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tmp_path, capsys):
-    words, _ = command
+def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, tmp_path, capsys):
+    words, _ = command_in(tmp_path, finished.folders[1])
     other = tmp_path / "other"
     shutil.copytree(finished.folders[0], other, ignore=shutil.ignore_patterns("checkpoints"))
     description = json.loads((other / "config.json").read_text())

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.language.conftest import answer_logs
+from tests.language.conftest import answer_logs, wide
 from tests.tasks import without_data
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
@@ -19,28 +19,16 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def run(finished):
-    return finished.folders[1]
+def reference_of(model, prompt, answer):
+    """Log-probabilities at the answer's tokens by layer, and these tokens."""
+    decoder, source = wide(jax.device_get(model.params["decoder"])), model.task.model.source
+    start = f"<|user|>{prompt}<|end|><|assistant|>"
+    first, tokens = (source.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
+    return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
 
 
-@pytest.fixture
-def reference_of(wide):
-    """``reference_of(model, prompt, answer)``: log-probabilities at the answer's tokens by layer, and these tokens."""
-
-    def logs(model, prompt, answer):
-        decoder, source = wide(jax.device_get(model.params["decoder"])), model.task.model.source
-        start = f"<|user|>{prompt}<|end|><|assistant|>"
-        first, tokens = (source.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
-        return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
-
-    return logs
-
-
-def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(
-    run, reference_of, tmp_path, capsys
-):
-    file, out = tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
+def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(finished, tmp_path, capsys):
+    run, file, out = finished.folders[1], tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
     file.write_text(json.dumps(ROWS))
     prompts, answers = ["Say bado.", "Add.\n\n1 and 2", "Say mi."], [row["output"] for row in ROWS]
     with without_data(run, tmp_path / "model", "unroll_jax.train.data.instructions.load") as models:
@@ -61,8 +49,8 @@ def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_refer
             assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
 
 
-def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, capsys, monkeypatch):
-    there, lines = tmp_path / "there.jsonl", tmp_path / "lines.jsonl"
+def test_what_a_language_run_cannot_read_is_refused_in_one_line(finished, tmp_path, capsys, monkeypatch):
+    run, there, lines = finished.folders[1], tmp_path / "there.jsonl", tmp_path / "lines.jsonl"
     there.write_text("old")
     lines.write_text('{"input": "a"}\n')
     long = ["--text", 60 * "a", "--second", "b"]

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.language.conftest import TINY, answer_logs
+from tests.language.conftest import TINY, answer_logs, wide
 from unroll_jax.train.config.tokens import DescentOptions
 from unroll_jax.train.data import instructions
 from unroll_jax.train.data.answers import PackedBatch
-from unroll_jax.train.step import first_state, train_step
+from unroll_jax.train.step import first_state, init_state, train_step
 from unroll_jax.train.tasks.language_model import layers_read
 from unroll_jax.train.tasks.language_reading import choose
 
@@ -19,9 +19,10 @@ pytestmark = pytest.mark.xdist_group("language")
 
 
 @pytest.fixture(scope="module")
-def started(task_of, wide):
-    task = task_of(train_gamma=0.0)
-    params = jax.jit(task.init)(jax.random.key(1))
+def started(task_of):
+    task, rng = task_of(train_gamma=0.0), np.random.default_rng(1)
+    draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)  # noqa: E731
+    params = jax.tree.map(draw, jax.eval_shape(task.init, jax.random.key(1)))
     return task, params, wide(params["decoder"])
 
 
@@ -157,8 +158,8 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measure
     base, params, _ = started
     config = dataclasses.replace(base.config, method="plain", model=dataclasses.replace(TINY, lora_rank=2))
     task = type(base)(config, base.data)  # past the check: changes are for given decoders
-    state = first_state(task)
-    state = state._replace(params=task.load_pretrained(state.params, params["decoder"]))
+    task.pretrained = lambda: jax.tree.map(jnp.copy, params["decoder"])
+    state = init_state(task)
     step = jax.jit(lambda state: train_step(task, state, base.data.packed.whole("test")))
     second, metrics = step(state)
     after, _ = step(second)

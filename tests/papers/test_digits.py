@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from papers import digits
 from unroll_jax.constrained import suggest_alpha
@@ -12,24 +13,31 @@ from unroll_jax.constrained import suggest_alpha
 TINY = digits.Setting(layers=2, width=8, heads=2, batch=4, steps=3, seeds=2)
 
 
-def test_every_layer_is_read_by_one_readout():
+@pytest.fixture(scope="module")
+def started():
+    """Drawn parameters, and logits and losses of five digits."""
     images, labels, *_ = digits.digits()
 
     @jax.jit
     def run(key):
         params = digits.init(key, TINY)
         losses = digits.layer_losses(params, images[:5], labels[:5], TINY.heads)
-        return digits.layer_logits(params, images[:5], TINY.heads), losses
+        return params, digits.layer_logits(params, images[:5], TINY.heads), losses
 
-    logits, losses = jax.tree.map(np.float64, run(jax.random.key(0)))
+    return jax.device_get(run(jax.random.key(0)))
+
+
+def test_every_layer_is_read_by_one_readout(started):
+    logits, losses = map(np.float64, started[1:])
     logs = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
-    expected = -logs[:, np.arange(5), labels[:5]].mean(axis=1)
+    expected = -logs[:, np.arange(5), digits.digits()[1][:5]].mean(axis=1)
     assert losses.shape == (3,)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-def test_weights_of_zero_are_plain_training_and_every_method_trains():
+def test_weights_of_zero_are_plain_training_and_every_method_trains(started, monkeypatch):
     data = tuple(part[:24] for part in digits.digits())
+    monkeypatch.setattr(digits, "init", lambda key, setting: jax.tree.map(jnp.asarray, started[0]))
     plain = digits.train(digits.Method(), TINY, data)
     assert [part.shape for part in plain[:3]] == [(2, 3)] * 3
     np.testing.assert_array_equal(plain[2], digits.train(digits.Method(weights=(0.0, 0.0, 1.0)), TINY, data)[2])

@@ -24,7 +24,7 @@ def test_steps_that_are_proved_to_descend_do_and_those_of_the_public_code_do_not
 
 def test_the_floor_is_below_the_noise_and_sets_are_drawn_by_key():
     assert 0.3 < linear_floor() < 0.5
-    noisy, clean = draw_sets(jax.random.key(5), 3)
-    np.testing.assert_array_equal(draw_sets(jax.random.key(5), 3)[0], noisy)
-    assert noisy.shape == clean.shape == (3, 8, 16)
+    noisy, clean = draw_sets(jax.random.key(5), 256)  # as many as for the floor
+    np.testing.assert_array_equal(draw_sets(jax.random.key(5), 256)[0], noisy)
+    assert noisy.shape == clean.shape == (256, 8, 16)
     assert sum("ours" in name for name in LAYERS) == 3

@@ -1,6 +1,7 @@
 """Looped networks on generated tasks: data, network and exits against loops in NumPy; runs, and their table."""
 
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -68,10 +69,11 @@ def convolved(x, kernel):
 def test_the_network_is_its_equation(ndim, shape, x64):
     model = LoopedNetwork(width=4, num_outputs=2, ndim=ndim, param_dtype=jnp.float64)
     x = np.random.default_rng(0).normal(size=shape)
-    variables = jax.jit(lambda x: model.init(jax.random.key(0), x, loops=1))(x)
+    rng, shapes = np.random.default_rng(1), jax.eval_shape(lambda: model.init(jax.random.key(0), x, loops=1))
+    variables = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
     run = lambda variables, x: model.apply(variables, x, loops=3, record=lambda logits, h: (logits, h))  # noqa: E731
     result = jax.jit(run)(variables, x)
-    kernels = jax.tree.map(np.asarray, variables["params"])
+    kernels = variables["params"]
     h, states = np.maximum(convolved(x, kernels["prelude"]), 0.0), []
     for _ in range(4):
         states.append(h)
@@ -96,20 +98,20 @@ def test_exits_are_those_of_each_example_looped_on_its_own():
             if abs(h - before) / abs(h) < 0.05:
                 break
         needed.append(loops)
-    assert exit_loops(np.asarray(state_changes(jnp.asarray(np.stack(states)))), 0.05).tolist() == needed
+    assert exit_loops(np.asarray(jax.jit(state_changes)(np.stack(states))), 0.05).tolist() == needed
     assert len(set(needed)) == 4
 
 
 def test_changes_are_shares_of_the_size_of_the_state():
-    states = np.random.default_rng(0).normal(size=(5, 4, 3, 2))
+    states, changes = np.random.default_rng(0).normal(size=(5, 4, 3, 2)), jax.jit(state_changes)
     rows = states.reshape(5, 4, 6)
     expected = np.linalg.norm(np.diff(rows, axis=0), axis=-1) / np.linalg.norm(rows, axis=-1)[1:]
-    np.testing.assert_allclose(state_changes(jnp.asarray(states)), expected, rtol=1e-5)
-    large = jnp.array([1e19, 2e19, 4e19])[:, None, None] * jnp.ones((3, 1, 4))
-    np.testing.assert_allclose(state_changes(large), 0.5, rtol=1e-6)
-    np.testing.assert_allclose(state_changes(1e-20 * (1e-21 * large)), 0.5, rtol=1e-4)
-    states = jnp.full((4, 2, 3), jnp.nan).at[0].set(1.0)  # which is never still
-    assert exit_loops(np.asarray(state_changes(states)), 0.1).tolist() == [3, 3]
+    np.testing.assert_allclose(changes(states), expected, rtol=1e-5)
+    large = np.tile(2.0 ** np.arange(5), (3, 2, 4, 1)).T * np.float32(1e19)
+    np.testing.assert_allclose(changes(large), 0.5, rtol=1e-6)
+    np.testing.assert_allclose(changes(1e-41 * large), 0.5, rtol=1e-4)
+    large[1:] = np.nan  # which is never still
+    assert exit_loops(np.asarray(changes(large)), 0.1).tolist() == [4] * 4
 
 
 def test_the_threshold_is_the_cheapest_of_those_that_keep_the_accuracy():
@@ -133,10 +135,10 @@ def test_a_window_may_not_rise_above_its_start_or_the_floor_and_no_start_is_rewa
 
 
 def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
-    study = dataclasses.replace(TINY, loops=10)
+    measure = jax.jit(functools.partial(violations, dataclasses.replace(TINY, loops=10)))
     losses, states = np.full((11, 4), 0.02), np.full((11, 4, 5, 2), 10.0)
     states[1:] -= np.linspace(0.1, 1.0, 10)[:, None, None, None]  # steps of 0.1
-    met = violations(study, jnp.asarray(losses), jnp.asarray(states))
+    met = measure(losses, states)
     assert {kind: set(held) for kind, held in met.items()} == {
         "near": {"level", "size"},
         "far": {"rise", "size", "step"},
@@ -144,7 +146,7 @@ def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
     assert max(float(np.max(value)) for held in met.values() for value in held.values()) <= 1e-5
     losses[10, 0] = 0.04  # one of four samples, the worst quarter
     states[6] = 20.0
-    violated = violations(study, jnp.asarray(losses), jnp.asarray(states))
+    violated = measure(losses, states)
     assert np.isclose(float(violated["far"]["rise"][-1]), 1.0, atol=1e-5)
     assert np.isclose(float(violated["near"]["level"][-1]), 0.25, atol=1e-5)
     assert np.isclose(float(violated["near"]["size"][5]), np.log(2.0), atol=1e-5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from tests.data.pretrained.conftest import WORDS
+from tests.data.pretrained.conftest import WORDS, bert_tensors
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
 from unroll_jax.train.step import init_state, jit_step
@@ -95,11 +95,13 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(task_of, write_
 
 def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
     rows = [("a film that ends", "good", "neutral"), ("good", "a long film", "entailment")] * 4
-    model = EncoderOptions(pretrained=str(write_folder()))
+    tensors = {name: tensor for name, tensor in bert_tensors().items() if ".layer.1." not in name}
+    model = EncoderOptions(pretrained=str(write_folder(config={"num_hidden_layers": 1}, tensors=tensors)))
     task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_pairs(rows))
     batch = first_batch(task, batch_size=3)
-    ends = batch.tokens == WORDS.index("[SEP]")
-    kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
+    ends = np.asarray(batch.tokens) == WORDS.index("[SEP]")
+    behind = np.asarray(batch.mask) & (np.cumsum(ends, axis=1) - ends > 0)  # the first separator
+    kinds = jnp.asarray(behind, jnp.int32)
 
     @jax.jit
     def run(params):
@@ -122,9 +124,10 @@ def test_validation_is_at_the_noise_of_training(built):
     assert not np.allclose(noisy, clean, rtol=1e-3)
 
 
-def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(built, experiment):
-    task, params = built(experiment)
-    table = params["params"].get("encoder", params["params"])["embeddings"]["word"]["embedding"]
+def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(task_of, experiment):
+    task = task_of(experiment)
+    word = lambda params: params.get("encoder", params)["embeddings"]["word"]["embedding"]  # noqa: E731
+    table = jax.jit(lambda key: word(task.init(key)["params"]))(jax.random.key(3))
     assert table.shape[0] == task.data.vocabulary_size
-    assert np.std(jax.device_get(table)) == pytest.approx(task.data.embedding_std, rel=0.1)
+    assert np.std(table) == pytest.approx(task.data.embedding_std, rel=0.1)
     assert task.data.embedding_std == 1.0

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.hostile import runs
 from tests.started import environment
+from tests.tasks import InMemory
 from tests.train.commands import quiet, read
 from tests.train.own import linear
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
@@ -25,8 +28,9 @@ from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
 from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.exporting import export
+from unroll_jax.train.loop import _Loop
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.step import jit_step, state_like
+from unroll_jax.train.step import init_state, jit_step, state_like
 from unroll_jax.train.tasks import video
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -60,7 +64,7 @@ OF_PROCESSES = {
 SIZES = {"train": 64, "validation": 12, "test": 10}
 
 
-class Clips:
+class Clips(InMemory):
     """Replaces `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
 
     def __init__(self, seed: int = 0):
@@ -71,16 +75,8 @@ class Clips:
     def num_examples(self, split: str) -> int:
         return len(self.splits[split])
 
-    def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
-    ) -> Iterator[np.ndarray]:
-        for step in itertools.count(start_step):
-            numbers = np.random.default_rng((seed, step)).integers(0, len(self.splits[split]), batch_size)
-            yield self.splits[split][numbers if rows is None else numbers[rows]]
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[np.ndarray]:
-        for start in range(0, len(self.splits[split]), batch_size):
-            yield self.splits[split][start : start + batch_size]
+    def read(self, split: str, numbers: Any) -> np.ndarray:
+        return self.splits[split][numbers]
 
 
 def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
@@ -182,9 +178,14 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     return change
 
 
-# Half of a small run is tracing: a configuration's task, its step and its state's shapes are made once in a process.
-traced_task, traced_step = functools.cache(VideoTask), functools.cache(jit_step)
-traced_state = functools.cache(state_like)
+# Half of a small run is tracing: a configuration's task, its first state and its state's shapes are made once.
+traced_task, traced_state, first = functools.cache(VideoTask), functools.cache(state_like), functools.cache(init_state)
+
+
+@functools.cache
+def compiled(task: VideoTask) -> Any:
+    """The step of a task, whose batches have one shape."""
+    return jit_step(task).lower(traced_state(task), CLIPS.splits["train"][: task.config.batch_size]).compile()
 
 
 @contextlib.contextmanager
@@ -193,7 +194,9 @@ def clips_in_memory() -> Iterator[None]:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
         patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
         patch.setattr(VideoTask, "rebuild", lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)))
-        patch.setattr("unroll_jax.train.loop.jit_step", traced_step)
+        patch.setattr(VideoTask, "with_config", lambda task, config: traced_task(config, task.data))
+        patch.setattr(_Loop, "_compile", lambda loop, *_: compiled(loop.task))
+        patch.setattr("unroll_jax.train.loop.init_state", lambda task: jax.tree.map(jnp.copy, first(task)))
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
         patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.train.commands import flip_a_bit
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.system.distributed import digest
@@ -97,13 +98,7 @@ def _edit(path):
     path.write_bytes(path.read_bytes().replace(b"1.5", b"2.5"))
 
 
-def _flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-DAMAGE = [_truncate, _edit, *(pytest.param(act, marks=pytest.mark.slow) for act in (Path.unlink, _flip_a_bit))]
+DAMAGE = [_truncate, _edit, *(pytest.param(act, marks=pytest.mark.slow) for act in (Path.unlink, flip_a_bit))]
 
 
 # On a busy machine, reads of TensorStore end after Orbax has closed the loop that waits for them.

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from tests.errors import one_line
-from tests.train.commands import files_of, quiet, read, refused
+from tests.train.commands import files_of, flip_a_bit, quiet, read, refused
 from tests.train.conftest import traced_state, traced_task
 from unroll_jax.energies.transformer_parts import TransformerParams
 from unroll_jax.train import load
@@ -94,12 +94,6 @@ def test_parameters_of_another_model_are_refused_by_name(exported_params):
             load(out)
 
 
-def _flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
-
-
 def _config(change):
     def damage(out):
         values = read(out / "config.json")
@@ -111,7 +105,7 @@ def _config(change):
 
 
 DAMAGE = {
-    "flipped": (lambda out: _flip_a_bit(out / "model.safetensors"), "sha256"),
+    "flipped": (lambda out: flip_a_bit(out / "model.safetensors"), "sha256"),
     "no config": (lambda out: (out / "config.json").unlink(), "is not an exported folder"),
     "half a config": (lambda out: (out / "config.json").write_text('{"format'), r"config\.json is damaged"),
     "another shape": (_config(lambda c: c["parameters"]["params.V"].update(shape=[2, 4])), r"differs .* in params\.V"),

@@ -63,12 +63,11 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
     ("value", "words"), [(0, "loss is not finite at step 5.*layer 1"), (2, "gradient is not finite at step 5")]
 )
 def test_what_is_not_finite_ends_the_run_at_its_last_good_checkpoint_and_once_mended_it_has_every_step_once(
-    loop, changed, at_batch, tmp_path, monkeypatch, value, words
+    loop, config, at_batch, tmp_path, monkeypatch, value, words
 ):
     clock = itertools.count()
     monkeypatch.setattr("unroll_jax.train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     at_batch(5, lambda batch: np.full_like(batch, value))
-    config = changed(steps=5)
     with pytest.raises(UserError, match=f"{words}.*the checkpoint of step 4 is kept; lower --primal") as caught:
         loop(config, poisoned=True)
     assert _saved_steps(tmp_path) == [2, 4]
@@ -76,11 +75,11 @@ def test_what_is_not_finite_ends_the_run_at_its_last_good_checkpoint_and_once_me
     assert (status["state"], status["steps"], status["messages"]) == ("failed", 4, [str(caught.value)])
     assert loop(config) == ["going on from the checkpoint of step 4"]
     rows = read_metrics(tmp_path / "metrics.jsonl")
-    validated = [("validation", step) for step in (2, 4, 5)]
-    assert sorted((row["kind"], row["step"]) for row in rows) == [*(("train", n) for n in range(1, 6)), *validated]
-    assert [row["step"] for row in rows] == [1, 2, 2, 3, 4, 4, 5, 5]
+    validated = [("validation", step) for step in (2, 4, 6)]
+    assert sorted((row["kind"], row["step"]) for row in rows) == [*(("train", n) for n in range(1, 7)), *validated]
+    assert [row["step"] for row in rows] == [1, 2, 2, 3, 4, 4, 5, 6, 6]
     status = status_of(tmp_path)
-    assert (status["state"], status["steps"], status["messages"]) == ("finished", 5, [])
+    assert (status["state"], status["steps"], status["messages"]) == ("finished", 6, [])
     assert status["train_seconds"] == 3.0, "a tick for each of two checkpoints before the interruption, and one after"
 
 

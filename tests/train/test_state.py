@@ -1,5 +1,7 @@
 """The training step against one written out by hand, in NumPy but for the model's gradient and Adam."""
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -20,19 +22,6 @@ VARIANTS = {
         "constraints.normalise": False,
     },
 }
-
-
-@pytest.fixture
-def case(changed, clips):
-    def build(fields):
-        # A bound at the input's loss, shares that the first layers miss, and a clip that binds.
-        tight = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
-        usual = {"steps": 5, "primal.learning_rate": 0.02, "primal.warmup_share": 0.4}
-        config = changed(**usual | tight | fields)
-        batches = clips.batches("train", batch_size=4, seed=0)
-        return VideoTask(config, clips), [next(batches) for _ in range(5)]
-
-    return build
 
 
 @jax.jit
@@ -108,8 +97,12 @@ def _turned(weights, *, back=False):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
-    task, batches = case(VARIANTS[name])
+def test_steps_are_those_of_the_algorithm_written_out(changed, clips, name):
+    # A bound at the input's loss, shares that the first layers miss, and a clip that binds.
+    tight = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
+    usual = {"steps": 5, "primal.learning_rate": 0.02, "primal.warmup_share": 0.4}
+    task = VideoTask(changed(**usual | tight | VARIANTS[name]), clips)
+    batches = list(itertools.islice(clips.batches("train", batch_size=4, seed=0), 5))
     config, state, step = task.config, init_state(task), jit_step(task)
     params, noise_key = jax.tree.map(jnp.copy, (state.params["params"]["layers"], state.key))
     rows, last = _by_hand(config, clips, params, noise_key, batches)
@@ -124,10 +117,12 @@ def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
     assert np.max(rows[-1][2]) > 0.0, "the case never raised a multiplier"
 
 
-def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(case):
-    task, batches = case({})
+@pytest.mark.xdist_group("video-runs")  # whose step this is
+def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(config, clips):
+    task, batches = VideoTask(config, clips), [clips.splits["train"][start : start + 4] for start in (0, 4)]
     task.losses = chex.assert_max_traces(task.losses, n=1)
-    step, states = jit_step(task), [init_state(task) for _ in range(4)]
+    step, start = jit_step(task), init_state(task)
+    states = [jax.tree.map(jnp.copy, start) for _ in range(4)]
     first, second = (step(state, batches[0]) for state in states[:2])
     chex.assert_trees_all_equal(first, second)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states[0].params))

@@ -46,7 +46,7 @@ class Windows(Clips):
         return both
 
     def read(self, split, numbers):
-        return self.splits[split][np.asarray(numbers)]
+        return super().read(split, numbers if isinstance(numbers, slice) else np.asarray(numbers))
 
 
 DATA = Windows()
