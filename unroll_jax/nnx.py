@@ -18,7 +18,11 @@ class Equilibrium(nnx.Module):
 
     Variables that the cell changes, such as averages of batch norms, stay as they are, but for the counts of its random
     streams: dropout has one mask for a solve, and another in the next call. Within `flax.nnx.capture` of
-    ``nnx.Intermediate`` the `EquilibriumInfo` is kept as "equilibrium".
+    ``nnx.Intermediate`` the `EquilibriumInfo` is kept as "equilibrium". ``layer(x, z0=None)`` returns the equilibrium.
+
+    Args:
+      cell: a module of ``(z, x) -> z'``.
+      **options: of `unroll_jax.equilibrium`, such as ``tol=1e-4``; ``batch_ndim`` is 1 by default.
 
     Example:
       >>> import jax.numpy as jnp
@@ -35,12 +39,6 @@ class Equilibrium(nnx.Module):
     """
 
     def __init__(self, cell: Callable[[Any, Any], Any], **options: Any) -> None:
-        """Makes the layer.
-
-        Args:
-          cell: a module of ``(z, x) -> z'``.
-          **options: of `unroll_jax.equilibrium`, such as ``tol=1e-4``; ``batch_ndim`` is 1 by default.
-        """
         self.cell = cell
         self.solve = functools.partial(equilibrium, **{"batch_ndim": 1, **options})
 
