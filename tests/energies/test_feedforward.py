@@ -12,8 +12,6 @@ from unroll_jax.energies import FeedForwardParams, clip_spectrum
 from unroll_jax.energies.proximal.operators import resolve_proximal
 
 pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-
-
 SHRINK = uj.Proximal(lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), lambda y, step_size: y / (1.0 + step_size))
 
 
@@ -21,10 +19,11 @@ def test_energy_and_step_equal_the_reference():
     """By name an activation is applied as it is at any step size a: its phi is divided by a. A spectrum that holds all
     eigenvalues leaves the symmetric part; a Proximal of a user's own is taken as it is."""
     assert resolve_proximal(SHRINK) is SHRINK
-    rng, clipped, wide = np.random.default_rng(0), (0.1, 0.6), (-5.0, 5.0)
+    rng, clipped, wide = np.random.default_rng(0), (0.1, 2.0), (-5.0, 5.0)
     y, x, W_f = rng.uniform(size=(5, 4)), rng.normal(size=(5, 4)), rng.normal(size=(4, 4))
     values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
     assert np.max(np.abs(values)) < 5.0
+    assert np.any((values > 0.1) & (values < 2.0)), "clipped leaves one"
     matrices = {None: W_f, wide: W_f, clipped: (basis * np.clip(values, *clipped)) @ basis.T}
     phi_of_tanh = 0.5 * np.sum((1.0 + y) * np.log(1.0 + y) + (1.0 - y) * np.log(1.0 - y) - y**2)
     cases = {}
@@ -44,11 +43,17 @@ def test_energy_and_step_equal_the_reference():
 
 
 def test_the_derivative_of_a_clipped_spectrum_is_finite_where_eigenvalues_meet():
-    """All eigenvalues equal: inside the interval the map is the identity, outside it is constant."""
-    gradient = jax.jit(jax.grad(lambda W_f: jnp.sum(clip_spectrum(W_f) ** 2)))
+    """All eigenvalues equal: inside the interval the map is the identity, outside it is constant. A skew part goes."""
+
+    def total(W_f):
+        clipped = clip_spectrum(W_f)
+        return jnp.sum(clipped**2), clipped
+
+    gradient, skew = jax.jit(jax.grad(total, has_aux=True)), np.triu(np.ones((3, 3)), 1)
     for level, slope in ((0.5, 1.0), (3.0, 0.0), (-1.0, 0.0)):
-        expected = slope * 2.0 * level * np.eye(3)
-        np.testing.assert_allclose(gradient(level * np.eye(3)), expected, atol=1e-12, err_msg=f"{level=}")
+        slopes, clipped = gradient(level * np.eye(3) + skew - skew.T)
+        np.testing.assert_allclose(slopes, slope * 2.0 * level * np.eye(3), atol=1e-12, err_msg=f"{level=}")
+        np.testing.assert_allclose(clipped, np.clip(level, 0.0, 0.95) * np.eye(3), atol=1e-12, err_msg=f"{level=}")
 
 
 def test_the_step_of_the_authors_code_is_reported():

@@ -60,7 +60,6 @@ def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(co
     for split in data.square_norms:
         whole = data.whole(split)
         expected = lasso(whole.images / 255.0, data.dictionary, 0.2)
-        assert whole.codes.dtype == np.float32
         assert 0 < np.count_nonzero(expected) < expected.size
         np.testing.assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
         assert data.square_norms[split] == pytest.approx(np.mean(np.sum(expected**2, axis=1)), rel=1e-3)

@@ -121,7 +121,7 @@ def test_numbers_may_be_arrays(name):
     rows = np.array([[0.1], [0.5], [0.0]])
     numbers = (rows, 2.0 * rows) if name == "elastic_net" else (rows,)
     prox, make = both_uses(name)[0], uj.PROXIMALS[name]
-    near, whole = jax.jit(lambda z, *given: (prox(z, STEP, *given), make(*given).penalty(z)))(Z, *numbers)
+    near, whole = jax.jit(lambda z, *given: (prox(z, STEP, *given), make(*numbers).penalty(z)))(Z, *numbers)
     np.testing.assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
     if name != "nonnegative_soft_threshold":
         rows_apart = [penalty(cp.Constant(Z[i : i + 1]), *(one[i, 0] for one in numbers)).value for i in range(3)]

@@ -1,5 +1,7 @@
 """Penalties and their proximal operators: what holds for all, and elementwise activations."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,10 +121,10 @@ def test_the_prox_of_an_activation_solves_its_equation(name):
     """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; t is the ratio of the two step sizes, and y is over
     six decades. At its own step size the prox is the activation."""
     y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
-    ratios, pair = np.array([1e-3, 0.3, 1.0 + 1e-9, 4.0, 1e3]), ACTIVATIONS[name](step_size=0.5)
-    solve = jax.jit(lambda y, sizes: (pair.prox(y, 0.5), jax.lax.map(lambda size: pair.prox(y, size), sizes)))
-    activated, solved = solve(y[:, None], 0.5 * ratios)
-    for ratio, prox in zip((1.0, *ratios), (activated, *solved), strict=True):
+    known, traced, pair = (1.0, 1.0 + 1e-9, 0.3), (1e-3, 0.3, 4.0, 1e3), ACTIVATIONS[name](step_size=0.5)
+    of_known = lambda y: [pair.prox(y, 0.5 * ratio) for ratio in known]  # noqa: E731
+    solve = jax.jit(lambda y, sizes: (of_known(y), jax.lax.map(lambda size: pair.prox(y, size), sizes)))
+    for ratio, prox in zip((*known, *traced), itertools.chain(*solve(y[:, None], 0.5 * np.array(traced))), strict=True):
         far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
         equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731, B023
         limits = {"rtol": 1e-9, "atol": 1e-12 * max(1.0, 1.0 / ratio)}
