@@ -29,9 +29,8 @@ def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
     run = lambda x, **given: uj.equilibrium(tanh_step, jnp.asarray(A), start, x, **options | given)  # noqa: E731
     averaged = lambda x: run(x, adjoint=fp.unrolled(6))[0]  # noqa: E731
     step = 1e-6 * np.cos(np.arange(8.0))
-    (value, slope), (unstopped, info) = jax.jit(lambda *x: (jax.jvp(averaged, *x), run(*x[0], max_steps=6)))(
-        (x,), (step,)
-    )
+    both = jax.jit(lambda x, step: (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6)))
+    (value, slope), (unstopped, info) = both(x, step)
     np.testing.assert_allclose(value, looped(x), rtol=1e-12)
     np.testing.assert_allclose(unstopped, np.tanh(looped(x) @ A + x), rtol=1e-12)  # f of the last state
     assert int(info.steps) == 6  # also where the tolerance is met

@@ -34,6 +34,9 @@ def growing():
     return programs(grow, ["picard", "damped", "accelerated_gradient", None], max_steps=1000)
 
 
+DRIFT, EXP, LEAVES, TANH = range(4)
+
+
 @functools.cache
 def by_kind():
     """Maps of rows by their kind: one that goes on for ever, exp, one that leaves its domain, and tanh."""
@@ -98,7 +101,7 @@ def test_bfloat16_ends_at_its_round_off_and_not_before():
 
 def test_a_map_without_a_fixed_point_does_not_converge():
     for drift, start in ((0.1, 0.0), (0.1, 3.0), (0.005, 0.0), (0.001, 0.0)):
-        ends = by_kind()(drift, np.full((3, 1), start, np.float32), np.zeros((3, 1), int))
+        ends = by_kind()(drift, np.full((3, 1), start, np.float32), np.full((3, 1), DRIFT))
         for solver, (_, info) in ends.items():
             assert not np.any(info.converged), (solver, drift, start)
             assert np.all(info.residual > 1e-5), (solver, drift, start)
@@ -114,12 +117,14 @@ def test_the_best_state_is_returned():
 
 
 def test_nan_in_is_nan_out_and_reaches_no_other_example():
-    """A NaN of the input or of a parameter, under every solver and in the small space of a factored layer."""
+    """A NaN of the input, of a parameter or, at the default tolerance, of the start; by every solver and in the small
+    space of a factored layer."""
     _, small, solve = factored()
     x = np.asarray(inputs(8, 8, dtype=jnp.float32))
     for run, (params, start, given) in (
         (stalling(), (A, 0.0 * x, x)),
         (lambda *each: {"factored": solve(*each)}, small),
+        (lambda p, kind, z: by_kind()(p, z, kind), (2.0, np.full((3, 1), TANH), np.full((3, 1), 0.5, np.float32))),
     ):
         dirty, no_params = given.copy(), jax.tree.map(lambda leaf: np.nan * leaf, params)
         dirty[1] = np.nan
@@ -134,7 +139,7 @@ def test_nan_in_is_nan_out_and_reaches_no_other_example():
 
 def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
     """In two rows exp leaves the range after some steps, in one a map its domain; anderson returns to its best."""
-    ends = by_kind()(2.0, np.full((3, 1), 0.5, np.float32), np.array([[1], [2], [1]]))
+    ends = by_kind()(2.0, np.full((3, 1), 0.5, np.float32), np.array([[EXP], [LEAVES], [EXP]]))
     for solver, (z, info) in ends.items():
         assert info.status.tolist() == [NONFINITE] * 3, solver
         assert np.all((info.steps > 1) & (info.steps < 10)), solver
@@ -142,6 +147,8 @@ def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
     _, (params, start, given), run = factored()
     params = params._replace(W=1e4 * params.W, b=np.ones(12, np.float32))
     assert run(params, start, given)[1].status.tolist() == [NONFINITE] * 4
+    bare = params._replace(U=None)
+    assert program(uj.opteq(8, 12))(bare, start)[1].status.tolist() == [NONFINITE] * 4
 
 
 def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor_the_answer():
@@ -157,7 +164,7 @@ def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor
 
 def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():
     """tanh(2 z) leaves the unstable 0 for 0.957504, the root of z = tanh(2 z)."""
-    z, info = by_kind()(2.0, np.float32([[1e-6], [1.0], [1e6]]), np.full((3, 1), 3))["picard"]
+    z, info = by_kind()(2.0, np.float32([[1e-6], [1.0], [1e6]]), np.full((3, 1), TANH))["picard"]
     assert np.all(info.converged)
     np.testing.assert_allclose(z, 0.95750402, rtol=1e-4)
 

@@ -87,16 +87,16 @@ def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part)
         finish(jax.jit(PARTS[part])(draw(4)))
 
 
-ENDS = {
-    -2.0: "reached max_steps .* after 50 steps; raise max_steps .*spectral_normalise",
-    np.nan: "met a value that is not finite .*; look for NaN in params and x",
-}
-
-
-@pytest.mark.parametrize("p", ENDS)
-def test_an_error_says_how_many_examples_failed_and_how(p):
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (-2.0, "reached max_steps .* after 50 steps; raise max_steps .*spectral_normalise"),
+        (np.nan, "met a value that is not finite .*; look for NaN in params and x"),
+    ],
+)
+def test_an_error_says_how_many_examples_failed_and_how(p, words):
     options = {"batch_ndim": 1, "on_failure": "error", "max_steps": 50, "solver": "picard"}
-    with pytest.raises(ConvergenceError, match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{ENDS[p]}.*$"):
+    with pytest.raises(ConvergenceError, match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{words}.*$"):
         uj.equilibrium(lambda p, z, x: p * z + 1.0, p, jnp.zeros((5, 3)), **options)
 
 

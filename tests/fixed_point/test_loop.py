@@ -189,11 +189,9 @@ def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
 
 def test_asymmetry_within_round_off_is_no_asymmetry():
     A, ones = np.array([[0.5, 0.1], [0.09, 0.3]], np.float32), np.ones((1, 2), np.float32)
-    info, spacings = (
-        fp.EquilibriumInfo(*np.zeros((3, 1), np.int32)),
-        [jnp.finfo(t).eps for t in ("float32", "bfloat16")],
-    )
-    run = jax.jit(lambda ones: [asymmetric(info, lambda w: w @ A, ones, float(eps)).status for eps in spacings])
+    info = fp.EquilibriumInfo(np.zeros(1, np.float32), *np.zeros((2, 1), np.int32))
+    spacings = [float(jnp.finfo(dtype).eps) for dtype in ("float32", "bfloat16")]
+    run = jax.jit(lambda ones: [asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings])
     assert np.ravel(run(ones)).tolist() == [NONSYMMETRIC, CONVERGED]
 
 

@@ -25,6 +25,7 @@ def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_c
     for share, array, scale, is_new in ((0.9, x, 1.0, True), (0.5, 2.0 * x, 1.0, False), (1.0, x, 0.5, True)):
         SCALE, A = scale, share * weights
         step = lambda A, z, none: jax.nn.relu(SCALE * (z @ A + array))  # noqa: B023, E731
+        step = step if is_new else functools.partial(lambda same, *each: same(*each), step)  # another code object
         loss = lambda A: jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, **PLAIN)[0] ** 2)  # noqa: B023, E731
         caplog.clear()
         with jax.log_compiles():
