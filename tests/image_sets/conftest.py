@@ -14,6 +14,7 @@ from unroll_jax.train.config.image_sets import ImageSetConfig
 from unroll_jax.train.config.video import ModelConfig
 from unroll_jax.train.data import image_sets
 from unroll_jax.train.data.image_sets import SetData
+from unroll_jax.train.tasks.common import PerturbedTask
 from unroll_jax.train.tasks.image_sets import ImageSetTask
 
 CLASSES, COUNT = ("bars", "dots", "plain"), 20
@@ -62,9 +63,9 @@ def task(config: ImageSetConfig, data: SetData) -> ImageSetTask:
 
 
 @pytest.fixture(autouse=True)
-def _batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations of 300 and of 400 sets have one program."""
-    monkeypatch.setattr(ImageSetTask, "score_batch", 50)
+def _batches_of_150_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations of 300 and of 400 sets share a program, and the last batch of 400 is smaller."""
+    monkeypatch.setattr(PerturbedTask, "score_batch", 150)
 
 
 def changed(config: ImageSetConfig, **fields: Any) -> ImageSetConfig:

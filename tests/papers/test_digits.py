@@ -37,9 +37,15 @@ def test_every_layer_is_read_by_one_readout(started):
 
 def test_weights_of_zero_are_plain_training_and_every_method_trains(started, monkeypatch):
     data = tuple(part[:24] for part in digits.digits())
-    monkeypatch.setattr(digits, "init", lambda key, setting: jax.tree.map(jnp.asarray, started[0]))
+
+    def drawn(key, setting):
+        assert setting.layers == TINY.layers
+        return jax.tree.map(lambda leaf: leaf * (1.0 + 0.1 * jax.random.normal(key)), started[0])
+
+    monkeypatch.setattr(digits, "init", drawn)
     plain = digits.train(digits.Method(), TINY, data)
     assert [part.shape for part in plain[:3]] == [(2, 3)] * 3
+    assert not np.array_equal(*plain[2]), "each seed has a start of its own"
     np.testing.assert_array_equal(plain[2], digits.train(digits.Method(weights=(0.0, 0.0, 1.0)), TINY, data)[2])
     method = digits.methods(2)["cumulative, Adam .2"](None)
     *_, multipliers, sums = digits.train(method, dataclasses.replace(TINY, seeds=1), data)

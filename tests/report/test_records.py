@@ -33,13 +33,16 @@ def test_folders_that_are_no_evaluated_runs_are_named(make_run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(("config.json", b'{"a": 1'), ("status.json", b"[1, 2]"), ("evaluation.json", b"\xff\xfe{")),
+        ("config.json", b'{"a": 1'),
+        ("status.json", b"[1, 2]"),
+        ("evaluation.json", b"\xff\xfe{"),
         ("metrics.jsonl", None),  # of another depth
     ],
 )
 def test_damage_is_named(make_run, name, content):
-    folder, deeper = make_run(), make_run(num_layers=7)
-    (folder / name).write_bytes(content or (deeper / name).read_bytes())
+    folder = make_run()
+    content = content or (make_run(num_layers=7) / name).read_bytes()
+    (folder / name).write_bytes(content)
     assert f"{folder / name} is damaged" in error_of([folder])
 
 

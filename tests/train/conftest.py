@@ -28,9 +28,8 @@ from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
 from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.exporting import export
-from unroll_jax.train.loop import _Loop
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.step import init_state, jit_step, state_like
+from unroll_jax.train.step import init_state, state_like
 from unroll_jax.train.tasks import video
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -180,12 +179,12 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
 
 # Half of a small run is tracing: a configuration's task, its first state and its state's shapes are made once.
 traced_task, traced_state, first = functools.cache(VideoTask), functools.cache(state_like), functools.cache(init_state)
+_with_config = VideoTask.with_config
 
 
-@functools.cache
-def compiled(task: VideoTask) -> Any:
-    """The step of a task, whose batches have one shape."""
-    return jit_step(task).lower(traced_state(task), CLIPS.splits["train"][: task.config.batch_size]).compile()
+def _shared(task: VideoTask, config: VideoConfig) -> VideoTask:
+    other = _with_config(task, config)
+    return other if other.data is None else traced_task(other.config, other.data)
 
 
 @contextlib.contextmanager
@@ -194,8 +193,7 @@ def clips_in_memory() -> Iterator[None]:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
         patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
         patch.setattr(VideoTask, "rebuild", lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)))
-        patch.setattr(VideoTask, "with_config", lambda task, config: traced_task(config, task.data))
-        patch.setattr(_Loop, "_compile", lambda loop, *_: compiled(loop.task))
+        patch.setattr(VideoTask, "with_config", _shared)
         patch.setattr("unroll_jax.train.loop.init_state", lambda task: jax.tree.map(jnp.copy, first(task)))
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)

@@ -39,12 +39,13 @@ def test_a_task_comes_within_its_bounds_and_callbacks_hear_of_every_step_every_v
     task = linear(
         init=lambda key: {"w": jnp.full((8, 8), -0.05)},
         steps=9,
-        validate_every=3,
+        validate_every=4,
         constraints=ConstraintConfig(alpha=(0.4,), reference=None),
         primal=dataclasses.replace(STEADY, learning_rate=0.02),
     )
     (folder,) = fit(task, out=tmp_path / "run", callbacks=callbacks, log=quiet)
     rows = read_metrics(folder / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "validation"] == [4, 8, 9]
     assert [(kind, {"kind": kind, **row}) for kind, row in heard[:-1]] == [(row["kind"], row) for row in rows]
     assert heard[-1] == ("end", folder)
     assert rows[0]["violations"][1] > 0.0, "the first weights are within the bounds"

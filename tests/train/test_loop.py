@@ -60,14 +60,15 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(0, "loss is not finite at step 5.*layer 1"), (2, "gradient is not finite at step 5")]
+    ("number", "value", "words"),
+    [(5, 0, "loss is not finite at step 5.*layer 1"), (6, 2, "gradient is not finite at step 6")],
 )
 def test_what_is_not_finite_ends_the_run_at_its_last_good_checkpoint_and_once_mended_it_has_every_step_once(
-    loop, config, at_batch, tmp_path, monkeypatch, value, words
+    loop, config, at_batch, tmp_path, monkeypatch, number, value, words
 ):
     clock = itertools.count()
     monkeypatch.setattr("unroll_jax.train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    at_batch(5, lambda batch: np.full_like(batch, value))
+    at_batch(number, lambda batch: np.full_like(batch, value))
     with pytest.raises(UserError, match=f"{words}.*the checkpoint of step 4 is kept; lower --primal") as caught:
         loop(config, poisoned=True)
     assert _saved_steps(tmp_path) == [2, 4]

@@ -122,7 +122,7 @@ def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch
     task, batches = VideoTask(config, clips), [clips.splits["train"][start : start + 4] for start in (0, 4)]
     task.losses = chex.assert_max_traces(task.losses, n=1)
     step, start = jit_step(task), init_state(task)
-    states = [jax.tree.map(jnp.copy, start) for _ in range(4)]
+    states = [init_state(task), *(jax.tree.map(jnp.copy, start) for _ in range(3))]
     first, second = (step(state, batches[0]) for state in states[:2])
     chex.assert_trees_all_equal(first, second)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states[0].params))
