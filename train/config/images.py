@@ -47,7 +47,8 @@ class EquilibriumConfig:
     regulariser_smoothness: float | None = None
     """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one (decorrelation, absolute)."""
     max_norm: float | None = 0.9
-    """Spectral norm that every W is kept to; None leaves them free (then nothing promises an equilibrium)."""
+    """Spectral norm that every W is scaled down to where it is used; reports print the norms of the trained W before
+    that. None leaves them free (then nothing promises an equilibrium)."""
     norm_steps: Iterations | None = None
     """None divides by a certified upper bound of the norm; else power iteration of so many steps."""
     tol: float = 1e-3
