@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.numerics import gram, linear, powers_of_two
+from unroll_jax.certificates import matrix_norm_bound, spectral_norm
+from unroll_jax.numerics import gram, linear, over, powers_of_two
 
 
 def drawn(shape, seed=0):
@@ -61,3 +62,21 @@ def test_powers_of_two_are_those_of_frexp_where_they_are_normal():
         down, up = compiled(sizes)
         np.testing.assert_array_equal(up, 2.0**exponents)
         np.testing.assert_array_equal(down, 2.0**-exponents)
+
+
+def test_sizes_at_the_end_of_the_range_divide_arrays_bound_matrices_and_normalise_vectors():
+    """Compiled code multiplies by the reciprocal of such a size, which is subnormal, and so taken for 0."""
+    sizes = np.float32([0.0, 1e-37, 1.0, 8e37, 9e37, 3e38])
+    ones, A = np.ones((6, 3), np.float32), np.float32(3e38) * np.eye(4, dtype=np.float32)
+    A[1, 1] = 1e38
+
+    @jax.jit
+    def run(sizes, A):
+        norms = matrix_norm_bound(A), spectral_norm(lambda v: (A / 3e19) @ v, jnp.zeros(4))
+        return over(sizes[:, None] * ones, sizes[:, None]), norms
+
+    divided, (bound, largest) = run(sizes, A)
+    np.testing.assert_allclose(divided, ones * (sizes > 0)[:, None], rtol=1e-6)
+    np.testing.assert_allclose(bound, 3e38, rtol=1e-2)
+    np.testing.assert_allclose(largest, 1e19, rtol=1e-5)  # by products with its square
+    assert np.isnan(jax.jit(over)(ones, np.float32([[np.nan]] * 6))).all()

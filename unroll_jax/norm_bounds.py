@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import require
+from unroll_jax.numerics import over
 from unroll_jax.steps import full_precision
 
 __all__ = ["conv_norm_bound", "matrix_norm_bound"]
@@ -48,7 +49,7 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     # Squares of entries leave the range of float32 beyond 1e19, and below 1e-19.
     scale = jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=(-2, -1), initial=0.0))
     scale = jnp.where(scale == 0.0, 1.0, scale)
-    A = A / scale[..., None, None]
+    A = over(A, scale[..., None, None])
     tall = A if A.shape[-1] <= A.shape[-2] else jnp.swapaxes(A, -1, -2)  # of the same norm
     return scale * _gram_bound(tall, num_squarings)
 

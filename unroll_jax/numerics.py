@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-__all__ = ["compute_dtype", "gram", "infinite_outside", "linear", "powers_of_two", "shrink", "square_range"]
+__all__ = ["compute_dtype", "gram", "infinite_outside", "linear", "over", "powers_of_two", "shrink", "square_range"]
 
 
 def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -28,6 +28,15 @@ def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Floa
         return jax.lax.bitcast_convert_type((exponent + bias) << mantissa, sizes.dtype)
 
     return power(-exponent), power(exponent)
+
+
+def over(array: Array, sizes: Array) -> Array:
+    """``array / sizes``, or the array where a size is 0.
+
+    Of one size for many entries XLA takes the reciprocal, which is 0 for float32 sizes above 8.5e37.
+    """
+    smaller, _ = powers_of_two(sizes)
+    return array * smaller / jnp.where(sizes == 0.0, 1.0, sizes * smaller)
 
 
 def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

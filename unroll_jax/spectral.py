@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import over, powers_of_two
 from unroll_jax.steps import full_precision
 
 __all__ = ["inner", "norm", "random_like", "scale", "spectral_norm", "unit"]
@@ -69,7 +69,7 @@ def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
 def unit(v: Any, batch_ndim: int = 0) -> Any:
     """Each example of a pytree over its norm; zeros stay zeros."""
     size = norm(v, batch_ndim)
-    return jax.tree.map(lambda leaf: leaf / _widened(jnp.where(size == 0.0, 1.0, size), leaf), v)
+    return jax.tree.map(lambda leaf: over(leaf, _widened(size, leaf)), v)
 
 
 def scale(factor: Float[Array, "*batch"], v: Any) -> Any:

@@ -1,6 +1,7 @@
 """Rows end separately: at round-off, at their best state, at 0, and at sizes from 1e-25 to 1e25."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -149,6 +150,15 @@ def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
     assert run(params, start, given)[1].status.tolist() == [NONFINITE] * 4
     bare = params._replace(U=None)
     assert program(uj.opteq(8, 12))(bare, start)[1].status.tolist() == [NONFINITE] * 4
+
+
+def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_point():
+    """The reciprocal of its size is subnormal there, and so taken for 0; of 64 entries the norm overflows."""
+    for width, p in itertools.product((3, 64), (1.5, 3.0, -2.0, 10.0, 1e6)):
+        x = np.ones((2, width), np.float32)
+        for solver, (z, info) in growing()(p, 0.0 * x, x).items():
+            near = np.abs((1.0 - p) * np.asarray(z, np.float64) - 1.0).max() < 1e-3
+            assert near or not np.any(info.converged), (solver, width, p)
 
 
 def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor_the_answer():

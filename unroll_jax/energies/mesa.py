@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, SIZE, checked
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.energies.fast_weights import check_sequence, chunked, joined, widened
+from unroll_jax.numerics import over
 
 __all__ = ["MesaState", "mesa"]
 
@@ -103,7 +104,7 @@ def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
     def by_conjugate_gradients(product, rows: Array) -> Array:
         flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
         size = jnp.max(jnp.abs(flat), axis=-1, keepdims=True)
-        flat = flat / jnp.where(size == 0.0, 1.0, size)  # NaN stays NaN, and reaches the result
+        flat = over(flat, size)  # NaN stays NaN, and reaches the result
         bound = tol**2 * jnp.sum(flat**2, axis=-1)
         image = lambda flat_rows: product(flat_rows.reshape(rows.shape)).reshape(flat.shape)  # noqa: E731
         zeros = jnp.zeros_like(flat)

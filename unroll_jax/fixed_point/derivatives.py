@@ -24,6 +24,7 @@ from unroll_jax.fixed_point.reports import (
     report_failures,
 )
 from unroll_jax.fixed_point.sizes import dot, filled
+from unroll_jax.numerics import over
 from unroll_jax.steps import full_precision
 
 __all__ = ["Backward", "Probe", "check_examples", "check_probe", "with_gradient", "zero_probe"]
@@ -163,7 +164,7 @@ def _solve(operator: Linear, v: Array, backward: Backward, epsilon: float) -> tu
 def _normalised(solve: Any, v: Array, backward: Backward, epsilon: float) -> tuple[Array, EquilibriumInfo]:
     """Solves for the direction of every row and scales back: tiny cotangents keep their accuracy."""
     largest = jnp.max(jnp.abs(v), axis=-1, keepdims=True, initial=0.0)
-    scaled = jax.lax.optimization_barrier(v / jnp.where(largest > 0.0, largest, 1.0))
+    scaled = jax.lax.optimization_barrier(over(v, largest))
     size = jnp.sqrt(dot(scaled, scaled))[:, None]
     w, info = solve(scaled / jnp.where(size > 0.0, size, 1.0), backward.tol, backward.max_steps)
     # The sums that make up w - J^T w round at the size of w, not of v. Of a singular system nothing may be left of v.

@@ -14,6 +14,7 @@ from unroll_jax.fixed_point.loop import Map
 from unroll_jax.fixed_point.reports import ROUND_OFF, EquilibriumInfo
 from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure, per_row, relative_sizes
 from unroll_jax.fixed_point.solvers import shared
+from unroll_jax.numerics import over
 
 __all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]
 
@@ -95,7 +96,7 @@ class FactoredSolver(NamedTuple):
         moved = after_image - c.image
         unit = jnp.maximum(largest(after), 1e-6 * c.scale)
         unit = jnp.where(unit > 0.0, unit, 1.0)
-        scaled = lambda a: a / unit[:, None]  # noqa: E731
+        scaled = lambda a: over(a, unit[:, None])  # noqa: E731
         square = jnp.maximum(dot(scaled(after - c.s), scaled(moved)), 0.0)
         size = jnp.maximum(dot(scaled(after), scaled(after_image)), 0.0)
         residual, _, _, scale = relative_sizes(rule, square, size, unit, c.scale, first=c.number == 0, frozen=False)
@@ -165,7 +166,7 @@ def _solve(
     r"""q - D^{1/2} G D^{1/2} q = r for every example, to a relative residual of ``tol``; D^{1/2} is ``root``."""
     # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from taking them all the same.
     size = largest(right)
-    scaled = jax.lax.optimization_barrier(right / jnp.where(size > 0.0, size, 1.0)[:, None])
+    scaled = jax.lax.optimization_barrier(over(right, size[:, None]))
     product, bound = lambda u: u - root * gram(root * u), jnp.square(tol) * dot(scaled, scaled)
     start = jnp.zeros_like(scaled)
     q, _, steps = continue_conjugate_gradient(product, start, scaled, bound=bound, max_steps=max_steps)
@@ -181,8 +182,7 @@ def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
 def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
     """|W^T s| of every row, from the image G s."""
     unit = largest(s)
-    divisor = jnp.where(unit > 0.0, unit, 1.0)[:, None]
-    return jnp.sqrt(jnp.maximum(dot(s / divisor, image / divisor), 0.0)) * unit
+    return jnp.sqrt(jnp.maximum(dot(over(s, unit[:, None]), over(image, unit[:, None])), 0.0)) * unit
 
 
 def _root_slope(activation: Activation, g: Array) -> Array:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.fixed_point.program import Program
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, ROUND_OFF, STALLED, EquilibriumInfo
+from unroll_jax.numerics import over
 
 __all__ = ["Rule", "Sizes", "dot", "filled", "judge", "largest", "measure", "per_row", "relative_sizes", "row_info"]
 
@@ -68,7 +69,7 @@ def measure(
         return Sizes(square, square, jnp.ones_like(square), scale)
     unit = jnp.maximum(largest(fz), 1e-6 * scale)
     unit = jnp.where(unit > 0.0, unit, 1.0)
-    d, f = d / unit[:, None], fz / unit[:, None]
+    d, f = over(d, unit[:, None]), over(fz, unit[:, None])
     return relative_sizes(rule, dot(d, d), dot(f, f), unit, scale, first=first, frozen=frozen)
 
 
@@ -96,7 +97,8 @@ def relative_sizes(
     if rule.atol:
         below = below + rule.atol / rule.tol / unit
     residual = square / jnp.where(below > 0.0, below, 1.0) ** 2
-    return Sizes(residual, square / jnp.where(grown > 0.0, grown, 1.0), unit, unit * jnp.sqrt(grown))
+    scale = jnp.minimum(unit * jnp.sqrt(grown), jnp.finfo(unit.dtype).max)  # of an infinite one residuals are 0
+    return Sizes(residual, square / jnp.where(grown > 0.0, grown, 1.0), unit, scale)
 
 
 def judge(rule: Rule, residual: Array, steps: Array, lost: Bool[Array, " b"] | bool = False) -> EquilibriumInfo:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, look_up, require
 from unroll_jax.fixed_point.loop import Map, Point, Solver
 from unroll_jax.fixed_point.sizes import dot, filled
+from unroll_jax.numerics import over
 
 __all__ = [
     "SOLVERS",
@@ -120,7 +121,7 @@ def anderson(window: int = 5) -> Solver:
     def update(point: Point, basis: _Basis) -> tuple[Array, _Basis]:
         against, combined = functools.partial(jnp.einsum, "bwm,bm->bw"), functools.partial(jnp.einsum, "bw,bwm->bm")
         d, unit = point.fz - point.z, point.unit[:, None]
-        change, image_change = (d - basis.residual) / unit, (point.fz - basis.image) / unit
+        change, image_change = over(d - basis.residual, unit), over(point.fz - basis.image, unit)
         live = basis.live & ~point.restart[:, None]
         shares = against(basis.Q, change) * live
         q, u = change - combined(shares, basis.Q), image_change - combined(shares, basis.U)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
+from unroll_jax.numerics import over
 
 __all__ = ["least_squares"]
 
@@ -40,7 +41,7 @@ def least_squares(
 
     def solve(_: Any, left: Array) -> Array:
         size = jnp.max(jnp.abs(left), axis=-1, keepdims=True)
-        left = left / jnp.where(size == 0.0, 1.0, size)  # NaN stays NaN, and reaches the result
+        left = over(left, size)  # NaN stays NaN, and reaches the result
         bound, steps = ACCURACY**2 * jnp.sum(left**2, axis=-1), 2 * min(dim, columns)
         return size * continue_conjugate_gradient(raised, jnp.zeros_like(left), left, bound=bound, max_steps=steps)[0]
 
