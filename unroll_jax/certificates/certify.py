@@ -71,8 +71,7 @@ class Certificate(NamedTuple):
         size, run, rises = energy_lines(self.energy, outcome == Outcome.ROSE)
         if refuted := np.mean(np.asarray(self.curvature) > np.asarray(self.smoothness) * (1.0 + ROUNDING)):
             shares.append(f"curvature above smoothness, which is too small, {refuted:.1%}")
-        if np.all(np.isnan(self.smoothness)):
-            shares.append("no smoothness was given")
+        shares += ["no smoothness was given"] if np.all(np.isnan(self.smoothness)) else []
         return [size, f"steps: {', '.join(shares)}", run, rises]
 
     def plot(self, axes: Any = None) -> Any:

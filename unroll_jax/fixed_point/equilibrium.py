@@ -30,7 +30,6 @@ __all__ = ["equilibrium"]
 
 # Solver and adjoint, by name.
 GENERAL, SYMMETRIC, UNROLLED = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient"), "picard"
-HINT = ", or make the step contract (certificates.spectral_normalise)"
 MIN_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
 
 
@@ -146,7 +145,7 @@ def equilibrium(
     plan = _choose(prepared, descent, params, x, solver, adjoint)
     check_probe(probe, program.batch, reverse=not (forward_mode or isinstance(plan.adjoint, Unrolled)))
     rule = Rule(float(tol), int(max_steps), program.epsilon, None if atol is None else float(atol))
-    reporting, advice = Reporting(on_failure, tol, call_site(), HINT), "raise max_steps or tol"
+    reporting, advice = Reporting(on_failure, tol, call_site()), "raise max_steps or tol"
     if isinstance(plan.adjoint, Unrolled):
         y, info = _run_unrolled(prepared, plan, plan.adjoint, rule)
         advice = "raise num_steps"

@@ -142,7 +142,7 @@ class Reporting(NamedTuple):
     on_failure: str
     tol: float  # the tolerance that they missed
     warn: Callable[[str], None]  # of `call_site`
-    hint: str = ""  # further advice
+    hint: str = ", or make the step contract (certificates.spectral_normalise)"
 
 
 def call_site() -> Callable[[str], None]:

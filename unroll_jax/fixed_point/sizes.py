@@ -120,8 +120,8 @@ def row_info(program: Program, y: Array, fy: Array, rule: Rule) -> EquilibriumIn
         return sum((jnp.sum(jnp.abs(leaf.reshape(leaf.shape[0], -1)) ** 2, -1) for leaf in leaves), jnp.zeros(()))
 
     unit = jnp.maximum(jnp.max(jnp.abs(fy)), jnp.finfo(fy.dtype).tiny)
-    wide = [leaf.astype(jnp.promote_types(leaf.dtype, fy.dtype)) / unit for leaf in after]
-    gaps = squares([b - a.astype(b.dtype) / unit for a, b in zip(leaves, wide, strict=True)])
+    wide = [over(leaf.astype(jnp.promote_types(leaf.dtype, fy.dtype)), unit) for leaf in after]
+    gaps = squares([b - over(a.astype(b.dtype), unit) for a, b in zip(leaves, wide, strict=True)])
     offset, sizes = (rule.atol or 0.0) / rule.tol / unit, squares(wide)
     residual = jnp.sqrt(gaps) / jnp.maximum(jnp.sqrt(sizes) + offset, jnp.finfo(fy.dtype).tiny)
     whole = jnp.sqrt(jnp.sum(gaps)) / jnp.maximum(jnp.sqrt(jnp.sum(sizes)) + offset, jnp.finfo(fy.dtype).tiny)
