@@ -32,7 +32,8 @@ def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Floa
 
 def over(array: Array, sizes: Array) -> Array:
     """``array / sizes``, the array where a size is 0; XLA's reciprocal of a float32 size above 8.5e37 would be 0."""
-    return array * (smaller := powers_of_two(sizes)[0]) / jnp.where(sizes == 0.0, 1.0, sizes * smaller)
+    smaller, _ = powers_of_two(sizes)
+    return array * smaller / jnp.where(sizes == 0.0, 1.0, sizes * smaller)
 
 
 def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

@@ -14,11 +14,11 @@ from unroll_jax.arrays import check_array
 __all__ = [
     "ORDER",
     "check_collectives",
-    "check_layers",
     "check_order",
     "check_state",
     "check_step",
     "equations",
+    "first_layer",
     "full_precision",
     "place_like",
     "settle",
@@ -59,11 +59,12 @@ def check_state(name: str, y: Any) -> None:
         check_array(f"{name}{jax.tree_util.keystr(path)}", leaf)
 
 
-def check_layers(params: Any, num_layers: int) -> None:
-    """A ValueError unless the leaves of ``params`` are stacked over the layers."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+def first_layer(params: Any, num_layers: int, *, tied: bool) -> Any:
+    """The parameters of the first layer; a ValueError unless they are tied or all stacked over the layers."""
+    for path, leaf in [] if tied else jax.tree_util.tree_leaves_with_path(params):
         allowed, shape = f"have a leading axis of num_layers={num_layers} when tied=False", np.shape(leaf)
         require(shape[:1] == (num_layers,), f"params{jax.tree_util.keystr(path)}", allowed, f"shape {shape}")
+    return params if tied else jax.tree.map(lambda leaf: leaf[0], params)
 
 
 def check_step(before: Any, after: Any, *, what: str = "the step") -> None:

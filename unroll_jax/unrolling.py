@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check, checked, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.steps import check_layers, check_state, check_step, settle
+from unroll_jax.steps import check_state, check_step, first_layer, settle
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]
@@ -100,10 +100,8 @@ def unroll(
     advance = _step_and_record(descent, step, measure, record)
     check_state("y", y)
     y = jax.tree.map(jnp.asarray, y)
-    if not tied:
-        check_layers(params, num_layers)
     at_once = _layers_at_once(unroll, num_layers, remat=bool(remat))
-    first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
+    first = first_layer(params, num_layers, tied=tied)
     y = settle(lambda y: step(first, y, x), y)
     check_step(y, jax.eval_shape(step, first, y, x))
     if perturb is not None:

@@ -59,6 +59,10 @@ def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
             np.testing.assert_allclose(stepped[row], expected, atol=1e-12)
         end = jax.jit(functools.partial(delta_rule, form=form))(q, k, v, rates, state=W)[1]
         np.testing.assert_allclose(end, stepped, atol=1e-12)
+    full = jax.jit(fast_weights(4, 3).step)  # learns W k = v; the square of a key of 1e20 is not in float32
+    for size, learned in ((1e10, 0.25), (5e18, 0.25), (1e20, np.nan)):
+        pair, W = np.float32([[size] * 4 + [1.0] * 3]), np.full((3, 4), 1.0 / size, np.float32)
+        np.testing.assert_allclose(size * full(None, W, pair), learned, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("x64")

@@ -58,9 +58,8 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
     np.testing.assert_allclose(row["loss"], -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
     np.testing.assert_array_equal(matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
-    ends = [
-        task.validate(jnp.float32(slope), None) for slope in (3.0, 0.3)
-    ]  # the same answers, the second of less loss
+    # The same answers, the second ones of less loss.
+    ends = [task.validate(jnp.float32(slope), None) for slope in (3.0, 0.3)]
     assert len({end.row[task.config.best_by] for end in ends}) == 1
     assert max(ends, key=lambda end: end.score) is min(ends, key=lambda end: end.row["loss"]) is ends[1]
 

@@ -15,7 +15,7 @@ from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.tokens import blank_absent, present_of
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import inner, norm, unit
-from unroll_jax.steps import check_layers, check_step, settle, vary_like
+from unroll_jax.steps import check_step, first_layer, settle, vary_like
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["Certificate", "Outcome", "certify"]
@@ -137,9 +137,7 @@ def certify(
       >>> certificate.outcome.shape, certificate.energy.shape
       ((3, 8), (4, 8))
     """
-    if not tied:
-        check_layers(params, num_layers)
-    first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
+    first = first_layer(params, num_layers, tied=tied)
     _check(descent, first, y, x, smoothness)
     present = present_of(descent, x)
 
