@@ -1,10 +1,19 @@
-"""Checks that the wheel and the sdist in dist/ hold the package, its application, and nothing else."""
+"""Checks that the wheel and the sdist in dist/ hold the package, its application,
+and nothing else."""
 
 import tarfile
 import zipfile
 from pathlib import Path
 
-ABOUT = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
+ABOUT = {
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+    "PKG-INFO",
+    "README.md",
+    "pyproject.toml",
+    ".gitignore",
+}
 
 
 def modules() -> set[str]:
@@ -20,15 +29,29 @@ def modules() -> set[str]:
 
 def main() -> None:
     """Compares both archives with the working tree."""
-    (wheel,), (source,) = (list(Path("dist").glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
-    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    (wheel,), (source,) = (
+        list(Path("dist").glob(pattern)) for pattern in ("*.whl", "*.tar.gz")
+    )
+    shipped = {
+        name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name
+    }
     if shipped != modules():
-        raise SystemExit(f"{wheel} differs from the working tree in {sorted(shipped ^ modules())}")
+        raise SystemExit(
+            f"{wheel} differs from the working tree in {sorted(shipped ^ modules())}"
+        )
     with tarfile.open(source) as archive:
-        archived = {member.name.partition("/")[2] for member in archive if member.isfile()}
+        archived = {
+            member.name.partition("/")[2] for member in archive if member.isfile()
+        }
     if archived != modules() | ABOUT:
-        raise SystemExit(f"{source} differs from the working tree in {sorted(archived ^ (modules() | ABOUT))}")
-    print(f"{wheel.name} and {source.name} hold unroll_jax and its application, {len(shipped)} files")
+        raise SystemExit(
+            f"{source} differs from the working tree in"
+            f" {sorted(archived ^ (modules() | ABOUT))}"
+        )
+    print(
+        f"{wheel.name} and {source.name} hold unroll_jax and its application,"
+        f" {len(shipped)} files"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Does compile time grow with depth? The training step of 7 and of 64 layers over 1 layer."""
+"""Does compile time grow with depth? The training step of 7 and of 64 layers over 1
+layer."""
 
 import time
 
@@ -20,7 +21,8 @@ BAR = 1.5  # of 7 layers over 1
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints the median time to trace, lower and compile at each depth, over one layer's."""
+    """Prints the median time to trace, lower and compile at each depth, over one
+    layer's."""
     del peers  # there are none
     depths, repeats = (DEPTHS[:2], 2) if quick else (DEPTHS, REPEATS)
     cache = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
@@ -32,20 +34,41 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     record = Record()
     for depth, seconds in runs.items():
         record.time(f"layers_{depth}_seconds", np.array(seconds))
-    print(f"trace + compile of a constrained training step, median of {repeats}, {jax.default_backend()}")
-    rows = [[str(depth), f"{record.figures[f'layers_{depth}_seconds']:.2f}"] for depth in depths]
+    print(
+        f"trace + compile of a constrained training step, median of {repeats},"
+        f" {jax.default_backend()}"
+    )
+    rows = [
+        [str(depth), f"{record.figures[f'layers_{depth}_seconds']:.2f}"]
+        for depth in depths
+    ]
     print(table(["layers", "seconds"], rows))
     for depth in depths[1:]:
-        ratio = record.ratio(f"layers_{depth}_over_1", f"layers_{depth}_seconds", "layers_1_seconds")
-        print(f"{depth} layers / 1 layer: {ratio:.2f}" + (f" (bar {BAR:.2f})" if depth == 7 else ""))
+        ratio = record.ratio(
+            f"layers_{depth}_over_1", f"layers_{depth}_seconds", "layers_1_seconds"
+        )
+        print(
+            f"{depth} layers / 1 layer: {ratio:.2f}"
+            + (f" (bar {BAR:.2f})" if depth == 7 else "")
+        )
     return record
 
 
 def training_step(num_layers: int) -> tuple[jax.stages.Wrapped, TrainState, np.ndarray]:
-    """The jitted constrained step of the video experiment, its first state, and a batch of random frames, uint8."""
-    config = VideoConfig(method="constrained", mesh="data=1", model=ModelConfig(num_layers=num_layers))
-    task, shape = VideoTask(config, None, SPEC), (config.batch_size, SPEC.num_tokens, SPEC.token_dim)
-    return jit_step(task), init_state(task), np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    """The jitted constrained step of the video experiment, its first state, and a
+    batch of random frames, uint8."""
+    config = VideoConfig(
+        method="constrained", mesh="data=1", model=ModelConfig(num_layers=num_layers)
+    )
+    task, shape = (
+        VideoTask(config, None, SPEC),
+        (config.batch_size, SPEC.num_tokens, SPEC.token_dim),
+    )
+    return (
+        jit_step(task),
+        init_state(task),
+        np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8),
+    )
 
 
 def _timed(depths: tuple[int, ...], repeats: int) -> dict[int, list[float]]:

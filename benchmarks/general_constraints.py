@@ -1,4 +1,5 @@
-"""Cost of 1 to 10,000 general constraints in a training step, dense and indexed: over plain training, and Cooper's."""
+"""Cost of 1 to 10,000 general constraints in a training step, dense and indexed:
+over plain training, and Cooper's."""
 
 import functools
 import itertools
@@ -26,7 +27,8 @@ BAR = 1.05  # over the plain step, at 100 constraints
 
 
 class Setting(NamedTuple):
-    """Sizes of a classifier of three layers and of its batch, numbers of constraints, and timed runs."""
+    """Sizes of a classifier of three layers and of its batch, numbers of
+    constraints, and timed runs."""
 
     inputs: int = 256
     width: int = 512
@@ -36,7 +38,8 @@ class Setting(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A batch, shares of its samples in every dense constraint (m, batch), and rows of the indexed multipliers."""
+    """A batch, shares of its samples in every dense constraint (m, batch), and rows
+    of the indexed multipliers."""
 
     x: np.ndarray
     labels: np.ndarray
@@ -48,19 +51,26 @@ FULL, QUICK = Setting(), Setting(width=128, batch=64, counts=(1, 100), repeats=5
 
 
 def draw(setting: Setting, count: int) -> tuple[list[np.ndarray], Data]:
-    """Weights and a batch. A dense constraint is on a group of half of the samples, an indexed one on one sample."""
+    """Weights and a batch. A dense constraint is on a group of half of the samples,
+    an indexed one on one sample."""
     rng = np.random.default_rng(0)
     sizes = (setting.inputs, setting.width, setting.width, 10)
-    weights = [rng.normal(size=(a, b)).astype(np.float32) / math.sqrt(a) for a, b in itertools.pairwise(sizes)]
+    weights = [
+        rng.normal(size=(a, b)).astype(np.float32) / math.sqrt(a)
+        for a, b in itertools.pairwise(sizes)
+    ]
     members = rng.random((count, setting.batch)) < 0.5
     shares = members / np.maximum(members.sum(axis=1, keepdims=True), 1)
     rows = rng.permutation(count)[: setting.batch]
     x = rng.normal(size=(setting.batch, setting.inputs)).astype(np.float32)
-    return weights, Data(x, rng.integers(10, size=setting.batch), shares.astype(np.float32), rows)
+    return weights, Data(
+        x, rng.integers(10, size=setting.batch), shares.astype(np.float32), rows
+    )
 
 
 def ours(setting: Setting, kind: str, count: int) -> Callable[[], object]:
-    """A call that takes the next step, compiled, its state donated; ``kind`` is "plain", "dense" or "indexed"."""
+    """A call that takes the next step, compiled, its state donated; ``kind`` is
+    "plain", "dense" or "indexed"."""
     weights, data = draw(setting, count)
     primal, dual = optax.adam(RATE), dual_ascent(optax.sgd(DUAL_RATE))
     rows = jnp.asarray(data.rows) if kind == "indexed" else None
@@ -70,12 +80,18 @@ def ours(setting: Setting, kind: str, count: int) -> Callable[[], object]:
         for w in weights[:-1]:
             y = jax.nn.relu(y @ w)
         logits = y @ weights[-1]
-        objective = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, data.labels))
+        objective = jnp.mean(
+            optax.softmax_cross_entropy_with_integer_labels(logits, data.labels)
+        )
         if kind == "plain":
             return objective, None
         scores = jax.nn.sigmoid(logits[:, 0])
-        violations = (data.shares @ scores if kind == "dense" else scores[: len(data.rows)]) - BOUND
-        prices = duals.multipliers if rows is None else take_rows(duals.multipliers, rows)
+        violations = (
+            data.shares @ scores if kind == "dense" else scores[: len(data.rows)]
+        ) - BOUND
+        prices = (
+            duals.multipliers if rows is None else take_rows(duals.multipliers, rows)
+        )
         return lagrangian(objective, violations, prices), violations
 
     def step(state: Any, data: Data) -> Any:
@@ -96,7 +112,8 @@ def ours(setting: Setting, kind: str, count: int) -> Callable[[], object]:
 
 
 def coopers(setting: Setting, kind: str, count: int) -> Callable[[], object]:
-    """The same step in PyTorch: network and loss compiled, fused Adam; constraints and multipliers by Cooper."""
+    """The same step in PyTorch: network and loss compiled, fused Adam; constraints
+    and multipliers by Cooper."""
     torch, cooper = torch_peer.torch_or_none(), cooper_or_none()
     arrays, data = draw(setting, count)
     weights = [torch.from_numpy(array).requires_grad_() for array in arrays]
@@ -116,21 +133,37 @@ def coopers(setting: Setting, kind: str, count: int) -> Callable[[], object]:
         def __init__(self) -> None:
             super().__init__()
             multipliers = cooper.multipliers
-            make = multipliers.IndexedMultiplier if kind == "indexed" else multipliers.DenseMultiplier
-            self.group = cooper.Constraint(cooper.ConstraintType.INEQUALITY, multiplier=make(num_constraints=count))
+            make = (
+                multipliers.IndexedMultiplier
+                if kind == "indexed"
+                else multipliers.DenseMultiplier
+            )
+            self.group = cooper.Constraint(
+                cooper.ConstraintType.INEQUALITY, multiplier=make(num_constraints=count)
+            )
 
         def compute_cmp_state(self) -> Any:
             objective, scores = compiled(weights, x, labels)
-            violation = (shares @ scores if kind == "dense" else scores[: len(rows)]) - BOUND
+            violation = (
+                shares @ scores if kind == "dense" else scores[: len(rows)]
+            ) - BOUND
             features = rows if kind == "indexed" else None
-            state = cooper.ConstraintState(violation=violation, constraint_features=features)
-            return cooper.CMPState(loss=objective, observed_constraints={self.group: state})
+            state = cooper.ConstraintState(
+                violation=violation, constraint_features=features
+            )
+            return cooper.CMPState(
+                loss=objective, observed_constraints={self.group: state}
+            )
 
     if kind == "plain":
         return plain
     problem = Problem()
-    dual = torch.optim.SGD(problem.dual_parameters(), lr=DUAL_RATE, maximize=True, foreach=False)
-    optimizer = cooper.optim.SimultaneousOptimizer(cmp=problem, primal_optimizers=adam, dual_optimizers=dual)
+    dual = torch.optim.SGD(
+        problem.dual_parameters(), lr=DUAL_RATE, maximize=True, foreach=False
+    )
+    optimizer = cooper.optim.SimultaneousOptimizer(
+        cmp=problem, primal_optimizers=adam, dual_optimizers=dual
+    )
     return optimizer.roll
 
 
@@ -142,21 +175,31 @@ def _compiled() -> Any:
         for w in weights[:-1]:
             y = torch.relu(y @ w)
         logits = y @ weights[-1]
-        return torch.nn.functional.cross_entropy(logits, labels), torch.sigmoid(logits[:, 0])
+        return torch.nn.functional.cross_entropy(logits, labels), torch.sigmoid(
+            logits[:, 0]
+        )
 
     return torch.compile(network, fullgraph=True)
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints medians of interleaved steps and their ratios, to the plain step and to Cooper's."""
+    """Prints medians of interleaved steps and their ratios, to the plain step and to
+    Cooper's."""
     setting, record = QUICK if quick else FULL, Record()
-    cases = [("plain", 1), *((kind, count) for kind in ("dense", "indexed") for count in setting.counts)]
+    cases = [
+        ("plain", 1),
+        *((kind, count) for kind in ("dense", "indexed") for count in setting.counts),
+    ]
     makers = {"ours": ours}
     if peers and cooper_or_none() is not None:
         torch_peer.torch_or_none().set_num_threads(len(os.sched_getaffinity(0)))
         makers["Cooper"] = coopers
         print(SAME_ALLOCATOR)
-    candidates = {(who, *case): make(setting, *case) for who, make in makers.items() for case in cases}
+    candidates = {
+        (who, *case): make(setting, *case)
+        for who, make in makers.items()
+        for case in cases
+    }
     calls = {_key(*case): run for case, run in candidates.items()}
     seconds = interleaved(calls, repeats=setting.repeats, settle=1)
     rows = []
@@ -166,17 +209,26 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         row = [f"{kind}, {count:,}" if kind != "plain" else "no constraints"]
         for who in makers:
             name = _key(who, kind, count)
-            over = record.ratio(f"{who}, {kind}, {count} over plain", name, _key(who, "plain", 1))
+            over = record.ratio(
+                f"{who}, {kind}, {count} over plain", name, _key(who, "plain", 1)
+            )
             row += [f"{1e3 * record.figures[name]:.2f}", f"{over:.3f}"]
         if len(makers) > 1:
             names = (_key(who, kind, count) for who in makers)
-            row.append(f"{record.ratio(f'ours over Cooper, {kind}, {count}', *names):.2f}")
+            row.append(
+                f"{record.ratio(f'ours over Cooper, {kind}, {count}', *names):.2f}"
+            )
         rows.append(row)
     columns = [column for who in makers for column in (f"{who}, ms", "over plain")]
-    print(table(["constraints", *columns, *["ours / Cooper"] * (len(makers) - 1)], rows))
+    print(
+        table(["constraints", *columns, *["ours / Cooper"] * (len(makers) - 1)], rows)
+    )
     for kind in ("dense", "indexed"):
         ratio = record.figures[f"ours, {kind}, 100 over plain"]
-        print(f"{kind}, 100 constraints: {ratio:.3f} times plain (bar {BAR}, {'met' if ratio <= BAR else 'not met'})")
+        print(
+            f"{kind}, 100 constraints: {ratio:.3f} times plain (bar {BAR},"
+            f" {'met' if ratio <= BAR else 'not met'})"
+        )
     record.draw = record.draw_times
     return record
 

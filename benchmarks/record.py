@@ -1,4 +1,5 @@
-"""Records of a benchmark: figures with spreads and floors, as JSON, as a Markdown table and as a plot."""
+"""Records of a benchmark: figures with spreads and floors, as JSON, as a Markdown
+table and as a plot."""
 
 import dataclasses
 import json
@@ -19,9 +20,10 @@ class Record:
 
     Attributes:
       figures: medians of timed runs, ratios, bytes, counts.
-      spreads: of some figures, the interquartile range of the runs over their median; of ratios the sum of both.
-      floors: of some figures, the ``flops`` they count, and the ``seconds`` these take at the rate that was
-        measured in the same run.
+      spreads: of some figures, the interquartile range of the runs over their median;
+        of ratios the sum of both.
+      floors: of some figures, the ``flops`` they count, and the ``seconds`` these take
+        at the rate that was measured in the same run.
       notes: sentences for who reads the figures.
       draw: draws them into a figure; None where a plot says nothing.
     """
@@ -32,7 +34,14 @@ class Record:
     notes: list[str] = dataclasses.field(default_factory=list)
     draw: Callable[[Figure], None] | None = None
 
-    def time(self, name: str, seconds: np.ndarray, *, flops: float | None = None, rate: float | None = None) -> float:
+    def time(
+        self,
+        name: str,
+        seconds: np.ndarray,
+        *,
+        flops: float | None = None,
+        rate: float | None = None,
+    ) -> float:
         """Adds the median of timed runs and returns it.
 
         Args:
@@ -42,7 +51,10 @@ class Record:
           rate: operations a second that the machine was measured to do.
         """
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75])
-        self.figures[name], self.spreads[name] = float(median), float((high - low) / median)
+        self.figures[name], self.spreads[name] = (
+            float(median),
+            float((high - low) / median),
+        )
         if flops is not None and rate is not None:
             self.floors[name] = {"flops": flops, "seconds": flops / rate}
         return float(median)
@@ -55,21 +67,45 @@ class Record:
 
     def draw_times(self, figure: Figure) -> None:
         """Draws the timed figures as points on a log axis, each with its floor."""
-        timed = {name: 1e3 * value for name, value in self.figures.items() if name in self.spreads and "second" in name}
+        timed = {
+            name: 1e3 * value
+            for name, value in self.figures.items()
+            if name in self.spreads and "second" in name
+        }
         timed = {name: value for name, value in timed.items() if "a_second" not in name}
         figure.set_size_inches(9.0, 1.2 + 0.22 * len(timed))
         axes, places = figure.subplots(), range(len(timed))
         axes.plot(list(timed.values()), places, "o", color="#0072B2", label="median")
-        floors = {place: 1e3 * self.floors[name]["seconds"] for place, name in enumerate(timed) if name in self.floors}
-        axes.plot(list(floors.values()), list(floors), "|", color="#D55E00", ms=12, mew=2, label="floor")
-        axes.set_yticks(places, [name.removesuffix("seconds").strip("_ ").replace("_", " ") for name in timed])
+        floors = {
+            place: 1e3 * self.floors[name]["seconds"]
+            for place, name in enumerate(timed)
+            if name in self.floors
+        }
+        axes.plot(
+            list(floors.values()),
+            list(floors),
+            "|",
+            color="#D55E00",
+            ms=12,
+            mew=2,
+            label="floor",
+        )
+        axes.set_yticks(
+            places,
+            [
+                name.removesuffix("seconds").strip("_ ").replace("_", " ")
+                for name in timed
+            ],
+        )
         axes.set(xscale="log", xlabel="ms")
         axes.invert_yaxis()
         axes.grid(alpha=0.3)
         axes.legend()
 
 
-def write(record: Record, name: str, folder: Path, conditions: Mapping[str, Any]) -> None:
+def write(
+    record: Record, name: str, folder: Path, conditions: Mapping[str, Any]
+) -> None:
     """Writes NAME.json and NAME.md, and NAME.png where there is a plot.
 
     Args:
@@ -79,11 +115,23 @@ def write(record: Record, name: str, folder: Path, conditions: Mapping[str, Any]
       conditions: date, machine, versions, allocator, and whether it was quick.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {key: value if math.isfinite(value) else None for key, value in record.figures.items()}
-    parts = {"figures": figures, "spreads": record.spreads, "floors": record.floors, "notes": record.notes}
-    text = json.dumps({"benchmark": name, **conditions, **parts}, indent=2, allow_nan=False)
+    figures = {
+        key: value if math.isfinite(value) else None
+        for key, value in record.figures.items()
+    }
+    parts = {
+        "figures": figures,
+        "spreads": record.spreads,
+        "floors": record.floors,
+        "notes": record.notes,
+    }
+    text = json.dumps(
+        {"benchmark": name, **conditions, **parts}, indent=2, allow_nan=False
+    )
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    (folder / f"{name}.md").write_text(_markdown(record, name, conditions), encoding="utf-8")
+    (folder / f"{name}.md").write_text(
+        _markdown(record, name, conditions), encoding="utf-8"
+    )
     if record.draw is not None:
         figure = Figure(figsize=(12.0, 4.0), layout="constrained")
         record.draw(figure)
@@ -92,12 +140,22 @@ def write(record: Record, name: str, folder: Path, conditions: Mapping[str, Any]
 
 def _markdown(record: Record, name: str, conditions: Mapping[str, Any]) -> str:
     machine = conditions["machine"]
-    versions = ", ".join(f"{key} {value}" for key, value in conditions["versions"].items())
-    kept = "keeps large blocks" if conditions["allocator"]["keeps_memory"] else "with the system's settings"
+    versions = ", ".join(
+        f"{key} {value}" for key, value in conditions["versions"].items()
+    )
+    kept = (
+        "keeps large blocks"
+        if conditions["allocator"]["keeps_memory"]
+        else "with the system's settings"
+    )
     lines = [
         f"# {name}",
-        f"{conditions['date']}{', quick' if conditions['quick'] else ''}; {machine['cpu']}, {machine['cores']} of them "
-        f"used; accelerator: {machine['accelerator']}; {versions}. The allocator, which peers share, {kept}.",
+        (
+            f"{conditions['date']}{', quick' if conditions['quick'] else ''};"
+            f" {machine['cpu']}, {machine['cores']} of them used; accelerator:"
+            f" {machine['accelerator']}; {versions}. The allocator, which peers share,"
+            f" {kept}."
+        ),
         *record.notes,
         "\n".join(_rows(record)),
     ]
@@ -105,10 +163,17 @@ def _markdown(record: Record, name: str, conditions: Mapping[str, Any]) -> str:
 
 
 def _rows(record: Record) -> list[str]:
-    rows = ["| figure | value | spread | floor, s | over the floor | GFLOP |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| figure | value | spread | floor, s | over the floor | GFLOP |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, value in record.figures.items():
         floor = record.floors.get(name, {})
-        least, flops, spread = floor.get("seconds"), floor.get("flops"), record.spreads.get(name)
+        least, flops, spread = (
+            floor.get("seconds"),
+            floor.get("flops"),
+            record.spreads.get(name),
+        )
         cells = [
             name.replace("|", "\\|"),
             f"{value:.4g}",

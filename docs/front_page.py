@@ -1,4 +1,5 @@
-"""Draws what the three programs of the README show: `python docs/front_page.py` writes docs/front_page.png."""
+"""Draws what the three programs of the README show: `python docs/front_page.py`
+writes docs/front_page.png."""
 
 import re
 from pathlib import Path
@@ -12,19 +13,35 @@ STEPS = 1000
 
 
 def draw(names: dict[str, Any], out: Path) -> None:
-    """Draws energies by layer, residuals by example, and a bound with its price by step, given the programs' names."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3), layout="constrained")
+    """Draws energies by layer, residuals by example, and a bound with its price by
+    step, given the programs' names."""
+    figure, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(11, 3), layout="constrained"
+    )
     names["trace"].plot(left)
     left.set_title("energy of 8 sets of tokens")
     info = names["info"]
     residuals, converged = np.asarray(info.residual), np.asarray(info.converged)
     order = np.argsort(residuals)
     places = np.arange(len(order))
-    for label, kept in {"converged": converged[order], "failed, and reported": ~converged[order]}.items():
-        middle.semilogy(places[kept], residuals[order][kept], ".", label=f"{kept.sum()} {label}")
-    middle.set(title="equilibria of 256 examples", xlabel="example, by residual", ylabel="relative residual")
+    for label, kept in {
+        "converged": converged[order],
+        "failed, and reported": ~converged[order],
+    }.items():
+        middle.semilogy(
+            places[kept], residuals[order][kept], ".", label=f"{kept.sum()} {label}"
+        )
+    middle.set(
+        title="equilibria of 256 examples",
+        xlabel="example, by residual",
+        ylabel="relative residual",
+    )
     middle.legend()
-    w, state, rows = np.zeros(3, np.float32), names["optimizer"].init(np.zeros(3, np.float32)), []
+    w, state, rows = (
+        np.zeros(3, np.float32),
+        names["optimizer"].init(np.zeros(3, np.float32)),
+        [],
+    )
     for _ in range(STEPS):
         price = names["uj"].multipliers_of(state)
         gradients, violation = names["gradient"](w, price)
@@ -42,6 +59,10 @@ def draw(names: dict[str, Any], out: Path) -> None:
 
 if __name__ == "__main__":
     programs: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL):
+    for block in re.findall(
+        r"```python\n(.*?)```",
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        flags=re.DOTALL,
+    ):
         exec(compile(block, "README.md", "exec"), programs)
     draw(programs, ROOT / "docs" / "front_page.png")

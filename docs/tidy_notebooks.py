@@ -1,4 +1,5 @@
-"""Makes executed notebooks fit for a commit, in place: `python docs/tidy_notebooks.py NOTEBOOK ...`."""
+"""Makes executed notebooks fit for a commit, in place:
+`python docs/tidy_notebooks.py NOTEBOOK ...`."""
 
 import base64
 import io
@@ -13,9 +14,11 @@ COLOURS = 128  # of a picture: curves and a few shades
 
 
 def tidy(path: Path) -> None:
-    """Drops the times at which cells ran, and saves pictures with few colours, in fewer bytes.
+    """Drops the times at which cells ran, and saves pictures with few colours, in fewer
+    bytes.
 
-    The picture of the cell with the tag "result" is also saved in docs/tutorials; the opening of the notebook shows it.
+    The picture of the cell with the tag "result" is also saved in docs/tutorials; the
+    opening of the notebook shows it.
     """
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
@@ -26,12 +29,16 @@ def tidy(path: Path) -> None:
                 output["data"]["image/png"] = base64.b64encode(smaller).decode() + "\n"
                 if "result" in cell["metadata"].get("tags", []):
                     (RESULTS / f"{path.stem}.png").write_bytes(smaller)
-    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def _smaller(picture: bytes) -> bytes:
     file = io.BytesIO()
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS).save(file, "PNG", optimize=True)
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS).save(
+        file, "PNG", optimize=True
+    )
     return file.getvalue()
 
 

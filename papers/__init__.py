@@ -1,3 +1,4 @@
-"""The figures of single papers, drawn again with this library; `python -m papers.NAME` draws one paper's."""
+"""The figures of single papers, drawn again with this library;
+`python -m papers.NAME` draws one paper's."""
 
 NAMES = ("yang2022",)

@@ -1,7 +1,9 @@
-"""`python -m papers.theorems`: the theorems of the constrained paper in numbers, on trained unrolled transformers.
+"""`python -m papers.theorems`: the theorems of the constrained paper in numbers, on
+trained unrolled transformers.
 
-Tokens are atoms of a known set, under noise: the best possible denoiser is known. Losses are squared errors
-over the noisy tokens' errors: f_0 = 1 at the noise of training. A bound of f_0 or more is vacuous.
+Tokens are atoms of a known set, under noise: the best possible denoiser is known.
+Losses are squared errors over the noisy tokens' errors: f_0 = 1 at the noise of
+training. A bound of f_0 or more is vacuous.
 """
 
 import argparse
@@ -16,10 +18,21 @@ from jax.flatten_util import ravel_pytree
 from unroll_jax import descent_constraints, dual_ascent, lagrangian
 from unroll_jax.models import UnrolledTransformer
 
-__all__ = ["ALPHA", "Trained", "bayes_loss", "draw_sets", "estimate_gap", "main", "measure", "shift", "train"]
+__all__ = [
+    "ALPHA",
+    "Trained",
+    "bayes_loss",
+    "draw_sets",
+    "estimate_gap",
+    "main",
+    "measure",
+    "shift",
+    "train",
+]
 
 DEPTH, TOKENS, DIM, ATOMS, NOISE = 5, 8, 16, 12, 0.7
-ALPHA, DELTA = 0.3, 0.05  # of the constraints; probability that a bound of the theorems fails
+# of the constraints; probability that a bound of the theorems fails
+ALPHA, DELTA = 0.3, 0.05
 SETS, HELD_OUT = 1024, 16_384
 SHIFTS = (0.75, 1.0)  # sizes of the noise
 ATOM = jax.nn.relu(jax.random.normal(jax.random.key(7), (ATOMS, DIM)))
@@ -27,14 +40,18 @@ MODEL = UnrolledTransformer(dim=DIM, num_layers=DEPTH)
 
 
 class Trained(NamedTuple):
-    """Weights after training, and the multipliers that they were trained under last, meaned over the last tenth."""
+    """Weights after training, and the multipliers that they were trained under last,
+    meaned over the last tenth."""
 
     params: Any
     multipliers: jax.Array
 
 
-def draw_sets(key: jax.Array, count: int, noise: float | jax.Array = NOISE) -> tuple[jax.Array, jax.Array]:
-    """Noisy and clean sets of tokens, (count, TOKENS, DIM); sets of one key differ only in the size of the noise."""
+def draw_sets(
+    key: jax.Array, count: int, noise: float | jax.Array = NOISE
+) -> tuple[jax.Array, jax.Array]:
+    """Noisy and clean sets of tokens, (count, TOKENS, DIM); sets of one key differ
+    only in the size of the noise."""
     key_atom, key_noise = jax.random.split(key)
     clean = ATOM[jax.random.randint(key_atom, (count, TOKENS), 0, ATOMS)]
     return clean + noise * jax.random.normal(key_noise, clean.shape), clean
@@ -52,14 +69,21 @@ def layer_losses(params: Any, noisy: jax.Array, clean: jax.Array) -> jax.Array:
 
 
 def bayes_loss(noisy: jax.Array, clean: jax.Array, noise: float = NOISE) -> jax.Array:
-    """Loss of the posterior mean, the functional minimiser f*: the mean of the atoms, weighted by their likelihood."""
+    """Loss of the posterior mean, the functional minimiser f*: the mean of the
+    atoms, weighted by their likelihood."""
     squares = jnp.sum((noisy[..., None, :] - ATOM) ** 2, axis=-1)
     best = jax.nn.softmax(-squares / (2.0 * noise**2)) @ ATOM
     return jnp.mean((best - clean) ** 2) / NOISE**2
 
 
 def train(
-    key: jax.Array, sets: Any, steps: int, *, multipliers: Any = None, start: Any = None, rate: float = 0.01
+    key: jax.Array,
+    sets: Any,
+    steps: int,
+    *,
+    multipliers: Any = None,
+    start: Any = None,
+    rate: float = 0.01,
 ) -> Trained:
     """Adam on the Lagrangian of the paper's constraints.
 
@@ -89,28 +113,48 @@ def train(
 
         (_, violations), gradient = jax.value_and_grad(objective, has_aux=True)(params)
         updates, state = optimizer.update(gradient, state)
-        return (optax.apply_updates(params, updates), state, update(duals, violations)), weights
+        return (
+            optax.apply_updates(params, updates),
+            state,
+            update(duals, violations),
+        ), weights
 
     run = jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys))
-    (params, _, _), history = run((params, optimizer.init(params), duals), jax.random.split(key, steps))
+    (params, _, _), history = run(
+        (params, optimizer.init(params), duals), jax.random.split(key, steps)
+    )
     return Trained(params, jnp.mean(history[-(steps // 10) :], axis=0))
 
 
 def estimate_gap(trained: Trained, sets: Any, steps: int) -> tuple[float, float]:
-    """The primal value f_L of a trained network, and the least Lagrangian that training reaches at its multipliers.
+    """The primal value f_L of a trained network, and the least Lagrangian that training
+    reaches at its multipliers.
 
-    The minimum of the Lagrangian is a lower bound of problem (2) on these sets, by weak duality; training from the
-    trained and from new weights finds an upper estimate of it. The difference is an estimate of the gap, from
-    below.
+    The minimum of the Lagrangian is a lower bound of problem (2) on these sets, by weak
+    duality; training from the trained and from new weights finds an upper estimate of
+    it. The difference is an estimate of the gap, from below.
     """
-    starts = [(trained.params, jax.random.key(20)), (None, jax.random.key(21)), (None, jax.random.key(22))]
-    runs = [train(key, sets, steps, multipliers=trained.multipliers, start=start) for start, key in starts]
+    starts = [
+        (trained.params, jax.random.key(20)),
+        (None, jax.random.key(21)),
+        (None, jax.random.key(22)),
+    ]
+    runs = [
+        train(key, sets, steps, multipliers=trained.multipliers, start=start)
+        for start, key in starts
+    ]
 
     def value(params: Any) -> float:
         losses = layer_losses(params, *sets)
-        return float(lagrangian(losses[-1], descent_constraints(ALPHA)(losses), trained.multipliers))
+        return float(
+            lagrangian(
+                losses[-1], descent_constraints(ALPHA)(losses), trained.multipliers
+            )
+        )
 
-    least = min(value(params) for params in (trained.params, *(run.params for run in runs)))
+    least = min(
+        value(params) for params in (trained.params, *(run.params for run in runs))
+    )
     return float(layer_losses(trained.params, *sets)[-1]), least
 
 
@@ -118,17 +162,30 @@ def shift(params: Any, noise: float) -> dict[str, float]:
     """Quantities of Corollary 3 between the noise of training and another.
 
     Returns:
-      ``tau``: Wasserstein distance of the sets, at most the one of sets that differ only in the size of the noise.
-      ``slope``: the steepest slope of a layer's loss in its set, of 2048 sets of each distribution; less than the
+      ``tau``: Wasserstein distance of the sets, at most the one of sets that differ
+      only in the size of the noise. ``slope``: the steepest slope of a layer's loss in
+      its set, of 2048 sets of each distribution; less than the
         constant C of Assumption 7.
-      ``moved``: the largest change of a layer's mean loss: the least C tau for which the assumption holds here.
-      ``violation``: the largest violation of a constraint after the shift.
-      ``first``, ``last``: losses after the shift of the noisy tokens and of the last layer.
+      ``moved``: the largest change of a layer's mean loss: the least C tau for which
+      the assumption holds here. ``violation``: the largest violation of a constraint
+      after the shift. ``first``, ``last``: losses after the shift of the noisy tokens
+      and of the last layer.
     """
     sets = [draw_sets(jax.random.key(31), HELD_OUT, size) for size in (NOISE, noise)]
     before, after = (layer_losses(params, *pair) for pair in sets)
-    slope = jax.jit(jax.vmap(jax.jacrev(lambda noisy, clean: sample_losses(params, noisy[None], clean[None])[:, 0])))
-    slopes = [jnp.linalg.norm(slope(*(array[:2048] for array in pair)), axis=(-2, -1)) for pair in sets]
+    slope = jax.jit(
+        jax.vmap(
+            jax.jacrev(
+                lambda noisy, clean: sample_losses(params, noisy[None], clean[None])[
+                    :, 0
+                ]
+            )
+        )
+    )
+    slopes = [
+        jnp.linalg.norm(slope(*(array[:2048] for array in pair)), axis=(-2, -1))
+        for pair in sets
+    ]
     figures = {
         "tau": jnp.mean(jnp.linalg.norm(sets[1][0] - sets[0][0], axis=(-2, -1))),
         "slope": jnp.max(jnp.stack(slopes)),
@@ -141,29 +198,41 @@ def shift(params: Any, noise: float) -> dict[str, float]:
 
 
 def sample_complexity(largest: float, parameters: int) -> float:
-    """zeta for which all networks of a class have empirical losses within zeta of the true ones, or one if it has 0.
+    """zeta for which all networks of a class have empirical losses within zeta of the
+    true ones, or one if it has 0.
 
-    Hoeffding's inequality for losses up to ``largest`` and ``SETS`` sets, failing with probability ``DELTA``, over a
-    cover of the class whose logarithm is 1 nat a parameter: less than any cover of these weights.
+    Hoeffding's inequality for losses up to ``largest`` and ``SETS`` sets, failing with
+    probability ``DELTA``, over a cover of the class whose logarithm is 1 nat a
+    parameter: less than any cover of these weights.
     """
     return largest * float(np.sqrt((parameters + np.log(2.0 / DELTA)) / (2.0 * SETS)))
 
 
 def measure(trained: Trained, sets: Any, held_out: Any) -> dict[str, float]:
-    """Rows of the table for one network; losses are of held-out sets unless the name has "train"."""
+    """Rows of the table for one network; losses are of held-out sets unless the name
+    has "train"."""
     samples = sample_losses(trained.params, *held_out)
     here, there = layer_losses(trained.params, *sets), jnp.mean(samples, axis=-1)
     violations, largest = descent_constraints(ALPHA), float(jnp.max(samples))
-    zeta, parameters = max(float(jnp.max(violations(there))), 0.0), ravel_pytree(trained.params)[0].size
+    zeta, parameters = (
+        max(float(jnp.max(violations(there))), 0.0),
+        ravel_pytree(trained.params)[0].size,
+    )
     rows = {
         "largest violation, train": float(jnp.max(violations(here))),
         "largest violation": float(jnp.max(violations(there))),
-        "zeta of this network: largest gap of a layer, train to held-out": float(jnp.max(jnp.abs(there - here))),
+        "zeta of this network: largest gap of a layer, train to held-out": float(
+            jnp.max(jnp.abs(there - here))
+        ),
         "zeta for one network (Hoeffding)": sample_complexity(largest, 0),
         "zeta for all networks, at least": sample_complexity(largest, parameters),
         "f_L": float(there[-1]),
-        "Theorem 2: (1 - alpha)^L f_0 + (largest violation) / alpha": (1 - ALPHA) ** DEPTH + zeta / ALPHA,
-        "the same with zeta for all networks": (1 - ALPHA) ** DEPTH + sample_complexity(largest, parameters) / ALPHA,
+        "Theorem 2: (1 - alpha)^L f_0 + (largest violation) / alpha": (
+            (1 - ALPHA) ** DEPTH + zeta / ALPHA
+        ),
+        "the same with zeta for all networks": (
+            (1 - ALPHA) ** DEPTH + sample_complexity(largest, parameters) / ALPHA
+        ),
     }
     for noise in SHIFTS:
         moved = shift(trained.params, noise)
@@ -171,34 +240,52 @@ def measure(trained: Trained, sets: Any, held_out: Any) -> dict[str, float]:
             f"noise {noise}: f_0": moved["first"],
             f"noise {noise}: f_L": moved["last"],
             f"noise {noise}: largest violation": moved["violation"],
-            f"noise {noise}: Corollary 3 with the measured shift of losses": zeta + (2 - ALPHA) * moved["moved"],
-            f"noise {noise}: Corollary 3 with the steepest slope times tau": zeta
-            + (2 - ALPHA) * moved["slope"] * moved["tau"],
-            f"noise {noise}: Theorem 4 with the measured shift of losses": (zeta + (2 - ALPHA) * moved["moved"])
-            / ALPHA,
+            f"noise {noise}: Corollary 3 with the measured shift of losses": (
+                zeta + (2 - ALPHA) * moved["moved"]
+            ),
+            f"noise {noise}: Corollary 3 with the steepest slope times tau": (
+                zeta + (2 - ALPHA) * moved["slope"] * moved["tau"]
+            ),
+            f"noise {noise}: Theorem 4 with the measured shift of losses": (
+                (zeta + (2 - ALPHA) * moved["moved"]) / ALPHA
+            ),
         }
     return rows
 
 
 def main() -> None:
-    """Prints the quantities for plain and for constrained training, as a table in Markdown."""
-    parser = argparse.ArgumentParser(prog="python -m papers.theorems", description=__doc__)
+    """Prints the quantities for plain and for constrained training, as a table in
+    Markdown."""
+    parser = argparse.ArgumentParser(
+        prog="python -m papers.theorems", description=__doc__
+    )
     parser.add_argument("--steps", type=int, default=3000, help="steps of training")
     steps = parser.parse_args().steps
-    sets, held_out = draw_sets(jax.random.key(1), SETS), draw_sets(jax.random.key(2), HELD_OUT)
+    sets, held_out = (
+        draw_sets(jax.random.key(1), SETS),
+        draw_sets(jax.random.key(2), HELD_OUT),
+    )
     plain = train(jax.random.key(3), sets, steps, multipliers=jnp.zeros(DEPTH))
     constrained = train(jax.random.key(3), sets, steps)
     columns = [measure(trained, sets, held_out) for trained in (plain, constrained)]
-    print("| losses over those of the noisy tokens | plain | constrained |\n|---|---|---|")
+    print(
+        "| losses over those of the noisy tokens | plain | constrained |\n|---|---|---|"
+    )
     for name in columns[0]:
         print(f"| {name} | {columns[0][name]:.3f} | {columns[1][name]:.3f} |")
     primal, least = estimate_gap(constrained, sets, steps)
     best = float(bayes_loss(*held_out))
     print(
-        f"\nTheorem 1: f_L on the training sets {primal:.4f}, least Lagrangian {least:.4f}, gap {primal - least:.4f};"
+        f"\nTheorem 1: f_L on the training sets {primal:.4f}, least Lagrangian"
+        f" {least:.4f}, gap {primal - least:.4f};"
     )
-    print(f"multipliers {', '.join(f'{value:.3f}' for value in constrained.multipliers)}.")
-    print(f"f* = {best:.3f}: bounds of layers are below it from layer {np.log(best) / np.log(1 - ALPHA):.1f} on.")
+    print(
+        f"multipliers {', '.join(f'{value:.3f}' for value in constrained.multipliers)}."
+    )
+    print(
+        f"f* = {best:.3f}: bounds of layers are below it from layer"
+        f" {np.log(best) / np.log(1 - ALPHA):.1f} on."
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The ground of every test: types checked at run time, fixed keys, and float64 where a test asks for it."""
+"""The ground of every test: types checked at run time, fixed keys, and float64 where
+a test asks for it."""
 
 import gc
 import importlib.util
@@ -18,48 +19,75 @@ from hypothesis import settings
 from .xla_flags import flags, unknown_flags
 
 os.environ.setdefault("XLA_FLAGS", flags())
-# Workers and the processes that tests start read each other's programs. .ci/run names a folder that its passes share.
+# Workers and the processes that tests start read each other's programs. .ci/run names a
+# folder that its passes share.
 OWN_PROGRAMS = "JAX_COMPILATION_CACHE_DIR" not in os.environ
 if OWN_PROGRAMS:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="unroll_jax-programs-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(
+        prefix="unroll_jax-programs-"
+    )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# The same examples in every run of CI; elsewhere new ones, which may find more. Slow compilation is not a failure.
+# The same examples in every run of CI; elsewhere new ones, which may find more. Slow
+# compilation is not a failure.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("elsewhere", deadline=None)
 settings.register_profile("fuzz", deadline=None, max_examples=20_000)
 settings.load_profile("ci" if "CI" in os.environ else "elsewhere")
-# Before anything imports the library: from here on beartype checks its annotations, shapes and dtypes included.
+# Before anything imports the library: from here on beartype checks its annotations,
+# shapes and dtypes included.
 PACKAGE = Path(__file__).resolve().parents[1] / "unroll_jax"
-ROOMS = [f"unroll_jax.{path.stem}" for path in PACKAGE.iterdir() if path.stem not in ("train", "__init__")]
+ROOMS = [
+    f"unroll_jax.{path.stem}"
+    for path in PACKAGE.iterdir()
+    if path.stem not in ("train", "__init__")
+]
 jaxtyping.install_import_hook(ROOMS, "beartype.beartype")
-import jax  # noqa: E402
+import jax
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stops before the first array if this jaxlib ends processes that have XLA_FLAGS as they are set."""
-    if not hasattr(config, "workerinput") and (reason := unknown_flags(os.environ["XLA_FLAGS"])) is not None:
+    """Stops before the first array if this jaxlib ends processes that have XLA_FLAGS
+    as they are set."""
+    if (
+        not hasattr(config, "workerinput")
+        and (reason := unknown_flags(os.environ["XLA_FLAGS"])) is not None
+    ):
         pytest.exit(reason, returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Marks notebooks and runs of benchmarks slow, and puts the long ones first, while other workers are busy."""
+    """Marks notebooks and runs of benchmarks slow, and puts the long ones first,
+    while other workers are busy."""
     for item in items:
         if item.path.suffix == ".ipynb" or item.path.parent.name == "benchmarks":
             item.add_marker(pytest.mark.slow)
     yield  # to the choice by marks
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, item.get_closest_marker("xdist_group") is None))
+    items.sort(
+        key=lambda item: (
+            item.path not in slow,
+            item.get_closest_marker("xdist_group") is None,
+        )
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    packages = [package for mark in item.iter_markers("oracle") for package in mark.args]
-    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
-        pytest.skip(f"{' and '.join(missing)} not installed; make test-oracles has what tests compare with")
+    packages = [
+        package for mark in item.iter_markers("oracle") for package in mark.args
+    ]
+    if missing := [
+        package for package in packages if importlib.util.find_spec(package) is None
+    ]:
+        pytest.skip(
+            f"{' and '.join(missing)} not installed; make test-oracles has what tests"
+            " compare with"
+        )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Freezes lasting objects for the garbage collector, which then runs rarely: programs are millions of objects."""
+    """Freezes lasting objects for the garbage collector, which then runs rarely:
+    programs are millions of objects."""
     del session
     gc.collect()
     gc.freeze()
@@ -67,7 +95,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Gives a group, or else a file, to one worker: its tests share fixtures and compiled programs."""
+    """Gives a group, or else a file, to one worker: its tests share fixtures and
+    compiled programs."""
     from xdist.scheduler import LoadGroupScheduling
 
     class Groups(LoadGroupScheduling):
@@ -79,8 +108,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Prints the CPU time of all workers and of the processes that tests started."""
-    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    terminalreporter.write_line(f"{sum(each.ru_utime + each.ru_stime for each in spent):.0f} s of CPU")
+    spent = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
+    terminalreporter.write_line(
+        f"{sum(each.ru_utime + each.ru_stime for each in spent):.0f} s of CPU"
+    )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -90,7 +124,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def getkey() -> Callable[[], jax.Array]:
-    """A new random key at every call, the same ones in every run; of the generator that compiles quickest."""
+    """A new random key at every call, the same ones in every run; of the generator
+    that compiles quickest."""
     root, count = jax.random.key(20, impl="rbg"), itertools.count()
     return lambda: jax.random.fold_in(root, next(count))
 

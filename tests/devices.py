@@ -10,7 +10,18 @@ __all__ = ["on_eight_devices"]
 
 
 def on_eight_devices(program: str) -> list[str]:
-    variables = environment(XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8")
-    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False)
+    variables = environment(
+        XLA_FLAGS=(
+            f"{os.environ.get('XLA_FLAGS', '')}"
+            " --xla_force_host_platform_device_count=8"
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()

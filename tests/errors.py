@@ -19,8 +19,14 @@ def assert_fails(read: Callable[[Path], Any], root: Path, *words: str) -> None:
         assert word in str(caught.value)
 
 
-def assert_names(error: type[Exception], call: Callable[..., Any], options: dict[str, Any], name: str = "") -> None:
-    """Calls with options, the last one bad: one line that names it, or ``name`` instead, and its value."""
+def assert_names(
+    error: type[Exception],
+    call: Callable[..., Any],
+    options: dict[str, Any],
+    name: str = "",
+) -> None:
+    """Calls with options, the last one bad: one line that names it, or ``name``
+    instead, and its value."""
     option, value = list(options.items())[-1]
     with pytest.raises(error) as caught:
         call(**options)

@@ -1,11 +1,13 @@
-"""Mutation tests of the maths: small faults, and a test must catch each. `make faults` tries them all.
+"""Mutation tests of the maths: small faults, and a test must catch each. `make faults`
+tries them all.
 
-    python -m tests.faults                      # all of them
-    python -m tests.faults --only fixed_point   # those whose place or tests contain the text
+    python -m tests.faults                      # all of them python -m tests.faults
+    --only fixed_point   # those whose place or tests contain the text
 
-A fault names a function and an operator in it, and changes the operator's n-th use in the syntax tree as the module is
-imported: no file is touched, and edits of the source break no test. tests/test_faults.py checks that its place exists.
-Run `make test` first: a test that fails anyway would count as one that catches.
+A fault names a function and an operator in it, and changes the operator's n-th use in
+the syntax tree as the module is imported: no file is touched, and edits of the source
+break no test. tests/test_faults.py checks that its place exists. Run `make test` first:
+a test that fails anyway would count as one that catches.
 """
 
 import argparse
@@ -33,16 +35,29 @@ BINARY = {
     "**": (ast.Pow, ast.Mult),
     "&": (ast.BitAnd, ast.BitOr),
 }
-COMPARED = {"<": (ast.Lt, ast.GtE), ">": (ast.Gt, ast.LtE), "<=": (ast.LtE, ast.Gt), ">=": (ast.GtE, ast.Lt)}
-RENAMED = {"maximum": "minimum", "minimum": "maximum", "sum": "mean", "mean": "sum", "max": "min"}
+COMPARED = {
+    "<": (ast.Lt, ast.GtE),
+    ">": (ast.Gt, ast.LtE),
+    "<=": (ast.LtE, ast.Gt),
+    ">=": (ast.GtE, ast.Lt),
+}
+RENAMED = {
+    "maximum": "minimum",
+    "minimum": "maximum",
+    "sum": "mean",
+    "mean": "sum",
+    "max": "min",
+}
 
 
 class Fault(NamedTuple):
     """A change of one operator.
 
     Attributes:
-      place: file and function, as in "unroll_jax/alternation.py:_descend"; dots lead to inner functions.
-      operator: of `BINARY`, `COMPARED` or `RENAMED`; "stop_gradient" drops the call, "where" swaps its branches.
+      place: file and function, as in "unroll_jax/alternation.py:_descend"; dots lead to
+        inner functions.
+      operator: of `BINARY`, `COMPARED` or `RENAMED`; "stop_gradient" drops the call,
+        "where" swaps its branches.
       number: use of the operator in the function, from 0.
       tests: test files under tests/ that catch the fault, separated by spaces.
     """
@@ -77,7 +92,9 @@ class _Change(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = node.func
-        if isinstance(called, ast.Attribute) and self._is_next(called.attr == self._operator):
+        if isinstance(called, ast.Attribute) and self._is_next(
+            called.attr == self._operator
+        ):
             if self._operator == "stop_gradient":
                 return self.visit(node.args[0])
             if self._operator == "where":
@@ -100,7 +117,11 @@ def mutated(source: str, fault: Fault) -> str:
     tree: Any = ast.parse(source)
     function = tree
     for name in fault.place.partition(":")[2].split("."):
-        nodes = (node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node.name == name)
+        nodes = (
+            node
+            for node in ast.walk(function)
+            if isinstance(node, ast.FunctionDef) and node.name == name
+        )
         if (function := next(nodes, None)) is None:
             raise LookupError(f"no function {name}")
     change = _Change(fault.operator, fault.number)
@@ -111,9 +132,13 @@ def mutated(source: str, fault: Fault) -> str:
 
 
 def _install(fault: Fault) -> None:
-    """Gives the importer the mutated source of the fault's module, and no compiled one."""
+    """Gives the importer the mutated source of the fault's module, and no compiled
+    one."""
     path = (ROOT / fault.place.partition(":")[0]).resolve()
-    source, read = mutated(path.read_text(encoding="utf-8"), fault), importlib.machinery.SourceFileLoader.get_data
+    source, read = (
+        mutated(path.read_text(encoding="utf-8"), fault),
+        importlib.machinery.SourceFileLoader.get_data,
+    )
 
     def get_data(loader: Any, wanted: str) -> bytes:
         if Path(wanted).name == path.name and Path(wanted).resolve() == path:
@@ -123,18 +148,40 @@ def _install(fault: Fault) -> None:
         return read(loader, wanted)
 
     sys.dont_write_bytecode = True
-    setattr(importlib.machinery.SourceFileLoader, "get_data", get_data)  # noqa: B010
+    setattr(importlib.machinery.SourceFileLoader, "get_data", get_data)
 
 
 def _try(number: int, fault: Fault) -> str | None:
-    """Runs the tests of a fault in a process with the fault; returns the one that catches it, or None."""
-    variables = {**os.environ, VARIABLE: str(number), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-x", "-q", "-m", "not slow", "-p", "tests.faults", "-p", "no:cacheprovider", "--tb=no"]
+    """Runs the tests of a fault in a process with the fault; returns the one that
+    catches it, or None."""
+    variables = {
+        **os.environ,
+        VARIABLE: str(number),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    options = [
+        "-x",
+        "-q",
+        "-m",
+        "not slow",
+        "-p",
+        "tests.faults",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+    ]
     tests = [f"tests/{name}" for name in fault.tests.split()]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False
+            command,
+            cwd=ROOT,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"a test that ran for {LIMIT:.0f} s"
@@ -143,11 +190,21 @@ def _try(number: int, fault: Fault) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Tries the faults that were asked for and prints a line for each; returns 1 if one is missed."""
+    """Tries the faults that were asked for and prints a line for each; returns 1 if
+    one is missed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
-    parser.add_argument("--only", default="", metavar="TEXT", help="those with TEXT in their place or tests")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="those with TEXT in their place or tests",
+    )
     only = parser.parse_args(arguments).only
-    chosen = [(number, fault) for number, fault in enumerate(FAULTS) if only in f"{fault.place} {fault.tests}"]
+    chosen = [
+        (number, fault)
+        for number, fault in enumerate(FAULTS)
+        if only in f"{fault.place} {fault.tests}"
+    ]
     if not chosen:
         parser.error(f"--only {only!r} names no fault")
     caught = 0
@@ -157,13 +214,21 @@ def main(arguments: list[str] | None = None) -> int:
         caught += by is not None
         where = f"{fault.place} {fault.operator} {fault.number}"
         word = "MISSED" if by is None else "caught"
-        print(f"{word} {time.monotonic() - began:4.0f} s  {where}  [{by or fault.tests}]", flush=True)
+        print(
+            f"{word} {time.monotonic() - began:4.0f} s  {where}  [{by or fault.tests}]",
+            flush=True,
+        )
     print(f"{caught} of {len(chosen)} caught")
     return 0 if caught == len(chosen) else 1
 
 
-ENERGIES, FIXED, CONSTRAINED = "unroll_jax/energies/", "unroll_jax/fixed_point/", "unroll_jax/constrained/"
-# A file, the tests that catch its faults, and for each fault the function, the operator and the number of its use.
+ENERGIES, FIXED, CONSTRAINED = (
+    "unroll_jax/energies/",
+    "unroll_jax/fixed_point/",
+    "unroll_jax/constrained/",
+)
+# A file, the tests that catch its faults, and for each fault the function, the operator
+# and the number of its use.
 ROWS = [
     (
         f"{ENERGIES}hopfield.py",
@@ -175,39 +240,98 @@ ROWS = [
         "energies/test_feedforward.py",
         "feedforward.energy - 0, feedforward.step - 0, feedforward.step + 0",
     ),
-    (f"{ENERGIES}layer_norm.py", "energies/test_layer_norm.py", "layer_norm.energy - 0, layer_norm.step + 0"),
-    (f"{ENERGIES}lista.py", "energies/test_lista.py", "lista.energy + 0, lista.step - 0, lista.step / 0"),
+    (
+        f"{ENERGIES}layer_norm.py",
+        "energies/test_layer_norm.py",
+        "layer_norm.energy - 0, layer_norm.step + 0",
+    ),
+    (
+        f"{ENERGIES}lista.py",
+        "energies/test_lista.py",
+        "lista.energy + 0, lista.step - 0, lista.step / 0",
+    ),
     (f"{ENERGIES}lista.py", "models/test_lista.py", "lista_layer + 0"),
     (f"{ENERGIES}dust.py", "energies/test_dust.py", "dust.step - 0, dust.step / 0"),
-    (f"{ENERGIES}attention/sums.py", "energies/attention/test_pairwise.py", "rectangle_energy sum 0"),
+    (
+        f"{ENERGIES}attention/sums.py",
+        "energies/attention/test_pairwise.py",
+        "rectangle_energy sum 0",
+    ),
     (
         f"{ENERGIES}attention/sums.py",
         "energies/attention/test_pairwise.py energies/attention/test_causal.py",
         "combine - 0, rectangle_sums - 0",
     ),
-    (f"{ENERGIES}attention/pairwise.py", "energies/attention/test_pairwise.py", "_move - 0, _damped + 0"),
-    (f"{ENERGIES}attention/causal.py", "energies/attention/test_causal.py", "causal_attention.step - 0"),
-    (f"{ENERGIES}equilibrium/opteq.py", "energies/equilibrium/test_opteq.py", "_layer.energy - 0, _layer.step + 0"),
-    (f"{ENERGIES}equilibrium/deep_opteq.py", "energies/equilibrium/test_deep_opteq.py", "residual_energy.energy * 0"),
-    ("unroll_jax/alternation.py", "test_alternation.py", "_descend - 0, alternating.smooth + 0"),
+    (
+        f"{ENERGIES}attention/pairwise.py",
+        "energies/attention/test_pairwise.py",
+        "_move - 0, _damped + 0",
+    ),
+    (
+        f"{ENERGIES}attention/causal.py",
+        "energies/attention/test_causal.py",
+        "causal_attention.step - 0",
+    ),
+    (
+        f"{ENERGIES}equilibrium/opteq.py",
+        "energies/equilibrium/test_opteq.py",
+        "_layer.energy - 0, _layer.step + 0",
+    ),
+    (
+        f"{ENERGIES}equilibrium/deep_opteq.py",
+        "energies/equilibrium/test_deep_opteq.py",
+        "residual_energy.energy * 0",
+    ),
+    (
+        "unroll_jax/alternation.py",
+        "test_alternation.py",
+        "_descend - 0, alternating.smooth + 0",
+    ),
     ("unroll_jax/spectral.py", "test_spectral.py", "spectral_norm stop_gradient 0"),
-    (f"{FIXED}derivatives.py", "fixed_point/test_gradients.py", "_differentiable - 0, _differentiable - 1"),
-    (f"{FIXED}derivatives.py", "fixed_point/test_gradients.py fixed_point/test_loop.py", "_normalised / 0"),
-    (f"{FIXED}derivatives.py", "fixed_point/test_loop.py fixed_point/test_every_pair.py", "_normalised * 1"),
+    (
+        f"{FIXED}derivatives.py",
+        "fixed_point/test_gradients.py",
+        "_differentiable - 0, _differentiable - 1",
+    ),
+    (
+        f"{FIXED}derivatives.py",
+        "fixed_point/test_gradients.py fixed_point/test_loop.py",
+        "_normalised / 0",
+    ),
+    (
+        f"{FIXED}derivatives.py",
+        "fixed_point/test_loop.py fixed_point/test_every_pair.py",
+        "_normalised * 1",
+    ),
     (f"{FIXED}factored.py", "fixed_point/test_ends.py", "_newton - 0"),
     (f"{FIXED}adjoints.py", "fixed_point/test_gradients.py", "neumann.solve + 0"),
-    (f"{FIXED}loop.py", "fixed_point/test_loop.py fixed_point/test_lista.py", "_update < 0"),
-    (f"{FIXED}solvers.py", "fixed_point/test_loop.py", "anderson.update - 0, damped.update - 0"),
+    (
+        f"{FIXED}loop.py",
+        "fixed_point/test_loop.py fixed_point/test_lista.py",
+        "_update < 0",
+    ),
+    (
+        f"{FIXED}solvers.py",
+        "fixed_point/test_loop.py",
+        "anderson.update - 0, damped.update - 0",
+    ),
     (f"{FIXED}solvers.py", "fixed_point/test_averaging.py", "averaged.average - 0"),
     (
         f"{CONSTRAINED}layer_bounds.py",
         "constrained/test_layer_bounds.py",
-        "descent_constraints - 0, descent_constraints.allowed * 0, descent_constraints.allowed stop_gradient 0",
+        (
+            "descent_constraints - 0, descent_constraints.allowed * 0,"
+            " descent_constraints.allowed stop_gradient 0"
+        ),
     ),
     (f"{CONSTRAINED}duals.py", "constrained/test_lagrangian.py", "_ascent / 0"),
     (f"{CONSTRAINED}constraint.py", "constrained/test_ready_made.py", "_excess - 0"),
     (f"{CONSTRAINED}ready_made.py", "constrained/test_ready_made.py", "gap.value - 0"),
-    (f"{CONSTRAINED}controllers.py", "constrained/test_controllers.py", "proportional_integral.moved - 0"),
+    (
+        f"{CONSTRAINED}controllers.py",
+        "constrained/test_controllers.py",
+        "proportional_integral.moved - 0",
+    ),
     (
         f"{CONSTRAINED}lagrangian.py",
         "constrained/test_lagrangian.py",

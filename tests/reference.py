@@ -1,11 +1,13 @@
-"""The equations of the library in float64 NumPy, written from the papers: loops over pairs, no tricks, no JAX."""
+"""The equations of the library in float64 NumPy, written from the papers: loops over
+pairs, no tricks, no JAX."""
 
 import itertools
 from collections.abc import Callable
 
 import numpy as np
 
-# The table at its default numbers: shift 1, scale 1, three degrees of freedom, exponent 1/2, threshold 1.
+# The table at its default numbers: shift 1, scale 1, three degrees of freedom, exponent
+# 1/2, threshold 1.
 RHO_VALUES: dict[str, Callable] = {
     "softmax": lambda z: -np.exp(-z),
     "log": lambda z: np.log1p(z),
@@ -27,7 +29,8 @@ RHO_SLOPES: dict[str, Callable] = {
 
 
 def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=None):
-    """E(Y) = sum over unordered pairs of rho(|z_u - z_v|^2 / 2) + r/2 |(Y - B) W_a|^2, with z = y W_a."""
+    """E(Y) = sum over unordered pairs of rho(|z_u - z_v|^2 / 2) + r/2 |(Y - B)
+    W_a|^2, with z = y W_a."""
     n, d = y.shape
     W_a = np.eye(d) if W_a is None else W_a
     z, total = y @ W_a, 0.0
@@ -38,8 +41,19 @@ def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=Non
     return total + 0.5 * ridge * np.sum(pulled**2)
 
 
-def pair_step(y, *, rho="softmax", form="jacobi", graph=None, ridge=0.0, anchor=None, W_a=None, step_size=1.0):
-    """The damped Jacobi step, and with form="softmax" its proximal variant, token by token."""
+def pair_step(
+    y,
+    *,
+    rho="softmax",
+    form="jacobi",
+    graph=None,
+    ridge=0.0,
+    anchor=None,
+    W_a=None,
+    step_size=1.0,
+):
+    """The damped Jacobi step, and with form="softmax" its proximal variant, token by
+    token."""
     n = len(y)
     z = y if W_a is None else y @ W_a
     anchor = np.zeros_like(y) if anchor is None else np.broadcast_to(anchor, y.shape)
@@ -61,7 +75,17 @@ def heads_energy(y, W_a, **options):
     return sum(pair_energy(y, W_a=W, **options) for W in W_a)
 
 
-def heads_step(y, W_a, *, rho="softmax", form="jacobi", graph=None, ridge=0.0, anchor=None, step_size=1.0):
+def heads_step(
+    y,
+    W_a,
+    *,
+    rho="softmax",
+    form="jacobi",
+    graph=None,
+    ridge=0.0,
+    anchor=None,
+    step_size=1.0,
+):
     """y_u - a P_u^+ g_u, token by token, its matrices written out."""
     n, d = y.shape
     anchor = np.zeros_like(y) if anchor is None else np.broadcast_to(anchor, y.shape)
@@ -91,7 +115,8 @@ def causal_energy(y, context, *, rho="softmax", W_a=None):
 
 
 def causal_step(y, context, *, rho="softmax", form="jacobi", W_a=None, step_size=1.0):
-    """Each token towards the weighted mean of its predecessors in the context, and of itself if form="softmax"."""
+    """Each token towards the weighted mean of its predecessors in the context, and
+    of itself if form="softmax"."""
     z, c = (y, context) if W_a is None else (y @ W_a, context @ W_a)
     stepped = y.copy()
     for u in range(len(y)):
@@ -134,14 +159,18 @@ def unrolled_layer(y, V, W, U):
 
 
 def violations(losses, alpha, reference=None):
-    """c_l = f_l - (1 - alpha_l) f_{l-1}, and c_0 = f_0 - f_ref in front when there is a reference."""
+    """c_l = f_l - (1 - alpha_l) f_{l-1}, and c_0 = f_0 - f_ref in front when there
+    is a reference."""
     alphas = np.broadcast_to(alpha, len(losses) - 1)
-    descent = [losses[i + 1] - (1.0 - alphas[i]) * losses[i] for i in range(len(losses) - 1)]
+    descent = [
+        losses[i + 1] - (1.0 - alphas[i]) * losses[i] for i in range(len(losses) - 1)
+    ]
     return np.array(descent if reference is None else [losses[0] - reference, *descent])
 
 
 def layer_weights(multipliers, alpha):
-    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}, for multipliers lambda_0..lambda_L."""
+    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}, for multipliers
+    lambda_0..lambda_L."""
     last = len(multipliers) - 1
     alphas, weights = np.broadcast_to(alpha, last), np.array(multipliers, dtype=float)
     weights[:-1] -= (1.0 - alphas) * np.asarray(multipliers)[1:]
@@ -150,15 +179,21 @@ def layer_weights(multipliers, alpha):
 
 
 def directional_derivative(function, point, direction, width=1e-3):
-    """Sixth-order central difference of a function along a direction: exact to about 1e-12 for smooth functions."""
+    """Sixth-order central difference of a function along a direction: exact to about
+    1e-12 for smooth functions."""
     values = [
-        weight * (function(point + k * width * direction) - function(point - k * width * direction))
+        weight
+        * (
+            function(point + k * width * direction)
+            - function(point - k * width * direction)
+        )
         for k, weight in ((1, 45.0), (2, -9.0), (3, 1.0))
     ]
     return sum(values) / (60.0 * width)
 
 
 def random_graph(rng, n, share=0.5):
-    """A symmetric boolean (n, n): an undirected graph, isolated tokens and several components included."""
+    """A symmetric boolean (n, n): an undirected graph, isolated tokens and several
+    components included."""
     upper = np.triu(rng.random((n, n)) < share, 1)
     return upper | upper.T

@@ -1,4 +1,5 @@
-"""Claims about a small run of any task, which its tests make, and data in memory to train one on."""
+"""Claims about a small run of any task, which its tests make, and data in memory to
+train one on."""
 
 import contextlib
 import shutil
@@ -32,11 +33,19 @@ class InMemory:
         return type(whole)(*(part[numbers] for part in whole))
 
     def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        seed: int,
+        start_step: int = 0,
+        rows: np.ndarray | None = None,
     ) -> Iterator[Any]:
         step = start_step
         while True:
-            numbers = np.random.default_rng((seed, step)).integers(0, self.num_examples(split), batch_size)
+            numbers = np.random.default_rng((seed, step)).integers(
+                0, self.num_examples(split), batch_size
+            )
             yield self.read(split, numbers if rows is None else numbers[rows])
             step += 1
 
@@ -47,7 +56,10 @@ class InMemory:
 
 def perturbed(params: Any) -> Any:
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype), params)
+    return jax.tree.map(
+        lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype),
+        params,
+    )
 
 
 def trained_losses(task: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -58,21 +70,34 @@ def trained_losses(task: Any) -> tuple[np.ndarray, np.ndarray]:
     return before, task.validate(state.params, None).losses.mean(axis=0)
 
 
-def assert_resumes(config: Any, whole: Path, again: Path, *, experiment: str, steps: tuple[int, int]) -> dict[str, Any]:
-    """A copy of a run that is cut back to the first of two checkpoints ends as the whole; returns its evaluation."""
+def assert_resumes(
+    config: Any, whole: Path, again: Path, *, experiment: str, steps: tuple[int, int]
+) -> dict[str, Any]:
+    """A copy of a run that is cut back to the first of two checkpoints ends as the
+    whole; returns its evaluation."""
     log: list[str] = []
     shutil.copytree(whole, again)
     shutil.rmtree(again / "checkpoints" / str(steps[1]))
     for name in ("status.json", "evaluation.json"):
         (again / name).unlink()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
+        patch.setattr(
+            "unroll_jax.train.report.write_report", lambda *arguments, **options: None
+        )
         fit(config, out=again, experiment=experiment, log=log.append)
     assert f"going on from the checkpoint of step {steps[0]}" in log
-    assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
-    one, other = (read(folder / "evaluation.json") | {"train_seconds": None} for folder in (whole, again))
+    assert (whole / "metrics.jsonl").read_bytes() == (
+        again / "metrics.jsonl"
+    ).read_bytes()
+    one, other = (
+        read(folder / "evaluation.json") | {"train_seconds": None}
+        for folder in (whole, again)
+    )
     assert one == other
-    ends = [read(folder / f"checkpoints/{steps[1]}/notes/metadata")["digest"][0] for folder in (whole, again)]
+    ends = [
+        read(folder / f"checkpoints/{steps[1]}/notes/metadata")["digest"][0]
+        for folder in (whole, again)
+    ]
     assert ends[0] == ends[1]  # of the state, bit for bit
     return other
 
@@ -87,5 +112,7 @@ def without_data(run: Path, out: Path, place: str) -> Iterator[list[Model]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, refuse)
         models = [load(folder, log=quiet) for folder in (run, out)]
-        assert {model.card["step"] for model in models} == {read(run / "evaluation.json")["best_step"]}
+        assert {model.card["step"] for model in models} == {
+            read(run / "evaluation.json")["best_step"]
+        }
         yield models

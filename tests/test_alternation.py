@@ -11,7 +11,8 @@ from tests.errors import assert_names
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 A1, A2, DIM = 0.07, 0.1, 3
 PARTS = transformer_parts(DIM, step_size=A2)
 
@@ -34,12 +35,16 @@ def draw_params(seed, dtype="float64"):
     }
 
 
-# The prox and the penalty of each entry. That of tanh depends on the step: z = tanh(z + a2 phi'(z)).
+# The prox and the penalty of each entry. That of tanh depends on the step: z = tanh(z +
+# a2 phi'(z)).
 PROXES = {
     None: (lambda v: v, np.zeros_like),
     "relu": (lambda v: np.maximum(v, 0.0), np.zeros_like),
     "soft_threshold": (lambda v: np.sign(v) * np.maximum(np.abs(v) - A2, 0.0), np.abs),
-    "tanh": (np.tanh, lambda y: (y * np.arctanh(y) + 0.5 * np.log1p(-(y**2)) - 0.5 * y**2) / A2),
+    "tanh": (
+        np.tanh,
+        lambda y: (y * np.arctanh(y) + 0.5 * np.log1p(-(y**2)) - 0.5 * y**2) / A2,
+    ),
 }
 
 
@@ -50,7 +55,9 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox():
     def measure(params, y):
         results = {}
         for phi in PROXES:
-            system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, phi=phi)
+            system = uj.alternating(
+                quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, phi=phi
+            )
             stepped = system.step(params, y, None)
             results[phi or "none"] = stepped, system.energy(params, stepped, None)
         return results
@@ -63,16 +70,30 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox():
         for place in np.ndindex(y.shape[:-1]):
             u = y[place] - A1 * A @ (y[place] - a)
             expected[place] = prox(u - A2 * B @ (u - b))
-        np.testing.assert_allclose(stepped, expected, rtol=1e-7, atol=1e-12, err_msg=str(phi))
+        np.testing.assert_allclose(
+            stepped, expected, rtol=1e-7, atol=1e-12, err_msg=str(phi)
+        )
         at = np.asarray(stepped)
-        summed = sum(0.5 * ((at - m) @ M) * (at - m) for M, m in ((A, a), (B, b))) + penalty(at)
-        np.testing.assert_allclose(energy, np.sum(summed, axis=(-2, -1)), rtol=1e-12, err_msg=str(phi))
+        summed = sum(
+            0.5 * ((at - m) @ M) * (at - m) for M, m in ((A, a), (B, b))
+        ) + penalty(at)
+        np.testing.assert_allclose(
+            energy, np.sum(summed, axis=(-2, -1)), rtol=1e-12, err_msg=str(phi)
+        )
 
 
 def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
-    system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=np.float64(A1), g_step_size=np.float64(A2))
+    system = uj.alternating(
+        quadratic("f"),
+        quadratic("g"),
+        f_step_size=np.float64(A1),
+        g_step_size=np.float64(A2),
+    )
     y = jax.ShapeDtypeStruct((4, DIM), jnp.bfloat16)
-    assert jax.eval_shape(system.step, draw_params(2, "float32"), y, None).dtype == jnp.bfloat16
+    assert (
+        jax.eval_shape(system.step, draw_params(2, "float32"), y, None).dtype
+        == jnp.bfloat16
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +104,13 @@ def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
 def test_absent_tokens_neither_move_nor_count(phi, first):
     rng = np.random.default_rng(3)
     params = TransformerParams(*rng.normal(size=(2, DIM, DIM)))
-    system = uj.alternating(PARTS.attention.energy, PARTS.feedforward.energy, g_step_size=A2, phi=phi, **first)
+    system = uj.alternating(
+        PARTS.attention.energy,
+        PARTS.feedforward.energy,
+        g_step_size=A2,
+        phi=phi,
+        **first,
+    )
     y, there = rng.uniform(0.2, 1.0, size=(2, 4, DIM)), np.arange(6) < 4
 
     def size(y, params, x):
@@ -97,7 +124,9 @@ def test_absent_tokens_neither_move_nor_count(phi, first):
     for padding in (0.0, -1.0, np.nan):
         padded = np.full((2, 6, DIM), padding)
         padded[:, :4] = y
-        by_padded, (stepped, padded_energy) = measure(padded, params, Anchor(None, jnp.asarray(there)))
+        by_padded, (stepped, padded_energy) = measure(
+            padded, params, Anchor(None, jnp.asarray(there))
+        )
         np.testing.assert_array_equal(stepped[:, 4:], padded[:, 4:])
         np.testing.assert_allclose(stepped[:, :4], expected, rtol=1e-12)
         np.testing.assert_allclose(padded_energy, energy, rtol=1e-12)
@@ -114,13 +143,20 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
 
     ball = Proximal(
         penalty=lambda y: jnp.zeros_like(y["a"]),
-        prox=lambda v, step_size: jax.tree.map(lambda leaf: jnp.clip(leaf, -1.0, 1.0), v),
+        prox=lambda v, step_size: jax.tree.map(
+            lambda leaf: jnp.clip(leaf, -1.0, 1.0), v
+        ),
     )
-    start = lambda key: None  # noqa: E731
+    start = lambda key: None
     system = uj.alternating(f, g, f_step_size=A1, g_step_size=A2, phi=ball, init=start)
     assert system.init is start
-    y = {"a": np.array([0.3, -2.0], np.float32), "b": np.array([[0.5, 2.0, 0.1], [0.0, -0.4, 9.0]], np.float32)}
-    stepped, trace = jax.jit(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(y)
+    y = {
+        "a": np.array([0.3, -2.0], np.float32),
+        "b": np.array([[0.5, 2.0, 0.1], [0.0, -0.4, 9.0]], np.float32),
+    }
+    stepped, trace = jax.jit(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(
+        y
+    )
     chex.assert_trees_all_equal_shapes_and_dtypes(stepped, y)
     assert trace.energy.shape == (4, 2)
     for _ in range(3):
@@ -133,20 +169,31 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
 def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point():
     params = draw_params(4)
     (A, a), (B, b) = params["f"], params["g"]
-    system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2)
+    system = uj.alternating(
+        quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2
+    )
     step, minimiser = jax.jit(system.step), np.linalg.solve(A + B, A @ a + B @ b)[None]
     assert np.max(np.abs(step(params, minimiser, None) - minimiser)) > 1e-3
-    np.testing.assert_allclose(step(params | {"g": (B, a)}, a[None], None), a[None], atol=1e-14)
+    np.testing.assert_allclose(
+        step(params | {"g": (B, a)}, a[None], None), a[None], atol=1e-14
+    )
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_bad_arguments_are_named():
     """Those that hostile/calls.py leaves out."""
-    make = lambda **options: uj.alternating(quadratic("f"), quadratic("g"), g_step_size=0.1, **options)  # noqa: E731
+
+    def make(**options):
+        return uj.alternating(
+            quadratic("f"), quadratic("g"), g_step_size=0.1, **options
+        )
+
     for options in (
         {"f_step_size": 0.1, "f_step": lambda params, y, x: y},
         {"f_step_size": 0.1, "phi": "rleu"},
     ):
         assert_names(ValueError, make, options)
     step, y = make(f_step_size=A1).step, np.ones((4, DIM), np.int32)
-    assert_names(TypeError, lambda y: step(draw_params(0, "float32"), y, None), {"y": y})
+    assert_names(
+        TypeError, lambda y: step(draw_params(0, "float32"), y, None), {"y": y}
+    )

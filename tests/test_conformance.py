@@ -13,9 +13,18 @@ import unroll_jax as uj
 
 BATCH = (2, 3)  # of all draws; an example does not depend on its batch, see below
 KEYS = 200
-NEED_THEIR_INPUT = {"cross_attention", "lista", "dust", "fast_weights", "proximal_fast_weights"}  # keys, or a signal
+# keys, or a signal
+NEED_THEIR_INPUT = {
+    "cross_attention",
+    "lista",
+    "dust",
+    "fast_weights",
+    "proximal_fast_weights",
+}
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
-both_dtypes = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+both_dtypes = pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
+)
 
 
 @functools.cache
@@ -30,7 +39,8 @@ def many(name):
 
     with jax.enable_x64(False):
         keys = jax.random.split(jax.random.key(1, impl="rbg"), KEYS)
-        drawn = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)  # compiles quicker than vmap
+        # compiles quicker than vmap
+        drawn = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
         return descents[0], jax.tree.map(np.asarray, drawn)
 
 
@@ -46,17 +56,28 @@ def draw(name, place, batch, dtype):
 def test_an_example_has_the_batch_asked_for(name):
     entry, key = uj.DESCENTS[name], jax.random.key(0, impl="rbg")
     for batch in ((), (3,)):  # all tests below draw (2, 3)
-        drawn = jax.eval_shape(lambda key, batch=batch: entry.example(key, batch)[1:], key)
-        assert {leaf.shape[: -entry.event_ndim] for leaf in jax.tree.leaves(drawn)} == {batch}
+        drawn = jax.eval_shape(
+            lambda key, batch=batch: entry.example(key, batch)[1:], key
+        )
+        assert {leaf.shape[: -entry.event_ndim] for leaf in jax.tree.leaves(drawn)} == {
+            batch
+        }
 
 
 def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
-    """The energies of y and of the step, (2, *batch), and their tolerances, of round-off only. Each energy is computed
-    as if its tokens and anchors were off by some units of round-off, and the step is rounded likewise, relative to the
-    largest token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all entries z of both points,
-    plus the same share of the energy itself; 32 units, as sums have up to 20 terms."""
+    """The energies of y and of the step, (2, *batch), and their tolerances, of
+    round-off only. Each energy is computed as if its tokens and anchors were off by
+    some units of round-off, and the step is rounded likewise, relative to the largest
+    token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all
+    entries z of both points, plus the same share of the energy itself; 32 units, as
+    sums have up to 20 terms.
+    """
     event = tuple(range(-event_ndim, 0))
-    largest = [jnp.max(jnp.abs(array), axis=event) for array in (y, stepped, x) if array is not None]
+    largest = [
+        jnp.max(jnp.abs(array), axis=event)
+        for array in (y, stepped, x)
+        if array is not None
+    ]
     size = functools.reduce(jnp.maximum, largest)
 
     def total(*tokens):
@@ -65,8 +86,12 @@ def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
         return jnp.sum(energies), energies
 
     def sensitivity(y):
-        gradients, energies = jax.grad(total, (0,) if x is None else (0, 1), has_aux=True)(y, x)
-        return energies, sum(jnp.sum(jnp.abs(g), axis=event) for g in gradients) * size + jnp.abs(energies)
+        gradients, energies = jax.grad(
+            total, (0,) if x is None else (0, 1), has_aux=True
+        )(y, x)
+        return energies, sum(
+            jnp.sum(jnp.abs(g), axis=event) for g in gradients
+        ) * size + jnp.abs(energies)
 
     energies, sensitivities = jax.vmap(sensitivity)(jnp.stack([y, stepped]))
     return energies, 32.0 * jnp.finfo(y.dtype).eps * jnp.sum(sensitivities, axis=0)
@@ -75,7 +100,8 @@ def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
 @every_system
 @both_dtypes
 def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
-    """200 random keys at once, tokens and anchors scaled over six orders of magnitude; also shows that both map."""
+    """200 random keys at once, tokens and anchors scaled over six orders of
+    magnitude; also shows that both map."""
     condition, event_ndim = uj.DESCENTS[name].condition, uj.DESCENTS[name].event_ndim
     with jax.enable_x64(dtype == "float64"):
         descent, (params, y, x) = many(name)
@@ -85,25 +111,39 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
             y, x = jax.tree.map(lambda tokens: scale * tokens, (y, x))
             stepped = descent.step(params, y, x)
             assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype)
-            held = jnp.ones(BATCH, bool) if condition is None else condition(params, y, x)
+            held = (
+                jnp.ones(BATCH, bool) if condition is None else condition(params, y, x)
+            )
             assert (held.shape, held.dtype) == (BATCH, bool)
-            return held, *energies_and_roundoff(descent.energy, params, y, stepped, x, event_ndim)
+            return held, *energies_and_roundoff(
+                descent.energy, params, y, stepped, x, event_ndim
+            )
 
         arrays = jax.tree.map(lambda leaf: leaf.astype(dtype), (params, y, x, scales))
-        held, energies, tolerance = jax.tree.map(np.asarray, jax.jit(jax.vmap(example))(*arrays))
+        held, energies, tolerance = jax.tree.map(
+            np.asarray, jax.jit(jax.vmap(example))(*arrays)
+        )
     before, after = energies[:, 0][held], energies[:, 1][held]
     tolerance = tolerance[held]
-    assert np.mean(held) >= (1.0 if condition is None else 0.3)  # a condition must hold often
+    # a condition must hold often
+    assert np.mean(held) >= (1.0 if condition is None else 0.3)
     assert np.all(np.isfinite(before) & np.isfinite(tolerance))
     rose, worst = after > before + tolerance, np.argmax(after - before)
-    message = f"{name}: {np.mean(rose):.0%} of draws raise the energy, one from {before[worst]:g} to {after[worst]:g}"
-    assert not np.any(rose), f"{message}; see 'An energy rises' in docs/how_to/troubleshooting.md"
-    assert np.mean(after < before - tolerance) > 0.4  # by more than round-off: the step moves
+    message = (
+        f"{name}: {np.mean(rose):.0%} of draws raise the energy, one from"
+        f" {before[worst]:g} to {after[worst]:g}"
+    )
+    assert not np.any(rose), (
+        f"{message}; see 'An energy rises' in docs/how_to/troubleshooting.md"
+    )
+    # by more than round-off: the step moves
+    assert np.mean(after < before - tolerance) > 0.4
 
 
 @pytest.mark.usefixtures("x64")
 def test_the_same_check_finds_the_step_that_raises_the_papers_energy():
-    """Theorem 3.1 of Yang et al. (2022) as printed, R = |Y|^2 / 2: a hub and six leaves."""
+    """Theorem 3.1 of Yang et al. (2022) as printed, R = |Y|^2 / 2: a hub and six
+    leaves."""
     leaves = np.concatenate([np.full((6, 1), 999.5), 2.0 * np.eye(6)], axis=1)
     y = jnp.asarray(np.concatenate([1000.0 * np.eye(1, 7), leaves]))
     exact, printed = uj.attention(ridge=1.0), uj.attention(form="softmax")
@@ -112,15 +152,21 @@ def test_the_same_check_finds_the_step_that_raises_the_papers_energy():
     @jax.jit
     def check(y):
         stepped = jnp.stack([layer.step(params, y) for layer in (printed, exact)])
-        return jax.vmap(lambda after: energies_and_roundoff(exact.energy, params, y, after, None))(stepped)
+        return jax.vmap(
+            lambda after: energies_and_roundoff(exact.energy, params, y, after, None)
+        )(stepped)
 
-    for (before, after), tolerance, rises in zip(*map(np.asarray, check(y)), (True, False), strict=True):
+    for (before, after), tolerance, rises in zip(
+        *map(np.asarray, check(y)), (True, False), strict=True
+    ):
         assert (float(after) > float(before) + float(tolerance)) == rises
 
 
 @pytest.mark.usefixtures("x64")
 @every_system
-def test_an_example_does_not_depend_on_its_batch_and_step_and_energy_at_once_are_the_two(name):
+def test_an_example_does_not_depend_on_its_batch_and_step_and_energy_at_once_are_the_two(
+    name,
+):
     descent, *arrays = draw(name, 0, (2, 3), "float64")
 
     @jax.jit
@@ -144,15 +190,24 @@ def test_grad_and_scan_work_and_known_values_step_as_traced_ones(name):
     known = jax.tree.map(jnp.asarray, arrays)
 
     def loss(params, y, x):
-        last, _ = jax.lax.scan(lambda y, _: (descent.step(params, y, x), None), y, length=4)
+        last, _ = jax.lax.scan(
+            lambda y, _: (descent.step(params, y, x), None), y, length=4
+        )
         return jnp.sum(last**2)
 
     stepped, of_known, gradients = jax.jit(
-        lambda *traced: (descent.step(*traced), descent.step(*known), jax.grad(loss, (0, 1))(*traced))
+        lambda *traced: (
+            descent.step(*traced),
+            descent.step(*known),
+            jax.grad(loss, (0, 1))(*traced),
+        )
     )(*arrays)
     chex.assert_trees_all_close(stepped, of_known, rtol=1e-5, atol=1e-5)
     gradients = jax.tree.map(np.asarray, gradients)
-    assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0.0) for leaf in jax.tree.leaves(gradients))
+    assert all(
+        np.all(np.isfinite(leaf)) and np.any(leaf != 0.0)
+        for leaf in jax.tree.leaves(gradients)
+    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -164,17 +219,32 @@ def test_an_input_left_out_is_zero_or_missed(name):
             with pytest.raises(ValueError, match=r"x must hold .*, got None"):
                 jax.eval_shape(function, params, y, None)
         return
-    stand_in = y if name == "causal_attention" else np.zeros_like(y if x is None else x)  # its own context
-    other = jax.jit(lambda *arrays: (descent.energy(*arrays), None, descent.step(*arrays)))
-    without, with_it = (slope_and_step(name), other) if x is None else (other, slope_and_step(name))
-    (energy, _, stepped), (expected, _, expected_step) = without(params, y, None), with_it(params, y, stand_in)
-    chex.assert_trees_all_close((energy, stepped), (expected, expected_step), rtol=1e-12, atol=1e-12)
+    # its own context
+    stand_in = y if name == "causal_attention" else np.zeros_like(y if x is None else x)
+    other = jax.jit(
+        lambda *arrays: (descent.energy(*arrays), None, descent.step(*arrays))
+    )
+    without, with_it = (
+        (slope_and_step(name), other) if x is None else (other, slope_and_step(name))
+    )
+    (energy, _, stepped), (expected, _, expected_step) = (
+        without(params, y, None),
+        with_it(params, y, stand_in),
+    )
+    chex.assert_trees_all_close(
+        (energy, stepped), (expected, expected_step), rtol=1e-12, atol=1e-12
+    )
 
 
 @functools.cache
 def slope_and_step(name):
     descent, _ = many(name)
-    return jax.jit(lambda p, y, x: (*jax.value_and_grad(descent.energy, 1)(p, y, x), descent.step(p, y, x)))
+    return jax.jit(
+        lambda p, y, x: (
+            *jax.value_and_grad(descent.energy, 1)(p, y, x),
+            descent.step(p, y, x),
+        )
+    )
 
 
 def searched(name, place):
@@ -192,43 +262,64 @@ def minimiser(name, place):
     params, y, x, objective = searched(name, place)
     point = np.ravel(y)
     for _ in range(3):  # started again where round-off ended it early
-        if name == "energy_transformer":  # whose tokens, seen after layer norm, may have grown without bound
+        # whose tokens, seen after layer norm, may have grown without bound
+        if name == "energy_transformer":
             point = np.ravel(seen(name, params, point.reshape(y.shape)))
-        point = minimize(objective, point, jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 2000}).x
+        point = minimize(
+            objective,
+            point,
+            jac=True,
+            method="BFGS",
+            options={"gtol": 1e-10, "maxiter": 2000},
+        ).x
     return params, point.reshape(y.shape), x
 
 
 def consensus(name, place):
-    """A point stationary for both halves of a transformer: equal tokens at the minimum of the feed-forward half."""
+    """A point stationary for both halves of a transformer: equal tokens at the
+    minimum of the feed-forward half."""
     _, params, y, _ = draw(name, place, (), "float64")
-    params = params._replace(W_f=params.W_f @ params.W_f.T)  # its inverse below has a nonnegative image of ones
+    # its inverse below has a nonnegative image of ones
+    params = params._replace(W_f=params.W_f @ params.W_f.T)
     anchor = np.ones((1, y.shape[-1])) @ (np.eye(y.shape[-1]) + params.W_f)
     return params, np.ones(y.shape), anchor
 
 
 def anchored_consensus(name, place):
-    """The same with anchors: the attention half's is the consensus, and the learnable row takes up the penalty too."""
+    """The same with anchors: the attention half's is the consensus, and the
+    learnable row takes up the penalty too."""
     _, params, y, _ = draw(name, place, (), "float64")
     target = np.full((1, y.shape[-1]), 0.5)
-    pull = (np.arctanh(target) - target) / 0.02  # phi' where phi belongs to tanh at step size 0.02
+    # phi' where phi belongs to tanh at step size 0.02
+    pull = (np.arctanh(target) - target) / 0.02
     row = target + target @ (params.W_f + params.W_f.T) / 2 + pull
     return params._replace(row=row), np.full(y.shape, 0.5), np.full(y.shape, 0.5)
 
 
 def sparse_consensus(name, place):
-    """Equal codes that are the sparse ones of their signal: (x - H D) D^T = lambda sign(H), where D e_0 = 1."""
+    """Equal codes that are the sparse ones of their signal: (x - H D) D^T = lambda
+    sign(H), where D e_0 = 1."""
     _, params, y, x = draw(name, place, (), "float64")
     codes = np.tile(1.0 + np.abs(y[0]), (len(y), 1))
     D = np.concatenate([np.ones((len(params.D), 1)), params.D[:, 1:]], axis=1)
-    return params._replace(D=D), codes, codes @ D + 0.1 * np.eye(x.shape[-1])[0]  # 0.1 is the sparsity
+    # 0.1 is the sparsity
+    return params._replace(D=D), codes, codes @ D + 0.1 * np.eye(x.shape[-1])[0]
 
 
 def nonnegative_minimiser(name, place):
-    """A minimiser among nonnegative tokens, for a system whose energy is infinite elsewhere."""
+    """A minimiser among nonnegative tokens, for a system whose energy is infinite
+    elsewhere."""
     params, y, x, objective = searched(name, place)
     options = {"gtol": 1e-11, "ftol": 1e-16, "maxiter": 2000, "maxcor": 40}
     bounds = [(0.0, None)] * y.size
-    solution = minimize(objective, np.ravel(y), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    solution = minimize(
+        objective,
+        np.ravel(y),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options=options,
+    )
     return params, solution.x.reshape(y.shape), x
 
 
@@ -245,14 +336,22 @@ STATIONARY = {
 @pytest.mark.usefixtures("x64")
 @every_system
 def test_a_stationary_point_is_a_fixed_point_and_another_point_moves(name):
-    """Only the part that the energy sees is fixed: attention with a low-rank W_a continues to average the rest. An
-    Energy Transformer sees tokens after layer norm. A bound that is met may have a slope outwards."""
+    """Only the part that the energy sees is fixed: attention with a low-rank W_a
+    continues to average the rest. An Energy Transformer sees tokens after layer norm. A
+    bound that is met may have a slope outwards.
+    """
     for place in range(2):
         params, y, x = STATIONARY.get(name, minimiser)(name, place)
         _, gradient, stepped = slope_and_step(name)(params, y, x)
-        outwards = (y == 0.0) & (gradient > 0.0) if name == "crate" else np.zeros(y.shape, bool)
+        outwards = (
+            (y == 0.0) & (gradient > 0.0)
+            if name == "crate"
+            else np.zeros(y.shape, bool)
+        )
         np.testing.assert_allclose(np.where(outwards, 0.0, gradient), 0.0, atol=1e-7)
-        np.testing.assert_allclose(seen(name, params, np.asarray(stepped)), seen(name, params, y), atol=1e-6)
+        np.testing.assert_allclose(
+            seen(name, params, np.asarray(stepped)), seen(name, params, y), atol=1e-6
+        )
     _, params, y, x = draw(name, 0, (), "float64")
     _, gradient, stepped = slope_and_step(name)(params, y, x)
     assert np.max(np.abs(gradient)) > 1e-4

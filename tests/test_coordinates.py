@@ -1,4 +1,5 @@
-"""Optimisers in orthonormal coordinates, against the same optimisers on parameters that are turned by hand."""
+"""Optimisers in orthonormal coordinates, against the same optimisers on parameters
+that are turned by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -28,28 +29,49 @@ def adam(gradient_of, start, steps=7, rate=0.05, b1=0.9, b2=0.999, eps=1e-8):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("sides", [Sides(), Sides(LEFT, None), Sides(None, RIGHT), Sides(LEFT, RIGHT)], ids=str)
+@pytest.mark.parametrize(
+    "sides",
+    [Sides(), Sides(LEFT, None), Sides(None, RIGHT), Sides(LEFT, RIGHT)],
+    ids=str,
+)
 def test_it_is_the_optimiser_on_turned_parameters(sides):
-    left, right = np.eye(3) if sides.left is None else LEFT, np.eye(4) if sides.right is None else RIGHT
+    left, right = (
+        np.eye(3) if sides.left is None else LEFT,
+        np.eye(4) if sides.right is None else RIGHT,
+    )
     start = np.ones((2, 3, 4))
-    turned = adam(lambda q: left @ slope(left.T @ q @ right) @ right.T, left @ start @ right.T)
+    turned = adam(
+        lambda q: left @ slope(left.T @ q @ right) @ right.T, left @ start @ right.T
+    )
     rule = in_coordinates(optax.adam(0.05), {"W": sides})
     params = {"W": jnp.asarray(start)}
     state = rule.init(params)
     for _ in range(7):
-        updates, state = rule.update({"W": jnp.asarray(slope(np.asarray(params["W"])))}, state, params)
+        updates, state = rule.update(
+            {"W": jnp.asarray(slope(np.asarray(params["W"])))}, state, params
+        )
         params = optax.apply_updates(params, updates)
     np.testing.assert_allclose(params["W"], left.T @ turned @ right, rtol=1e-10)
-    assert np.max(np.abs(np.asarray(params["W"]) - adam(slope, start))) > 0.01 or sides == Sides()
+    assert (
+        np.max(np.abs(np.asarray(params["W"]) - adam(slope, start))) > 0.01
+        or sides == Sides()
+    )
 
 
 def test_what_has_no_bases_or_is_masked_out_is_left_alone():
-    params = {"a": {"b": jnp.ones(2), "c": jnp.ones((2, 3))}, "W": jnp.ones((3, 4), "bfloat16"), "bias": jnp.ones(4)}
+    params = {
+        "a": {"b": jnp.ones(2), "c": jnp.ones((2, 3))},
+        "W": jnp.ones((3, 4), "bfloat16"),
+        "bias": jnp.ones(4),
+    }
     inner = optax.masked(optax.adam(0.1), {"a": True, "W": True, "bias": False})
-    rule = in_coordinates(inner, {"a": None, "W": Sides(LEFT, RIGHT), "bias": Sides(right=RIGHT)})
+    rule = in_coordinates(
+        inner, {"a": None, "W": Sides(LEFT, RIGHT), "bias": Sides(right=RIGHT)}
+    )
     updates, state = jax.jit(rule.update)(params, rule.init(params), params)
     np.testing.assert_allclose(updates["a"]["c"], -0.1, rtol=1e-5)
-    np.testing.assert_allclose(updates["bias"], 1.0, rtol=1e-5)  # masked: the gradient itself, turned and turned back
+    # masked: the gradient itself, turned and turned back
+    np.testing.assert_allclose(updates["bias"], 1.0, rtol=1e-5)
     assert jax.tree.structure(state) == jax.tree.structure(inner.init(params))
     assert (updates["W"].dtype, updates["bias"].dtype) == ("bfloat16", "float32")
 
@@ -62,8 +84,13 @@ def test_weight_decay_sees_the_parameters_in_its_coordinates():
 
 
 def test_bases_that_cannot_be_are_refused():
-    init = lambda shape=(3, 4), **bases: in_coordinates(optax.adam(0.1), bases).init({"W": jnp.ones(shape)})  # noqa: E731
-    for name, side in {"left": (2 * LEFT, np.full((3, 3), np.nan), RIGHT), "right": (RIGHT[:2], LEFT)}.items():
+    def init(shape=(3, 4), **bases):
+        return in_coordinates(optax.adam(0.1), bases).init({"W": jnp.ones(shape)})
+
+    for name, side in {
+        "left": (2 * LEFT, np.full((3, 3), np.nan), RIGHT),
+        "right": (RIGHT[:2], LEFT),
+    }.items():
         for basis in side:
             assert_names(ValueError, init, {"W": Sides(**{name: basis})}, name)
     assert_names(ValueError, init, {"shape": (3,), "W": Sides(left=LEFT)}, "left")

@@ -1,4 +1,5 @@
-"""Extreme curvatures and norms against dense decompositions, and the smoothness that certificates rest on."""
+"""Extreme curvatures and norms against dense decompositions, and the smoothness that
+certificates rest on."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, FeedForwardParams
 from unroll_jax.energies.attention.heads import HeadsParams
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def symmetric(rng, *shape):
@@ -20,13 +22,16 @@ def symmetric(rng, *shape):
     return A + A.mT
 
 
-@pytest.mark.parametrize(("batch", "d", "dtype"), [((), 1, "float64"), ((3,), 40, "float64"), ((2, 3), 5, "bfloat16")])
+@pytest.mark.parametrize(
+    ("batch", "d", "dtype"),
+    [((), 1, "float64"), ((3,), 40, "float64"), ((2, 3), 5, "bfloat16")],
+)
 def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
     A = symmetric(np.random.default_rng(0), *batch, d)
 
     @jax.jit
     def measure(matrix, y):
-        energy = lambda y: 0.5 * jnp.einsum("...i,...ij,...j->...", y, matrix, y)  # noqa: E731
+        energy = lambda y: 0.5 * jnp.einsum("...i,...ij,...j->...", y, matrix, y)
         return certified.curvature(energy, y)
 
     with jax.enable_x64(dtype == "float64"):
@@ -43,39 +48,70 @@ def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
 def test_repeated_eigenvalues_a_flat_energy_and_a_pytree_of_states():
     """The iteration ends early without false zeros."""
     spectra = np.array([[2.0, 2.0, 2.0, 5.0, 5.0, 7.0], [0.0] * 6])
-    tree_energy = lambda y: y["a"] ** 2 + jnp.sum(jnp.array([1.5, 4.0]) * y["b"] ** 2, -1) + y["a"] * y["b"][..., 0]  # noqa: E731
+
+    def tree_energy(y):
+        return (
+            y["a"] ** 2
+            + jnp.sum(jnp.array([1.5, 4.0]) * y["b"] ** 2, -1)
+            + y["a"] * y["b"][..., 0]
+        )
 
     @jax.jit
     def measure(y, tree):
-        extremes = certified.curvature(lambda y: jnp.sum(0.5 * spectra * y**2 + y, -1), y)
+        extremes = certified.curvature(
+            lambda y: jnp.sum(0.5 * spectra * y**2 + y, -1), y
+        )
         return extremes, certified.curvature(tree_energy, tree)
 
-    extremes, of_tree = measure(np.ones((2, 6)), {"a": np.zeros(3), "b": np.zeros((3, 2))})
-    np.testing.assert_allclose([extremes.smallest[0], extremes.largest[0]], [2.0, 7.0], rtol=1e-12)
-    np.testing.assert_array_equal([extremes.smallest[1], extremes.largest[1]], [0.0, 0.0])
-    ends = np.linalg.eigvalsh([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 8.0]])[[0, -1]]
-    np.testing.assert_allclose([of_tree.smallest, of_tree.largest], np.outer(ends, np.ones(3)), rtol=1e-12)
+    extremes, of_tree = measure(
+        np.ones((2, 6)), {"a": np.zeros(3), "b": np.zeros((3, 2))}
+    )
+    np.testing.assert_allclose(
+        [extremes.smallest[0], extremes.largest[0]], [2.0, 7.0], rtol=1e-12
+    )
+    np.testing.assert_array_equal(
+        [extremes.smallest[1], extremes.largest[1]], [0.0, 0.0]
+    )
+    ends = np.linalg.eigvalsh([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 8.0]])[
+        [0, -1]
+    ]
+    np.testing.assert_allclose(
+        [of_tree.smallest, of_tree.largest], np.outer(ends, np.ones(3)), rtol=1e-12
+    )
 
 
 def test_the_true_ends_lie_within_the_error_when_steps_are_few():
-    """On the spectra hardest for Lanczos, Chebyshev nodes and evenly spaced values, and on a random one."""
+    """On the spectra hardest for Lanczos, Chebyshev nodes and evenly spaced values,
+    and on a random one."""
     d, steps = 300, 50
     rng = np.random.default_rng(1)
-    spectra = np.stack([np.cos(np.pi * (np.arange(d) + 0.5) / d), np.linspace(0, 1, d), rng.normal(size=d)])
-    # A share e of the width is missed with this probability; the width seen is the true one less e at either end.
+    spectra = np.stack(
+        [
+            np.cos(np.pi * (np.arange(d) + 0.5) / d),
+            np.linspace(0, 1, d),
+            rng.normal(size=d),
+        ]
+    )
+    # A share e of the width is missed with this probability; the width seen is the true
+    # one less e at either end.
     share = (np.log(1.648 * np.sqrt(d) / FAILURE_PROBABILITY) / (2 * steps - 1)) ** 2
 
     @jax.jit
     def run(spectrum, key):
-        energy = lambda y: 0.5 * jnp.sum(spectrum * y**2, -1)  # noqa: E731
+        energy = lambda y: 0.5 * jnp.sum(spectrum * y**2, -1)
         few = certified.curvature(energy, jnp.zeros((3, d)), num_steps=5, key=key)
-        return certified.curvature(energy, jnp.zeros((3, d)), num_steps=steps, key=key), few.error
+        return (
+            certified.curvature(energy, jnp.zeros((3, d)), num_steps=steps, key=key),
+            few.error,
+        )
 
     for seed in range(3):
         extremes, of_few = jax.tree.map(np.asarray, run(spectra, jax.random.key(seed)))
         assert 0.0 < extremes.error < 0.2
         seen = np.max(extremes.largest - extremes.smallest)
-        np.testing.assert_allclose(extremes.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12)
+        np.testing.assert_allclose(
+            extremes.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12
+        )
         assert np.all(extremes.largest <= spectra.max(-1) + 1e-12)
         assert np.all(extremes.smallest >= spectra.min(-1) - 1e-12)
         assert np.all(extremes.largest + extremes.error >= spectra.max(-1))
@@ -85,7 +121,8 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
 
 @pytest.mark.slow
 def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
-    """Attention on tokens, whose Hessian is indefinite, and a function with a custom gradient rule."""
+    """Attention on tokens, whose Hessian is indefinite, and a function with a custom
+    gradient rule."""
     layer, rng = uj.attention(form="softmax"), np.random.default_rng(2)
     y, v = 1.5 * rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3))
 
@@ -93,52 +130,93 @@ def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
     def cubes(y):
         return jnp.sum(y**3, -1)
 
-    cubes.defvjp(lambda y: (cubes(y), y), lambda y, slope: (slope[..., None] * 3 * y**2,))
+    cubes.defvjp(
+        lambda y: (cubes(y), y), lambda y, slope: (slope[..., None] * 3 * y**2,)
+    )
 
     @jax.jit
     def measure(y, v, point):
-        energy = lambda y: layer.energy(AttentionParams(None), y, None)  # noqa: E731
-        dense, products = jax.vmap(jax.hessian(energy))(y), hessian_product(energy, y, v)
-        return certified.curvature(energy, y), products, dense, certified.curvature(cubes, point)
+        energy = lambda y: layer.energy(AttentionParams(None), y, None)
+        dense, products = (
+            jax.vmap(jax.hessian(energy))(y),
+            hessian_product(energy, y, v),
+        )
+        return (
+            certified.curvature(energy, y),
+            products,
+            dense,
+            certified.curvature(cubes, point),
+        )
 
-    extremes, products, hessians, of_cubes = jax.tree.map(np.asarray, measure(y, v, np.array([1.0, 2.0, 4.0])))
+    extremes, products, hessians, of_cubes = jax.tree.map(
+        np.asarray, measure(y, v, np.array([1.0, 2.0, 4.0]))
+    )
     for place, dense in enumerate(hessians.reshape(2, 12, 12)):
         ends = np.linalg.eigvalsh(dense)[[0, -1]]
-        np.testing.assert_allclose([extremes.smallest[place], extremes.largest[place]], ends, atol=1e-10)
-        np.testing.assert_allclose(products[place], (dense @ np.ravel(v[place])).reshape(4, 3), atol=1e-12)
-    np.testing.assert_allclose([of_cubes.smallest, of_cubes.largest], [6.0, 24.0], rtol=1e-12)
+        np.testing.assert_allclose(
+            [extremes.smallest[place], extremes.largest[place]], ends, atol=1e-10
+        )
+        np.testing.assert_allclose(
+            products[place], (dense @ np.ravel(v[place])).reshape(4, 3), atol=1e-12
+        )
+    np.testing.assert_allclose(
+        [of_cubes.smallest, of_cubes.largest], [6.0, 24.0], rtol=1e-12
+    )
 
 
 def test_the_smoothness_of_the_feedforward_energy_is_its_largest_eigenvalue_in_size():
     rng, y = np.random.default_rng(3), np.ones((2, 5, 4))
-    smoothness = jax.jit(lambda params, y: certified.quadratic_smoothness(uj.feedforward(4).energy)(params, y, None))
+    smoothness = jax.jit(
+        lambda params, y: certified.quadratic_smoothness(uj.feedforward(4).energy)(
+            params, y, None
+        )
+    )
     for W_f in (rng.normal(size=(4, 4)), -3.0 * np.eye(4)):
         expected = np.abs(np.linalg.eigvalsh(0.5 * (W_f + W_f.T) + np.eye(4))).max()
-        np.testing.assert_allclose(smoothness(FeedForwardParams(W_f), y), [expected] * 2, rtol=1e-10)
+        np.testing.assert_allclose(
+            smoothness(FeedForwardParams(W_f), y), [expected] * 2, rtol=1e-10
+        )
 
 
 GRAPH = np.abs(np.arange(6)[:, None] - np.arange(6)) == 1
 
 
 def test_the_pairwise_smoothness_is_that_of_its_graph_heads_add_up_and_absent_tokens_do_not_count():
-    smoothness, of_graph = certified.pairwise_smoothness(), certified.pairwise_smoothness(mask=GRAPH)
+    smoothness, of_graph = (
+        certified.pairwise_smoothness(),
+        certified.pairwise_smoothness(mask=GRAPH),
+    )
     rng = np.random.default_rng(6)
-    W_a, y = rng.normal(size=(2, 3, 2)).astype(np.float32), rng.normal(size=(4, 6, 3)).astype(np.float32)
+    W_a, y = (
+        rng.normal(size=(2, 3, 2)).astype(np.float32),
+        rng.normal(size=(4, 6, 3)).astype(np.float32),
+    )
     padded = np.where(np.arange(6)[:, None] < 4, y, np.nan)
 
     @jax.jit
     def measure(W_a, y, padded):
         one = AttentionParams(W_a[0])
         each = jax.vmap(lambda W: smoothness(AttentionParams(W), y, None))(W_a)
-        with_padding = smoothness(one, padded, Anchor(None, jnp.asarray(np.arange(6) < 4)))
+        with_padding = smoothness(
+            one, padded, Anchor(None, jnp.asarray(np.arange(6) < 4))
+        )
         present = smoothness(one, y[:, :4], None)
-        return of_graph(one, y, None), each, smoothness(HeadsParams(W_a), y, None), with_padding, present
+        return (
+            of_graph(one, y, None),
+            each,
+            smoothness(HeadsParams(W_a), y, None),
+            with_padding,
+            present,
+        )
 
     actual, each, together, with_padding, present = measure(W_a, y, padded)
     z = y @ W_a[0]
     gamma = GRAPH * np.exp(-0.5 * np.sum((z[:, :, None] - z[:, None]) ** 2, axis=-1))
-    expected = np.linalg.norm(W_a[0], 2) ** 2 * np.minimum(2.0 * gamma.sum(-1).max(-1), 6.0)
-    np.testing.assert_allclose(actual, expected, rtol=0.03)  # the norm of W_a is bounded from above
+    expected = np.linalg.norm(W_a[0], 2) ** 2 * np.minimum(
+        2.0 * gamma.sum(-1).max(-1), 6.0
+    )
+    # the norm of W_a is bounded from above
+    np.testing.assert_allclose(actual, expected, rtol=0.03)
     assert np.all(actual < each[0])
     np.testing.assert_allclose(together, np.sum(each, axis=0), rtol=1e-5)
     np.testing.assert_allclose(with_padding, present, rtol=1e-5)
@@ -146,27 +224,38 @@ def test_the_pairwise_smoothness_is_that_of_its_graph_heads_add_up_and_absent_to
 
 @pytest.mark.slow
 def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
-    """f(Y') is at most f(Y) + grad f(Y) (Y' - Y) + L(Y) |Y' - Y|^2 / 2, near and far."""
+    """f(Y') is at most f(Y) + grad f(Y) (Y' - Y) + L(Y) |Y' - Y|^2 / 2, near and
+    far."""
     rng = np.random.default_rng(4)
     W_a = rng.normal(size=(3, 2))
     start = rng.normal(size=(300, 6, 3)) * 10.0 ** rng.uniform(-1.5, 1.0, (300, 1, 1))
     step = rng.normal(size=(300, 6, 3)) * 10.0 ** rng.uniform(-2, 1.5, (300, 1, 1))
-    cases = {"plain": ("softmax", {}), **{rho: (rho, {"mask": GRAPH, "ridge": 0.7}) for rho in uj.RHOS}}
+    cases = {
+        "plain": ("softmax", {}),
+        **{rho: (rho, {"mask": GRAPH, "ridge": 0.7}) for rho in uj.RHOS},
+    }
 
     def check(rho, options, params, start, step):
         layer = uj.attention(rho=rho, dim=3, rank=2, **options)
-        energy = lambda y: layer.energy(params, y, None)  # noqa: E731
+        energy = lambda y: layer.energy(params, y, None)
         L = certified.pairwise_smoothness(rho=rho, **options)(params, start, None)
         before, pull = jax.vjp(energy, start)
         slope = jnp.sum(pull(jnp.ones_like(before))[0] * step, (-2, -1))
-        return energy(start + step) - before, slope + 0.5 * L * jnp.sum(step**2, (-2, -1)), L
+        return (
+            energy(start + step) - before,
+            slope + 0.5 * L * jnp.sum(step**2, (-2, -1)),
+            L,
+        )
 
-    every = jax.jit(lambda *arrays: {name: check(*case, *arrays) for name, case in cases.items()})
+    every = jax.jit(
+        lambda *arrays: {name: check(*case, *arrays) for name, case in cases.items()}
+    )
     results = jax.tree.map(np.asarray, every(AttentionParams(W_a), start, step))
     for name, (change, bound, L) in results.items():
         assert L.shape == (300,), name
         assert np.all(change <= bound + 1e-9 * (1.0 + np.abs(bound))), name
-    # Near for tokens that meet, far below the bound that holds everywhere for tokens far apart.
+    # Near for tokens that meet, far below the bound that holds everywhere for tokens
+    # far apart.
     L, everywhere = results["plain"][2], 6 * np.linalg.norm(W_a, 2) ** 2
     assert np.all(everywhere * 1.001 >= L)
     assert np.min(L) < 1e-3 * everywhere < 0.5 * everywhere < np.max(L)

@@ -1,4 +1,5 @@
-"""Documentation, README.md and CONTRIBUTING.md: Python runs, and names, commands, options and files exist."""
+"""Documentation, README.md and CONTRIBUTING.md: Python runs, and names, commands,
+options and files exist."""
 
 import importlib.util
 import re
@@ -25,8 +26,13 @@ from unroll_jax.train.experiments import EXPERIMENTS
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
-TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
-README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+TEXTS = {
+    str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES
+}
+README, CONTRIBUTING = (
+    (ROOT / name).read_text(encoding="utf-8")
+    for name in ("README.md", "CONTRIBUTING.md")
+)
 ABOVE = {"../README.md": README, "../CONTRIBUTING.md": CONTRIBUTING}
 # Pages whose Python needs nothing else.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text]
@@ -34,12 +40,25 @@ WITH_A_TEST = ("how_to/energy.md", "how_to/training_loops.md", "explanation/erra
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
-OTHERS = {"--help", "--all", "--coordinator", "--processes", "--process", "--cluster", "--over"}
+OTHERS = {
+    "--help",
+    "--all",
+    "--coordinator",
+    "--processes",
+    "--process",
+    "--cluster",
+    "--over",
+}
 OTHERS |= {"--quick", "--peers", "--compare", "--only"}
 
 
 def code(text):
-    return "\n".join([*re.findall(r"```.*?\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
+    return "\n".join(
+        [
+            *re.findall(r"```.*?\n(.*?)```", text, re.DOTALL),
+            *re.findall(r"`([^`\n]+)`", text),
+        ]
+    )
 
 
 def python_blocks(text):
@@ -74,11 +93,16 @@ def test_the_energy_of_the_docs_is_certified_and_the_counterexample_raises_the_p
 
 @pytest.mark.slow
 def test_the_loops_of_the_docs_end_within_their_bounds():
-    """No class of digits is above its bound by 0.01 nats; without multipliers the worst is, by 0.02, 0.04 and 0.5."""
+    """No class of digits is above its bound by 0.01 nats; without multipliers the
+    worst is, by 0.02, 0.04 and 0.5."""
     names = run("how_to/training_loops.md")
     x, y, zeros = names["x"], names["y"], {"loss": jnp.zeros(10)}
     last = uj.constrained.batch_violations(names["looser"], names["losses"], y)[1]
-    for violations in (names["violations"], names["loss"](names["mlp"], x, y, zeros)[1], last):
+    for violations in (
+        names["violations"],
+        names["loss"](names["mlp"], x, y, zeros)[1],
+        last,
+    ):
         assert np.max(violations["loss"]) <= 0.01
     states = names["optimizer"].opt_state, names["opt_state"]
     for multipliers in (*map(uj.multipliers_of, states), names["state"].multipliers):
@@ -89,37 +113,55 @@ def test_the_loops_of_the_docs_end_within_their_bounds():
 def test_python_of_the_readme_runs_and_does_what_it_says_and_jaxopt_leaves_its_examples_unsolved():
     names, blocks = {}, python_blocks(README)
     execute(blocks[:2], "README.md", names)
-    with warnings.catch_warnings():  # of the import; a message on failure would be an error
+    # of the import; a message on failure would be an error
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from jaxopt import AndersonAcceleration
     cell, x, step = names["cell"], names["x"], names["step"]
-    _, state = AndersonAcceleration(lambda z: step(cell, z, x), maxiter=100, tol=1e-5).run(0.0 * x)
+    _, state = AndersonAcceleration(
+        lambda z: step(cell, z, x), maxiter=100, tol=1e-5
+    ).run(0.0 * x)
     assert state.error > 1e-3
     execute(blocks[2:], "README.md", names)
     energy = names["trace"].energy
     assert energy.shape == (13, 8)
     assert jnp.all(energy[1:] <= energy[:-1] + 1e-6 * jnp.abs(energy[:-1]))
-    printed = "\n".join(map(str, (names["certificate"], names["info"], names["report"])))
+    printed = "\n".join(
+        map(str, (names["certificate"], names["info"], names["report"]))
+    )
     comments = re.findall(r"# (\d.*|Binding.*|steps.*)$", README, flags=re.MULTILINE)
-    claims = [claim.strip() for comment in comments[1:] for claim in comment.split("; energy, ")]
+    claims = [
+        claim.strip()
+        for comment in comments[1:]
+        for claim in comment.split("; energy, ")
+    ]
     assert len(claims) == 4
     assert [claim for claim in claims if claim not in printed] == []
 
 
 def test_the_readme_is_short_and_its_figures_are_those_of_the_docs():
     assert len(README.splitlines()) <= 90
-    figures = re.findall(r"\b\d\.\d{3}\b", README[README.index("`unroll-jax demo`") : README.index("## Two")])
+    figures = re.findall(
+        r"\b\d\.\d{3}\b",
+        README[README.index("`unroll-jax demo`") : README.index("## Two")],
+    )
     assert len(figures) == 7
-    assert [figure for figure in figures if figure not in TEXTS["results/demo.md"]] == []
+    assert [
+        figure for figure in figures if figure not in TEXTS["results/demo.md"]
+    ] == []
 
 
 @pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
 def test_places_dotted_names_and_targets_of_make_in_a_page_exist(page):
-    for place in re.findall(r"`((?:docs|notebooks|tests|train|unroll_jax|benchmarks|papers)/[\w./]*)`", page):
+    for place in re.findall(
+        r"`((?:docs|notebooks|tests|train|unroll_jax|benchmarks|papers)/[\w./]*)`", page
+    ):
         assert (ROOT / place).exists(), place
     for name in re.findall(r"`(unroll_jax(?:\.\w+)+)`", page):
         module, _, last = name.rpartition(".")
-        assert hasattr(importlib.import_module(module), last) or importlib.import_module(name), name
+        assert hasattr(
+            importlib.import_module(module), last
+        ) or importlib.import_module(name), name
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
     (phony,) = re.findall(r"^\.PHONY: (.*)", makefile, re.MULTILINE)
     targets = set(re.findall(r"(?:^|`)make ([a-z][\w-]*)", page, re.MULTILINE))
@@ -133,16 +175,24 @@ def test_names_of_the_application_in_the_docs_are_those_of_its_face():
     for name, text in TEXTS.items():
         for block in re.findall(r"```py\n(.*?)```", text, re.DOTALL):
             compile(block, f"docs/{name}", "exec")
-            imported |= {part for names in FROM_TRAIN.findall(block) for part in names.split(", ")}
+            imported |= {
+                part
+                for names in FROM_TRAIN.findall(block)
+                for part in names.split(", ")
+            }
     assert {"fit", "load", "export"} <= imported <= set(train.__all__)
 
 
 def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
     named = 0
     for name, text in (TEXTS | ABOVE).items():
-        for command, what in re.findall(r"unroll-jax ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
+        for command, what in re.findall(
+            r"unroll-jax ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)
+        ):
             assert command in COMMANDS, f"{name}: {command}"
-            is_name = command in ("run", "plan", "sweep") and re.fullmatch(r"[a-z][\w-]*", what)
+            is_name = command in ("run", "plan", "sweep") and re.fullmatch(
+                r"[a-z][\w-]*", what
+            )
             assert not is_name or what in EXPERIMENTS, f"{name}: {command} {what}"
             named += 1
         for line in re.findall(r"python -m benchmarks((?: [a-z]\w*)*)", code(text)):
@@ -153,34 +203,73 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
 
 
 def test_docs_name_only_options_that_exist():
-    from docs.extensions.options import help_of  # needs Sphinx, which make test-oracles does not have
+    # needs Sphinx, which make test-oracles does not have
+    from docs.extensions.options import help_of
 
     demo = EXPERIMENTS["demo"].config
-    typed: dict[Any, Any] = {type(one.config): one.config for one in EXPERIMENTS.values()}
-    typed |= {value: None for name, value in vars(commands).items() if name.endswith("Arguments")}
+    typed: dict[Any, Any] = {
+        type(one.config): one.config for one in EXPERIMENTS.values()
+    }
+    typed |= {
+        value: None
+        for name, value in vars(commands).items()
+        if name.endswith("Arguments")
+    }
     del typed[commands.SweepArguments]
     typed[commands.SweepArguments[type(demo)]] = commands.SweepArguments(config=demo)
-    typed |= dict.fromkeys((papers.looped.Study, papers.xie2021.RobustnessConfig, papers.yang2022.FiguresConfig))
+    typed |= dict.fromkeys(
+        (
+            papers.looped.Study,
+            papers.xie2021.RobustnessConfig,
+            papers.yang2022.FiguresConfig,
+        )
+    )
     texts = [help_of(kind, default) for kind, default in typed.items()]
-    known = {option for text in texts for option in re.findall(r"--[a-z][\w.-]*\w", text)} | OTHERS
-    known |= {f"--over.{part}" for option in known for part in (option[2:], re.split(r"--|\.", option)[-1])}
+    known = {
+        option for text in texts for option in re.findall(r"--[a-z][\w.-]*\w", text)
+    } | OTHERS
+    known |= {
+        f"--over.{part}"
+        for option in known
+        for part in (option[2:], re.split(r"--|\.", option)[-1])
+    }
     for name, text in TEXTS.items():
-        options = re.findall(r"(?<![\w-])--(?!xla_)[a-z][a-z.-]+\b(?![A-Z])", code(text))
-        positive = {re.sub(r"^--((?:[\w-]+\.)*)no-", r"--\1", option) for option in options}
+        options = re.findall(
+            r"(?<![\w-])--(?!xla_)[a-z][a-z.-]+\b(?![A-Z])", code(text)
+        )
+        positive = {
+            re.sub(r"^--((?:[\w-]+\.)*)no-", r"--\1", option) for option in options
+        }
         assert positive <= known, name
 
 
 def test_files_that_docs_link_exist():
-    links = [(name, link) for name, text in (TEXTS | ABOVE).items() for link in re.findall(r"\]\(([^)#\s]+)", text)]
-    places = [(DOCS / name).parent / link for name, link in links if not link.startswith("https://")]
+    links = [
+        (name, link)
+        for name, text in (TEXTS | ABOVE).items()
+        for link in re.findall(r"\]\(([^)#\s]+)", text)
+    ]
+    places = [
+        (DOCS / name).parent / link
+        for name, link in links
+        if not link.startswith("https://")
+    ]
     assert [place for place in places if not place.exists()] == []
     assert len(places) > 50
 
 
-def test_a_page_that_fetches_from_another_host_or_links_to_nothing_is_found(tmp_path, monkeypatch):
+def test_a_page_that_fetches_from_another_host_or_links_to_nothing_is_found(
+    tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(DOCS)
-    sound = '<h1 id="top"><a href="#top">up</a> <a href="https://a.org">out</a> <img src="a.png"></h1>'
-    fetches = '<script src="https://a.org/a.js"></script> <link rel="stylesheet" href="//a.org/a.css">'
+    sound = (
+        '<h1 id="top"><a href="#top">up</a> <a href="https://a.org">out</a> <img'
+        ' src="a.png"></h1>'
+    )
+    fetches = (
+        '<script src="https://a.org/a.js"></script> <link rel="stylesheet"'
+        ' href="//a.org/a.css">'
+    )
     dead = '<a href="gone.html">gone</a> <a href="page.html#gone">gone</a>'
     (tmp_path / "page.html").write_text(sound + fetches + dead)
     (tmp_path / "sound.css").write_text("a { background: url('a.png'); }")

@@ -1,4 +1,5 @@
-"""The table of faults: each changes another operator, at a place that exists, and names tests that exist."""
+"""The table of faults: each changes another operator, at a place that exists, and
+names tests that exist."""
 
 import ast
 
@@ -10,4 +11,6 @@ def test_every_fault_is_another_and_has_its_place_and_its_tests():
     for fault in FAULTS:
         source = (ROOT / fault.place.partition(":")[0]).read_text(encoding="utf-8")
         assert mutated(source, fault) != ast.unparse(ast.parse(source)), fault
-        assert all((ROOT / "tests" / name).is_file() for name in fault.tests.split()), fault
+        assert all((ROOT / "tests" / name).is_file() for name in fault.tests.split()), (
+            fault
+        )

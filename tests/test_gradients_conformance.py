@@ -1,4 +1,5 @@
-"""Gradients of every system of `DESCENTS`, in parameters, state and input, at special and at absent tokens."""
+"""Gradients of every system of `DESCENTS`, in parameters, state and input, at
+special and at absent tokens."""
 
 import functools
 
@@ -10,18 +11,45 @@ import pytest
 import unroll_jax as uj
 from unroll_jax.descent import Anchor
 
-pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
-PRESENT = np.array([[True, False, True, True, False], [False] * 5])  # two examples: three tokens of five, and none
-WITHOUT_PRESENCE = {"fast_weights", "proximal_fast_weights", "opteq", "opteq_conv", "deep_opteq"}
-NUMBERS = ("ordinary", "a token of zero", "zeros", "two equal tokens", "equal entries", 1e-6, 1e6, 1e10)
+# NumPy arrays of any dtype, as users pass them
+pytestmark = pytest.mark.usefixtures("unchecked")
+# two examples: three tokens of five, and none
+PRESENT = np.array([[True, False, True, True, False], [False] * 5])
+WITHOUT_PRESENCE = {
+    "fast_weights",
+    "proximal_fast_weights",
+    "opteq",
+    "opteq_conv",
+    "deep_opteq",
+}
+NUMBERS = (
+    "ordinary",
+    "a token of zero",
+    "zeros",
+    "two equal tokens",
+    "equal entries",
+    1e-6,
+    1e6,
+    1e10,
+)
 ZEROS = ("parameters of zero", "input of zero")
 NANS = ("NaN in the state", "NaN in parameters", "NaN in the input")
-EXTREMES = (1e-40, 1e-30, 1e-15, 1e15, 1e30)  # of values; gradients are not tested there
+# of values; gradients are not tested there
+EXTREMES = (1e-40, 1e-30, 1e-15, 1e15, 1e30)
 INPUT_UNUSED = {"softmax_attention"}
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
-NEAR = {"float32": (5e-4, 1e-5), "bfloat16": (2.0**-6, 2.0**-6), "float64": (5e-4, 1e-10)}  # and for ordinary tokens
+# and for ordinary tokens
+NEAR = {
+    "float32": (5e-4, 1e-5),
+    "bfloat16": (2.0**-6, 2.0**-6),
+    "float64": (5e-4, 1e-10),
+}
 every_dtype = pytest.mark.parametrize(
-    "dtype", [dtype if dtype == "float32" else pytest.param(dtype, marks=pytest.mark.slow) for dtype in NEAR]
+    "dtype",
+    [
+        dtype if dtype == "float32" else pytest.param(dtype, marks=pytest.mark.slow)
+        for dtype in NEAR
+    ],
 )
 
 
@@ -37,7 +65,11 @@ def drawn(name):
 
     with jax.enable_x64(False):
         params, y, x = draw(jax.random.key(0), jax.random.key(1))
-    return descents[0], *jax.tree.map(np.asarray, (params, y, x)), np.random.default_rng(2).normal(size=y.shape)
+    return (
+        descents[0],
+        *jax.tree.map(np.asarray, (params, y, x)),
+        np.random.default_rng(2).normal(size=y.shape),
+    )
 
 
 def case(kind, params, y, x):
@@ -51,7 +83,9 @@ def case(kind, params, y, x):
     elif kind == "NaN in the state":
         y[:, 2] = np.nan
     elif str(kind).endswith(("parameters", "parameters of zero")):
-        params = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan if kind in NANS else 0.0), params)
+        params = jax.tree.map(
+            lambda leaf: np.full_like(leaf, np.nan if kind in NANS else 0.0), params
+        )
     elif str(kind).endswith(("input", "input of zero")):
         x = None if x is None else np.full_like(x, np.nan if kind in NANS else 0.0)
     elif kind != "ordinary":
@@ -65,34 +99,72 @@ def values_and_gradients(descent, params, y, x, present, cotangent, weights):
         return descent.energy(params, y, anchor), descent.step(params, y, anchor)
 
     values, pull = jax.vjp(both, params, y, x)
-    return values, pull((weights[0] * jnp.ones_like(values[0]), weights[1] * cotangent.astype(values[1].dtype)))
+    return values, pull(
+        (
+            weights[0] * jnp.ones_like(values[0]),
+            weights[1] * cotangent.astype(values[1].dtype),
+        )
+    )
 
 
 @functools.cache
 def results(name, dtype):
     descent, params, y, x, cotangent = drawn(name)
     keys = name == "cross_attention"  # whose masks are of the input
-    present = None if name in WITHOUT_PRESENCE else PRESENT[:, : x.shape[-2]] if keys else PRESENT
+    present = (
+        None
+        if name in WITHOUT_PRESENCE
+        else PRESENT[:, : x.shape[-2]]
+        if keys
+        else PRESENT
+    )
 
-    @jax.jit  # the program of one case and one output: many at once take much longer to compile
+    # the program of one case and one output: many at once take much longer to compile
+    @jax.jit
     def run(params, y, x, cotangent, weights):
         if present is None:
-            return values_and_gradients(descent, params, y, x, None, cotangent, weights), None
-        blank = lambda a: None if a is None else jnp.where(present[..., None], a, jnp.nan)  # noqa: E731
-        there = lambda a: None if a is None else a[0][present[0]]  # noqa: E731
+            return (
+                values_and_gradients(descent, params, y, x, None, cotangent, weights),
+                None,
+            )
+
+        def blank(a):
+            return None if a is None else jnp.where(present[..., None], a, jnp.nan)
+
+        there = lambda a: None if a is None else a[0][present[0]]
         padded = y if keys else blank(y), blank(x)
-        alone = (y[0] if keys else there(y)), there(x), None, cotangent[0] if keys else there(cotangent)
-        together = values_and_gradients(descent, params, *padded, jnp.asarray(present), cotangent, weights)
+        alone = (
+            (y[0] if keys else there(y)),
+            there(x),
+            None,
+            cotangent[0] if keys else there(cotangent),
+        )
+        together = values_and_gradients(
+            descent, params, *padded, jnp.asarray(present), cotangent, weights
+        )
         return together, values_and_gradients(descent, params, *alone, weights)
 
     def of_case(kind):
         arguments = case(kind, params, y, x)
-        changed = jax.tree.map(lambda leaf: leaf.astype("float64" if dtype == "float64" else "float32"), arguments[0])
-        tokens = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (*arguments[1:], cotangent))
-        outputs = [run(changed, *tokens, weights) for weights in ((1.0, 0.0), (0.0, 1.0))]
-        of_energy, of_step = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), outputs)
+        changed = jax.tree.map(
+            lambda leaf: leaf.astype("float64" if dtype == "float64" else "float32"),
+            arguments[0],
+        )
+        tokens = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, dtype), (*arguments[1:], cotangent)
+        )
+        outputs = [
+            run(changed, *tokens, weights) for weights in ((1.0, 0.0), (0.0, 1.0))
+        ]
+        of_energy, of_step = jax.tree.map(
+            lambda leaf: np.asarray(leaf, np.float64), outputs
+        )
         return [
-            one and (one[0], jax.tree.map(lambda *leaves: np.stack(leaves), one[1], other[1]))
+            one
+            and (
+                one[0],
+                jax.tree.map(lambda *leaves: np.stack(leaves), one[1], other[1]),
+            )
             for one, other in zip(of_energy, of_step, strict=True)
         ]
 
@@ -106,45 +178,91 @@ def of_each_case(name, dtype, kinds):
 
 @every_system
 @every_dtype
-def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_finite(name, dtype):
+def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_finite(
+    name, dtype
+):
     cotangent = drawn(name)[4].astype(jnp.dtype(dtype)).astype(np.float64)
-    for kind, (((energy, stepped), gradients), alone) in of_each_case(name, dtype, (*NUMBERS, *ZEROS)):
+    for kind, (((energy, stepped), gradients), alone) in of_each_case(
+        name, dtype, (*NUMBERS, *ZEROS)
+    ):
         message, (tolerance, near) = f"{name}, {kind}", NEAR[dtype]
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients)), message
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients)), (
+            message
+        )
         assert not np.isnan(energy).any(), message
-        if alone is None or (name, kind) == ("hyper_set", 1e-6):  # whose step's length is decided by round-off
+        # whose step's length is decided by round-off
+        if alone is None or (name, kind) == ("hyper_set", 1e-6):
             continue
         if (name, dtype) == ("transformer", "bfloat16") and kind in (1e6, 1e10):
-            continue  # and so are the weights of its tokens, which bfloat16 rounds to the same place
-        ((energy_alone, step_alone), expected), size = alone, 1.0 if isinstance(kind, str) else max(kind, 1.0)
-        np.testing.assert_allclose(energy[0], energy_alone, rtol=tolerance, err_msg=message)
-        kept = np.full(len(stepped[0]), True) if name == "cross_attention" else PRESENT[0]
+            # and so are the weights of its tokens, which bfloat16 rounds to the same
+            # place
+            continue
+        ((energy_alone, step_alone), expected), size = (
+            alone,
+            1.0 if isinstance(kind, str) else max(kind, 1.0),
+        )
+        np.testing.assert_allclose(
+            energy[0], energy_alone, rtol=tolerance, err_msg=message
+        )
+        kept = (
+            np.full(len(stepped[0]), True) if name == "cross_attention" else PRESENT[0]
+        )
         if kind == "ordinary":
             tolerance = near if dtype == "float64" else tolerance
-            np.testing.assert_allclose(energy[0], energy_alone, rtol=near, err_msg=message)
-            assert_near(stepped[0][kept], step_alone, near, np.max(np.abs(step_alone)), message)
+            np.testing.assert_allclose(
+                energy[0], energy_alone, rtol=near, err_msg=message
+            )
+            assert_near(
+                stepped[0][kept], step_alone, near, np.max(np.abs(step_alone)), message
+            )
         assert np.isnan(stepped[0][~kept]).all(), message  # the padding, as it was
         in_params, *in_tokens = gradients
-        for ours, theirs in zip(jax.tree.leaves(in_params), jax.tree.leaves(expected[0]), strict=True):
-            assert_near(ours[0], theirs[0], tolerance, np.max(np.abs(theirs[0])), message)
-            assert_near(ours[1], theirs[1], tolerance, max(np.max(np.abs(theirs[1])), size), message)
+        for ours, theirs in zip(
+            jax.tree.leaves(in_params), jax.tree.leaves(expected[0]), strict=True
+        ):
+            assert_near(
+                ours[0], theirs[0], tolerance, np.max(np.abs(theirs[0])), message
+            )
+            assert_near(
+                ours[1],
+                theirs[1],
+                tolerance,
+                max(np.max(np.abs(theirs[1])), size),
+                message,
+            )
         for part, ours, theirs in zip("yx", in_tokens, expected[1:], strict=True):
             if ours is None or (name == "cross_attention" and part == "y"):
                 continue
             there = PRESENT[:, : ours.shape[-2]]
             for output, floor in enumerate((0.0, 1.0)):
                 size = max(np.max(np.abs(theirs[output])), floor)
-                assert_near(ours[output][there], theirs[output], tolerance, size, f"{message}, {part}")
+                assert_near(
+                    ours[output][there],
+                    theirs[output],
+                    tolerance,
+                    size,
+                    f"{message}, {part}",
+                )
             np.testing.assert_array_equal(ours[0][~there], 0.0, err_msg=message)
-            np.testing.assert_array_equal(ours[1][~there], cotangent[~there] if part == "y" else 0.0, err_msg=message)
+            np.testing.assert_array_equal(
+                ours[1][~there],
+                cotangent[~there] if part == "y" else 0.0,
+                err_msg=message,
+            )
 
 
 def assert_near(ours, theirs, tolerance, size, message):
-    np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=tolerance * size, err_msg=message)
+    np.testing.assert_allclose(
+        ours, theirs, rtol=0.0, atol=tolerance * size, err_msg=message
+    )
 
 
 def kept_of(name, stepped):
-    return PRESENT[0] if stepped.ndim == 3 and name not in (*WITHOUT_PRESENCE, "cross_attention") else ...
+    return (
+        PRESENT[0]
+        if stepped.ndim == 3 and name not in (*WITHOUT_PRESENCE, "cross_attention")
+        else ...
+    )
 
 
 @every_system
@@ -159,7 +277,9 @@ def test_nan_in_is_nan_out(name):
     params, _, x = drawn(name)[1:4]
     for kind, (((energy, stepped), _), _) in of_each_case(name, "float32", NANS):
         of_params, of_input = kind == "NaN in parameters", kind == "NaN in the input"
-        if (of_params and not jax.tree.leaves(params)) or (of_input and (x is None or name in INPUT_UNUSED)):
+        if (of_params and not jax.tree.leaves(params)) or (
+            of_input and (x is None or name in INPUT_UNUSED)
+        ):
             continue
         assert np.isnan(energy[0]), f"{name}, {kind}"
         assert np.isnan(stepped[0][kept_of(name, stepped)]).any(), f"{name}, {kind}"
@@ -168,26 +288,46 @@ def test_nan_in_is_nan_out(name):
 @pytest.mark.slow
 @every_system
 def test_float32_overflows_to_infinity_or_is_right(name):
-    """Energies and their gradients in the state; a step is as near as round-off of the largest token."""
+    """Energies and their gradients in the state; a step is as near as round-off of
+    the largest token."""
     exact = dict(of_each_case(name, "float64", NUMBERS))
-    for kind, (((energy, stepped), gradients), _) in of_each_case(name, "float32", NUMBERS):
+    for kind, (((energy, stepped), gradients), _) in of_each_case(
+        name, "float32", NUMBERS
+    ):
         ((energy_64, stepped_64), gradients_64), _ = exact[kind]
         finite = np.isfinite(energy)
         assert np.all(energy[~finite] == np.inf), f"{name}, {kind}"
-        np.testing.assert_allclose(energy[finite], energy_64[finite], rtol=1e-4, atol=1e-4, err_msg=f"{name}, {kind}")
+        np.testing.assert_allclose(
+            energy[finite],
+            energy_64[finite],
+            rtol=1e-4,
+            atol=1e-4,
+            err_msg=f"{name}, {kind}",
+        )
         size = np.max(np.abs(gradients_64[1][0]))
         assert_near(gradients[1][0], gradients_64[1][0], 2e-3, size, f"{name}, {kind}")
         there = ~np.isnan(stepped_64)
-        size = max(np.max(np.abs(stepped_64[there]), initial=1.0), 1.0 if isinstance(kind, str) else 8.0 * kind)
+        size = max(
+            np.max(np.abs(stepped_64[there]), initial=1.0),
+            1.0 if isinstance(kind, str) else 8.0 * kind,
+        )
         if (name, kind) != ("hyper_set", 1e-6):
-            assert_near(stepped[there], stepped_64[there], 1e-4, size, f"{name}, {kind}")
+            assert_near(
+                stepped[there], stepped_64[there], 1e-4, size, f"{name}, {kind}"
+            )
 
 
-@pytest.mark.parametrize("name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2])
+@pytest.mark.parametrize(
+    "name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2]
+)
 def test_an_empty_sequence_is_one_clear_error(name):
     descent, params, y, x, _ = drawn(name)
     for function in (descent.energy, descent.step):
         with pytest.raises(
-            ValueError, match=r"y must hold at least one token of at least one number, got shape \(2, 0"
+            ValueError,
+            match=(
+                r"y must hold at least one token of at least one number, got shape"
+                r" \(2, 0"
+            ),
         ):
             jax.eval_shape(function, params, y[:, :0], x)

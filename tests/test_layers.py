@@ -1,4 +1,5 @@
-"""Equilibrium layers of flax: gradients against the unrolled cell, diagnostics, dropout with one mask."""
+"""Equilibrium layers of flax: gradients against the unrolled cell, diagnostics,
+dropout with one mask."""
 
 import flax.linen as nn
 import jax
@@ -22,7 +23,10 @@ class LinenCell(nn.Module):
 
 class Cell(nnx.Module):
     def __init__(self, rate, rngs):
-        self.linear, self.dropout = nnx.Linear(3, 3, rngs=rngs), nnx.Dropout(rate, rngs=rngs)
+        self.linear, self.dropout = (
+            nnx.Linear(3, 3, rngs=rngs),
+            nnx.Dropout(rate, rngs=rngs),
+        )
 
     def __call__(self, z, x):
         return self.dropout(0.3 * jnp.tanh(self.linear(z) + x))
@@ -34,12 +38,24 @@ def test_the_linen_layer_has_the_gradient_of_the_unrolled_cell_and_one_mask():
 
     def unrolled(variables):
         cell = {"params": variables["params"]["cell"]}
-        return jnp.sum(jax.lax.fori_loop(0, 40, lambda _, z: LinenCell().apply(cell, z, X), 0.0 * X) ** 2)
+        return jnp.sum(
+            jax.lax.fori_loop(
+                0, 40, lambda _, z: LinenCell().apply(cell, z, X), 0.0 * X
+            )
+            ** 2
+        )
 
     got = jax.jit(jax.grad(lambda v: jnp.sum(layer.apply(v, X) ** 2)))(variables)
     expected = jax.jit(jax.jacfwd(unrolled))(variables)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
-    run = lambda v: layer.apply(v, X, rngs={"dropout": jax.random.key(1)}, mutable="intermediates")  # noqa: E731
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected
+    )
+
+    def run(v):
+        return layer.apply(
+            v, X, rngs={"dropout": jax.random.key(1)}, mutable="intermediates"
+        )
+
     z, state = jax.jit(run)(variables)
     assert bool(state["intermediates"]["equilibrium"][0].converged.all())
     assert bool((z == 0.0).any())
@@ -55,7 +71,11 @@ def test_the_nnx_layer_has_the_gradient_of_the_unrolled_cell_and_diagnostics():
             z = layer.cell(z, X)
         return jnp.sum(z**2)
 
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(nnx.jit(nnx.grad(unrolled))(layer)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(got),
+        jax.tree.leaves(nnx.jit(nnx.grad(unrolled))(layer)),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, atol=1e-4)
     _, kept = nnx.capture(nnx.Intermediate)(lambda layer, x: layer(x))(layer, X)
     assert bool(kept["equilibrium"].get_value()[0].converged.all())

@@ -1,4 +1,5 @@
-"""Everything traces, without devices, where shardings are in types: a checked `jax.shard_map`, explicit meshes."""
+"""Everything traces, without devices, where shardings are in types: a checked
+`jax.shard_map`, explicit meshes."""
 
 import functools
 
@@ -11,9 +12,18 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 import unroll_jax as uj
 from tests.devices import on_eight_devices
 from unroll_jax import fixed_point as fp
-from unroll_jax.models import Decoder, DecoderConfig, decode, decoder_logits, empty_cache
+from unroll_jax.models import (
+    Decoder,
+    DecoderConfig,
+    decode,
+    decoder_logits,
+    empty_cache,
+)
 
-ROWS, MANUAL = PartitionSpec("data"), AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+ROWS, MANUAL = (
+    PartitionSpec("data"),
+    AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,)),
+)
 EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
 
 
@@ -31,7 +41,10 @@ def gradient_in_shard_map(value, params, *rows):
 def gradient_on_an_explicit_mesh(value, params, *rows):
     sharding = NamedSharding(EXPLICIT, ROWS)
     with jax.sharding.use_abstract_mesh(EXPLICIT):
-        sharded = [jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding) for array in rows]
+        sharded = [
+            jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+            for array in rows
+        ]
         return jax.eval_shape(jax.value_and_grad(value), params, *sharded)
 
 
@@ -59,7 +72,9 @@ def test_every_descent_unrolls_and_differentiates(name, way):
         y, trace = uj.unroll(descent, params, y, x, num_layers=2)
         return jnp.sum(trace.energy) + jnp.sum(y)
 
-    assert_differentiates(value, params, *(rows for rows in (y, x) if rows is not None), way=way)
+    assert_differentiates(
+        value, params, *(rows for rows in (y, x) if rows is not None), way=way
+    )
 
 
 def layer(symmetric):
@@ -72,18 +87,34 @@ WEIGHT, INPUT = np.full((3, 3), 0.1, np.float32), np.ones((4, 3), np.float32)
 
 def of_equilibrium(symmetric, **options):
     step = layer(symmetric)
-    value = lambda W, x: jnp.sum(uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, **options)[0] ** 2)  # noqa: E731
+
+    def value(W, x):
+        return jnp.sum(
+            uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, **options)[0] ** 2
+        )
+
     return value, WEIGHT, INPUT
 
 
 def of_probe():
-    equilibrium = lambda W, x, probe: uj.equilibrium(layer(False), W, zeros(x, 3), x, batch_ndim=1, probe=probe)[0]  # noqa: E731
-    return lambda W, x: jnp.sum(equilibrium(W, x, fp.zero_probe(x.shape[0]))), WEIGHT, INPUT
+    def equilibrium(W, x, probe):
+        return uj.equilibrium(
+            layer(False), W, zeros(x, 3), x, batch_ndim=1, probe=probe
+        )[0]
+
+    return (
+        lambda W, x: jnp.sum(equilibrium(W, x, fp.zero_probe(x.shape[0]))),
+        WEIGHT,
+        INPUT,
+    )
 
 
 def of_kind(name, measure=lambda *given: uj.equilibrium(*given)[0] ** 2):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
-    value = lambda params, x: jnp.sum(measure(descent, params, zeros(x, *y.shape[1:]), x))  # noqa: E731
+
+    def value(params, x):
+        return jnp.sum(measure(descent, params, zeros(x, *y.shape[1:]), x))
+
     return value, descent.init(jax.random.key(1)), x
 
 
@@ -97,7 +128,9 @@ def of_constraints():
 
     def value(multipliers, losses):
         mean = jnp.mean(losses, axis=0)
-        return jnp.sum(losses) * 0.0 + uj.lagrangian(mean[-1], constraints(mean), multipliers)
+        return jnp.sum(losses) * 0.0 + uj.lagrangian(
+            mean[-1], constraints(mean), multipliers
+        )
 
     return value, np.ones(3, np.float32), np.ones((4, 4), np.float32)
 
@@ -111,14 +144,23 @@ CASES = {
     "constrained losses": of_constraints,
 }
 QUICK = list(CASES)
-CASES |= {name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq")}
+CASES |= {
+    name: functools.partial(of_kind, name) for name in ("opteq_conv", "deep_opteq")
+}
 for name, solver in fp.SOLVERS.items():
-    CASES[f"solver {name}"] = functools.partial(of_equilibrium, solver().symmetric, solver=name)
+    CASES[f"solver {name}"] = functools.partial(
+        of_equilibrium, solver().symmetric, solver=name
+    )
 for name in fp.ADJOINTS:
-    CASES[f"adjoint {name}"] = functools.partial(of_equilibrium, name == "conjugate_gradient", adjoint=name)
+    CASES[f"adjoint {name}"] = functools.partial(
+        of_equilibrium, name == "conjugate_gradient", adjoint=name
+    )
 
 
-NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES]
+NAMES = [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+    for name in CASES
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -165,10 +207,15 @@ def test_gradients_on_eight_devices_are_those_of_one():
 
 
 def test_stored_parameters_decode_in_shard_map():
-    """One token of one row per device: products with parameters of half the bits go piece by piece."""
-    config = DecoderConfig(30, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=16)
+    """One token of one row per device: products with parameters of half the bits go
+    piece by piece."""
+    config = DecoderConfig(
+        30, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=16
+    )
     one = jax.ShapeDtypeStruct((2, 1), jnp.int32)
-    params = jax.eval_shape(Decoder(config, param_dtype=jnp.bfloat16).init, jax.random.key(0), one)["params"]
+    params = jax.eval_shape(
+        Decoder(config, param_dtype=jnp.bfloat16).init, jax.random.key(0), one
+    )["params"]
     cache = jax.eval_shape(lambda: empty_cache(config, 2, 2))
 
     def logits(params, tokens, cache):
@@ -176,5 +223,7 @@ def test_stored_parameters_decode_in_shard_map():
         return decoder_logits(config, params, y)
 
     rows = (PartitionSpec(), ROWS, PartitionSpec(None, "data"))
-    run = jax.shard_map(logits, mesh=MANUAL, in_specs=rows, out_specs=ROWS, check_vma=True)
+    run = jax.shard_map(
+        logits, mesh=MANUAL, in_specs=rows, out_specs=ROWS, check_vma=True
+    )
     assert jax.eval_shape(run, params, one, cache).shape == (2, 1, 30)

@@ -1,6 +1,8 @@
-"""Bounds of norms and of contraction, their derivatives, and weights that are kept to them.
+"""Bounds of norms and of contraction, their derivatives, and weights that are kept to
+them.
 
-They are compared with NumPy's singular values, with Jacobians of equilibria and with iterations.
+They are compared with NumPy's singular values, with Jacobians of equilibria and with
+iterations.
 """
 
 import functools
@@ -28,12 +30,18 @@ IMAGE, SMALL, CHANNELS, INPUTS = (5, 4), (3, 4), 2, 3
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)], ids=str)
-def test_derivatives_of_the_bound_are_those_of_the_norm_of_complex_matrices_and_of_second_order(shape):
+def test_derivatives_of_the_bound_are_those_of_the_norm_of_complex_matrices_and_of_second_order(
+    shape,
+):
     rng = np.random.default_rng(3)
-    A, along, across = (rng.normal(size=shape) + 1j * rng.normal(size=shape) for _ in range(3))
-    norm = lambda s, t: np.linalg.norm(A + s * along + t * across, 2)  # noqa: E731
-    bound = lambda s, t: certificates.matrix_norm_bound(A + s * along + t * across)  # noqa: E731
-    first, mixed = jax.jit(lambda: (jax.grad(bound)(0.0, 0.0), jax.jacfwd(jax.grad(bound), 1)(0.0, 0.0)))()
+    A, along, across = (
+        rng.normal(size=shape) + 1j * rng.normal(size=shape) for _ in range(3)
+    )
+    norm = lambda s, t: np.linalg.norm(A + s * along + t * across, 2)
+    bound = lambda s, t: certificates.matrix_norm_bound(A + s * along + t * across)
+    first, mixed = jax.jit(
+        lambda: (jax.grad(bound)(0.0, 0.0), jax.jacfwd(jax.grad(bound), 1)(0.0, 0.0))
+    )()
     h = 1e-4
     np.testing.assert_allclose(first, (norm(h, 0) - norm(-h, 0)) / (2 * h), rtol=1e-6)
     expected = (norm(h, h) - norm(h, -h) - norm(-h, h) + norm(-h, -h)) / (4 * h * h)
@@ -47,7 +55,9 @@ def test_the_bound_of_an_orthonormal_matrix_has_a_derivative_that_prefers_no_dir
 
 
 @pytest.mark.parametrize("squarings", [2, 5])
-def test_where_singular_values_are_near_each_other_the_derivative_is_the_one_that_is_stated(squarings):
+def test_where_singular_values_are_near_each_other_the_derivative_is_the_one_that_is_stated(
+    squarings,
+):
     rng, sigma = np.random.default_rng(5), np.array([1.0, 0.99, 0.95, 0.6])
     left, right = (np.linalg.qr(rng.normal(size=(size, 4)))[0] for size in (6, 4))
     A = 3.0 * (left * sigma) @ right.T
@@ -56,26 +66,40 @@ def test_where_singular_values_are_near_each_other_the_derivative_is_the_one_tha
     order, ours = 2 ** (squarings + 2), 2 ** (squarings + 1) + 2
     schatten = 3.0 * np.sum(sigma**order) ** (1 / order)
     np.testing.assert_allclose(value, schatten, rtol=1e-12)
-    expected, exact = (schatten / 3.0 * (left * (sigma ** (q - 1) / np.sum(sigma**q))) @ right.T for q in (ours, order))
+    expected, exact = (
+        schatten / 3.0 * (left * (sigma ** (q - 1) / np.sum(sigma**q))) @ right.T
+        for q in (ours, order)
+    )
     np.testing.assert_allclose(slope, expected, rtol=1e-10, atol=1e-13)
     assert np.max(np.abs(expected - exact)) > 0.01, "the two would be told apart"
     np.testing.assert_allclose(np.sum(slope * A), schatten, rtol=1e-12)
 
 
 def largest_of_symbol(kernel):
-    return np.linalg.svd(np.fft.fft2(kernel, s=(IMAGE[0] + 2, IMAGE[1] + 2), axes=(0, 1)), compute_uv=False).max()
+    return np.linalg.svd(
+        np.fft.fft2(kernel, s=(IMAGE[0] + 2, IMAGE[1] + 2), axes=(0, 1)),
+        compute_uv=False,
+    ).max()
 
 
 def test_the_gradient_of_a_convolution_s_bound_is_that_of_its_largest_frequency():
     kernel, direction = np.random.default_rng(3).normal(size=(2, 3, 3, 4, 5))
-    gradient = jax.jit(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(kernel)
-    slope = (largest_of_symbol(kernel + 1e-6 * direction) - largest_of_symbol(kernel - 1e-6 * direction)) / 2e-6
+    gradient = jax.jit(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(
+        kernel
+    )
+    slope = (
+        largest_of_symbol(kernel + 1e-6 * direction)
+        - largest_of_symbol(kernel - 1e-6 * direction)
+    ) / 2e-6
     assert np.vdot(gradient, direction) == pytest.approx(slope, rel=5e-3)
 
 
 def test_bounds_hold_for_weights_whose_squares_leave_the_range_of_float32():
     kernel = np.random.default_rng(4).normal(size=(3, 3, 4, 5)).astype(np.float32)
-    bound, largest = jax.jit(lambda W: certificates.weight_norm_bound(W, IMAGE)), largest_of_symbol(kernel)
+    bound, largest = (
+        jax.jit(lambda W: certificates.weight_norm_bound(W, IMAGE)),
+        largest_of_symbol(kernel),
+    )
     for exponent in (-30, -15, 0, 15, 30):
         scaled = float(bound(kernel * np.float32(10.0**exponent))) / 10.0**exponent
         assert largest * (1.0 - 1e-5) <= scaled <= 1.01 * largest, exponent
@@ -88,34 +112,73 @@ def norm(W):
 def test_matrices_of_a_pytree_at_the_paths_chosen_keep_to_the_bound_and_other_leaves_are_left_alone():
     draw = np.random.default_rng(0)
     recurrent = {"kernel": draw.normal(size=(8, 8)), "bias": draw.normal(size=8)}
-    params = {"recurrent": recurrent, "inject": draw.normal(size=(3, 8)), "small": 1e-2 * draw.normal(size=(4, 4))}
+    params = {
+        "recurrent": recurrent,
+        "inject": draw.normal(size=(3, 8)),
+        "small": 1e-2 * draw.normal(size=(4, 4)),
+    }
     params |= {"activation": jnp.tanh, "name": "cell"}
     scaled = spectral_normalise(params, bound=0.7)
-    for W, kept in ((recurrent["kernel"], scaled["recurrent"]["kernel"]), (params["inject"], scaled["inject"])):
+    for W, kept in (
+        (recurrent["kernel"], scaled["recurrent"]["kernel"]),
+        (params["inject"], scaled["inject"]),
+    ):
         assert 0.699 <= norm(kept) <= 0.7 * (1.0 + 1e-12)
-        np.testing.assert_allclose(kept, W * 0.7 / norm(W), rtol=1e-3)  # in its direction
+        # in its direction
+        np.testing.assert_allclose(kept, W * 0.7 / norm(W), rtol=1e-3)
     np.testing.assert_array_equal(scaled["small"], params["small"])
     np.testing.assert_array_equal(scaled["recurrent"]["bias"], recurrent["bias"])
     assert (scaled["activation"], scaled["name"]) == (jnp.tanh, "cell")
-    chosen = spectral_normalise(params, bound=0.7, where=lambda path: "recurrent" in path)
+    chosen = spectral_normalise(
+        params, bound=0.7, where=lambda path: "recurrent" in path
+    )
     assert norm(chosen["recurrent"]["kernel"]) <= 0.7 * (1.0 + 1e-12)
     np.testing.assert_array_equal(chosen["inject"], params["inject"])
-    with pytest.raises(TypeError, match=r"matrices at paths that where chooses, got dict with .*'activation'"):
+    with pytest.raises(
+        TypeError,
+        match=r"matrices at paths that where chooses, got dict with .*'activation'",
+    ):
         spectral_normalise(params, where=lambda path: "nowhere" in path)
-    close = np.linalg.qr(draw.normal(size=(40, 40)))[0] * np.linspace(1.0, 0.9, 40)  # its singular values
-    assert norm(spectral_normalise({"W": close}, bound=0.5, certified=False, num_steps=2)["W"]) > 0.51
+    # its singular values
+    close = np.linalg.qr(draw.normal(size=(40, 40)))[0] * np.linspace(1.0, 0.9, 40)
+    assert (
+        norm(
+            spectral_normalise({"W": close}, bound=0.5, certified=False, num_steps=2)[
+                "W"
+            ]
+        )
+        > 0.51
+    )
     assert norm(spectral_normalise({"W": close}, bound=0.5)["W"]) <= 0.5 * (1.0 + 1e-12)
-    assert_names(ValueError, spectral_normalise, {"params": {"W": np.ones((3, 3, 2, 2))}, "image_shape": None})
+    assert_names(
+        ValueError,
+        spectral_normalise,
+        {"params": {"W": np.ones((3, 3, 2, 2))}, "image_shape": None},
+    )
 
 
 def drawn(rng, window, widths, seeing, norm):
     params = []
     for place, width in enumerate(widths):
-        shapes = [(*window, inner, width) if window else (width, inner) for inner in (CHANNELS, INPUTS)]
+        shapes = [
+            (*window, inner, width) if window else (width, inner)
+            for inner in (CHANNELS, INPUTS)
+        ]
         W, U = (jnp.asarray(rng.normal(size=shape)) for shape in shapes)
-        size = float(contraction_bound(OptEqParams(W, None, jnp.zeros(width)), image_shape=SMALL)) ** 0.5
+        size = (
+            float(
+                contraction_bound(
+                    OptEqParams(W, None, jnp.zeros(width)), image_shape=SMALL
+                )
+            )
+            ** 0.5
+        )
         params.append(
-            OptEqParams(W * norm / size, U if place in seeing else None, jnp.asarray(0.1 * rng.normal(size=width)))
+            OptEqParams(
+                W * norm / size,
+                U if place in seeing else None,
+                jnp.asarray(0.1 * rng.normal(size=width)),
+            )
         )
     return tuple(params)
 
@@ -123,15 +186,26 @@ def drawn(rng, window, widths, seeing, norm):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "widths", "seeing", "skip", "activation"),
-    [((), (5,), (0,), 1.0, "relu"), ((), (4, 6, 3), (0, 2), 0.7, "tanh"), ((3, 3), (4, 3), (0, 1), 0.6, "relu")],
+    [
+        ((), (5,), (0,), 1.0, "relu"),
+        ((), (4, 6, 3), (0, 2), 0.7, "tanh"),
+        ((3, 3), (4, 3), (0, 1), 0.6, "relu"),
+    ],
     ids=str,
 )
-def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing, skip, activation):
+def test_no_jacobian_of_an_equilibrium_is_above_the_bound(
+    window, widths, seeing, skip, activation
+):
     rng = np.random.default_rng(0)
     make, options = (opteq_conv, {"kernel_size": 3}) if window else (opteq, {})
     inputs = [INPUTS if place in seeing else None for place in range(len(widths))]
     options |= {"activation": activation, "skip": skip}
-    layer = deep_opteq([make(CHANNELS, width, of_x, **options) for width, of_x in zip(widths, inputs, strict=True)])
+    layer = deep_opteq(
+        [
+            make(CHANNELS, width, of_x, **options)
+            for width, of_x in zip(widths, inputs, strict=True)
+        ]
+    )
     place = SMALL if window else ()
 
     @jax.jit
@@ -141,8 +215,14 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
         by_z, by_x = jax.jacobian(lambda z, x: layer.step(params, z, x), (0, 1))(z, x)
         by_z, by_x = by_z.reshape(z.size, z.size), by_x.reshape(z.size, x.size)
         slope = jnp.linalg.solve(jnp.eye(z.size) - by_z, by_x)
-        bound = equilibrium_lipschitz(params, skip=skip, image_shape=SMALL if window else None)
-        return jnp.linalg.norm(slope, 2), bound, jnp.max(jnp.abs(layer.step(params, z, x) - z))
+        bound = equilibrium_lipschitz(
+            params, skip=skip, image_shape=SMALL if window else None
+        )
+        return (
+            jnp.linalg.norm(slope, 2),
+            bound,
+            jnp.max(jnp.abs(layer.step(params, z, x) - z)),
+        )
 
     slopes = []
     for norm in (0.3, 0.9):
@@ -156,35 +236,55 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "image"), [((1, 1), {}), ((1, 1, 1, 1), {"image_shape": (2, 2)})], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "image"), [((1, 1), {}), ((1, 1, 1, 1), {"image_shape": (2, 2)})], ids=str
+)
 def test_the_bound_is_the_slope_of_numbers(shape, image):
-    """One layer and two, of one unit: all singular directions meet, and relu is open."""
+    """One layer and two, of one unit: all singular directions meet, and relu is
+    open."""
     skip = 0.3
-    layers = [OptEqParams(jnp.full(shape, w), jnp.full(shape, u), jnp.zeros(1)) for w, u in ((0.8, 3.0), (0.5, 0.7))]
+    layers = [
+        OptEqParams(jnp.full(shape, w), jnp.full(shape, u), jnp.zeros(1))
+        for w, u in ((0.8, 3.0), (0.5, 0.7))
+    ]
     bound = float(equilibrium_lipschitz(layers[0], skip=skip, **image))
     np.testing.assert_allclose(bound, 0.8 * 3.0 / (1.0 - 0.64), rtol=1e-9)
     first, second = skip * 0.64 + 1.0 - skip, skip * 0.25 + 1.0 - skip
     slope = (second * skip * 0.8 * 3.0 + skip * 0.5 * 0.7) / (1.0 - first * second)
-    np.testing.assert_allclose(float(equilibrium_lipschitz(layers, skip=skip, **image)), slope, rtol=1e-9)
+    np.testing.assert_allclose(
+        float(equilibrium_lipschitz(layers, skip=skip, **image)), slope, rtol=1e-9
+    )
 
 
 def test_differences_shrink_by_the_contraction_bound_and_can_attain_it():
     rng, skip = np.random.default_rng(4), 0.5
     layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
     weights = [rng.normal(size=(5, 4)) for _ in layers]
-    params = tuple(OptEqParams(jnp.asarray(0.9 * W / np.linalg.norm(W, 2)), None, jnp.zeros(5)) for W in weights)
+    params = tuple(
+        OptEqParams(jnp.asarray(0.9 * W / np.linalg.norm(W, 2)), None, jnp.zeros(5))
+        for W in weights
+    )
     deep, right = deep_opteq(layers), np.linalg.svd(params[0].W)[2][0]
 
     @jax.jit
     def measure(params, u, v, right):
         bounds = [contraction_bound(one, skip=skip) for one in (params, params[0])]
-        return bounds, deep.step(params, u) - deep.step(params, v), layers[0].step(params[0], right)
+        return (
+            bounds,
+            deep.step(params, u) - deep.step(params, v),
+            layers[0].step(params[0], right),
+        )
 
     u, v = rng.normal(size=(2, 100, 4))
-    (bound, single), moved, image = jax.tree.map(np.asarray, measure(params, u, v, right))
+    (bound, single), moved, image = jax.tree.map(
+        np.asarray, measure(params, u, v, right)
+    )
     np.testing.assert_allclose(bound, (skip * 0.81 + 1.0 - skip) ** 2, rtol=2e-3)
-    assert np.all(np.linalg.norm(moved, axis=1) <= bound * np.linalg.norm(u - v, axis=1))
-    np.testing.assert_allclose(np.linalg.norm(image), single, rtol=2e-3)  # b = 0: the image of 0 is 0
+    assert np.all(
+        np.linalg.norm(moved, axis=1) <= bound * np.linalg.norm(u - v, axis=1)
+    )
+    # b = 0: the image of 0 is 0
+    np.testing.assert_allclose(np.linalg.norm(image), single, rtol=2e-3)
 
 
 def test_as_many_picard_steps_as_were_promised_are_enough():
@@ -195,7 +295,9 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
 
     @jax.jit
     def measure(params, z):
-        far, path = jax.lax.scan(lambda z, _: (layer.step(params, z), z), z, length=2000)
+        far, path = jax.lax.scan(
+            lambda z, _: (layer.step(params, z), z), z, length=2000
+        )
         c, residual = contraction_bound(params), jnp.linalg.norm(path[1] - z, axis=-1)
         return far, path, picard_steps(c, residual, 1e-6), error_bound(c, residual)
 
@@ -203,14 +305,24 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
     assert promised.shape == (20,)
     assert np.all((promised > 50) & (promised < 1000))
     assert np.all(bound >= np.linalg.norm(z - far, axis=-1))
-    assert np.all(np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)] <= 1e-6)
+    assert np.all(
+        np.linalg.norm(path - far, axis=-1)[promised.astype(int), np.arange(20)] <= 1e-6
+    )
 
 
 def test_what_does_not_contract_has_no_bound_and_no_promise_and_what_sees_no_input_does_not_move():
     layer = OptEqParams(jnp.eye(2), jnp.eye(2), jnp.zeros(2))
     assert float(equilibrium_lipschitz(layer)) == np.inf
-    assert float(equilibrium_lipschitz(layer._replace(W=0.5 * jnp.eye(2), U=None))) == 0.0
-    steps, error = jax.jit(lambda c, residual: picard_steps(c, residual, 1e-3)), jax.jit(error_bound)
-    counts = [float(steps(*case)) for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]]
+    assert (
+        float(equilibrium_lipschitz(layer._replace(W=0.5 * jnp.eye(2), U=None))) == 0.0
+    )
+    steps, error = (
+        jax.jit(lambda c, residual: picard_steps(c, residual, 1e-3)),
+        jax.jit(error_bound),
+    )
+    counts = [
+        float(steps(*case))
+        for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]
+    ]
     assert counts == [np.inf, 0.0, 0.0, 1.0]
     assert [float(error(1.2, residual)) for residual in (0.5, 0.0)] == [np.inf, 0.0]

@@ -1,4 +1,5 @@
-"""Products of tokens against NumPy, and their derivatives against autodiff of the plain products."""
+"""Products of tokens against NumPy, and their derivatives against autodiff of the
+plain products."""
 
 import chex
 import jax
@@ -11,7 +12,9 @@ from unroll_jax.numerics import gram, linear, over, powers_of_two
 
 
 def drawn(shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+    return jnp.asarray(
+        np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    )
 
 
 def test_gram_is_the_inner_products_of_all_pairs_with_their_derivatives():
@@ -20,16 +23,31 @@ def test_gram_is_the_inner_products_of_all_pairs_with_their_derivatives():
     def derivatives(product):
         slope = jax.grad(lambda z: jnp.sum(jnp.sin(product(z)) * weights))
         along = jax.grad(lambda z: jnp.vdot(slope(z), moved))
-        return product(tokens), slope(tokens), jax.jvp(slope, (tokens,), (moved,))[1], along(tokens)
+        return (
+            product(tokens),
+            slope(tokens),
+            jax.jvp(slope, (tokens,), (moved,))[1],
+            along(tokens),
+        )
 
-    mine, plain = jax.jit(lambda: (derivatives(gram), derivatives(lambda z: z @ jnp.swapaxes(z, -1, -2))))()
-    np.testing.assert_allclose(mine[0], np.einsum("...uk,...vk->...uv", tokens, tokens), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(jax.jit(gram)(tokens[0]), mine[0][0], rtol=1e-5, atol=1e-6)
+    mine, plain = jax.jit(
+        lambda: (derivatives(gram), derivatives(lambda z: z @ jnp.swapaxes(z, -1, -2)))
+    )()
+    np.testing.assert_allclose(
+        mine[0], np.einsum("...uk,...vk->...uv", tokens, tokens), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        jax.jit(gram)(tokens[0]), mine[0][0], rtol=1e-5, atol=1e-6
+    )
     chex.assert_trees_all_close(mine[1:], plain[1:], rtol=1e-4, atol=1e-4)
 
 
 def test_gram_takes_one_product_forward_and_one_backward():
-    text = jax.jit(jax.grad(lambda z: jnp.sum(gram(z) ** 3))).lower(drawn((2, 5, 4))).as_text()
+    text = (
+        jax.jit(jax.grad(lambda z: jnp.sum(gram(z) ** 3)))
+        .lower(drawn((2, 5, 4)))
+        .as_text()
+    )
     assert text.count("dot_general") == 2
 
 
@@ -38,25 +56,38 @@ def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
     actual, wide = gram(tokens, jnp.float32), np.asarray(tokens, np.float32)
     assert actual.dtype == jnp.float32
     np.testing.assert_allclose(actual, wide @ wide.T, rtol=1e-5, atol=1e-4)
-    assert jax.grad(lambda z: jnp.sum(gram(z, jnp.float32)))(tokens).dtype == jnp.bfloat16
+    assert (
+        jax.grad(lambda z: jnp.sum(gram(z, jnp.float32)))(tokens).dtype == jnp.bfloat16
+    )
 
 
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 def test_linear_is_the_product_and_so_are_its_gradients(batch):
-    tokens, weight, weights = drawn((*batch, 5, 4)), drawn((4, 3), 1), drawn((*batch, 5, 3), 2)
+    tokens, weight, weights = (
+        drawn((*batch, 5, 4)),
+        drawn((4, 3), 1),
+        drawn((*batch, 5, 3), 2),
+    )
 
     def weighed(y, w):
         product = linear(y, w)
         return jnp.sum(product * weights), product
 
-    gradients, product = jax.jit(jax.grad(weighed, (0, 1), has_aux=True))(tokens, weight)
+    gradients, product = jax.jit(jax.grad(weighed, (0, 1), has_aux=True))(
+        tokens, weight
+    )
     np.testing.assert_allclose(product, tokens @ weight, rtol=1e-5, atol=1e-6)
-    expected = (weights @ weight.T, np.einsum("ud,uk->dk", tokens.reshape(-1, 4), weights.reshape(-1, 3)))
+    expected = (
+        weights @ weight.T,
+        np.einsum("ud,uk->dk", tokens.reshape(-1, 4), weights.reshape(-1, 3)),
+    )
     chex.assert_trees_all_close(gradients, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_powers_of_two_are_those_of_frexp_where_they_are_normal():
-    sizes = jnp.array([0.0, 1.0, 0.99, 3.0, 4.0, 1.2e-38, 1e-30, 3.4e38, np.inf, np.nan], jnp.float32)
+    sizes = jnp.array(
+        [0.0, 1.0, 0.99, 3.0, 4.0, 1.2e-38, 1e-30, 3.4e38, np.inf, np.nan], jnp.float32
+    )
     exponents = np.array([0, 1, 0, 2, 3, -125, -99, 126, 126, 126])
     for compiled in (powers_of_two, jax.jit(powers_of_two)):
         down, up = compiled(sizes)
@@ -65,14 +96,21 @@ def test_powers_of_two_are_those_of_frexp_where_they_are_normal():
 
 
 def test_sizes_at_the_end_of_the_range_divide_arrays_bound_matrices_and_normalise_vectors():
-    """Compiled code multiplies by the reciprocal of such a size, which is subnormal, and so taken for 0."""
+    """Compiled code multiplies by the reciprocal of such a size, which is subnormal,
+    and so taken for 0."""
     sizes = np.float32([0.0, 1e-37, 1.0, 8e37, 9e37, 3e38])
-    ones, A = np.ones((6, 3), np.float32), np.float32(3e38) * np.eye(4, dtype=np.float32)
+    ones, A = (
+        np.ones((6, 3), np.float32),
+        np.float32(3e38) * np.eye(4, dtype=np.float32),
+    )
     A[1, 1] = 1e38
 
     @jax.jit
     def run(sizes, A):
-        norms = matrix_norm_bound(A), spectral_norm(lambda v: (A / 3e19) @ v, jnp.zeros(4))
+        norms = (
+            matrix_norm_bound(A),
+            spectral_norm(lambda v: (A / 3e19) @ v, jnp.zeros(4)),
+        )
         return over(sizes[:, None] * ones, sizes[:, None]), norms
 
     divided, (bound, largest) = run(sizes, A)

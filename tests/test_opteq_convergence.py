@@ -1,4 +1,5 @@
-"""Theorems 4 and 5 of Xie et al. (2021), in float64: which equilibrium SAM picks, and training at a linear rate."""
+"""Theorems 4 and 5 of Xie et al. (2021), in float64: which equilibrium SAM picks,
+and training at a linear rate."""
 
 import functools
 
@@ -20,11 +21,13 @@ M = 5
 
 
 def many_equilibria(seed=0):
-    """A linear OptEq with |W| = 1: its fixed points are one of them plus the span of the two first right vectors."""
+    """A linear OptEq with |W| = 1: its fixed points are one of them plus the span of
+    the two first right vectors."""
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.normal(size=(M, M)))[0] for _ in range(2))
     W = left @ np.diag([1.0, 1.0, 0.7, 0.5, 0.2]) @ right
-    b = left @ np.concatenate([np.zeros(2), rng.normal(size=3)])  # no push along the free directions
+    # no push along the free directions
+    b = left @ np.concatenate([np.zeros(2), rng.normal(size=3)])
     layer, params = opteq(M, M, activation="identity"), OptEqParams(W, None, b)
     particular = np.linalg.lstsq(np.eye(M) - W.T @ W, W.T @ b, rcond=None)[0]
     return layer, params, particular, right[:2], rng
@@ -32,7 +35,15 @@ def many_equilibria(seed=0):
 
 @functools.partial(jax.jit, static_argnames=("layer", "solver", "steps"))
 def iterate(layer, params, z0, solver, steps):
-    return equilibrium(layer, params, z0, solver=solver, tol=1e-15, max_steps=steps, on_failure="accept")[0]
+    return equilibrium(
+        layer,
+        params,
+        z0,
+        solver=solver,
+        tol=1e-15,
+        max_steps=steps,
+        on_failure="accept",
+    )[0]
 
 
 def test_theorem_4_sam_finds_the_equilibrium_of_least_norm_and_picard_does_not():
@@ -40,13 +51,19 @@ def test_theorem_4_sam_finds_the_equilibrium_of_least_norm_and_picard_does_not()
     least = particular - free.T @ (free @ particular)
     start = least + 3.0 * rng.normal(size=M)
     sam = averaged(half_square().value, smoothness=1.0, p=0.9, c=0.04)
-    errors = [np.linalg.norm(iterate(layer, params, start, sam, steps) - least) for steps in (200, 2000, 20_000)]
+    errors = [
+        np.linalg.norm(iterate(layer, params, start, sam, steps) - least)
+        for steps in (200, 2000, 20_000)
+    ]
     assert errors[-1] < 1e-3
-    rates = np.diff(np.log10(errors))  # the pull, and the error with it, falls like k^-p
+    # the pull, and the error with it, falls like k^-p
+    rates = np.diff(np.log10(errors))
     assert np.all(rates < -0.7)
     # Without S the iterations end where they began, seen along the free directions.
     picard = np.asarray(iterate(layer, params, start, "picard", 1000))
-    np.testing.assert_allclose(picard - jax.jit(layer.step)(params, picard), 0.0, atol=1e-12)
+    np.testing.assert_allclose(
+        picard - jax.jit(layer.step)(params, picard), 0.0, atol=1e-12
+    )
     np.testing.assert_allclose(free @ picard, free @ start, atol=1e-9)
     assert np.linalg.norm(picard - least) > 1.0
 
@@ -54,12 +71,22 @@ def test_theorem_4_sam_finds_the_equilibrium_of_least_norm_and_picard_does_not()
 def test_theorem_4_holds_for_a_regulariser_that_is_convex_and_no_more():
     layer, params, particular, free, rng = many_equilibria(1)
     A, q = rng.normal(size=(3, M)), rng.normal(size=3)
-    R = Regulariser(lambda z: 0.5 * jnp.sum((A @ z - q) ** 2), None, float(np.linalg.norm(A, 2) ** 2), convex=True)
-    least = particular + free.T @ np.linalg.lstsq(A @ free.T, q - A @ particular, rcond=None)[0]
+    R = Regulariser(
+        lambda z: 0.5 * jnp.sum((A @ z - q) ** 2),
+        None,
+        float(np.linalg.norm(A, 2) ** 2),
+        convex=True,
+    )
+    least = (
+        particular
+        + free.T @ np.linalg.lstsq(A @ free.T, q - A @ particular, rcond=None)[0]
+    )
     start = particular + 2.0 * rng.normal(size=M)
     sam = averaged(R.value, smoothness=R.smoothness, p=0.3, c=0.3)
     counts = [1000, 5000, 25_000]
-    iterates = [np.asarray(iterate(layer, params, start, sam, steps)) for steps in counts]
+    iterates = [
+        np.asarray(iterate(layer, params, start, sam, steps)) for steps in counts
+    ]
     errors = [np.linalg.norm(z - least) for z in iterates]
     rates = np.diff(np.log(errors)) / np.diff(np.log(counts))
     assert errors[-1] < 0.03 * np.linalg.norm(start - least)
@@ -67,30 +94,41 @@ def test_theorem_4_holds_for_a_regulariser_that_is_convex_and_no_more():
     picard = iterate(layer, params, start, "picard", 1000)
     assert np.linalg.norm(picard - least) > 10.0 * errors[-1]
     at_picard, at_least, at_last = (
-        0.5 * np.sum((A @ z - q) ** 2) for z in map(np.asarray, (picard, least, iterates[-1]))
+        0.5 * np.sum((A @ z - q) ** 2)
+        for z in map(np.asarray, (picard, least, iterates[-1]))
     )
     assert at_picard > at_least + 0.1
     assert at_last < at_least + 0.1
 
 
 # Smooth, 1-Lipschitz and strongly monotone, as Theorem 5 asks: slopes in (1/2, 1].
-SMOOTH = Monotone(lambda t: 0.5 * (t + jnp.tanh(t)), lambda t: 0.5 * (0.5 * t**2 + jnp.logaddexp(t, -t) - jnp.log(2.0)))
+SMOOTH = Monotone(
+    lambda t: 0.5 * (t + jnp.tanh(t)),
+    lambda t: 0.5 * (0.5 * t**2 + jnp.logaddexp(t, -t) - jnp.log(2.0)),
+)
 STATE, WIDTH, INPUT, OUTPUT, SAMPLES, LAYERS, UNROLLED = 24, 24, 8, 2, 6, 2, 5
 
 
 @functools.cache
 def problem(seed=0):
-    layer = deep_opteq([opteq(STATE, WIDTH, INPUT, activation=SMOOTH, skip=0.1) for _ in range(LAYERS)])
+    layer = deep_opteq(
+        [opteq(STATE, WIDTH, INPUT, activation=SMOOTH, skip=0.1) for _ in range(LAYERS)]
+    )
     rng = np.random.default_rng(seed)
     params = jax.tree.map(np.asarray, jax.jit(layer.init)(jax.random.key(seed)))
-    params = jax.tree.map(np.float64, params), rng.normal(size=(OUTPUT, STATE)) / np.sqrt(STATE)
+    params = (
+        jax.tree.map(np.float64, params),
+        rng.normal(size=(OUTPUT, STATE)) / np.sqrt(STATE),
+    )
     x, y = rng.normal(size=(SAMPLES, INPUT)), rng.normal(size=(SAMPLES, OUTPUT))
 
     def residual(params, x, y):
         z = jnp.zeros((len(x), STATE))
         for k in range(1, UNROLLED + 1):  # eq. 10 with R = |z|^2 / 2, gamma = 1/2
             beta, weight = 0.5 / k**0.5, 0.5 / k**0.2
-            z = beta * ((1.0 - 0.5 * weight) * z - 0.5 * z) + (1.0 - beta) * layer.step(params[0], z, x)
+            z = beta * ((1.0 - 0.5 * weight) * z - 0.5 * z) + (1.0 - beta) * layer.step(
+                params[0], z, x
+            )
         return z @ params[1].T - y
 
     return residual, params, x, y
@@ -98,21 +136,26 @@ def problem(seed=0):
 
 @functools.partial(jax.jit, static_argnames=("residual", "steps"))
 def descend(residual, params, x, y, rate, steps):
-    loss = lambda params: 0.5 * jnp.sum(residual(params, x, y) ** 2)  # noqa: E731
+    loss = lambda params: 0.5 * jnp.sum(residual(params, x, y) ** 2)
 
     def step(params, _):
         value, slope = jax.value_and_grad(loss)(params)
-        return jax.tree.map(lambda p, g: p - rate * g, params, slope), (value, optax.tree.norm(slope))
+        return jax.tree.map(lambda p, g: p - rate * g, params, slope), (
+            value,
+            optax.tree.norm(slope),
+        )
 
     return jax.lax.scan(step, params, length=steps)[1]
 
 
 @pytest.mark.slow
 def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
-    """No step shrinks the loss by less than a share, and later ones by no smaller share than the first."""
+    """No step shrinks the loss by less than a share, and later ones by no smaller
+    share than the first."""
     residual, params, x, y = problem()
     losses, _ = map(np.asarray, descend(residual, params, x, y, 0.05, 3000))
-    ratios = losses[1:] / np.where(losses[:-1] == 0.0, 1.0, losses[:-1])  # rounding may end at 0
+    # rounding may end at 0
+    ratios = losses[1:] / np.where(losses[:-1] == 0.0, 1.0, losses[:-1])
     before = losses[1:] > 1e-20 * losses[0]  # until rounding takes over
     assert losses[-1] < 1e-12 * losses[0]
     assert np.all(ratios[before] < 0.9999)
@@ -122,13 +165,24 @@ def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
 
 @pytest.mark.slow
 def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
-    """Printed for every data set that is large enough, and for parameters of one size: equal inputs contradict it."""
+    """Printed for every data set that is large enough, and for parameters of one
+    size: equal inputs contradict it."""
     residual, params, x, y = problem()
     twins = np.concatenate([x[:1], x[:1], x[2:]])
     losses, sizes = map(np.asarray, descend(residual, params, twins, y, 0.05, 3000))
-    assert float(losses[-1]) == pytest.approx(0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6)
-    # Lemma 16 bounds the gradient below by a constant times the residual; here it vanishes and the residual does not.
+    assert float(losses[-1]) == pytest.approx(
+        0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6
+    )
+    # Lemma 16 bounds the gradient below by a constant times the residual; here it
+    # vanishes and the residual does not.
     assert sizes[-1] < 1e-5 * np.sqrt(losses[-1])
     rng = np.random.default_rng(9)
-    losses, _ = descend(residual, params, rng.normal(size=(600, INPUT)), rng.normal(size=(600, OUTPUT)), 0.0005, 300)
+    losses, _ = descend(
+        residual,
+        params,
+        rng.normal(size=(600, INPUT)),
+        rng.normal(size=(600, OUTPUT)),
+        0.0005,
+        300,
+    )
     assert losses[-1] > 0.5 * losses[0]  # more samples than parameters can fit

@@ -1,6 +1,8 @@
-"""Every statement of Xie et al. (2021) that can be computed, in float64; and its sentences that fail.
+"""Every statement of Xie et al. (2021) that can be computed, in float64; and its
+sentences that fail.
 
-Fixed points are found by Newton's method, and minima of functions by SciPy and convex solvers.
+Fixed points are found by Newton's method, and minima of functions by SciPy and convex
+solvers.
 """
 
 import functools
@@ -15,15 +17,20 @@ from scipy.optimize import minimize
 
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.opteq import opteq
-from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
+from unroll_jax.energies.equilibrium.opteq_objective import (
+    deep_opteq_objective,
+    opteq_objective,
+    opteq_preimage,
+)
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import equilibrium
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
 EXACT = {"atol": 1e-8, "rtol": 0.0}
-TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}  # of the convex solver
-M, I = 4, 3  # noqa: E741 (state and input widths)
+# of the convex solver
+TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}
+M, I = 4, 3  # noqa: E741
 
 
 def draw(seed, widths, *, norm=0.9):
@@ -36,12 +43,21 @@ def draw(seed, widths, *, norm=0.9):
 
 
 def layers_of(params, **options):
-    return [opteq(layer.W.shape[1], layer.W.shape[0], layer.U.shape[1], **options) for layer in params]
+    return [
+        opteq(layer.W.shape[1], layer.W.shape[0], layer.U.shape[1], **options)
+        for layer in params
+    ]
 
 
 def newton(layer):
-    """(params, x) -> the fixed point of a step by Newton's method on dense Jacobians: no solver of the library."""
-    step = jax.jit(lambda z, params, x: (layer.step(params, z, x), jax.jacobian(layer.step, 1)(params, z, x)))
+    """(params, x) -> the fixed point of a step by Newton's method on dense
+    Jacobians: no solver of the library."""
+    step = jax.jit(
+        lambda z, params, x: (
+            layer.step(params, z, x),
+            jax.jacobian(layer.step, 1)(params, z, x),
+        )
+    )
 
     def solve(params, x):
         z = np.zeros(M)
@@ -62,48 +78,87 @@ def blocks_of(layers, params, z, x):
 
 
 def smooth_minimum(function, start, *args, **options):
-    solution = minimize(lambda z: tuple(map(np.asarray, function(z, *args)[:2])), start, jac=True, tol=1e-13, **options)
+    solution = minimize(
+        lambda z: tuple(map(np.asarray, function(z, *args)[:2])),
+        start,
+        jac=True,
+        tol=1e-13,
+        **options,
+    )
     return solution.x, solution.fun
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "leaky_relu"])
 def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
-    """phi of the library minimised over z = W^T t, with t in the range of sigma; elsewhere it is infinite."""
+    """phi of the library minimised over z = W^T t, with t in the range of sigma;
+    elsewhere it is infinite."""
     # At the edges of tanh and sigmoid the slope of phi is infinite.
-    edges = {"relu": (0.0, None), "tanh": (-1.0 + 1e-9, 1.0 - 1e-9), "sigmoid": (1e-9, 1.0 - 1e-9)}
-    edge, layer = edges.get(activation, (None, None)), opteq(M, M, I, activation=activation)
+    edges = {
+        "relu": (0.0, None),
+        "tanh": (-1.0 + 1e-9, 1.0 - 1e-9),
+        "sigmoid": (1e-9, 1.0 - 1e-9),
+    }
+    edge, layer = (
+        edges.get(activation, (None, None)),
+        opteq(M, M, I, activation=activation),
+    )
 
     @jax.jit
     def measure(t, params, z, x):
         def objective(t):
             u = params.W.T @ t
-            return opteq_objective(params, u, x, activation=activation) + 0.5 * jnp.sum((u - z) ** 2)
+            return opteq_objective(params, u, x, activation=activation) + 0.5 * jnp.sum(
+                (u - z) ** 2
+            )
 
-        return *jax.value_and_grad(objective)(t), layer.step(params, z, x), layer.energy(params, z, x)
+        return (
+            *jax.value_and_grad(objective)(t),
+            layer.step(params, z, x),
+            layer.energy(params, z, x),
+        )
 
-    polish = {"bounds": [edge] * M, "method": "L-BFGS-B", "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000}}
+    polish = {
+        "bounds": [edge] * M,
+        "method": "L-BFGS-B",
+        "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000},
+    }
     for seed in range(3):
         _, (params,), *arrays = draw(seed, [M])
         t, least = smooth_minimum(measure, np.full(M, 0.4), params, *arrays, **polish)
         *_, stepped, energy = measure(t, params, *arrays)
         np.testing.assert_allclose(params.W.T @ t, stepped, atol=1e-6)
-        # The minimum itself is flat, so the values agree far closer; and it is the layer's energy, the envelope of phi.
-        assert measure(np.linalg.solve(params.W.T, stepped), params, *arrays)[0] <= least + 1e-11
+        # The minimum itself is flat, so the values agree far closer; and it is the
+        # layer's energy, the envelope of phi.
+        assert (
+            measure(np.linalg.solve(params.W.T, stepped), params, *arrays)[0]
+            <= least + 1e-11
+        )
         assert float(energy) == pytest.approx(least, abs=1e-10)
 
 
 @pytest.mark.parametrize(("activation", "skip"), [("relu", 0.3), ("tanh", 0.9)])
-def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equilibrium(activation, skip):
-    params, z, x = jax.tree.map(jnp.asarray, (*draw(0, [6])[1], *draw(0, [6])[2:]))  # any W: wide here
-    plain, layer = (opteq(M, 6, I, activation=activation, skip=share) for share in (1.0, skip))
+def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equilibrium(
+    activation, skip
+):
+    # any W: wide here
+    params, z, x = jax.tree.map(jnp.asarray, (*draw(0, [6])[1], *draw(0, [6])[2:]))
+    plain, layer = (
+        opteq(M, 6, I, activation=activation, skip=share) for share in (1.0, skip)
+    )
 
     @jax.jit
     def measure(u, of_phi, of_square):
-        objective = lambda u: opteq_objective(params, u, x, activation=activation, skip=skip)  # noqa: E731
-        sum_of_both = lambda u: of_phi * objective(u) + of_square * 0.5 * jnp.sum((u - z) ** 2)  # noqa: E731
+        def objective(u):
+            return opteq_objective(params, u, x, activation=activation, skip=skip)
+
+        def sum_of_both(u):
+            return of_phi * objective(u) + of_square * 0.5 * jnp.sum((u - z) ** 2)
+
         return *jax.value_and_grad(sum_of_both)(u), layer.step(params, u, x)
 
-    minimum = lambda *shares: smooth_minimum(measure, np.zeros(M), *shares, method="BFGS")[0]  # noqa: E731
+    def minimum(*shares):
+        return smooth_minimum(measure, np.zeros(M), *shares, method="BFGS")[0]
+
     stepped, fixed = np.asarray(measure(z, 1.0, 1.0)[2]), newton(plain)(params, x)
     np.testing.assert_allclose(minimum(1.0, 1.0), stepped, atol=1e-8)
     np.testing.assert_allclose(measure(fixed, 1.0, 1.0)[2], fixed, atol=1e-12)
@@ -113,27 +168,42 @@ def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equil
 
 
 def test_the_envelope_is_the_minimum_that_defines_it():
-    """a min_u phi(u) + |u - z|^2 / (2 (1 - a)), as a quadratic program in u = W^T t, t >= 0, with W wide."""
+    """a min_u phi(u) + |u - z|^2 / (2 (1 - a)), as a quadratic program in u = W^T t,
+    t >= 0, with W wide."""
     skip, width = 0.7, 1e-4
     _, (params,), z, x = draw(1, [6])
     W, c = params.W, params.U @ x + params.b
     t = cp.Variable(6, nonneg=True)
-    # phi(u) + |u - z|^2 / (2 (1 - a)) with the squares of u = W^T t gathered: 1 / (1 - a) - 1 > 0 of them are left.
-    cost = 0.5 * cp.quad_form(t, np.eye(6) + (1.0 / (1.0 - skip) - 1.0) * W @ W.T) - (c + W @ z / (1.0 - skip)) @ t
-    cost = cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT) + np.sum(z**2) / (2.0 * (1.0 - skip))
+    # phi(u) + |u - z|^2 / (2 (1 - a)) with the squares of u = W^T t gathered: 1 / (1 -
+    # a) - 1 > 0 of them are left.
+    cost = (
+        0.5 * cp.quad_form(t, np.eye(6) + (1.0 / (1.0 - skip) - 1.0) * W @ W.T)
+        - (c + W @ z / (1.0 - skip)) @ t
+    )
+    cost = cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT) + np.sum(
+        z**2
+    ) / (2.0 * (1.0 - skip))
 
     @jax.jit
     def measure(params, z, x, ways):
-        objective = lambda b: opteq_objective(params._replace(b=b), z, x, skip=skip)  # noqa: E731
+        objective = lambda b: opteq_objective(params._replace(b=b), z, x, skip=skip)
         w = opteq_preimage(params, z, x, skip=skip)
         back = skip * opteq(M, 6, I).step(params, w, x) + (1.0 - skip) * w
-        ends = jax.vmap(lambda way: jnp.stack([objective(params.b + way), objective(params.b - way)]))(ways)
+        ends = jax.vmap(
+            lambda way: jnp.stack(
+                [objective(params.b + way), objective(params.b - way)]
+            )
+        )(ways)
         return *jax.value_and_grad(objective)(params.b), back, ends
 
-    value, gradient, back, ends = map(np.asarray, measure(params, z, x, width * np.eye(6)))
+    value, gradient, back, ends = map(
+        np.asarray, measure(params, z, x, width * np.eye(6))
+    )
     np.testing.assert_allclose(value, skip * cost, **EXACT)
     np.testing.assert_allclose(back, z, atol=1e-12)
-    np.testing.assert_allclose(gradient, (ends[:, 0] - ends[:, 1]) / (2.0 * width), atol=1e-6)
+    np.testing.assert_allclose(
+        gradient, (ends[:, 0] - ends[:, 1]) / (2.0 * width), atol=1e-6
+    )
 
 
 def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_layer():
@@ -143,47 +213,66 @@ def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_la
 
     @jax.jit
     def measure(params, last, start, x):
-        advance = lambda z: (wide.step(params, z, x), wide.energy(params, z, x))  # noqa: E731
+        advance = lambda z: (wide.step(params, z, x), wide.energy(params, z, x))
         end, energies = jax.lax.scan(lambda z, _: advance(z), start, length=400)
         blocks = blocks_of(layers, params, last, x)
         return blocks, advance(blocks), end, energies
 
     start = tuple(np.random.default_rng(1).normal(size=(3, M)))
-    blocks, (moved, residual), end, energies = measure(params, newton(deep)(params, x), start, x)
+    blocks, (moved, residual), end, energies = measure(
+        params, newton(deep)(params, x), start, x
+    )
     stacked = np.concatenate(blocks)
     # Eq. 6 written out: W block diagonal, P the cyclic shift, U and b stacked.
     W = scipy.linalg.block_diag(*(layer.W for layer in params))
     P = np.kron(np.roll(np.eye(3), 1, axis=0), np.eye(M))
-    U, b = np.concatenate([layer.U for layer in params]), np.concatenate([layer.b for layer in params])
-    expected = 0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
+    U, b = (
+        np.concatenate([layer.U for layer in params]),
+        np.concatenate([layer.b for layer in params]),
+    )
+    expected = (
+        0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
+    )
     np.testing.assert_allclose(expected, stacked, **EXACT)
     np.testing.assert_allclose(np.concatenate(moved), expected, atol=1e-12)
     assert residual < 1e-20
-    # And from elsewhere: the wide layer's own iteration ends there, and no step of it raises the residual.
+    # And from elsewhere: the wide layer's own iteration ends there, and no step of it
+    # raises the residual.
     assert np.all(np.diff(energies) <= 1e-15)
     np.testing.assert_allclose(np.concatenate(end), stacked, **EXACT)
 
 
-@pytest.mark.parametrize(("widths", "skip"), [([5], 0.5), ([5, 6], 0.8), ([5, 4, 7], 0.3), ([3, 6, 4, 5], 0.9)])
+@pytest.mark.parametrize(
+    ("widths", "skip"),
+    [([5], 0.5), ([5, 6], 0.8), ([5, 4, 7], 0.3), ([3, 6, 4, 5], 0.9)],
+)
 def test_theorem_2_the_gradient_of_phi_balances_the_shift(widths, skip):
-    """0 in dPhi(z) + (I - P) z; Phi is smooth for a < 1. With P turned round it fails for L > 2."""
+    """0 in dPhi(z) + (I - P) z; Phi is smooth for a < 1. With P turned round it
+    fails for L > 2."""
     _, params, _, x = draw(2, widths)
     layers = layers_of(params, skip=skip)
 
     @jax.jit
     def measure(params, last, x):
         blocks = blocks_of(layers, params, last, x)
-        return blocks, jax.grad(lambda blocks: deep_opteq_objective(params, blocks, x, skip=skip))(blocks)
+        return blocks, jax.grad(
+            lambda blocks: deep_opteq_objective(params, blocks, x, skip=skip)
+        )(blocks)
 
-    stacked, slope = map(np.stack, measure(params, newton(deep_opteq(layers))(params, x), x))
-    np.testing.assert_allclose(slope + stacked - np.roll(stacked, 1, axis=0), 0.0, atol=1e-8)
+    stacked, slope = map(
+        np.stack, measure(params, newton(deep_opteq(layers))(params, x), x)
+    )
+    np.testing.assert_allclose(
+        slope + stacked - np.roll(stacked, 1, axis=0), 0.0, atol=1e-8
+    )
     wrong = np.max(np.abs(slope + stacked - np.roll(stacked, -1, axis=0)))
     assert wrong > 1e-3 if len(widths) > 2 else wrong < 1e-8
 
 
 @pytest.mark.parametrize("skip", [1.0, 0.6])
 def test_corollary_1_two_layers_solve_a_convex_problem(skip):
-    """min a M(z_1) + a M(z_0) + |z_1 - z_0|^2 / 2 as one quadratic program in z and the hidden units t >= 0."""
+    """min a M(z_1) + a M(z_0) + |z_1 - z_0|^2 / 2 as one quadratic program in z and
+    the hidden units t >= 0."""
     _, params, _, x = draw(3, [M, 6], norm=0.8)
     z = [cp.Variable(M), cp.Variable(M)]
     cost, parts = 0.5 * cp.sum_squares(z[0] - z[1]), []
@@ -201,9 +290,13 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
 
     @jax.jit
     def measure(params, x):
-        z0, info = equilibrium(deep_opteq(layers), params, jnp.zeros(M), x, tol=1e-13, max_steps=500)
+        z0, info = equilibrium(
+            deep_opteq(layers), params, jnp.zeros(M), x, tol=1e-13, max_steps=500
+        )
         z1 = layers[0].step(params[0], z0, x)
-        value = deep_opteq_objective(params, (z1, z0), x, skip=skip) if skip < 1.0 else 0.0
+        value = (
+            deep_opteq_objective(params, (z1, z0), x, skip=skip) if skip < 1.0 else 0.0
+        )
         return z0, z1, value + 0.5 * jnp.sum((z1 - z0) ** 2), info.converged
 
     z0, z1, value, converged = measure(params, x)
@@ -215,11 +308,16 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
 
 
 def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
-    """Errors fall in proportion to a, as a goes to 0; extrapolated from three of them the limit is exact."""
+    """Errors fall in proportion to a, as a goes to 0; extrapolated from three of
+    them the limit is exact."""
     _, params, _, x = draw(5, [5, 4, 7])
-    W, U = np.concatenate([layer.W for layer in params]), np.concatenate([layer.U for layer in params])
+    W, U = (
+        np.concatenate([layer.W for layer in params]),
+        np.concatenate([layer.U for layer in params]),
+    )
     b = np.concatenate([layer.b for layer in params])
-    # L z = sum_l W_l^T sigma(W_l z + ...): one wide layer with the weights stacked and divided by L.
+    # L z = sum_l W_l^T sigma(W_l z + ...): one wide layer with the weights stacked and
+    # divided by L.
     limit = np.zeros(M)
     for _ in range(2000):
         limit = W.T @ np.maximum(W @ limit + U @ np.asarray(x) + b, 0.0) / 3.0
@@ -227,24 +325,49 @@ def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
     for skip in (1e-1, 1e-2, 1e-3, 5e-4, 1e-4):
         layers = layers_of(params, skip=skip)
         z = newton(deep_opteq(layers))(params, x)
-        blocks_at[skip] = np.stack(jax.jit(functools.partial(blocks_of, layers))(params, z, x))
+        blocks_at[skip] = np.stack(
+            jax.jit(functools.partial(blocks_of, layers))(params, z, x)
+        )
         errors.append(np.max(np.abs(blocks_at[skip] - limit)))
     assert errors[-1] < 1e-3
-    np.testing.assert_allclose(np.array(errors[1:]) / np.array([1e-2, 1e-3, 5e-4, 1e-4]), errors[-1] / 1e-4, rtol=0.2)
-    fit = np.polyfit([1e-4, 5e-4, 1e-3], np.stack([blocks_at[a].ravel() for a in (1e-4, 5e-4, 1e-3)]), 2)[-1]
-    np.testing.assert_allclose(fit.reshape(3, M), np.broadcast_to(limit, (3, M)), **EXACT)
+    np.testing.assert_allclose(
+        np.array(errors[1:]) / np.array([1e-2, 1e-3, 5e-4, 1e-4]),
+        errors[-1] / 1e-4,
+        rtol=0.2,
+    )
+    fit = np.polyfit(
+        [1e-4, 5e-4, 1e-3],
+        np.stack([blocks_at[a].ravel() for a in (1e-4, 5e-4, 1e-3)]),
+        2,
+    )[-1]
+    np.testing.assert_allclose(
+        fit.reshape(3, M), np.broadcast_to(limit, (3, M)), **EXACT
+    )
 
 
 def test_an_appended_regulariser_is_a_block_of_its_own():
-    """prox_R after a layer minimises a E + R, E the envelope of phi; and not phi + R, as Section 4.1 reads."""
+    """prox_R after a layer minimises a E + R, E the envelope of phi; and not phi +
+    R, as Section 4.1 reads."""
     _, (params,), _, x = draw(6, [M], norm=0.8)
     (layer,) = layers_of([params], skip=0.6)
     penalty = half_square(0.7)
     fixed = newton(regularised(layer, penalty))(params, x)
 
     def minimum(energy):
-        function = jax.jit(jax.value_and_grad(lambda z, *given: energy(z, *given) + penalty.value(z)))
+        function = jax.jit(
+            jax.value_and_grad(lambda z, *given: energy(z, *given) + penalty.value(z))
+        )
         return smooth_minimum(function, np.zeros(M), params, x, method="BFGS")[0]
 
-    np.testing.assert_allclose(fixed, minimum(lambda z, params, x: 0.6 * layer.energy(params, z, x)), atol=1e-7)
-    assert np.max(np.abs(minimum(lambda z, params, x: opteq_objective(params, z, x, skip=0.6)) - fixed)) > 1e-2
+    np.testing.assert_allclose(
+        fixed, minimum(lambda z, params, x: 0.6 * layer.energy(params, z, x)), atol=1e-7
+    )
+    assert (
+        np.max(
+            np.abs(
+                minimum(lambda z, params, x: opteq_objective(params, z, x, skip=0.6))
+                - fixed
+            )
+        )
+        > 1e-2
+    )

@@ -8,9 +8,11 @@ import pytest
 
 import unroll_jax
 
-# The public names of each module. 0.3.0 is the first published version: until then names may come and go here.
+# The public names of each module. 0.3.0 is the first published version: until then
+# names may come and go here.
 NAMES = {
-    "unroll_jax": """
+    "unroll_jax": (
+        """
         ADJOINTS DESCENTS PROXIMALS RHOS SOLVERS Anchor Descent DualAscent DualState Entry EquilibriumInfo OptEqParams
         Proximal Rho Sides Trace alternating anderson attention augmented_lagrangian causal_attention certificates
         certify clip_spectrum constrained constraint_names constraint_report crate deep_opteq delta_rule
@@ -19,21 +21,27 @@ NAMES = {
         lista looped mesa multihead_attention multipliers_of nu_pi opteq opteq_conv perturbations primal_dual
         proportional_integral prox_gradient resilient_lagrangian safeguarded sample_constraints symmetric_embedding
         tail_mean transformer transformer_parts unroll
-    """,
-    "unroll_jax.certificates": """
+    """
+    ),
+    "unroll_jax.certificates": (
+        """
         Ball Certificate Curvature Outcome apollonian_ball certify contraction_bound conv_norm_bound curvature
         descent_constant equilibrium_lipschitz error_bound gradient_ratio in_descent_region in_proximal_region
         jacobian_penalty jacobian_radius matrix_norm_bound orthant_alignment pairwise_smoothness picard_steps
         proximal_constant quadratic_smoothness spectral_norm spectral_normalise weight_norm weight_norm_bound
-    """,
-    "unroll_jax.constrained": """
+    """
+    ),
+    "unroll_jax.constrained": (
+        """
         BOUNDS Constraint ConstraintReport DualAscent DualState LayerConstraints PenaltyRule augmented_lagrangian
         batch_violations chunked_cross_entropy class_losses column_means column_sums constraint_names constraint_report
         descent_constraints descent_warnings dual_ascent feasibility_report gap growing_penalty held_out_report kl
         lagrangian level_constraints multipliers_of norm nu_pi primal_dual proportional_integral rate
         resilient_lagrangian sample_constraints suggest_alpha tail_mean take_rows violations
-    """,
-    "unroll_jax.energies": """
+    """
+    ),
+    "unroll_jax.energies": (
+        """
         DESCENTS MONOTONES PROXIMALS REGULARISERS RHOS AsymmetricLayer AttentionParams CrateParams DustParams
         EnergyTransformerParams FeedForwardParams HeadsParams HopfieldParams HyperSetParams ListaLayerParams ListaParams
         MesaState Monotone OptEqParams Proximal Regulariser Rho SymmetricEmbedding TransformerParams TransformerParts
@@ -43,28 +51,38 @@ NAMES = {
         lista_layer mesa multi_block multihead_attention nonnegative_soft_threshold opteq opteq_conv opteq_objective
         regularised relu safeguarded sigmoid soft_threshold softplus symmetric_embedding tanh transformer
         transformer_parts unrolled_layer
-    """,
-    "unroll_jax.fixed_point": """
+    """
+    ),
+    "unroll_jax.fixed_point": (
+        """
         ADJOINTS ON_FAILURE SOLVERS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo MonotoneParams
         Point Probe Solver Unrolled accelerated_gradient anderson averaged conjugate_gradient damped equilibrium gmres
         implicit_argmin implicit_root jaxopt_solver monotone_equilibrium monotone_init monotone_weight neumann one_step
         picard unrolled zero_probe
-    """,
+    """
+    ),
     "unroll_jax.linen": "Equilibrium",
-    "unroll_jax.looped": "path_independence run_loops sample_far_start sample_loops sample_segment step_sizes",
-    "unroll_jax.models": """
+    "unroll_jax.looped": (
+        "path_independence run_loops sample_far_start sample_loops sample_segment"
+        " step_sizes"
+    ),
+    "unroll_jax.models": (
+        """
         DUST LISTA NO_TOKEN SCALINGS BehindStem Classifier Decoder DecoderConfig DeepOptEq DeepOptEqSegmenter Encoder
         EncoderConfig FeedForwardNetwork FullyConvolutionalNetwork Generated KeyValueCache MonotoneOperatorNetwork
         NeuralODE RotaryScaling Sampling UnrolledClassifier UnrolledTransformer ViT ViTConfig cosine_bases dct decode
         decoder_logits decoder_readout dictionary_bases empty_cache generate low_rank_changes merged_changes rms_norm
         scaled_identity speculate with_changes
-    """,
+    """
+    ),
     "unroll_jax.nnx": "Equilibrium",
     "unroll_jax.perturbations": "Perturbation layer_noise lost_layer",
-    "unroll_jax.train": """
+    "unroll_jax.train": (
+        """
         EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig OwnTask PrimalConfig Task UserError export fit
         load
-    """,
+    """
+    ),
 }
 # Modules that import flax, and which `from unroll_jax import *` omits.
 OF_FLAX = {"unroll_jax.linen", "unroll_jax.nnx"}
@@ -83,6 +101,16 @@ def test_the_public_names_are_those_listed(module):
 
 
 def test_every_public_package_is_listed():
-    packages = {f"unroll_jax.{module.name}" for module in pkgutil.iter_modules(unroll_jax.__path__) if module.ispkg}
-    exported = {f"unroll_jax.{name}" for name in unroll_jax.__all__ if inspect.ismodule(getattr(unroll_jax, name))}
-    assert set(NAMES) == {"unroll_jax", "unroll_jax.train"} | OF_FLAX | packages | exported
+    packages = {
+        f"unroll_jax.{module.name}"
+        for module in pkgutil.iter_modules(unroll_jax.__path__)
+        if module.ispkg
+    }
+    exported = {
+        f"unroll_jax.{name}"
+        for name in unroll_jax.__all__
+        if inspect.ismodule(getattr(unroll_jax, name))
+    }
+    assert (
+        set(NAMES) == {"unroll_jax", "unroll_jax.train"} | OF_FLAX | packages | exported
+    )

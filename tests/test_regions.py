@@ -1,4 +1,5 @@
-"""The constants and regions of Theorems 4.1 and 5.1 against loops, formulas and pictures."""
+"""The constants and regions of Theorems 4.1 and 5.1 against loops, formulas and
+pictures."""
 
 from typing import Any
 
@@ -11,7 +12,9 @@ from unroll_jax import certificates as certified
 
 
 def quadratic(A, b: Any = 0.0):
-    return lambda y: 0.5 * jnp.sum(((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=-1)
+    return lambda y: (
+        0.5 * jnp.sum(((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=-1)
+    )
 
 
 def symmetric(rng, d):
@@ -25,20 +28,26 @@ def test_the_gradient_ratio_is_the_quotient_of_the_norms():
     A, B, y = symmetric(rng, 4), symmetric(rng, 4), rng.normal(size=(2, 3, 4))
     expected = np.empty((2, 3))
     for place in np.ndindex(2, 3):
-        expected[place] = np.linalg.norm(A @ (y[place] - 1.0)) / np.linalg.norm(A @ (y[place] - 1.0) + B @ y[place])
-    delta = jax.jit(lambda y: certified.gradient_ratio(quadratic(A, 1.0), quadratic(B), y))(y)
+        expected[place] = np.linalg.norm(A @ (y[place] - 1.0)) / np.linalg.norm(
+            A @ (y[place] - 1.0) + B @ y[place]
+        )
+    delta = jax.jit(
+        lambda y: certified.gradient_ratio(quadratic(A, 1.0), quadratic(B), y)
+    )(y)
     np.testing.assert_allclose(delta, expected, rtol=1e-12)
 
 
 def test_the_gradient_ratio_of_pytrees_and_where_a_gradient_is_zero():
     """It is 0 where f is stationary and infinite where only h is."""
     f, g = quadratic(np.eye(2)), quadratic(np.eye(2), np.array([2.0, 0.0], np.float32))
-    of_tree = lambda y: jnp.sum(y["a"] ** 2, -1) + y["b"] ** 2  # noqa: E731
+    of_tree = lambda y: jnp.sum(y["a"] ** 2, -1) + y["b"] ** 2
 
     @jax.jit
     def measure(y, tree):
         ratios = [certified.gradient_ratio(f, half, y) for half in (g, f)]
-        return ratios, certified.gradient_ratio(of_tree, lambda y: 3.0 * of_tree(y), tree)
+        return ratios, certified.gradient_ratio(
+            of_tree, lambda y: 3.0 * of_tree(y), tree
+        )
 
     tree = {"a": np.ones((5, 2), np.float32), "b": np.arange(5.0, dtype=np.float32)}
     ratios, share = measure(np.array([[0.0, 0.0], [1.0, 0.0]], np.float32), tree)
@@ -47,8 +56,12 @@ def test_the_gradient_ratio_of_pytrees_and_where_a_gradient_is_zero():
 
 
 def test_the_constants_are_their_formulas():
-    np.testing.assert_allclose(certified.descent_constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6)
-    np.testing.assert_allclose(certified.descent_constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6)
+    np.testing.assert_allclose(
+        certified.descent_constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        certified.descent_constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6
+    )
     assert certified.descent_constant(0.1, 0.1, 0.0) == np.inf
     proximal = certified.proximal_constant(0.1, 0.2, 3.0, jnp.array([0.0, 0.5, 1.0]))
     np.testing.assert_allclose(proximal, 1.25 * np.sqrt([0.5, 0.25, 0.0]), rtol=1e-6)
@@ -63,7 +76,9 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
     @jax.jit
     def measure(points, at_f, at_h, ratio):
         known = {"constant": 2.0 * ratio, "smoothness_f": 3.0, "convexity_h": 1.5}
-        return certified.in_descent_region(points, at_f, at_h, **known), certified.apollonian_ball(at_f, at_h, ratio)
+        return certified.in_descent_region(
+            points, at_f, at_h, **known
+        ), certified.apollonian_ball(at_f, at_h, ratio)
 
     for ratio in (0.7, 1.5):
         member, ball = jax.tree.map(np.asarray, measure(points, at_f, at_h, ratio))
@@ -72,15 +87,24 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
         np.testing.assert_array_equal(member, (distance <= ball.radius) == ball.inside)
         assert 0 < np.sum(member) < 500
         held, other = (at_f, at_h) if ratio < 1.0 else (at_h, at_f)
-        assert np.linalg.norm(held - ball.centre) < ball.radius < np.linalg.norm(other - ball.centre)
-        assert np.linalg.norm(held - ball.centre) > 0.1 * ball.radius  # it holds the point, but is not centred on it
+        assert (
+            np.linalg.norm(held - ball.centre)
+            < ball.radius
+            < np.linalg.norm(other - ball.centre)
+        )
+        # it holds the point, but is not centred on it
+        assert np.linalg.norm(held - ball.centre) > 0.1 * ball.radius
 
 
 def test_at_ratio_1_the_ball_is_a_half_space_whose_centre_is_infinite_only_where_the_minimisers_differ():
-    ball = certified.apollonian_ball(jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0)
+    ball = certified.apollonian_ball(
+        jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0
+    )
     np.testing.assert_array_equal(ball.centre, [-np.inf, 2.0, np.inf])
     assert ball.radius == np.inf
-    near = certified.apollonian_ball(jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0 - 1e-4)
+    near = certified.apollonian_ball(
+        jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0 - 1e-4
+    )
     np.testing.assert_allclose(near.centre, [-1e4, 2.0, 5e3], rtol=1e-2)
 
 
@@ -96,15 +120,23 @@ def test_the_alignment_is_the_sum_over_single_coordinates():
 
 
 def test_lemma_d_3_bounds_the_proximal_step_in_t_of_kappa():
-    """On 10,000 points of either sign, |y - relu(y - p)|^2 is at least (1 - kappa) |p|^2; membership is monotone."""
+    """On 10,000 points of either sign, |y - relu(y - p)|^2 is at least (1 - kappa)
+    |p|^2; membership is monotone."""
     kappas = (0.2, 0.4, 0.6, 0.8)
 
     @jax.jit
     def measure(y):
-        h = lambda y: jnp.sum(jnp.array([0.3, 2.0]) * (y - 1.0) ** 2, -1)  # noqa: E731
+        h = lambda y: jnp.sum(jnp.array([0.3, 2.0]) * (y - 1.0) ** 2, -1)
         p = 0.4 * jax.vmap(jax.grad(h))(y)
-        members = [certified.in_proximal_region(h, y, step_size=0.4, kappa=kappa) for kappa in kappas]
-        return jnp.sum((y - jax.nn.relu(y - p)) ** 2, -1), jnp.sum(p**2, -1), jnp.stack(members)
+        members = [
+            certified.in_proximal_region(h, y, step_size=0.4, kappa=kappa)
+            for kappa in kappas
+        ]
+        return (
+            jnp.sum((y - jax.nn.relu(y - p)) ** 2, -1),
+            jnp.sum(p**2, -1),
+            jnp.stack(members),
+        )
 
     y = 2.0 * np.random.default_rng(3).normal(size=(10_000, 2))
     moved, whole, members = map(np.asarray, measure(y.astype(np.float32)))

@@ -11,37 +11,65 @@ from tests.energies import opteq_reference as reference
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 IMAGE = (6, 5)
 
 
 def params_of(W):
-    return OptEqParams(jnp.asarray(W), None, jnp.asarray(np.zeros(W.shape[0 if W.ndim == 2 else -1])))
+    return OptEqParams(
+        jnp.asarray(W), None, jnp.asarray(np.zeros(W.shape[0 if W.ndim == 2 else -1]))
+    )
 
 
 def test_norms_and_their_gradients_hold_over_all_magnitudes():
     """Squares of entries leave the range of float32 beyond 1e19 and below 1e-23."""
-    rng, sizes = np.random.default_rng(7), 10.0 ** np.array([-36.0, -24.0, -20.0, -10.0, 0.0, 10.0, 19.0, 25.0, 37.0])
+    rng, sizes = (
+        np.random.default_rng(7),
+        10.0 ** np.array([-36.0, -24.0, -20.0, -10.0, 0.0, 10.0, 19.0, 25.0, 37.0]),
+    )
     draws = {"a": rng.uniform(0.5, 1.0, (9, 5)), "b": rng.uniform(0.5, 1.0, (9, 2, 3))}
-    v = {name: (leaf * sizes.reshape(9, *(1,) * (leaf.ndim - 1))).astype(np.float32) for name, leaf in draws.items()}
-    summed = lambda v: jnp.sum(jnp.log(spectral.norm(v, 1)))  # noqa: E731
-    sizes, gradient, unit = jax.jit(lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1)))(v)
-    exact = np.sqrt(sum(np.sum(leaf.reshape(9, -1).astype(float) ** 2, axis=1) for leaf in v.values()))
+    v = {
+        name: (leaf * sizes.reshape(9, *(1,) * (leaf.ndim - 1))).astype(np.float32)
+        for name, leaf in draws.items()
+    }
+    summed = lambda v: jnp.sum(jnp.log(spectral.norm(v, 1)))
+    sizes, gradient, unit = jax.jit(
+        lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1))
+    )(v)
+    exact = np.sqrt(
+        sum(
+            np.sum(leaf.reshape(9, -1).astype(float) ** 2, axis=1)
+            for leaf in v.values()
+        )
+    )
     np.testing.assert_allclose(sizes, exact, rtol=1e-6)
     for name, leaf in v.items():
         wide = exact.reshape(9, *(1,) * (leaf.ndim - 1))
         np.testing.assert_allclose(unit[name], leaf / wide, rtol=1e-6)
         inside = slice(1, -1)  # 1 / size, the gradient, is a number of float32 too
-        np.testing.assert_allclose(gradient[name][inside], (leaf / wide / wide)[inside], rtol=1e-5)
+        np.testing.assert_allclose(
+            gradient[name][inside], (leaf / wide / wide)[inside], rtol=1e-5
+        )
     special = np.array([[0.0, 0.0], [np.inf, 1.0], [np.nan, 1.0]], np.float32)
-    size, slope = jax.jit(lambda v: (spectral.norm(v, 1), jax.grad(lambda v: jnp.sum(spectral.norm(v, 1)))(v)))(special)
+    size, slope = jax.jit(
+        lambda v: (
+            spectral.norm(v, 1),
+            jax.grad(lambda v: jnp.sum(spectral.norm(v, 1)))(v),
+        )
+    )(special)
     np.testing.assert_array_equal(size, [0.0, np.inf, np.nan])
     np.testing.assert_array_equal(slope[0], [0.0, 0.0])
 
 
 def test_the_norm_of_a_matrix_is_met_from_both_sides():
     rng = np.random.default_rng(0)
-    both = jax.jit(lambda W: (certificates.weight_norm(W, num_steps=300), certificates.weight_norm_bound(W)))
+    both = jax.jit(
+        lambda W: (
+            certificates.weight_norm(W, num_steps=300),
+            certificates.weight_norm_bound(W),
+        )
+    )
     for shape in ((5, 5), (3, 8), (1, 1)):
         W = rng.normal(size=shape)
         norm, bound = map(float, both(W))
@@ -52,7 +80,8 @@ def test_the_norm_of_a_matrix_is_met_from_both_sides():
 
 
 def test_the_norm_of_a_convolution_is_met_from_both_sides():
-    """Also where images of its size lack frequencies: differences of neighbours, in rows of three pixels."""
+    """Also where images of its size lack frequencies: differences of neighbours, in
+    rows of three pixels."""
     rng, difference = np.random.default_rng(1), np.zeros((3, 3, 1, 1))
     difference[1, 1], difference[1, 2] = 1.0, -1.0
 
@@ -61,7 +90,11 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides():
         bounds = [certificates.weight_norm_bound(W, image) for image in (image, (9, 8))]
         return certificates.weight_norm(W, image, num_steps=500), *bounds
 
-    cases = [(rng.normal(size=(3, 3, 2, 4)), IMAGE), (rng.normal(size=(5, 3, 3, 1)), IMAGE), (difference, (2, 3))]
+    cases = [
+        (rng.normal(size=(3, 3, 2, 4)), IMAGE),
+        (rng.normal(size=(5, 3, 3, 1)), IMAGE),
+        (difference, (2, 3)),
+    ]
     for W, image in cases:
         true = np.linalg.norm(reference.conv_matrix(W, image), 2)
         norm, bound, of_larger = map(float, measure(W, image))
@@ -75,22 +108,39 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides():
 def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
     W = np.random.default_rng(2).normal(size=(6, 4))
     left, _, right = np.linalg.svd(W)
-    norms = (lambda W: certificates.weight_norm(W, num_steps=500), certificates.weight_norm_bound)
+    norms = (
+        lambda W: certificates.weight_norm(W, num_steps=500),
+        certificates.weight_norm_bound,
+    )
     slopes = jax.jit(lambda W: [jax.grad(norm)(W) for norm in norms])
     for slope in slopes(W):
         np.testing.assert_allclose(slope, np.outer(left[:, 0], right[0]), atol=2e-3)
     assert np.all(np.isfinite(slopes(np.zeros((6, 4)))[1]))
-    # After few steps too it is u v^T of one pair, for it does not pass through the steps.
+    # After few steps too it is u v^T of one pair, for it does not pass through the
+    # steps.
     early = jax.jit(jax.grad(lambda W: certificates.weight_norm(W, num_steps=2)))(W)
-    np.testing.assert_allclose(np.linalg.svd(early)[1], [1.0, 0.0, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(
+        np.linalg.svd(early)[1], [1.0, 0.0, 0.0, 0.0], atol=1e-12
+    )
     assert np.max(np.abs(early - np.outer(left[:, 0], right[0]))) > 0.01
 
 
 def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
     gains = np.array([[0.5, 0.8], [2.0, 0.3], [1.0, 0.0]])
-    swap = lambda v: (gains[:, 1, None] * v[1].sum(-1), gains[:, 0, None, None] * v[0][..., None])  # noqa: E731
-    like = (jax.ShapeDtypeStruct((3, 4), jnp.float64), jax.ShapeDtypeStruct((3, 4, 1), jnp.float64))
-    norm = jax.jit(lambda: certificates.spectral_norm(swap, like, batch_ndim=1, num_steps=300))()
+
+    def swap(v):
+        return (
+            gains[:, 1, None] * v[1].sum(-1),
+            gains[:, 0, None, None] * v[0][..., None],
+        )
+
+    like = (
+        jax.ShapeDtypeStruct((3, 4), jnp.float64),
+        jax.ShapeDtypeStruct((3, 4, 1), jnp.float64),
+    )
+    norm = jax.jit(
+        lambda: certificates.spectral_norm(swap, like, batch_ndim=1, num_steps=300)
+    )()
     np.testing.assert_allclose(norm, gains.max(axis=1), rtol=1e-6)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     radius = jax.jit(lambda: certificates.jacobian_radius(swap, zeros, batch_ndim=1))()
@@ -98,11 +148,20 @@ def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
 
 
 def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
-    turn = 0.9 * np.array([[0.5, -np.sqrt(0.75)], [np.sqrt(0.75), 0.5]])  # the quotient of a unit vector is 0.45
+    # the quotient of a unit vector is 0.45
+    turn = 0.9 * np.array([[0.5, -np.sqrt(0.75)], [np.sqrt(0.75), 0.5]])
     shear = np.array([[0.5, 30.0], [0.0, 0.4]])  # far from normal: the norm is 30
     nilpotent = np.array([[0.0, 1.0], [0.0, 0.0]])
-    measure = jax.jit(jax.vmap(lambda matrix: certificates.jacobian_radius(lambda v: matrix @ v, jnp.ones(2))))
-    of_turn, of_shear, of_nilpotent = map(float, measure(np.stack([turn, shear, nilpotent])))
+    measure = jax.jit(
+        jax.vmap(
+            lambda matrix: certificates.jacobian_radius(
+                lambda v: matrix @ v, jnp.ones(2)
+            )
+        )
+    )
+    of_turn, of_shear, of_nilpotent = map(
+        float, measure(np.stack([turn, shear, nilpotent]))
+    )
     assert of_turn == pytest.approx(0.9, abs=1e-12)
     assert of_shear == pytest.approx(0.5, abs=1e-6)
     assert of_nilpotent == 0.0
@@ -113,29 +172,43 @@ def test_the_penalty_is_the_mean_square_of_the_jacobian_per_example():
 
     @jax.jit
     def penalty(key):
-        step = lambda z: jnp.einsum("...ij,...j->...i", matrices, z)  # noqa: E731
-        return certificates.jacobian_penalty(step, jnp.ones((2, 3, 4)), key, num_probes=4000, batch_ndim=2)
+        step = lambda z: jnp.einsum("...ij,...j->...i", matrices, z)
+        return certificates.jacobian_penalty(
+            step, jnp.ones((2, 3, 4)), key, num_probes=4000, batch_ndim=2
+        )
 
     expected = np.sum(matrices**2, axis=(-2, -1)) / 4
-    np.testing.assert_allclose(penalty(jax.random.key(0, impl="rbg")), expected, rtol=0.1)
+    np.testing.assert_allclose(
+        penalty(jax.random.key(0, impl="rbg")), expected, rtol=0.1
+    )
 
 
 def test_the_penalty_is_differentiable_in_the_parameters():
     W, key = np.random.default_rng(6).normal(size=(4, 4)), jax.random.key(0)
-    gradient = jax.jit(jax.grad(lambda W: certificates.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)))(W)
+    gradient = jax.jit(
+        jax.grad(
+            lambda W: certificates.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)
+        )
+    )(W)
     v = np.asarray(jax.random.normal(key, (1, 4), jnp.float64))[0]
     np.testing.assert_allclose(gradient, 2.0 * np.outer(v, W.T @ v) / 4.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("certified", [False, True])
-def test_normalised_convolutions_keep_to_their_bound_and_smaller_ones_are_left_alone(certified):
+def test_normalised_convolutions_keep_to_their_bound_and_smaller_ones_are_left_alone(
+    certified,
+):
     W = np.random.default_rng(3).normal(size=(3, 3, 2, 4))
 
     @jax.jit
     def normalise(W):
         def total(W):
             scaled = certificates.spectral_normalise(
-                params_of(W), bound=0.8, image_shape=IMAGE, certified=certified, num_steps=200
+                params_of(W),
+                bound=0.8,
+                image_shape=IMAGE,
+                certified=certified,
+                num_steps=200,
             ).W
             return jnp.sum(scaled**3), scaled
 
@@ -147,7 +220,8 @@ def test_normalised_convolutions_keep_to_their_bound_and_smaller_ones_are_left_a
     assert norm >= 0.6
     small = W * 1e-2
     np.testing.assert_array_equal(normalise(small)[1], small)
-    np.testing.assert_allclose(np.sum(gradient * W), 0.0, atol=1e-3)  # scaling W changes nothing
+    # scaling W changes nothing
+    np.testing.assert_allclose(np.sum(gradient * W), 0.0, atol=1e-3)
     assert np.all(np.isfinite(gradient))
 
 
@@ -157,16 +231,29 @@ def test_what_is_not_a_number_has_no_number():
 
     @jax.jit
     def numbers(nan, params):
-        f = lambda y: nan * jnp.sum(y**2)  # noqa: E731
+        f = lambda y: nan * jnp.sum(y**2)
         curvature = certificates.curvature(f, jnp.ones(3))
         return {
-            "picard_steps": [certificates.picard_steps(*c, 1e-3) for c in ((nan, 1.0), (0.5, nan))],
-            "error_bound": [certificates.error_bound(*c) for c in ((nan, 1.0), (nan, 0.0), (0.5, nan), (1.5, nan))],
-            "contraction": (certificates.contraction_bound(params), certificates.equilibrium_lipschitz(params)),
-            "norms": (certificates.weight_norm(params.W), certificates.weight_norm_bound(params.W)),
+            "picard_steps": [
+                certificates.picard_steps(*c, 1e-3) for c in ((nan, 1.0), (0.5, nan))
+            ],
+            "error_bound": [
+                certificates.error_bound(*c)
+                for c in ((nan, 1.0), (nan, 0.0), (0.5, nan), (1.5, nan))
+            ],
+            "contraction": (
+                certificates.contraction_bound(params),
+                certificates.equilibrium_lipschitz(params),
+            ),
+            "norms": (
+                certificates.weight_norm(params.W),
+                certificates.weight_norm_bound(params.W),
+            ),
             "radius": certificates.jacobian_radius(lambda z: nan * z, jnp.ones(2)),
             "curvature": (curvature.smallest, curvature.largest),
-            "ratio": certificates.gradient_ratio(lambda y: jnp.sum(y**2), f, jnp.zeros(3)),
+            "ratio": certificates.gradient_ratio(
+                lambda y: jnp.sum(y**2), f, jnp.zeros(3)
+            ),
         }
 
     for name, values in numbers(nan, params).items():

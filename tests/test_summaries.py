@@ -15,7 +15,7 @@ matplotlib.use("agg")
 
 
 def descent_by(factors):
-    energy = lambda params, y, x=None: jnp.sum(y**2, axis=-1)  # noqa: E731
+    energy = lambda params, y, x=None: jnp.sum(y**2, axis=-1)
     return uj.Descent(lambda key: None, energy, lambda params, y, x=None: factors * y)
 
 
@@ -42,8 +42,21 @@ def test_a_record_prints_a_few_lines_and_the_layers_whose_energy_rises(records):
     for name, words in {
         "trace": ("Trace", "3 layers", "8 examples", "rises: none"),
         "one": ("Trace", "2 layers", "1 example", "rises: none"),
-        "descends": ("Certificate", "3 layers", "8 examples", "guaranteed 0.0%", "descended 100.0%", "rose 0.0%"),
-        "rises": ("Certificate", "6 layers", "descended 75.0%", "rose 25.0%", "layer 4 (25.0%) and 2 more"),
+        "descends": (
+            "Certificate",
+            "3 layers",
+            "8 examples",
+            "guaranteed 0.0%",
+            "descended 100.0%",
+            "rose 0.0%",
+        ),
+        "rises": (
+            "Certificate",
+            "6 layers",
+            "descended 75.0%",
+            "rose 25.0%",
+            "layer 4 (25.0%) and 2 more",
+        ),
     }.items():
         printed = repr(records[name])
         assert len(printed.splitlines()) <= 6
@@ -71,6 +84,8 @@ def test_a_record_draws_a_line_by_layer(records, name):
     expected = np.median(np.reshape(record.energy, (len(record.energy), -1)), axis=1)
     np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-6)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("layer", "energy")
-    assert len([line for line in axes.lines if line.get_marker() == "x"]) == (name == "rises")
+    assert len([line for line in axes.lines if line.get_marker() == "x"]) == (
+        name == "rises"
+    )
     assert record.plot(axes) is axes
     matplotlib.pyplot.close("all")

@@ -1,4 +1,5 @@
-"""Theorems 4.1 and 5.1 and Lemma 4.3 of Yang et al. (2022) on random f and g: they hold as mended, and they bite."""
+"""Theorems 4.1 and 5.1 and Lemma 4.3 of Yang et al. (2022) on random f and g: they
+hold as mended, and they bite."""
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,15 @@ from unroll_jax.energies import box, relu, soft_threshold
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
 DRAWS, DIM, PLACES = 12_000, 4, 24
-# Scaling energies up and step sizes down changes nothing, so a2 may be the same in all draws; a1 and L_h vary.
+# Scaling energies up and step sizes down changes nothing, so a2 may be the same in all
+# draws; a1 and L_h vary.
 A2 = 0.7
 KINDS = np.arange(DRAWS) % 3  # quadratic, log-cosh, softplus
 
 
 def part(p, y):
-    """y^T A y / 2 + sum_i rho(m_i . y) + l . y, rho = 0, log cosh or softplus; states are (..., draws, 1, d)."""
+    """y^T A y / 2 + sum_i rho(m_i . y) + l . y, rho = 0, log cosh or softplus;
+    states are (..., draws, 1, d)."""
     inner = jnp.einsum("bkd,...bud->...bk", p["M"], y)
     rho = jnp.stack([0.0 * inner, jnp.logaddexp(inner, -inner), jax.nn.softplus(inner)])
     chosen = jnp.einsum("tb,t...bk->...b", jax.nn.one_hot(p["kind"], 3, axis=0), rho)
@@ -40,45 +43,81 @@ def g(params, y, x=None):
 
 
 def f_step(params, y, x=None):
-    return y - params["a1"][:, None, None] * jax.grad(lambda y: jnp.sum(f(params, y)))(y)
+    return y - params["a1"][:, None, None] * jax.grad(lambda y: jnp.sum(f(params, y)))(
+        y
+    )
 
 
 def random_half(rng, spread):
-    """Curvatures over ``spread`` orders of magnitude; log-cosh and softplus get a quadratic, to be strongly convex."""
+    """Curvatures over ``spread`` orders of magnitude; log-cosh and softplus get a
+    quadratic, to be strongly convex."""
     Q = np.linalg.qr(rng.normal(size=(DRAWS, DIM, DIM)))[0]
     spectrum = 10.0 ** rng.uniform(-spread, 0, (DRAWS, DIM))
     curved = (KINDS > 0)[:, None, None]
-    A = np.where(curved, 10.0 ** rng.uniform(-spread, 0, (DRAWS, 1, 1)) * np.eye(DIM), (Q * spectrum[:, None]) @ Q.mT)
+    A = np.where(
+        curved,
+        10.0 ** rng.uniform(-spread, 0, (DRAWS, 1, 1)) * np.eye(DIM),
+        (Q * spectrum[:, None]) @ Q.mT,
+    )
     M = curved * rng.normal(size=(DRAWS, DIM, DIM))
-    return {"A": A, "M": M, "kind": KINDS, "scale": 10.0 ** rng.uniform(-1.5, 1.5, DRAWS), "l": np.zeros((DRAWS, DIM))}
+    return {
+        "A": A,
+        "M": M,
+        "kind": KINDS,
+        "scale": 10.0 ** rng.uniform(-1.5, 1.5, DRAWS),
+        "l": np.zeros((DRAWS, DIM)),
+    }
 
 
 def slope(p, y):
     inner = np.einsum("bkd,bd->bk", p["M"], y)
-    rho = np.stack([0.0 * inner, np.tanh(inner), 0.5 * (1.0 + np.tanh(0.5 * inner))])[KINDS, np.arange(DRAWS)]
-    return p["scale"][:, None] * (np.einsum("bk,bkd->bd", rho, p["M"]) + np.einsum("bde,be->bd", p["A"], y)) + p["l"]
+    rho = np.stack([0.0 * inner, np.tanh(inner), 0.5 * (1.0 + np.tanh(0.5 * inner))])[
+        KINDS, np.arange(DRAWS)
+    ]
+    return (
+        p["scale"][:, None]
+        * (np.einsum("bk,bkd->bd", rho, p["M"]) + np.einsum("bde,be->bd", p["A"], y))
+        + p["l"]
+    )
 
 
 def hessian_bounds(p):
-    """Matrices that the Hessian lies between everywhere: rho'' is at most 1 for log cosh, 1/4 for softplus."""
+    """Matrices that the Hessian lies between everywhere: rho'' is at most 1 for log
+    cosh, 1/4 for softplus."""
     most = np.array([0.0, 1.0, 0.25])[KINDS][:, None, None] * (p["M"].mT @ p["M"])
     scale = p["scale"][:, None, None]
     return scale * p["A"], scale * (p["A"] + most)
 
 
 def random_case(seed, *, most_a1=1.0, spread=3.0, around="minimiser_h"):
-    """f and g with known minimisers of f and of h, their exact constants, and a1 up to ``most_a1`` times a2."""
+    """f and g with known minimisers of f and of h, their exact constants, and a1 up
+    to ``most_a1`` times a2."""
     rng = np.random.default_rng(seed)
     params = {"f": random_half(rng, spread), "g": random_half(rng, spread)}
-    share = np.where(rng.uniform(size=DRAWS) < 0.2, 1.0, rng.uniform(0.05, 1.0, DRAWS)) * (1 - 1e-12)  # a2 L_h
-    L_h = np.linalg.eigvalsh(hessian_bounds(params["f"])[1] + hessian_bounds(params["g"])[1])[:, -1]
+    # a2 L_h
+    share = np.where(
+        rng.uniform(size=DRAWS) < 0.2, 1.0, rng.uniform(0.05, 1.0, DRAWS)
+    ) * (1 - 1e-12)
+    L_h = np.linalg.eigvalsh(
+        hessian_bounds(params["f"])[1] + hessian_bounds(params["g"])[1]
+    )[:, -1]
     for half in params.values():
         half["scale"] = half["scale"] * share / (A2 * L_h)
-    minimiser_f, minimiser_h = rng.normal(size=(2, DRAWS, DIM)) * 10.0 ** rng.uniform(-1, 1, (2, DRAWS, 1))
+    minimiser_f, minimiser_h = rng.normal(size=(2, DRAWS, DIM)) * 10.0 ** rng.uniform(
+        -1, 1, (2, DRAWS, 1)
+    )
     params["f"]["l"] = -slope(params["f"], minimiser_f)
-    params["g"]["l"] = -slope(params["f"], minimiser_h) - slope(params["g"], minimiser_h)
-    a1 = A2 * np.where(rng.uniform(size=DRAWS) < 0.2, 1.0, 10.0 ** rng.uniform(-2, np.log10(most_a1), DRAWS))
-    (_, high_f), (low_f, _), (_, high_g), (low_g, _) = [hessian_bounds(params[k]) for k in "ffgg"]
+    params["g"]["l"] = -slope(params["f"], minimiser_h) - slope(
+        params["g"], minimiser_h
+    )
+    a1 = A2 * np.where(
+        rng.uniform(size=DRAWS) < 0.2,
+        1.0,
+        10.0 ** rng.uniform(-2, np.log10(most_a1), DRAWS),
+    )
+    (_, high_f), (low_f, _), (_, high_g), (low_g, _) = [
+        hessian_bounds(params[k]) for k in "ffgg"
+    ]
     constants = {
         "L_f": np.linalg.eigvalsh(high_f)[:, -1],
         "L_g": np.linalg.eigvalsh(high_g)[:, -1],
@@ -86,8 +125,12 @@ def random_case(seed, *, most_a1=1.0, spread=3.0, around="minimiser_h"):
         "minimiser_f": minimiser_f[:, None],
         "minimiser_h": minimiser_h[:, None],
     }
-    # Points on a ray from the minimiser of h, where delta is infinite, or of f, where it is 0, to far from both.
-    ray = rng.normal(size=(DRAWS, 1, DIM)) * 10.0 ** np.linspace(-3, 3, PLACES)[:, None, None, None]
+    # Points on a ray from the minimiser of h, where delta is infinite, or of f, where
+    # it is 0, to far from both.
+    ray = (
+        rng.normal(size=(DRAWS, 1, DIM))
+        * 10.0 ** np.linspace(-3, 3, PLACES)[:, None, None, None]
+    )
     return params | {"a1": a1}, constants, constants[around] + ray
 
 
@@ -98,7 +141,12 @@ def halves(params):
 def tightest(ratio, places):
     inside = jnp.where(ratio <= 1.0, ratio, -1.0)
     best = jnp.argmax(inside, axis=0)
-    pick = lambda values: jnp.take_along_axis(values, best.reshape(1, -1, *[1] * (values.ndim - 2)), 0)[0]  # noqa: E731
+
+    def pick(values):
+        return jnp.take_along_axis(
+            values, best.reshape(1, -1, *[1] * (values.ndim - 2)), 0
+        )[0]
+
     return pick(places), pick(inside) >= 0.0
 
 
@@ -106,7 +154,10 @@ def rises(params, y, phi=None):
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
     after = system.step(params, y, None)
     size = sum(abs(half(params, point)) for half in (f, g) for point in (y, after))
-    return system.energy(params, after, None) - system.energy(params, y, None) > 64 * jnp.finfo(float).eps * size
+    return (
+        system.energy(params, after, None) - system.energy(params, y, None)
+        > 64 * jnp.finfo(float).eps * size
+    )
 
 
 def assert_enough(tested, rising):
@@ -132,13 +183,24 @@ def test_lemma_4_3_holds_and_so_every_step_from_s_of_c_descends():
     @jax.jit
     def check(params, constants, places):
         C = descent_constant(params["a1"], A2, constants["L_g"])
-        known = {"constant": C, "smoothness_f": constants["L_f"], "convexity_h": constants["c_h"]}
+        known = {
+            "constant": C,
+            "smoothness_f": constants["L_f"],
+            "convexity_h": constants["c_h"],
+        }
         minimisers = constants["minimiser_f"], constants["minimiser_h"]
-        member = jax.vmap(jax.vmap(lambda y, a, b, known: in_descent_region(y, a, b, **known)), (0, None, None, None))
+        member = jax.vmap(
+            jax.vmap(lambda y, a, b, known: in_descent_region(y, a, b, **known)),
+            (0, None, None, None),
+        )
         inside = member(places, *minimisers, known)
         delta = gradient_ratio(*halves(params), places)
         y, tested = tightest(jnp.where(inside, delta / C, 2.0), places)
-        return jnp.any(inside & (delta > C * (1 + 1e-9)), axis=0), tested, rises(params, y)
+        return (
+            jnp.any(inside & (delta > C * (1 + 1e-9)), axis=0),
+            tested,
+            rises(params, y),
+        )
 
     outside, tested, rising = check(params, constants, places)
     assert not np.any(outside)
@@ -150,15 +212,19 @@ PHIS = {"relu": relu(), "soft_threshold": soft_threshold(0.3), "box": box(0.0, 1
 
 @pytest.mark.parametrize("name", PHIS)
 def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
-    """With the bound C sqrt(1 - kappa), without the paper's further factor of sqrt(2)."""
+    """With the bound C sqrt(1 - kappa), without the paper's further factor of
+    sqrt(2)."""
     (params, constants, places), phi = random_case(3), PHIS[name]
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
 
     @jax.jit
     def check(params, constants, places):
         places = phi.prox(places, A2)
-        size = lambda array: jnp.linalg.norm(array, axis=(-2, -1))  # noqa: E731
-        of_f, of_h = (jax.grad(lambda y, h=h: jnp.sum(h(params, y)))(places) for h in (f, system.smooth))
+        size = lambda array: jnp.linalg.norm(array, axis=(-2, -1))
+        of_f, of_h = (
+            jax.grad(lambda y, h=h: jnp.sum(h(params, y)))(places)
+            for h in (f, system.smooth)
+        )
         C = descent_constant(params["a1"], A2, constants["L_g"])
         ratio = A2 * size(of_f) / (C * size(places - phi.prox(places - A2 * of_h, A2)))
         y, tested = tightest(ratio, places)
@@ -168,16 +234,23 @@ def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
 
 
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
-    """Draws have delta up to 1.05 C. With phi, C is too large without the factor sqrt(1 - kappa)."""
+    """Draws have delta up to 1.05 C. With phi, C is too large without the factor
+    sqrt(1 - kappa)."""
     params, constants, places = random_case(6)
 
     @jax.jit
     def search(params, constants, places):
         C = descent_constant(params["a1"], A2, constants["L_g"])
-        y, tested = tightest(gradient_ratio(*halves(params), places) / (1.05 * C), places)
+        y, tested = tightest(
+            gradient_ratio(*halves(params), places) / (1.05 * C), places
+        )
         bounded = jnp.maximum(places, 0.0)
-        y_relu, tested_relu = tightest(gradient_ratio(*halves(params), bounded) / C, bounded)
-        return tested & rises(params, y), tested_relu & rises(params, y_relu, PHIS["relu"])
+        y_relu, tested_relu = tightest(
+            gradient_ratio(*halves(params), bounded) / C, bounded
+        )
+        return tested & rises(params, y), tested_relu & rises(
+            params, y_relu, PHIS["relu"]
+        )
 
     free, bounded = search(params, constants, places)
     assert np.sum(free) > 170
@@ -185,24 +258,55 @@ def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
 
 
 def line(f_curvature, g_curvature, f_slope, h_slope):
-    quadratic = lambda c, s: lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
+    def quadratic(c, s):
+        return lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))
+
     return quadratic(f_curvature, f_slope), quadratic(g_curvature, h_slope - f_slope)
 
 
 def plane():
     """g is flat along the gradient of f, and curved across."""
-    f = lambda params, y, x: jnp.sum(0.15 * y**2 - np.array([1.5, 0.0]) * y, (-2, -1))  # noqa: E731
-    g = lambda params, y, x: jnp.sum(np.array([0.0, 0.3]) * y**2 + np.array([2.5, 0.0]) * y, (-2, -1))  # noqa: E731
+    f = lambda params, y, x: jnp.sum(0.15 * y**2 - np.array([1.5, 0.0]) * y, (-2, -1))
+
+    def g(params, y, x):
+        return jnp.sum(np.array([0.0, 0.3]) * y**2 + np.array([2.5, 0.0]) * y, (-2, -1))
+
     return f, g
 
 
 # The statement that each refutes: f and g, the state, the step sizes and phi.
 COUNTEREXAMPLES = {
-    "theorem 4.1 with a2 above 1 / L_h": (line(0.1, 0.9, 0.0, 1.0), [0.0], 0.1, 2.5, None),  # delta is 0
-    "theorem 4.1 with the delta of the text": (line(0.3, 0.5, 3.0, 1.0), [0.0], 1.0, 1.0, None),
-    "theorem 4.1 with a2 - a1 for its absolute value": (plane(), [0.0, 0.0], 2.0, 1.0, None),
-    "theorem 5.1 as printed": (line(0.001, 0.005, 4.0, -5.0), [1e3], 1e2, 1e2, "relu"),  # far from the orthant's wall
-    "theorem 5.1 with the D of relu": (line(0.5, 0.5, -2.6, -6.0), [5.0], 0.5, 0.5, soft_threshold(1.0)),
+    # delta is 0
+    "theorem 4.1 with a2 above 1 / L_h": (
+        line(0.1, 0.9, 0.0, 1.0),
+        [0.0],
+        0.1,
+        2.5,
+        None,
+    ),
+    "theorem 4.1 with the delta of the text": (
+        line(0.3, 0.5, 3.0, 1.0),
+        [0.0],
+        1.0,
+        1.0,
+        None,
+    ),
+    "theorem 4.1 with a2 - a1 for its absolute value": (
+        plane(),
+        [0.0, 0.0],
+        2.0,
+        1.0,
+        None,
+    ),
+    # far from the orthant's wall
+    "theorem 5.1 as printed": (line(0.001, 0.005, 4.0, -5.0), [1e3], 1e2, 1e2, "relu"),
+    "theorem 5.1 with the D of relu": (
+        line(0.5, 0.5, -2.6, -6.0),
+        [5.0],
+        0.5,
+        0.5,
+        soft_threshold(1.0),
+    ),
 }
 
 
@@ -210,7 +314,9 @@ COUNTEREXAMPLES = {
 def test_statements_as_printed_are_refuted_by_a_step_that_raises_the_energy(name):
     (f, g), y, a1, a2, phi = COUNTEREXAMPLES[name]
     system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
-    change = jax.jit(lambda y: system.energy(None, system.step(None, y)) - system.energy(None, y))
+    change = jax.jit(
+        lambda y: system.energy(None, system.step(None, y)) - system.energy(None, y)
+    )
     assert change(np.array([y])) > 0.0
 
 
@@ -218,13 +324,16 @@ def test_the_statements_as_printed_promise_descent_at_the_counterexamples():
     assert descent_constant(1.0, 1.0, 0.5) == 2.0  # |Delta| / |grad h| is 1.5
     a1, a2, L_g = 2.0, 1.0, 0.6  # delta is 1.5
     assert a2 / (a2 - a1 + a1 * a2 * L_g) > 1.5 > descent_constant(a1, a2, L_g)
-    # The print has the denominator of C under the root; its C' grows with the unit of the step sizes.
+    # The print has the denominator of C under the root; its C' grows with the unit of
+    # the step sizes.
     a1, a2, L_g, kappa, delta = 100.0, 100.0, 0.005, 0.01, 5.0
     assert a2 * (0.001 + L_g) <= 1.0
     assert delta <= a2 * np.sqrt((1 - kappa) / (2 * (a2 - a1 + a1 * a2 * L_g)))
     assert delta > proximal_constant(a1, a2, L_g, kappa)
     # At the minimiser of h + |y|, grad h = -1: D = 0 and delta = 0.1.
     (f, g), y, a1, a2, _ = COUNTEREXAMPLES["theorem 5.1 with the D of relu"]
-    h = lambda y: f(None, y, None) + g(None, y, None)  # noqa: E731
-    assert jax.jit(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(np.array([y]))
+    h = lambda y: f(None, y, None) + g(None, y, None)
+    assert jax.jit(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(
+        np.array([y])
+    )
     assert proximal_constant(a1, a2, 0.5, 0.0) > 0.1

@@ -1,4 +1,5 @@
-"""Depth: one step repeated inside a scan; layers with noise on them and layers that are lost, against loops."""
+"""Depth: one step repeated inside a scan; layers with noise on them and layers that
+are lost, against loops."""
 
 import chex
 import jax
@@ -31,7 +32,9 @@ LAYER = uj.Descent(lambda key: None, energy, step, step_and_energy)
 
 def weights(num_layers=None):
     shape = (DIM, DIM) if num_layers is None else (num_layers, DIM, DIM)
-    return {"W": jnp.asarray(np.random.default_rng(0).normal(size=shape).astype(np.float32))}
+    return {
+        "W": jnp.asarray(np.random.default_rng(0).normal(size=shape).astype(np.float32))
+    }
 
 
 def tokens(*batch):
@@ -40,7 +43,9 @@ def tokens(*batch):
 
 
 def python_loop(params, y, x, *, num_layers, tied):
-    params_of = lambda index: params if tied else jax.tree.map(lambda leaf: leaf[index], params)  # noqa: E731
+    def params_of(index):
+        return params if tied else jax.tree.map(lambda leaf: leaf[index], params)
+
     energies = []
     for index in range(num_layers):
         energies.append(energy(params_of(index), y, x))
@@ -61,7 +66,12 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
         last, energies = python_loop(params, y, x, **options)
         return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
 
-    both = jax.jit(lambda *a: [jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*a) for loss in (scanned, looped)])
+    both = jax.jit(
+        lambda *a: [
+            jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*a)
+            for loss in (scanned, looped)
+        ]
+    )
     ours, theirs = both(weights(None if tied else 3), *tokens(*batch))
     assert ours[0][1][1].shape == (4, *batch)
     chex.assert_trees_all_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
@@ -70,18 +80,31 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
 
 def test_a_step_alone_and_a_tree_of_states_will_do():
     def move(rate, state, x):
-        return {"position": state["position"] + rate * state["speed"], "speed": state["speed"] - x}
+        return {
+            "position": state["position"] + rate * state["speed"],
+            "speed": state["speed"] - x,
+        }
 
     start = {"position": np.zeros(2, np.float32), "speed": np.ones(2, np.float32)}
-    record = lambda rate, state, x: state["speed"]  # noqa: E731
-    last, trace = jax.jit(lambda y: uj.unroll(move, 0.5, y, 0.25, num_layers=2, record=record))(start)
-    chex.assert_trees_all_close(last, {"position": np.full(2, 0.875), "speed": np.full(2, 0.5)})
+    record = lambda rate, state, x: state["speed"]
+    last, trace = jax.jit(
+        lambda y: uj.unroll(move, 0.5, y, 0.25, num_layers=2, record=record)
+    )(start)
+    chex.assert_trees_all_close(
+        last, {"position": np.full(2, 0.875), "speed": np.full(2, 0.5)}
+    )
     np.testing.assert_allclose(trace, [[1.0, 1.0], [0.75, 0.75], [0.5, 0.5]])
 
 
 def test_layers_without_parameters_need_no_leading_axis():
-    last = lambda y, tied: uj.unroll(lambda p, y, x: 0.5 * y, None, y, num_layers=3, tied=tied, record=None)[0]  # noqa: E731
-    chex.assert_trees_all_equal(*jax.jit(lambda y: (last(y, True), last(y, False)))(tokens()[0]))
+    def last(y, tied):
+        return uj.unroll(
+            lambda p, y, x: 0.5 * y, None, y, num_layers=3, tied=tied, record=None
+        )[0]
+
+    chex.assert_trees_all_equal(
+        *jax.jit(lambda y: (last(y, True), last(y, False)))(tokens()[0])
+    )
 
 
 ROWS = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32))
@@ -95,7 +118,11 @@ def affine(params, y, x):
 def test_a_lost_layer_is_the_loop_without_it(tied):
     params, x = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0]), 0.1 * ROWS
     options = {"num_layers": 3, "tied": tied, "record": lambda p, y, x: y}
-    run = jax.jit(lambda lost: uj.unroll(affine, params, ROWS, x, perturb=lost_layer(lost), **options))
+    run = jax.jit(
+        lambda lost: uj.unroll(
+            affine, params, ROWS, x, perturb=lost_layer(lost), **options
+        )
+    )
     for lost in (0, 1, 3):
         expected = [ROWS]
         for layer in range(1, 4):
@@ -112,7 +139,12 @@ def test_noise_reaches_the_next_layer_and_the_record():
         y = perturb(jnp.int32(layer), y, 0.5 * y)
         seen.append(y)
     options = {"num_layers": 3, "record": lambda p, y, x: y, "perturb": perturb}
-    run = jax.jit(lambda y: [uj.unroll(affine, 0.5, y, 0.0, **options, remat=remat) for remat in (False, True)])
+    run = jax.jit(
+        lambda y: [
+            uj.unroll(affine, 0.5, y, 0.0, **options, remat=remat)
+            for remat in (False, True)
+        ]
+    )
     for last, trace in run(ROWS):
         np.testing.assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
         np.testing.assert_allclose(last, y, rtol=1e-5)
@@ -120,24 +152,43 @@ def test_noise_reaches_the_next_layer_and_the_record():
 
 def test_noise_has_its_scale_differs_by_layer_and_leaf_and_is_the_same_for_a_row_in_any_batch():
     zeros = {"a": jnp.zeros((100, 200)), "b": jnp.zeros((100, 200), jnp.bfloat16)}
-    draws = [layer_noise(jax.random.key(0), 2.0)(jnp.int32(layer), None, zeros) for layer in (1, 2)]
-    flat = np.stack([np.asarray(leaf, np.float32).ravel() for draw in draws for leaf in jax.tree.leaves(draw)])
+    draws = [
+        layer_noise(jax.random.key(0), 2.0)(jnp.int32(layer), None, zeros)
+        for layer in (1, 2)
+    ]
+    flat = np.stack(
+        [
+            np.asarray(leaf, np.float32).ravel()
+            for draw in draws
+            for leaf in jax.tree.leaves(draw)
+        ]
+    )
     np.testing.assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
     np.testing.assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)
     assert draws[0]["b"].dtype == jnp.bfloat16
     keys = jax.random.split(jax.random.key(0), 3)
-    whole, part = (layer_noise(keys[rows], 1.0)(jnp.int32(2), None, ROWS[rows]) for rows in (slice(0, 3), slice(1, 3)))
+    whole, part = (
+        layer_noise(keys[rows], 1.0)(jnp.int32(2), None, ROWS[rows])
+        for rows in (slice(0, 3), slice(1, 3))
+    )
     np.testing.assert_array_equal(whole[1:], part)
     assert np.unique(np.asarray(whole - ROWS)).size == ROWS.size
 
 
-# Those that hostile/calls.py leaves out: the options, and the named argument where it is not the last of them.
+# Those that hostile/calls.py leaves out: the options, and the named argument where it
+# is not the last of them.
 BAD_CALLS = [
     ({"remat": True, "unroll": 3}, ""),
     ({"unroll": 0}, ""),
     ({"descent": lambda params, y, x: y}, "record"),
-    ({"record": None, "descent": lambda params, y, x: y.astype("bfloat16")}, "step must keep"),
-    ({"record": None, "perturb": lambda layer, before, after: after[:1]}, "perturb must keep"),
+    (
+        {"record": None, "descent": lambda params, y, x: y.astype("bfloat16")},
+        "step must keep",
+    ),
+    (
+        {"record": None, "perturb": lambda layer, before, after: after[:1]},
+        "perturb must keep",
+    ),
 ]
 
 
@@ -149,14 +200,18 @@ def test_a_bad_argument_is_named():
     for options, name in BAD_CALLS:
         assert_names(ValueError, call, options, name)
     for scale in (-0.1, float("nan"), float("inf")):
-        assert_names(ValueError, layer_noise, {"key": jax.random.key(0), "scale": scale})
+        assert_names(
+            ValueError, layer_noise, {"key": jax.random.key(0), "scale": scale}
+        )
 
 
 def test_layers_are_written_out_up_to_a_depth_and_not_with_remat():
     params, (y, _) = weights(), tokens()
 
     def loops(num_layers, **options):
-        run = jax.jit(lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options))
+        run = jax.jit(
+            lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
+        )
         return "stablehlo.while" in run.lower(y).as_text()
 
     assert not loops(UNROLLED)

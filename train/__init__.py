@@ -1,6 +1,7 @@
 """The training application: `unroll-jax`; from Python `fit`, `load` and your own tasks.
 
-`__init__.pyi` lists the public names. Each is imported on first use: the command line answers without JAX.
+`__init__.pyi` lists the public names. Each is imported on first use: the command line
+answers without JAX.
 
 Example:
   >>> from unroll_jax.train import EXPERIMENTS

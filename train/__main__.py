@@ -19,15 +19,31 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
         raise
-    sys.stderr.write(f"error: {error.name} must be installed first: pip install 'unroll_jax[train]'\n")
+    sys.stderr.write(
+        f"error: {error.name} must be installed first: pip install"
+        " 'unroll_jax[train]'\n"
+    )
     raise SystemExit(2) from None
 
-CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
+# what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
+CLOSED_PIPE = 141
 TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
-WITH_CONFIG = ("run", "demo", "plan", "sweep")  # the commands that take every option of a configuration
-OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {"gamma", "seed"}  # predict, generate
-OF_PREPARE = {"root": "--from", "data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
-OF_PREPARE |= {f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")}
+# the commands that take every option of a configuration
+WITH_CONFIG = ("run", "demo", "plan", "sweep")
+# predict, generate
+OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {
+    "gamma",
+    "seed",
+}
+OF_PREPARE = {
+    "root": "--from",
+    "data.root": "--from",
+    "data.prepared": "UNROLL_PREPARED",
+    "data.source": "prepare",
+}
+OF_PREPARE |= {
+    f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")
+}
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
@@ -51,8 +67,10 @@ COMMAND --help shows its options, as in `run demo --help`
 
 @safe_output()
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command and returns its exit code: 0, also for a run that SIGTERM ended and that resumes when started
-    again; 2 for an error that the user can mend; 130 after Ctrl-C."""
+    """Runs a command and returns its exit code: 0, also for a run that SIGTERM ended
+    and that resumes when started again; 2 for an error that the user can mend; 130
+    after Ctrl-C.
+    """
     if not arguments or arguments[0] in HELP:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
@@ -63,7 +81,8 @@ def main(arguments: Sequence[str]) -> int:
         member, arguments = _member(arguments)
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no warnings of XLA, as on SIGTERM
+        # no warnings of XLA, as on SIGTERM
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         machine.keep_memory()
         machine.order_collectives()
         with machine.stopping_at_once(alone=not member):
@@ -75,7 +94,9 @@ def main(arguments: Sequence[str]) -> int:
 
                 join(parse(Membership, member, "unroll-jax"))
             names = OF_PREPARE if arguments[0] == "prepare" else None
-            with on_command_line(names, only=None if names or arguments[0] in WITH_CONFIG else OF_OTHERS):
+            with on_command_line(
+                names, only=None if names or arguments[0] in WITH_CONFIG else OF_OTHERS
+            ):
                 return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
@@ -85,7 +106,10 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # of files and disks, which no command foresaw
-        return _failed(f"{error.filename or 'a file'}: {error.strerror or error}; see to it and give the command again")
+        return _failed(
+            f"{error.filename or 'a file'}: {error.strerror or error}; see to it and"
+            " give the command again"
+        )
     except (AssertionError, RuntimeError):  # of JAX without a device
         try:
             machine.require_device()
@@ -100,29 +124,39 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run() -> int:
-    """Runs the command that was given; a reader of its output that leaves early ends it in silence."""
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside of `main`, Ctrl-C is not a traceback
+    """Runs the command that was given; a reader of its output that leaves early ends
+    it in silence."""
+    # as in the background of a script
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        # outside of `main`, Ctrl-C is not a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
         jax = sys.modules.get("jax")
-        if machine.HEARD and not (jax and jax.distributed.is_initialized()):  # else other processes wait for a good-bye
+        # else other processes wait for a good-bye
+        if machine.HEARD and not (jax and jax.distributed.is_initialized()):
             sys.stderr.flush()
-            os._exit(code)  # threads that still compute crash where Python is taken down under them
+            # threads that still compute crash where Python is taken down under them
+            os._exit(code)
     except BrokenPipeError:
         _discard_output()
         return CLOSED_PIPE
     except OSError as error:
         _discard_output()
-        sys.stderr.write(f"error: cannot write to the standard output ({error.strerror}); send it elsewhere\n")
+        sys.stderr.write(
+            f"error: cannot write to the standard output ({error.strerror}); send it"
+            " elsewhere\n"
+        )
         return 2
     return code
 
 
 def _of(module: str) -> Callable[[list[str]], int | None]:
     """The `command` of a module, which is imported when it is given."""
-    return lambda arguments: importlib.import_module(f".{module}", __package__).command(arguments)
+    return lambda arguments: importlib.import_module(f".{module}", __package__).command(
+        arguments
+    )
 
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
@@ -146,7 +180,8 @@ def _failed(message: str) -> int:
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits the options before the command, by which this process finds the others, from the rest."""
+    """Splits the options before the command, by which this process finds the others,
+    from the rest."""
     arguments, count = list(arguments), 0
     while count < len(arguments) and arguments[count].startswith("--"):
         count += 1 if "=" in arguments[count] else 2

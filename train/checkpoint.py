@@ -21,7 +21,14 @@ from .config.errors import UserError
 from .config.run import RunConfig
 from .registry import PASS_IT, is_own
 from .system.distributed import all_of, digest, is_first, wait_for_all
-from .system.files import AGAIN, require_room, steps_in, strict_json, unreachable, writing
+from .system.files import (
+    AGAIN,
+    require_room,
+    steps_in,
+    strict_json,
+    unreachable,
+    writing,
+)
 from .system.reading import check_regular_below, read_regular
 from .task import Log
 
@@ -33,9 +40,11 @@ CLOCK = 0.1  # seconds by which a file system's clock may be late
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 PUT_BACK = "put the config.json and model.json that it was trained with back"
 TELL = sys.unraisablehook
-# Messages of reads and writes that Orbax has given up, when they are freed; the manager raises the error before.
+# Messages of reads and writes that Orbax has given up, when they are freed; the manager
+# raises the error before.
 GIVEN_UP = ("Event loop is closed", "Encountered error while reading array index")
-# Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the same errors.
+# Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the
+# same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
@@ -44,17 +53,20 @@ def _quiet(raised: Any) -> None:
         TELL(raised)
 
 
-# For good: Python crashes if a hook is replaced, and so freed, while a thread of TensorStore is about to call it.
+# For good: Python crashes if a hook is replaced, and so freed, while a thread of
+# TensorStore is about to call it.
 sys.unraisablehook = _quiet
 
 
 def _not_a_lost_write(record: logging.LogRecord) -> bool:
-    """False for the log of a write that failed after another one, which the manager raises."""
+    """False for the log of a write that failed after another one, which the manager
+    raises."""
     return "exception was never retrieved" not in record.getMessage()
 
 
 def way_back(config: RunConfig) -> str:
-    """Returns the remedy for a checkpoint of another model: the task that was passed, or else the files."""
+    """Returns the remedy for a checkpoint of another model: the task that was
+    passed, or else the files."""
     return PASS_IT if is_own(config) else PUT_BACK
 
 
@@ -67,17 +79,30 @@ class Stored(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run folder: the two newest and the best are kept. A checkpoint is a state (a pytree of
-    arrays) and a JSON object of notes, among them a checksum of both. Best is the highest ``score`` given to `save`."""
+    """The checkpoints of one run folder: the two newest and the best are kept. A
+    checkpoint is a state (a pytree of arrays) and a JSON object of notes, among them a
+    checksum of both. Best is the highest ``score`` given to `save`.
+    """
 
-    def __init__(self, folder: Path, *, read_only: bool = False, mend: str = PUT_BACK, log: Log = print):
-        """Opens the checkpoints under ``folder``, made unless ``read_only``; ``mend`` is advice on another model's."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        read_only: bool = False,
+        mend: str = PUT_BACK,
+        log: Log = print,
+    ):
+        """Opens the checkpoints under ``folder``, made unless ``read_only``;
+        ``mend`` is advice on another model's."""
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
-        check_regular_below(self._folder, mend="restore it, or delete that checkpoint")  # Orbax would wait for a pipe
+        # Orbax would wait for a pipe
+        check_regular_below(self._folder, mend="restore it, or delete that checkpoint")
         self._read_only, self._mend, self._log = read_only, mend, log
         options = ocp.CheckpointManagerOptions(
-            create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
+            create=not read_only,
+            cleanup_tmp_directories=not read_only,
+            preservation_policy=_NewestAndBest(self._score),
         )
         self._scores: dict[int, float] = {}
         self._began = math.inf  # when the last save began
@@ -90,44 +115,57 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        """Waits for the last save: without it, an asynchronous save is lost when the process ends."""
+        """Waits for the last save: without it, an asynchronous save is lost when the
+        process ends."""
         try:
             with self._writing() if kind is None else contextlib.suppress(Exception):
                 self._manager.close()
         finally:
             if kind is not None:
-                gc.collect()  # errors of a failed save are reported here, or when the process ends
+                # errors of a failed save are reported here, or when the process ends
+                gc.collect()
             logging.getLogger("asyncio").removeFilter(_not_a_lost_write)
 
-    def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
-        """Starts writing a checkpoint, and returns when the state may be donated; StorageError if the disk is full."""
+    def save(
+        self, step: int, state: Any, notes: dict[str, Any], *, score: float
+    ) -> None:
+        """Starts writing a checkpoint, and returns when the state may be donated;
+        StorageError if the disk is full."""
         self.wait()
-        size = OVERHEAD + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        size = OVERHEAD + sum(
+            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)
+        )
         require_room(self._folder, size, f"the checkpoint of step {step}")
         notes = {**notes, "step": step, "score": score}
         notes["digest"] = digest(state, notes)
         self._scores[step], self._began = score, time.time()
-        arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes))
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes)
+        )
         with self._writing():
             self._manager.save(step, args=arguments, force=True)
 
     def wait(self) -> None:
-        """Returns when the last save is complete; StorageError if the disk has no room for it."""
+        """Returns when the last save is complete; StorageError if the disk has no
+        room for it."""
         with self._writing():
             self._manager.wait_until_finished()
 
     def kept(self) -> int | None:
-        """Returns the step of the newest complete checkpoint, or None; deletes the remains of a failed save."""
+        """Returns the step of the newest complete checkpoint, or None; deletes the
+        remains of a failed save."""
         with contextlib.suppress(Exception):
             self._manager.wait_until_finished()
-        gc.collect()  # else objects of a failed save's threads print errors when the process ends
+        # else objects of a failed save's threads print errors when the process ends
+        gc.collect()
         if is_first():
             for left in self._folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
         return max(steps_in(self._folder), default=None)
 
     def discard_last(self, step: int) -> None:
-        """Deletes the checkpoint of the last save. It ended in a folder that is no longer the run's."""
+        """Deletes the checkpoint of the last save. It ended in a folder that is no
+        longer the run's."""
         with contextlib.suppress(OSError):
             if (self._folder / str(step)).stat().st_ctime > self._began - CLOCK:
                 shutil.rmtree(self._folder / str(step))
@@ -136,24 +174,41 @@ class Checkpoints:
         return writing(str(self._folder), AGAIN)
 
     def newest(self, like: Any) -> Stored | None:
-        """Returns the newest checkpoint that can be read, as (step, state, notes), or None. A damaged one is named in
-        the log and, unless read-only, moved to ``damaged/`` next to the checkpoints. Arrays get the shardings of
-        ``like``, a state of the same structure or its shapes. UserError for another model's."""
+        """Returns the newest checkpoint that can be read, as (step, state, notes), or
+        None. A damaged one is named in the log and, unless read-only, moved to
+        ``damaged/`` next to the checkpoints. Arrays get the shardings of ``like``, a
+        state of the same structure or its shapes. UserError for another model's.
+        """
         steps = sorted(self._manager.all_steps(), reverse=True)
         checkpoint = next(self._readable(steps, like), None)
         if steps and checkpoint is None:
-            self._log(f"no checkpoint in {self._folder} can be read: starting again from step 0")
+            self._log(
+                f"no checkpoint in {self._folder} can be read: starting again from"
+                " step 0"
+            )
         return checkpoint
 
     def best(self, like: Any) -> Stored:
-        """Returns the readable checkpoint of highest score, as `newest`; UserError also if there is none."""
+        """Returns the readable checkpoint of highest score, as `newest`; UserError
+        also if there is none."""
         scores = {step: self._score(step) for step in self._manager.all_steps()}
         for step in [step for step, score in scores.items() if score == UNREADABLE]:
-            self._log(f"checkpoint {step} cannot be read (its notes are missing or damaged), falling back to another")
+            self._log(
+                f"checkpoint {step} cannot be read (its notes are missing or damaged),"
+                " falling back to another"
+            )
             del scores[step]
-        checkpoint = next(self._readable(sorted(scores, key=lambda step: scores[step], reverse=True), like), None)
+        checkpoint = next(
+            self._readable(
+                sorted(scores, key=lambda step: scores[step], reverse=True), like
+            ),
+            None,
+        )
         if checkpoint is None:
-            raise UserError(f"{self._folder} holds no checkpoint that can be read; train the run again")
+            raise UserError(
+                f"{self._folder} holds no checkpoint that can be read; train the run"
+                " again"
+            )
         return checkpoint
 
     def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Stored]:
@@ -165,16 +220,21 @@ class Checkpoints:
                 yield Stored(step, *verified)
 
     def _verify(self, step: int, like: Any) -> tuple[Any, dict[str, Any]] | str:
-        """Returns a checkpoint's state and notes, or the reason why it cannot be read. Orbax's restore and the checksum
-        are collective: one failed process would leave the others waiting. So the processes first share out the files
-        and read them, and each stage is begun by all or by none."""
+        """Returns a checkpoint's state and notes, or the reason why it cannot be read.
+        Orbax's restore and the checksum are collective: one failed process would leave
+        the others waiting. So the processes first share out the files and read them,
+        and each stage is begun by all or by none.
+        """
         arrays = self._folder / str(step) / "state"
         _, reason = _attempt(lambda: _read_arrays(arrays))
         if reason is not None:
             return reason
         misfit, reason = _attempt(lambda: _misfit(arrays, like))
         if misfit:
-            raise UserError(f"checkpoint {step} in {self._folder} is of another model: {misfit}; {self._mend}")
+            raise UserError(
+                f"checkpoint {step} in {self._folder} is of another model: {misfit};"
+                f" {self._mend}"
+            )
         if reason is not None:
             return reason
         contents, reason = _attempt(lambda: self._read(step, like))
@@ -183,30 +243,40 @@ class Checkpoints:
         if digest(*contents) != contents[1]["digest"]:
             return "its contents do not match their checksum"
         of = contents[1].get("step", step)
-        return contents if of == step else f"it is a copy of the checkpoint of step {of}"
+        return (
+            contents if of == step else f"it is a copy of the checkpoint of step {of}"
+        )
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         target = jax.tree.map(_target, like)
         restored: Any = self._manager.restore(
-            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore()
+            ),
         )
         if "digest" not in restored.notes:
             raise ValueError("its notes hold no checksum")
         return restored.state, restored.notes
 
     def _score(self, step: int) -> float:
-        """Returns the score given to `save`, by any process; the lowest if the notes cannot be read."""
+        """Returns the score given to `save`, by any process; the lowest if the notes
+        cannot be read."""
         if step not in self._scores:
             path = self._folder / str(step) / "notes" / "metadata"
             try:
-                self._scores[step] = float(strict_json(read_regular(path, where=str(path)))["score"])
+                self._scores[step] = float(
+                    strict_json(read_regular(path, where=str(path)))["score"]
+                )
             except (UserError, ValueError, KeyError, TypeError):
                 return UNREADABLE
         return self._scores[step]
 
     def _set_aside(self, step: int, reason: str) -> None:
         if self._read_only:
-            self._log(f"checkpoint {step} cannot be read ({reason}), falling back to another")
+            self._log(
+                f"checkpoint {step} cannot be read ({reason}), falling back to another"
+            )
             return
         aside, number = self._folder.parent / "damaged" / str(step), 0
         while aside.exists():
@@ -218,60 +288,99 @@ class Checkpoints:
         wait_for_all(f"checkpoint {step} is set aside")
         self._scores.pop(step, None)
         self._manager.reload()
-        self._log(f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back to the one before")
+        self._log(
+            f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back"
+            " to the one before"
+        )
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest and the best; unlike Orbax's BestN, it knows the scores that an earlier process saved."""
+    """Keeps the newest and the best; unlike Orbax's BestN, it knows the scores that
+    an earlier process saved."""
 
     def __init__(self, score: Callable[[int], float]):
         self._score = score
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Returns True for each checkpoint to keep; they come in the order of their steps."""
+    def should_preserve(
+        self, checkpoints: Sequence[Any], *, context: Any
+    ) -> Sequence[bool]:
+        """Returns True for each checkpoint to keep; they come in the order of their
+        steps."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
         return [step in kept for step in steps]
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
-    """Returns the result of reading, and the reason if any process failed to read. Either may be None."""
+    """Returns the result of reading, and the reason if any process failed to read.
+    Either may be None."""
     result, reason = None, None
     try:
         result = read()
     except MemoryError:
         raise
-    except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
+    # Orbax and TensorStore raise many kinds for damaged files
+    except Exception as error:
         if message := unreachable(error):  # says nothing about the files' contents
-            raise UserError(f"a checkpoint cannot be read ({message}); see to it and give the command again") from error
+            raise UserError(
+                f"a checkpoint cannot be read ({message}); see to it and give the"
+                " command again"
+            ) from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    return result, reason if all_of(reason is None) else reason or "another process cannot read it"
+    return result, (
+        reason if all_of(reason is None) else reason or "another process cannot read it"
+    )
 
 
 def _read_arrays(folder: Path) -> None:
-    """Reads the arrays one at a time, shared out over the processes; damage raises here. Orbax reads all at once: when
-    one fails, the threads of the others print tracebacks."""
+    """Reads the arrays one at a time, shared out over the processes; damage raises
+    here. Orbax reads all at once: when one fails, the threads of the others print
+    tracebacks.
+    """
     for shapes in (folder / "array_metadatas").glob("*"):
         json.loads(shapes.read_text(encoding="utf-8"))
     store = {"driver": "ocdbt", "base": f"file://{folder}/"}
-    keys = sorted(key.decode() for key in tensorstore.KvStore.open(store).result().list().result())
-    paths = [path for path, _, file in (key.rpartition("/") for key in keys) if file == ".zarray"]
+    keys = sorted(
+        key.decode() for key in tensorstore.KvStore.open(store).result().list().result()
+    )
+    paths = [
+        path
+        for path, _, file in (key.rpartition("/") for key in keys)
+        if file == ".zarray"
+    ]
     for path in paths[jax.process_index() :: jax.process_count()]:
-        tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
+        tensorstore.open(
+            {"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}
+        ).result().read().result()
 
 
 def _misfit(folder: Path, like: Any) -> str:
-    """Describes the first array whose shape differs from ``like``; Orbax's threads would print tracebacks for it."""
-    handler: Any = ocp.StandardCheckpointHandler()  # its annotation knows only the paths of etils
+    """Describes the first array whose shape differs from ``like``; Orbax's threads
+    would print tracebacks for it."""
+    # its annotation knows only the paths of etils
+    handler: Any = ocp.StandardCheckpointHandler()
     there, here = (
-        {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+            for path, leaf in leaves
+        }
         for leaves in map(jax.tree.leaves_with_path, (handler.metadata(folder), like))
     )
-    shapes = [(name, there.get(name), here.get(name)) for name in sorted({*there, *here})]
-    return next((f"{name} is {old} there, {new} here" for name, old, new in shapes if old != new), "")
+    shapes = [
+        (name, there.get(name), here.get(name)) for name in sorted({*there, *here})
+    ]
+    return next(
+        (
+            f"{name} is {old} there, {new} here"
+            for name, old, new in shapes
+            if old != new
+        ),
+        "",
+    )
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the array for Orbax to make; without a sharding, it would take the one of the save."""
+    """Returns the array for Orbax to make; without a sharding, it would take the one
+    of the save."""
     where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

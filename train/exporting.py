@@ -1,4 +1,5 @@
-"""`unroll-jax export`: a run's best parameters as safetensors, with the configuration to load them and a model card."""
+"""`unroll-jax export`: a run's best parameters as safetensors, with the
+configuration to load them and a model card."""
 
 import dataclasses
 import hashlib
@@ -21,13 +22,27 @@ from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
 from .runs import read_config
-from .system.files import check_out, read_object, sealed, to_bytes, without_folders, write_all, writing
+from .system.files import (
+    check_out,
+    read_object,
+    sealed,
+    to_bytes,
+    without_folders,
+    write_all,
+    writing,
+)
 from .system.machine import environment
 from .task import Log, Row, Task
 from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 
-OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
-OF_OWN = "`config.json` holds the whole configuration, the figures of the data, and the validation of this step."
+OWN = (
+    "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L"
+    " + 1) of every layer comes out"
+)
+OF_OWN = (
+    "`config.json` holds the whole configuration, the figures of the data, and the"
+    " validation of this step."
+)
 OF_TRANSFORMERS = "Low-rank changes are merged into the weights."
 TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -55,13 +70,15 @@ def export(
     task: Task | None = None,
     log: Log = print,
 ) -> Path:
-    """Writes model.safetensors, whose names are the keys of the parameters joined by dots, config.json and README.md.
+    """Writes model.safetensors, whose names are the keys of the parameters joined by
+    dots, config.json and README.md.
 
     Returns the folder of these files.
 
     Args:
       run: the run's folder.
-      out: where to; None means the folder export in the run's, or transformers after the format.
+      out: where to; None means the folder export in the run's, or transformers after
+        the format.
       format: "transformers" writes the folder of a decoder as that library reads it.
       mesh: devices to read the checkpoint onto; None is the default on these devices.
       task: the task itself, if it is your own; it takes the options of the run.
@@ -83,25 +100,51 @@ def export(
         arrays, files = task.to_transformers(state.params)  # pyright: ignore (of language models)
     else:
         arrays, files = named_arrays(jax.device_get(state.params)), {}
-    metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}  # transformers takes only "pt"
-    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata)
+    # transformers takes only "pt"
+    metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}
+    content = save(
+        {name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata
+    )
     described = {
-        **_describe(task, run, experiment, step, task.training.objective.multipliers(state.moving)),
-        "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
+        **_describe(
+            task,
+            run,
+            experiment,
+            step,
+            task.training.objective.multipliers(state.moving),
+        ),
+        "parameters": {
+            name: {"shape": list(array.shape), "dtype": str(array.dtype)}
+            for name, array in arrays.items()
+        },
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     card = model_card(described, converted=converted).encode()
-    files = {MODEL: content, CARD: card, **(files or {CONFIG: to_bytes(sealed(described))})}
+    files = {
+        MODEL: content,
+        CARD: card,
+        **(files or {CONFIG: to_bytes(sealed(described))}),
+    }
     with writing(f"--out {out}", "pass another folder"):
         for name in {TEMPLATE, *COPIED} - files.keys():  # of an earlier export
             (out / name).unlink(missing_ok=True)
-        write_all(out, files)  # config.json last: a kill before it leaves an unreadable folder
+        # config.json last: a kill before it leaves an unreadable folder
+        write_all(out, files)
     count = sum(array.size for array in arrays.values())
-    log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {step}")
+    log(
+        f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,}"
+        f" bytes, of step {step}"
+    )
     if described["validation"] is None:
-        log(f"metrics.jsonl of {run} has no validation of step {step}: whether they are feasible is not known")
+        log(
+            f"metrics.jsonl of {run} has no validation of step {step}: whether they are"
+            " feasible is not known"
+        )
     if described["feasible"] is False:
-        log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
+        log(
+            "these parameters are NOT feasible on the validation split: no checkpoint"
+            " of the run was"
+        )
     return out
 
 
@@ -110,14 +153,20 @@ def _check(run: Path, experiment: str, config: RunConfig, format: str) -> None:
         raise UserError(f"format must be one of {', '.join(known)}, got {format!r}")
     if format != "unroll_jax" and not isinstance(config, LanguageConfig):
         raise UserError(
-            f"--format {format} is for language models, the runs of sft experiments; {run} is of {experiment}: leave "
-            "--format out"
+            f"--format {format} is for language models, the runs of sft experiments;"
+            f" {run} is of {experiment}: leave --format out"
         )
 
 
-def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None) -> Row:
+def _describe(
+    task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None
+) -> Row:
     """Returns config.json of an export, without the folders of this machine."""
-    rows = (row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation")
+    rows = (
+        row
+        for row in read_metrics(run / "metrics.jsonl")
+        if row["kind"] == "validation"
+    )
     validation = next((row for row in rows if row["step"] == step), None)
     judgement = task.config.judge(validation) if validation else None
     constrained = judgement is not None and judgement.excess is not None
@@ -127,11 +176,17 @@ def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np
         "experiment": experiment,
         "task": task.config.task,
         "step": step,
-        "feasible": judgement.feasible if judgement is not None and constrained else None,
+        "feasible": (
+            judgement.feasible if judgement is not None and constrained else None
+        ),
         "excess": judgement.excess if judgement is not None else None,
-        "multipliers": multipliers.tolist() if constrained and multipliers is not None else None,
+        "multipliers": (
+            multipliers.tolist() if constrained and multipliers is not None else None
+        ),
         "validation": validation,
-        "evaluation": task.summary_line(read_object(evaluation)) if evaluation.exists() else None,
+        "evaluation": (
+            task.summary_line(read_object(evaluation)) if evaluation.exists() else None
+        ),
         "config": without_folders(to_json(dataclasses.replace(task.config, **FREE))),
         "found": task.data_fingerprint(),
         "facts": task.model_spec(),
@@ -140,8 +195,11 @@ def _describe(task: Task, run: Path, experiment: str, step: int, multipliers: np
 
 
 def model_card(description: Row, *, converted: bool = False) -> str:
-    """Returns the card of an export from its config.json; ``converted`` to a folder of `transformers` or not."""
-    count = sum(int(np.prod(array["shape"])) for array in description["parameters"].values())
+    """Returns the card of an export from its config.json; ``converted`` to a folder
+    of `transformers` or not."""
+    count = sum(
+        int(np.prod(array["shape"])) for array in description["parameters"].values()
+    )
     return f"""# {description["experiment"]}, step {description["step"]}
 
 - task: {description["task"]}, {count:,} parameters
@@ -161,23 +219,35 @@ def model_card(description: Row, *, converted: bool = False) -> str:
 
 
 def _data(description: Row) -> str:
-    """Returns the source, and the number of samples of each split, in the words of the task."""
-    data, facts = description["config"].get("data"), {**description["facts"], **description["found"]}
+    """Returns the source, and the number of samples of each split, in the words of
+    the task."""
+    data, facts = (
+        description["config"].get("data"),
+        {**description["facts"], **description["found"]},
+    )
     source = data.get("source", "your own") if isinstance(data, dict) else "your own"
     for unit in ("sequences", "examples"):
         if isinstance(counts := facts.get(unit), dict):
-            return f"{source}: {', '.join(f'{count:,} {split}' for split, count in counts.items())} {unit}"
+            return (
+                f"{source}:"
+                f" {', '.join(f'{count:,} {split}' for split, count in counts.items())}"
+                f" {unit}"
+            )
     return source
 
 
 def _constraints(description: Row) -> str:
-    """Returns the bounds, whether the validation split meets them, and the largest margin or excess."""
+    """Returns the bounds, whether the validation split meets them, and the largest
+    margin or excess."""
     config, excess = description["config"], description["excess"]
     bounds = config.get("constraints", {})
     method = config.get("method", "constrained")
     if method != "constrained" or "alpha" not in bounds:
         return "none; fixed weights" if method == "deep_supervision" else "none"
-    words = f"alpha {bounds['alpha']}, reference {bounds['reference']}: {FEASIBLE[description['feasible']]}"
+    words = (
+        f"alpha {bounds['alpha']}, reference {bounds['reference']}:"
+        f" {FEASIBLE[description['feasible']]}"
+    )
     if excess is None:
         return words
     room = f"{abs(excess):.1%} {'over' if excess > 0 else 'below'} its bound"
@@ -187,7 +257,10 @@ def _constraints(description: Row) -> str:
 def _usage(task: str) -> str:
     load, row = "from unroll_jax.train import load\n", TASKS.get(task)
     if row is None or row.functions is None:
-        with_task = 'model = load("FOLDER", task=task)  # the task that was trained, of your own code'
+        with_task = (
+            'model = load("FOLDER", task=task)  # the task that was trained, of your'
+            " own code"
+        )
         predict = "model.predict(...)  # see its predict" if row is None else OWN
         return f"{load}\n{with_task}\n{predict}"
     return f'{load}\nmodel = load("FOLDER")\n{row.functions.predict}'

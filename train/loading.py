@@ -1,4 +1,5 @@
-"""Loading of runs and exports: the task of a run, the model with all that predicting takes, and language models."""
+"""Loading of runs and exports: the task of a run, the model with all that predicting
+takes, and language models."""
 
 import dataclasses
 import math
@@ -50,11 +51,12 @@ class Model:
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Applies the model to inputs of its kind; see the task's ``predict``.
 
-        Pictures are files or arrays of uint8. They are brought to the size of the training data, as results are.
-        Video: a picture or video; denoised frames come back. Images and scenes: one or a list; classes, or maps of
-        them. Sparse coding: one image or a list; of each the ``code``, and the ``image`` that it reconstructs.
-        Text: strings, with ``seconds=`` where the run is of pairs. Language: prompts, with ``answers=`` to be
-        judged. `OwnTask`: a batch.
+        Pictures are files or arrays of uint8. They are brought to the size of the
+        training data, as results are. Video: a picture or video; denoised frames come
+        back. Images and scenes: one or a list; classes, or maps of them. Sparse coding:
+        one image or a list; of each the ``code``, and the ``image`` that it
+        reconstructs. Text: strings, with ``seconds=`` where the run is of pairs.
+        Language: prompts, with ``answers=`` to be judged. `OwnTask`: a batch.
         """
         return self.task.predict(self.params, inputs, **options)
 
@@ -63,7 +65,8 @@ class Opened(NamedTuple):
     """A language model to generate with.
 
     Attributes:
-      params: of `unroll_jax.models.Decoder`, without the outer key; low-rank changes are added to the kernels.
+      params: of `unroll_jax.models.Decoder`, without the outer key; low-rank changes
+        are added to the kernels.
       template: of prompts.
       deviation: ``gamma -> standard deviation`` of the noise on embeddings.
       name: of the folder, for its answers.
@@ -80,18 +83,21 @@ class Opened(NamedTuple):
 
 
 def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> Model:
-    """Loads the model of a run folder (its best checkpoint) or of an export, trained on any devices.
+    """Loads the model of a run folder (its best checkpoint) or of an export, trained on
+    any devices.
 
     Args:
       folder: of the run, or the export.
-      task: the task itself, if it is your own, an `OwnTask` or any `Task`; it takes the folder's options but the mesh.
+      task: the task itself, if it is your own, an `OwnTask` or any `Task`; it takes the
+        folder's options but the mesh.
       log: where messages go.
 
     Returns:
       The model, its parameters on the devices of the task's mesh.
 
     Raises:
-      UserError: if the folder is neither, is damaged, or was written by another version.
+      UserError: if the folder is neither, is damaged, or was written by another
+        version.
 
     Example: see `fit`.
     """
@@ -100,21 +106,47 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     if is_export(folder):
         export = read_export(folder, kind)
         path = folder / CONFIG
-        source, mend = (path, AGAIN) if task is None else ("the task that was passed", PASS_IT)
-        task = _rebuilt(export.config, export.facts, path, AGAIN) if task is None else by_config(task, export.config)
-        params, like = restored(task, export.arrays, source=source, mend=mend), state_like(task).params
-        return Model(task, jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)), export.card)
+        source, mend = (
+            (path, AGAIN) if task is None else ("the task that was passed", PASS_IT)
+        )
+        task = (
+            _rebuilt(export.config, export.facts, path, AGAIN)
+            if task is None
+            else by_config(task, export.config)
+        )
+        params, like = (
+            restored(task, export.arrays, source=source, mend=mend),
+            state_like(task).params,
+        )
+        return Model(
+            task,
+            jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)),
+            export.card,
+        )
     experiment, config = read_config(folder, kind)
     require_checkpoints(folder, experiment)
     path = folder / FACTS
-    task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else by_config(task, config)
-    with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
+    task = (
+        _rebuilt(config, read_object(path), path, way_out(path))
+        if task is None
+        else by_config(task, config)
+    )
+    with Checkpoints(
+        folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log
+    ) as checkpoints:
         step, state, notes = checkpoints.best(state_like(task))
-    return Model(task, state.params, {"experiment": experiment, "step": step, "score": notes["score"]})
+    return Model(
+        task,
+        state.params,
+        {"experiment": experiment, "step": step, "score": notes["score"]},
+    )
 
 
-def open_run(folder: Path, *, mesh: str | None = None, log: Log = print, writes: bool = False) -> tuple[str, Task]:
-    """Returns the experiment of a run, and its task on its data, on a mesh; ``writes`` checks that it is writable."""
+def open_run(
+    folder: Path, *, mesh: str | None = None, log: Log = print, writes: bool = False
+) -> tuple[str, Task]:
+    """Returns the experiment of a run, and its task on its data, on a mesh;
+    ``writes`` checks that it is writable."""
     experiment, config = read_config(folder)
     if writes:
         require_place(folder)
@@ -132,19 +164,23 @@ def options_of(task: Any) -> type[RunConfig] | None:
     if isinstance(config, RunConfig) and hasattr(task, "training"):
         return type(config)
     raise UserError(
-        "task must be the task that was trained (as OwnTask(init, layer_losses, train=..., validation=...)), got "
-        f"{kind_of(task)}; pass that task"
+        "task must be the task that was trained (as OwnTask(init, layer_losses,"
+        f" train=..., validation=...)), got {kind_of(task)}; pass that task"
     )
 
 
 def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task:
-    """Returns a task that was passed, with the configuration of a folder, on ``mesh`` or the task's mesh."""
+    """Returns a task that was passed, with the configuration of a folder, on
+    ``mesh`` or the task's mesh."""
     config = dataclasses.replace(config, mesh=mesh or task.config.mesh)
     return task if task.config == config else task.with_config(config)
 
 
-def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log: Log = print) -> Opened:
-    """Opens a language model: a run folder or an export, or a folder of `transformers`."""
+def open_decoder(
+    source: str, *, dtype: Any = None, option: str = "SOURCE", log: Log = print
+) -> Opened:
+    """Opens a language model: a run folder or an export, or a folder of
+    `transformers`."""
     path = expanded(source, option)
     if is_trained(path):
         return _trained(path, dtype, log)
@@ -157,28 +193,40 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
 
 
 def is_trained(folder: Path) -> bool:
-    """Returns whether a folder is a run or an export, by its config.json; one with a damaged config.json is not."""
+    """Returns whether a folder is a run or an export, by its config.json; one with a
+    damaged config.json is not."""
     try:
-        return {"experiment", "found"} <= read_object(folder / "config.json", checked=False).keys()
+        return {"experiment", "found"} <= read_object(
+            folder / "config.json", checked=False
+        ).keys()
     except UserError:
         return False
 
 
 def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
     """Opens the model of a run, with the noise of its training."""
-    description = read_object(folder / "config.json", checked=False)  # `load` compares the checksum
+    # `load` compares the checksum
+    description = read_object(folder / "config.json", checked=False)
     if description.get("task") != LanguageConfig.task:
         raise UserError(
-            f"{folder} is a run of {description['experiment']}, not of a language model; give one of an sft experiment"
+            f"{folder} is a run of {description['experiment']}, not of a language"
+            " model; give one of an sft experiment"
         )
     model = load(folder, log=log)
     task: Any = model.task
     params = task.model.decoder(model.params)
     given, layers = task.data.source, task.model.layers
-    log(f"{folder}: {model.card['experiment']}, {model.config.title}, the checkpoint of step {model.card['step']}")
+    log(
+        f"{folder}: {model.card['experiment']}, {model.config.title}, the checkpoint of"
+        f" step {model.card['step']}"
+    )
     return Opened(
         given.config,
-        params if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), params),
+        (
+            params
+            if dtype is None
+            else jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        ),
         given.tokenizer,
         task.data.answers.template,
         lambda gamma: math.sqrt(task.variance(gamma)),

@@ -1,4 +1,5 @@
-"""The training loop of one run: resumable at any moment, metrics one step late, verified before every save."""
+"""The training loop of one run: resumable at any moment, metrics one step late,
+verified before every save."""
 
 import contextlib
 import dataclasses
@@ -16,14 +17,34 @@ from .config.errors import Interrupted, StorageError
 from .metrics import Callbacks, MetricsWriter
 from .runs import ANEW, FINISHED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
-from .step import Metrics, TrainState, describe_step, init_state, jit_step, require_finite_state, state_like, validate
-from .system.distributed import Stop, all_of, fetch, first_does, is_first, stopping, wait_for_all
+from .step import (
+    Metrics,
+    TrainState,
+    describe_step,
+    init_state,
+    jit_step,
+    require_finite_state,
+    state_like,
+    validate,
+)
+from .system.distributed import (
+    Stop,
+    all_of,
+    fetch,
+    first_does,
+    is_first,
+    stopping,
+    wait_for_all,
+)
 from .system.files import AGAIN, write_json, writing
 from .system.machine import CTRL_C, environment
 from .system.terminal import pausing, progress
 from .task import Batch, Log, NotFiniteError, Row, Task
 
-BACK = "move it back and give the same command again, or `unroll-jax run` with its new place"
+BACK = (
+    "move it back and give the same command again, or `unroll-jax run` with its new"
+    " place"
+)
 UNJUDGED = -1e30  # score of an interrupt checkpoint: below any other
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
@@ -36,29 +57,52 @@ class Notes(NamedTuple):
 
 
 def train_run(
-    task: Task, folder: Path, *, experiment: str, callbacks: Sequence[Callbacks] = (), log: Log = print
+    task: Task,
+    folder: Path,
+    *,
+    experiment: str,
+    callbacks: Sequence[Callbacks] = (),
+    log: Log = print,
 ) -> None:
-    """Trains one run in its folder, which is claimed and locked, or continues it; one that has ended stays."""
+    """Trains one run in its folder, which is claimed and locked, or continues it;
+    one that has ended stays."""
     config = task.config
     state_like(task)  # raises if parameters do not divide over the mesh
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
-        if status.get("state") == FINISHED and status["steps"] >= task.training.num_steps:
-            log(f"{folder}: finished already after {status['steps']} steps; to train anew, {ANEW}")
+        if (
+            status.get("state") == FINISHED
+            and status["steps"] >= task.training.num_steps
+        ):
+            log(
+                f"{folder}: finished already after {status['steps']} steps; to train"
+                f" anew, {ANEW}"
+            )
         else:
-            log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
+            log(
+                f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}"
+            )
             if is_first():
                 (folder / "evaluation.json").unlink(missing_ok=True)
             train(task, folder, experiment=experiment, callbacks=callbacks, log=log)
         wait_for_all(f"{folder} is trained")
 
 
-def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence[Callbacks] = (), log: Log) -> None:
+def train(
+    task: Task,
+    folder: Path,
+    *,
+    experiment: str = "",
+    callbacks: Sequence[Callbacks] = (),
+    log: Log,
+) -> None:
     """Restores, steps, validates and saves, until the last step; writes status.json."""
     num_steps = task.training.num_steps
     with stopping() as stop:
-        with Checkpoints(folder / "checkpoints", mend=way_back(task.config), log=log) as checkpoints:
+        with Checkpoints(
+            folder / "checkpoints", mend=way_back(task.config), log=log
+        ) as checkpoints:
             newest = checkpoints.newest(state_like(task))
             if newest is None:
                 state, notes = init_state(task), Notes()
@@ -68,7 +112,9 @@ def train(task: Task, folder: Path, *, experiment: str = "", callbacks: Sequence
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
             with _writer(task, folder, int(state.step)) as writer:
-                loop = _Loop(task, folder, checkpoints, writer, stop, callbacks, experiment)
+                loop = _Loop(
+                    task, folder, checkpoints, writer, stop, callbacks, experiment
+                )
                 interrupted = loop.run(state, notes)
         if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
@@ -92,13 +138,17 @@ class _Loop:
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        self.place, self.claimed = self.folder.stat(), (self.folder / "config.json").exists()
+        self.place, self.claimed = (
+            self.folder.stat(),
+            (self.folder / "config.json").exists(),
+        )
         self.training, self.step = self.task.training, jit_step(self.task)
         # By the shapes of a batch: texts come in several lengths.
         self.compiled: dict[Any, Step] = getattr(self.task, "programs", {})
 
     def run(self, state: TrainState, notes: Notes) -> bool:
-        """Trains until the end or a stop; returns True if SIGTERM or Ctrl-C came in the last step."""
+        """Trains until the end or a stop; returns True if SIGTERM or Ctrl-C came in
+        the last step."""
         self.saved_step, self.notes = int(state.step), notes
         try:
             with writing(f"run folder {self.folder}", AGAIN):
@@ -115,32 +165,47 @@ class _Loop:
         return self.interrupted
 
     def _failed(self, error: Exception) -> Exception:
-        """Returns the error with the checkpoint that is kept; writes it to the status if the disk has room."""
+        """Returns the error with the checkpoint that is kept; writes it to the
+        status if the disk has room."""
         if not self._is_there():
             return self._moved()
         kept = self.checkpoints.kept()
-        where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
+        where = (
+            "no checkpoint was saved before"
+            if kept is None
+            else f"the checkpoint of step {kept} is kept"
+        )
         if isinstance(error, NotFiniteError):
             at_once = f"{error},".split("at step 1,")[1:]  # before any update
-            mend = "mend data, initial parameters or losses" if at_once else f"lower {self.task.config.rates}"
-            error = NotFiniteError(f"{error}; {where}; {mend} and train into another --out")
+            mend = (
+                "mend data, initial parameters or losses"
+                if at_once
+                else f"lower {self.task.config.rates}"
+            )
+            error = NotFiniteError(
+                f"{error}; {where}; {mend} and train into another --out"
+            )
         elif isinstance(error, StorageError):
             error = StorageError(f"{error}; {where}")
         self.saved_step = kept or 0
-        self.notes = self.notes._replace(messages=(*self.notes.messages, " ".join(str(error).split())))
+        self.notes = self.notes._replace(
+            messages=(*self.notes.messages, " ".join(str(error).split()))
+        )
         with contextlib.suppress(OSError):
             self._write_status("failed")
         return error
 
     def _is_there(self) -> bool:
-        """Returns False if the run folder was moved or deleted, also if there is another one now."""
+        """Returns False if the run folder was moved or deleted, also if there is
+        another one now."""
         with contextlib.suppress(OSError):
             whole = not self.claimed or (self.folder / "config.json").exists()
             return whole and os.path.samestat(self.place, self.folder.stat())
         return False
 
     def _moved(self) -> StorageError:
-        """Returns the error of a run folder that is gone; deletes the remains of a save."""
+        """Returns the error of a run folder that is gone; deletes the remains of a
+        save."""
         if not (self.folder / "config.json").exists():
             self.checkpoints.kept()
             self.checkpoints.discard_last(self.saved_step)
@@ -148,13 +213,22 @@ class _Loop:
             (self.folder / "checkpoints").rmdir()
             self.folder.rmdir()
         lost = "nothing more is saved, and a save under way is lost"
-        return StorageError(f"{self.folder} was moved or deleted while it trained: {lost}; {BACK}")
+        return StorageError(
+            f"{self.folder} was moved or deleted while it trained: {lost}; {BACK}"
+        )
 
     def _steps(self, state: TrainState) -> None:
-        training, config, done, pending = self.training, self.task.config, self.saved_step, None
+        training, config, done, pending = (
+            self.training,
+            self.task.config,
+            self.saved_step,
+            None,
+        )
         batches = self.task.batches(done, local_rows(training.mesh, config.batch_size))
         batch = put(next(batches), training.mesh)
-        with progress(config.title, total=training.num_steps, done=done, shown=is_first()) as bar:
+        with progress(
+            config.title, total=training.num_steps, done=done, shown=is_first()
+        ) as bar:
             self._compile(state, batch, bar)
             self._write_status("running")
             began = time.perf_counter() - self.notes.train_seconds
@@ -176,15 +250,20 @@ class _Loop:
                     self._checkpoint(state, time.perf_counter() - began, bar)
                 elif self.interrupted:
                     self._record(*pending, bar)
-                    notes = self.notes._replace(train_seconds=time.perf_counter() - began)
+                    notes = self.notes._replace(
+                        train_seconds=time.perf_counter() - began
+                    )
                     self._save(state, notes, UNJUDGED)
                 if self.interrupted and self._goes_on():
                     self.checkpoints.wait()
                     saved = f"saved at step {done} of {training.num_steps}"
-                    raise _interrupted(self.stop, self.task, self.folder, saved, "goes on from there")
+                    raise _interrupted(
+                        self.stop, self.task, self.folder, saved, "goes on from there"
+                    )
 
     def _compile(self, state: TrainState, batch: Batch, bar: tqdm) -> Step:
-        """Returns the step for batches of these shapes, compiled once; compile time is not counted as training time."""
+        """Returns the step for batches of these shapes, compiled once; compile time
+        is not counted as training time."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self.compiled:
             began = time.perf_counter()
@@ -244,13 +323,25 @@ class _Loop:
             write_json(self.folder / "status.json", status)
 
 
-def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str) -> Interrupted:
-    again = "the same command without --overwrite" if task.config.overwrite else "the same command"
-    reason, code = ("interrupted by Ctrl-C", CTRL_C) if stop.by_hand else ("asked to end by SIGTERM", 0)
+def _interrupted(
+    stop: Stop, task: Task, folder: Path, saved: str, goes_on: str
+) -> Interrupted:
+    again = (
+        "the same command without --overwrite"
+        if task.config.overwrite
+        else "the same command"
+    )
+    reason, code = (
+        ("interrupted by Ctrl-C", CTRL_C)
+        if stop.by_hand
+        else ("asked to end by SIGTERM", 0)
+    )
     return Interrupted(f"{folder}: {reason}, {saved}; {again} {goes_on}", code)
 
 
-def _writer(task: Task, folder: Path, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+def _writer(
+    task: Task, folder: Path, step: int
+) -> contextlib.AbstractContextManager[MetricsWriter | None]:
     """Returns the writer of metrics in process 0; None in the others."""
     if not is_first():
         return contextlib.nullcontext()

@@ -1,4 +1,5 @@
-"""The commands: run, plan, evaluate, report, prepare, list; and `fit`, which trains from Python."""
+"""The commands: run, plan, evaluate, report, prepare, list; and `fit`, which trains
+from Python."""
 
 import dataclasses
 import functools
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from .loop import Callbacks
     from .task import Task
 
-# What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it, once their options are right.
+# What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it,
+# once their options are right.
 SPLIT = "a source of images with a class each, of texts or instructions"
 Log = Callable[[str], None]
 
@@ -35,12 +37,15 @@ def fit(
     callbacks: "Sequence[Callbacks]" = (),
     log: Log = print,
 ) -> list[Path]:
-    """Trains, evaluates and reports; an interrupted run resumes, a finished one is not trained again.
+    """Trains, evaluates and reports; an interrupted run resumes, a finished one is not
+    trained again.
 
     Args:
-      what: the name of an experiment, a configuration, or your task (`train.task.Task`).
+      what: the name of an experiment, a configuration, or your task
+        (`train.task.Task`).
       out: run folder; None makes one under runs/.
-      experiment: the run's name in reports; None takes the name of the experiment or the task.
+      experiment: the run's name in reports; None takes the name of the experiment or
+        the task.
       callbacks: hear of every step, validation and end (`train.loop.Callbacks`).
       log: where messages go.
 
@@ -54,14 +59,29 @@ def fit(
       >>> import tempfile, jax.numpy as jnp, numpy as np
       >>> from unroll_jax.train import Model, OwnConfig, OwnTask, export, load
       >>> def losses(scale, batch):  # of the input, and of one layer's output
-      ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
+      ...     return jnp.concatenate(
+      ...         [batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1
+      ...     )
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
       >>> config = OwnConfig(steps=2, batch_size=4, validate_every=2)
-      >>> task = OwnTask(lambda key: jnp.ones(()), losses, train=arrays, validation=arrays, config=config)
+      >>> task = OwnTask(
+      ...     lambda key: jnp.ones(()),
+      ...     losses,
+      ...     train=arrays,
+      ...     validation=arrays,
+      ...     config=config,
+      ... )
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     (run,) = fit(task, out=f"{folder}/run", log=lambda line: None)
-      ...     model, written = load(run, task=task), export(run, task=task, log=lambda line: None)
-      ...     isinstance(model, Model), bool(model.params < 1.0), sorted(path.name for path in written.iterdir())
+      ...     model, written = (
+      ...         load(run, task=task),
+      ...         export(run, task=task, log=lambda line: None),
+      ...     )
+      ...     (
+      ...         isinstance(model, Model),
+      ...         bool(model.params < 1.0),
+      ...         sorted(path.name for path in written.iterdir()),
+      ...     )
       (True, True, ['README.md', 'config.json', 'model.safetensors'])
     """
     name, trained, config = _target(what)
@@ -80,7 +100,9 @@ def fit(
     given_out = out or config.out
     folder = check_out(given_out) if given_out else default_folder(config, experiment)
     first_does(lambda: check_parent(config, folder))
-    tasks = {folder / subfolder: task for subfolder, task in _variants(trained, config, log)}
+    tasks = {
+        folder / subfolder: task for subfolder, task in _variants(trained, config, log)
+    }
     for place, task in tasks.items():  # all of them before the first step
         first_does(functools.partial(check_folder, task, place, experiment))
     for place, task in tasks.items():
@@ -114,7 +136,9 @@ def plan(arguments: list[str]) -> None:
         simulate(config.mesh)
         check_first(config)
         for _, task in _variants(config, config, print):
-            sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(task)}\n")
+            sys.stdout.write(
+                f"{experiment}: {task.config.describe()}, {describe_plan(task)}\n"
+            )
 
 
 def evaluate_again(arguments: list[str]) -> None:
@@ -134,8 +158,17 @@ def evaluate_again(arguments: list[str]) -> None:
     else:
         from .tasks.video import on_other_video
 
-        other["on"], other["place"] = on_other_video(task, parsed.on_source, parsed.on_root, log)
-    evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log, **other)
+        other["on"], other["place"] = on_other_video(
+            task, parsed.on_source, parsed.on_root, log
+        )
+    evaluate(
+        task,
+        parsed.run,
+        experiment=experiment,
+        options=parsed.disturbances,
+        log=log,
+        **other,
+    )
 
 
 def report(arguments: list[str]) -> None:
@@ -145,7 +178,9 @@ def report(arguments: list[str]) -> None:
 
     out = check_out(parsed.out)
     if (out / "config.json").exists():
-        raise UserError(f"--out {out} holds files of something else; pass an empty or a new folder")
+        raise UserError(
+            f"--out {out} holds files of something else; pass an empty or a new folder"
+        )
     made = make_report(parsed.runs)
     require_writable(out, f"--out {out}", "pass another folder")
     write(made, out)
@@ -155,39 +190,74 @@ def prepare(arguments: list[str]) -> None:
     """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
     parsed = parse(PrepareArguments, arguments, "unroll-jax prepare")
     check_fields(parsed)
-    config = next(kind for kind in MODULES if parsed.source in get_args(hints_of(kind)["source"]))
+    config = next(
+        kind for kind in MODULES if parsed.source in get_args(hints_of(kind)["source"])
+    )
     fields = {field.name for field in dataclasses.fields(config)}
     check_used(parsed, (("validation_share", SPLIT, "validation_share" in fields),))
     of_table = parsed.source == "table"
-    check_used(parsed, ((name, "the source table", of_table) for name in ("text_column", "label_column")))
-    values = {name: value for name, value in dataclasses.asdict(parsed).items() if name in fields}
+    check_used(
+        parsed,
+        (
+            (name, "the source table", of_table)
+            for name in ("text_column", "label_column")
+        ),
+    )
+    values = {
+        name: value
+        for name, value in dataclasses.asdict(parsed).items()
+        if name in fields
+    }
     prepare_data(config(**values), print)
 
 
 def show(arguments: list[str]) -> None:
-    """`unroll-jax list [WORD]`: the experiments by task; with details for a name or task."""
-    words, everything = [word for word in arguments if word != "--all"], "--all" in arguments
+    """`unroll-jax list [WORD]`: the experiments by task; with details for a name or
+    task."""
+    words, everything = (
+        [word for word in arguments if word != "--all"],
+        "--all" in arguments,
+    )
     if set(HELP) & set(words):
         sys.stdout.write("usage: unroll-jax list [WORD] [--all]\n")
         return
     if len(words) > 1:
-        raise UserError(f"list takes one word, of a name or a task, got {' '.join(words)}")
+        raise UserError(
+            f"list takes one word, of a name or a task, got {' '.join(words)}"
+        )
     if words:
-        rows = {name: row for name, row in EXPERIMENTS.items() if words[0] in name or words[0] in row.config.task}
+        rows = {
+            name: row
+            for name, row in EXPERIMENTS.items()
+            if words[0] in name or words[0] in row.config.task
+        }
         if not rows:
-            raise UserError(f"list: {words[0]!r} is in no name and no task; see `unroll-jax list`")
+            raise UserError(
+                f"list: {words[0]!r} is in no name and no task; see `unroll-jax list`"
+            )
         for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
-            details = f"  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}"
+            details = (
+                f"  task: {row.config.task}\n  source: {row.paper}\n  expect:"
+                f" {row.expect}"
+            )
             sys.stdout.write(f"{name:24} {row.summary}\n{details}\n")
         return
     groups: dict[str, list[str]] = {}
-    shown = {name: row for name, row in EXPERIMENTS.items() if everything or row.has_run}
+    shown = {
+        name: row for name, row in EXPERIMENTS.items() if everything or row.has_run
+    }
     for name, row in shown.items():
         module = functions_of(row.config).task.partition(":")[0].rpartition(".")[2]
-        groups.setdefault(module.replace("_", " "), []).append(f"  {name:28} {row.summary}\n")
-    sys.stdout.write("\n".join(f"{group}\n{''.join(lines)}" for group, lines in groups.items()))
+        groups.setdefault(module.replace("_", " "), []).append(
+            f"  {name:28} {row.summary}\n"
+        )
+    sys.stdout.write(
+        "\n".join(f"{group}\n{''.join(lines)}" for group, lines in groups.items())
+    )
     if hidden := len(EXPERIMENTS) - len(shown):
-        sys.stdout.write(f"\n{hidden} more are cells of papers' tables: unroll-jax list --all\n")
+        sys.stdout.write(
+            f"\n{hidden} more are cells of papers' tables: unroll-jax list --all\n"
+        )
 
 
 def _target(what: Any) -> tuple[str, Any, RunConfig]:
@@ -199,23 +269,29 @@ def _target(what: Any) -> tuple[str, Any, RunConfig]:
     if isinstance(config, RunConfig) and (config is what or hasattr(what, "training")):
         return config.task, what, config
     raise UserError(
-        "what must be the name of an experiment, a configuration (as EXPERIMENTS['demo'].config) or a task (as "
-        f"OwnTask(init, layer_losses, train=..., validation=...)), got {kind_of(what)}; pass one of these"
+        "what must be the name of an experiment, a configuration (as"
+        " EXPERIMENTS['demo'].config) or a task (as OwnTask(init, layer_losses,"
+        f" train=..., validation=...)), got {kind_of(what)}; pass one of these"
     )
 
 
-def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterator[tuple[str, Task]]":
-    """The task of every variant by its subfolder; they share their data, which are opened once."""
+def _variants(
+    what: "RunConfig | Task", config: RunConfig, log: Log
+) -> "Iterator[tuple[str, Task]]":
+    """The task of every variant by its subfolder; they share their data, which are
+    opened once."""
     opened = isinstance(what, RunConfig)
     variants = (dataclasses.replace(config, out=None) if opened else config).variants()
     task = open_task(variants[0][1], log) if opened else what
     for name, variant in variants:
-        task = task if task.config == variant else task.with_config(variant)  # the next one may differ by its seed only
+        # the next one may differ by its seed only
+        task = task if task.config == variant else task.with_config(variant)
         yield name, task
 
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
-    """Returns experiment and options of a run folder that is named in place of an experiment; None if it is none."""
+    """Returns experiment and options of a run folder that is named in place of an
+    experiment; None if it is none."""
     named = arguments[0] if arguments else ""
     folder = Path(named)
     if not named or named in EXPERIMENTS or not folder.is_dir():

@@ -20,12 +20,14 @@ PREDICTIONS = "predictions.npz"
 
 
 class Callbacks(Protocol):
-    """Callbacks of a run, for notebooks: subclass it and override the methods of the events you want.
+    """Callbacks of a run, for notebooks: subclass it and override the methods of the
+    events you want.
 
     Example:
       >>> class Losses(Callbacks):
       ...     def __init__(self):
       ...         self.losses = []
+      ...
       ...     def on_step(self, row):
       ...         self.losses.append(row["loss"])
       >>> mine = Losses()
@@ -45,8 +47,10 @@ class Callbacks(Protocol):
 
 
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
-    """Appends to metrics.jsonl; reopening at a step forgets all that came after it. Lines hold no times, so a run that
-    was interrupted and resumed writes the same file as one that was not."""
+    """Appends to metrics.jsonl; reopening at a step forgets all that came after it.
+    Lines hold no times, so a run that was interrupted and resumed writes the same file
+    as one that was not.
+    """
 
     def __init__(self, folder: Path, *, after_step: int):
         """Opens metrics.jsonl in ``folder``, keeping rows up to ``after_step``."""
@@ -65,10 +69,13 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         self._file.write(_line(row))
 
     def flush(self) -> None:
-        """Hands everything to the operating system: a killed process loses nothing before this point."""
+        """Hands everything to the operating system: a killed process loses nothing
+        before this point."""
         self._file.flush()
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            raise StorageError(f"{self._file.name} was deleted under the run; the same command goes on")
+            raise StorageError(
+                f"{self._file.name} was deleted under the run; the same command goes on"
+            )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -82,10 +89,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 break
             try:
                 rows.append(strict_json(line))
-                if not (isinstance(rows[-1]["kind"], str) and type(rows[-1]["step"]) is int):
+                if not (
+                    isinstance(rows[-1]["kind"], str) and type(rows[-1]["step"]) is int
+                ):
                     raise ValueError("kind must be a text, and step a whole number")
             except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{path} is damaged in line {number}; {mend}") from error
+                raise UserError(
+                    f"{path} is damaged in line {number}; {mend}"
+                ) from error
     return rows
 
 
@@ -94,18 +105,25 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Raises UserError unless callbacks are a list of objects with every method of `Callbacks`."""
+    """Raises UserError unless callbacks are a list of objects with every method of
+    `Callbacks`."""
     listed = isinstance(callbacks, list | tuple)
     for one in callbacks if listed else [callbacks]:
-        if not listed or isinstance(one, type) or not all(hasattr(one, name) for name in EVENTS):
+        if (
+            not listed
+            or isinstance(one, type)
+            or not all(hasattr(one, name) for name in EVENTS)
+        ):
             raise UserError(
-                f"callbacks must be a list of objects with {', '.join(EVENTS)}, got {kind_of(one)}; pass "
-                "callbacks=[Mine()], where Mine is a subclass of Callbacks"
+                f"callbacks must be a list of objects with {', '.join(EVENTS)}, got"
+                f" {kind_of(one)}; pass callbacks=[Mine()], where Mine is a subclass of"
+                " Callbacks"
             )
 
 
 class Predictions(NamedTuple):
-    """Some scenes (scenes, height, width, 3) and the classes of their pixels, all uint8: labels and predictions."""
+    """Some scenes (scenes, height, width, 3) and the classes of their pixels, all
+    uint8: labels and predictions."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -114,38 +132,66 @@ class Predictions(NamedTuple):
 
 def write_predictions(folder: Path, predictions: Predictions) -> None:
     """Keeps predictions in a run folder."""
-    np.savez_compressed(folder / PREDICTIONS, allow_pickle=False, **predictions._asdict())
+    np.savez_compressed(
+        folder / PREDICTIONS, allow_pickle=False, **predictions._asdict()
+    )
 
 
 def read_predictions(folder: Path) -> Predictions:
     """The predictions that `write_predictions` kept."""
     path, mend = folder / PREDICTIONS, f"run `unroll-jax evaluate {folder}` again"
     try:
-        with open_regular(path, where=str(path), mend=mend) as content, np.load(content, allow_pickle=False) as file:
+        with (
+            open_regular(path, where=str(path), mend=mend) as content,
+            np.load(content, allow_pickle=False) as file,
+        ):
             if sum(member.file_size for member in file.zip.infolist()) > LARGEST:
                 raise ValueError(f"it unpacks to more than {LARGEST >> 20} MiB")
             return Predictions(*(file[name] for name in Predictions._fields))
-    except (AttributeError, ValueError, KeyError, EOFError, TypeError, MemoryError, zipfile.BadZipFile) as error:
+    except (
+        AttributeError,
+        ValueError,
+        KeyError,
+        EOFError,
+        TypeError,
+        MemoryError,
+        zipfile.BadZipFile,
+    ) as error:
         raise UserError(f"{path} is damaged ({error}); {mend}") from None
 
 
-def ratio_figures(sample_losses: Float[np.ndarray, "samples layers_and_one"]) -> dict[str, Any]:
-    """Ratios f_l / f_{l-1} of losses of single samples, for which training promises nothing, as values of JSON. Counts
-    by layer are in bins from 0 to 2, the last one open. Shares and means come by layer and of all layers. The share of
-    a layer is None if a loss is NaN, and means leave out losses before the layer that are 0."""
+def ratio_figures(
+    sample_losses: Float[np.ndarray, "samples layers_and_one"],
+) -> dict[str, Any]:
+    """Ratios f_l / f_{l-1} of losses of single samples, for which training promises
+    nothing, as values of JSON. Counts by layer are in bins from 0 to 2, the last one
+    open. Shares and means come by layer and of all layers. The share of a layer is None
+    if a loss is NaN, and means leave out losses before the layer that are 0.
+    """
     before, after = sample_losses[:, :-1], sample_losses[:, 1:]
     edges = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
-    ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
-    counts = [np.histogram(column[np.isfinite(column)], edges)[0].tolist() for column in ratios.T]
+    ratios = np.divide(
+        after, before, out=np.full_like(after, np.nan), where=before > 0.0
+    )
+    counts = [
+        np.histogram(column[np.isfinite(column)], edges)[0].tolist()
+        for column in ratios.T
+    ]
     known, positive = ratios[np.isfinite(ratios)], ~(before <= 0.0)
-    descending = np.mean(np.where(np.isnan(before) | np.isnan(after), np.nan, after < before), axis=0)
+    descending = np.mean(
+        np.where(np.isnan(before) | np.isnan(after), np.nan, after < before), axis=0
+    )
     several = np.sum(positive, axis=0)
     sums = np.sum(ratios, axis=0, where=positive, dtype=np.float64)
-    means = np.divide(sums, several, out=np.full(len(several), np.nan), where=several > 0)
+    means = np.divide(
+        sums, several, out=np.full(len(several), np.nan), where=several > 0
+    )
     return {
         "descend_share": json_numbers(descending),
         "mean_ratio": json_numbers(means),
         "ratio_histogram": {"edges": [*edges[:-1].tolist(), None], "counts": counts},
         "share_descending": float(np.mean(after < before)),
-        "mean_ratio_all": float(np.mean(known, dtype=np.float64)) if known.size else None,
+        "mean_ratio_all": (
+            float(np.mean(known, dtype=np.float64)) if known.size else None
+        ),
     }

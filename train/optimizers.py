@@ -1,4 +1,5 @@
-"""Optimisers of the parameters, with their learning rates by step, and of the multipliers."""
+"""Optimisers of the parameters, with their learning rates by step, and of the
+multipliers."""
 
 from typing import Any
 
@@ -16,20 +17,36 @@ MOMENTUM = 0.9  # of SGD
 
 
 def make_optimizer(
-    config: PrimalConfig | OptimizerConfig, *, num_steps: int, steps_an_epoch: int = 1, trained: Any = None
+    config: PrimalConfig | OptimizerConfig,
+    *,
+    num_steps: int,
+    steps_an_epoch: int = 1,
+    trained: Any = None,
 ) -> optax.GradientTransformation:
-    """Clipping, weight decay and the rule, in the order that each rule's paper has them, with a warm-up and a schedule.
-    Parameters that are not ``trained`` (``params -> bool`` for each) keep no state; their gradients must be 0."""
+    """Clipping, weight decay and the rule, in the order that each rule's paper has
+    them, with a warm-up and a schedule. Parameters that are not ``trained``
+    (``params -> bool`` for each) keep no state; their gradients must be 0.
+    """
     rates = learning_rates(config, num_steps=num_steps, steps_an_epoch=steps_an_epoch)
-    clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
+    clip = (
+        optax.identity()
+        if config.clip_norm is None
+        else optax.clip_by_global_norm(config.clip_norm)
+    )
     if config.name == "muon":
         chain = optax.chain(clip, _muon(config, rates))
-    elif isinstance(config, PrimalConfig) and not isinstance(config, DecayedPrimalConfig):
+    elif isinstance(config, PrimalConfig) and not isinstance(
+        config, DecayedPrimalConfig
+    ):
         chain = optax.chain(clip, optax.adam(rates))
     elif isinstance(config, PrimalConfig) or config.name == "adam":
         chain = optax.chain(clip, optax.adamw(rates, weight_decay=config.weight_decay))
     else:
-        chain = optax.chain(clip, optax.add_decayed_weights(config.weight_decay), optax.sgd(rates, MOMENTUM))
+        chain = optax.chain(
+            clip,
+            optax.add_decayed_weights(config.weight_decay),
+            optax.sgd(rates, MOMENTUM),
+        )
     return chain if trained is None else optax.masked(chain, trained)
 
 
@@ -46,45 +63,70 @@ def learning_rates(
     elif isinstance(config, PrimalConfig) or config.schedule == "constant":
         after = optax.constant_schedule(rate)
     else:
-        after = optax.exponential_decay(rate, config.decay_every * steps_an_epoch, config.decay, staircase=True)
+        after = optax.exponential_decay(
+            rate, config.decay_every * steps_an_epoch, config.decay, staircase=True
+        )
     if warmup == 0:
         return after
-    return optax.join_schedules([optax.linear_schedule(rate / warmup, rate, warmup), after], [warmup])
+    return optax.join_schedules(
+        [optax.linear_schedule(rate / warmup, rate, warmup), after], [warmup]
+    )
 
 
-def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> optax.GradientTransformation:
-    """Muon for weights that multiply, Adam (Nesterov's) for vectors and embeddings, both in steps of the rate's size.
+def _muon(
+    config: PrimalConfig | OptimizerConfig, rates: optax.Schedule
+) -> optax.GradientTransformation:
+    """Muon for weights that multiply, Adam (Nesterov's) for vectors and embeddings,
+    both in steps of the rate's size.
 
-    Source: Jordan et al. (2024), "Muon"; Liu et al. (2025), arXiv 2502.16982, for the size of its steps.
+    Source: Jordan et al. (2024), "Muon"; Liu et al. (2025), arXiv 2502.16982, for the
+    size of its steps.
     """
     images = isinstance(config, OptimizerConfig)
 
     def axes(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
         name = jax.tree_util.keystr(path)
-        if leaf.ndim < (3 if "layers" in name else 2) or "embedding" in name:  # layers are stacks: of vectors too
+        # layers are stacks: of vectors too
+        if leaf.ndim < (3 if "layers" in name else 2) or "embedding" in name:
             return None
-        if images and leaf.ndim == 4:  # of a convolution: height, width, channels in, channels out
+        # of a convolution: height, width, channels in, channels out
+        if images and leaf.ndim == 4:
             return MuonDimensionNumbers((0, 1, 2), 3)
         return MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1)
 
-    decay = config.weight_decay if isinstance(config, OptimizerConfig | DecayedPrimalConfig) else 0.0
+    decay = (
+        config.weight_decay
+        if isinstance(config, OptimizerConfig | DecayedPrimalConfig)
+        else 0.0
+    )
     return muon(
         rates,
         weight_decay=decay,
         adam_weight_decay=decay,
         consistent_rms=0.2,
-        muon_weight_dimension_numbers=lambda params: jax.tree.map_with_path(axes, params),
+        muon_weight_dimension_numbers=lambda params: jax.tree.map_with_path(
+            axes, params
+        ),
     )
 
 
 def dual_rule(dual: DualConfig, *, warmup: int) -> optax.GradientTransformation:
-    """Returns the optimiser of the multipliers, on means of so many calls as it says, after ``warmup`` calls."""
-    gains = {"proportional_gain": dual.proportional_gain, "cap": dual.cap} if dual.optimizer == "pi" else {}
-    rule = {"adam": optax.adam, "pi": proportional_integral, "sgd": optax.sgd}[dual.optimizer](
-        dual.learning_rate, **gains
+    """Returns the optimiser of the multipliers, on means of so many calls as it
+    says, after ``warmup`` calls."""
+    gains = (
+        {"proportional_gain": dual.proportional_gain, "cap": dual.cap}
+        if dual.optimizer == "pi"
+        else {}
     )
+    rule = {"adam": optax.adam, "pi": proportional_integral, "sgd": optax.sgd}[
+        dual.optimizer
+    ](dual.learning_rate, **gains)
     if dual.every > 1:
-        rule = optax.MultiSteps(rule, dual.every, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
+        rule = optax.MultiSteps(
+            rule, dual.every, accumulator_dtype=jnp.result_type(float)
+        ).gradient_transformation()
     if warmup > 0:
-        rule = optax.conditionally_mask(rule, lambda step, **_: jnp.asarray(step) >= warmup)
+        rule = optax.conditionally_mask(
+            rule, lambda step, **_: jnp.asarray(step) >= warmup
+        )
     return rule

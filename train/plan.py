@@ -1,4 +1,5 @@
-"""`unroll-jax plan`: the memory of a training step on each device of a mesh, by purpose; no step is run."""
+"""`unroll-jax plan`: the memory of a training step on each device of a mesh, by
+purpose; no step is run."""
 
 import contextlib
 import math
@@ -15,23 +16,27 @@ from .task import Task
 
 
 def simulate(mesh: str | None) -> None:
-    """Simulates as many CPU devices as the mesh of a plan has, unless JAX has devices already."""
+    """Simulates as many CPU devices as the mesh of a plan has, unless JAX has
+    devices already."""
     simulated = SIMULATED in os.environ.get("XLA_FLAGS", "")
     if mesh is None or simulated or jax.distributed.is_initialized():
         return
-    with contextlib.suppress(RuntimeError):  # of a process that has computed before: the mesh has to fit its devices
+    # of a process that has computed before: the mesh has to fit its devices
+    with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
 
 
 def compile_step(task: Task) -> tuple[jax.stages.Compiled, Any, Any]:
-    """Compiles the step of a task for its mesh; returns it with the shapes of the state, and a batch."""
+    """Compiles the step of a task for its mesh; returns it with the shapes of the
+    state, and a batch."""
     mesh, like = task.training.mesh, state_like(task)
     batch = put(next(task.batches(0, local_rows(mesh, task.config.batch_size))), mesh)
     return jit_step(task).lower(like, batch).compile(), like, batch
 
 
 def memory_of(compiled: jax.stages.Compiled, like: Any, batch: Any) -> dict[str, int]:
-    """Returns the bytes a device during a step by purpose, by shardings and XLA's ``memory_analysis``."""
+    """Returns the bytes a device during a step by purpose, by shardings and XLA's
+    ``memory_analysis``."""
     analysis: Any = compiled.memory_analysis()
     parameters, optimiser = _bytes(like.params), _bytes(like.opt_state)
     return {
@@ -40,7 +45,9 @@ def memory_of(compiled: jax.stages.Compiled, like: Any, batch: Any) -> dict[str,
         "rest of the state": _bytes(like) - parameters - optimiser,
         "batch": _bytes(batch),
         "activations and other temporaries": analysis.temp_size_in_bytes,
-        "results outside of the state": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+        "results outside of the state": (
+            analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+        ),
     }
 
 
@@ -55,4 +62,7 @@ def describe_plan(task: Task) -> str:
 def _bytes(tree: Any) -> int:
     """Returns the bytes of one device's part of arrays."""
     leaves = jax.tree.leaves(tree)
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in leaves
+    )

@@ -30,29 +30,56 @@ Texts = Sequence[str]
 
 def command(arguments: list[str]) -> None:
     """`unroll-jax predict RUN --text TEXT ...`: predictions of every layer of a run."""
-    hint = "texts go behind --text, as --text=TEXT where one begins with a dash, or into the lines of --file"
+    hint = (
+        "texts go behind --text, as --text=TEXT where one begins with a dash, or into"
+        " the lines of --file"
+    )
     parsed = parse(PredictArguments, arguments, "unroll-jax predict", hint=hint)
     if parsed.file is not None and (parsed.text or parsed.second):
-        raise UserError("--file takes the place of --text and --second; give one or the other")
+        raise UserError(
+            "--file takes the place of --text and --second; give one or the other"
+        )
     check_noise(parsed.gamma, parsed.seed)
     export = read_export(parsed.run) if is_export(parsed.run) else None
-    experiment, config = (export.card["experiment"], export.config) if export else read_config(parsed.run)
+    experiment, config = (
+        (export.card["experiment"], export.config)
+        if export
+        else read_config(parsed.run)
+    )
     if not isinstance(config, TextRunConfig | LanguageConfig):
-        way_out = "give one of a text or sft experiment, or call predict of unroll_jax.train.load(run) in Python"
+        way_out = (
+            "give one of a text or sft experiment, or call predict of"
+            " unroll_jax.train.load(run) in Python"
+        )
         raise UserError(f"{parsed.run} is a run of {experiment}; {way_out}")
     inputs = (parsed.file, parsed.run)
-    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
+    out = (
+        None
+        if parsed.out is None
+        else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
+    )
     if isinstance(config, LanguageConfig):
         prompts, answers = paired(*read_pairs(parsed.text, parsed.second, parsed.file))
-        results = _of_language(load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed)
+        results = _of_language(
+            load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed
+        )
     else:
         texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
-        results = _of_texts(load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed)
+        results = _of_texts(
+            load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed
+        )
     predictions = []
     for number, (figures, row, table) in enumerate(results, start=1):
         if not np.isfinite(figures).all():
-            way_out = f"--gamma {parsed.gamma:g}: pass a lower one" if parsed.gamma > 0.0 else "train the run again"
-            raise UserError(f"{parsed.run} computes values that are not finite for text {number}; {way_out}")
+            way_out = (
+                f"--gamma {parsed.gamma:g}: pass a lower one"
+                if parsed.gamma > 0.0
+                else "train the run again"
+            )
+            raise UserError(
+                f"{parsed.run} computes values that are not finite for text {number};"
+                f" {way_out}"
+            )
         predictions.append((row, table))
     if out is None:
         for number, (_, table) in enumerate(predictions, start=1):
@@ -60,56 +87,102 @@ def command(arguments: list[str]) -> None:
         return
     rows = [row for row, _ in predictions]
     with writing(f"--out {out}", "pass another file"):
-        write_all(out.parent, {out.name: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows).encode()})
+        write_all(
+            out.parent,
+            {
+                out.name: (
+                    "".join(
+                        f"{json.dumps(row, allow_nan=False)}\n" for row in rows
+                    ).encode()
+                )
+            },
+        )
     print(f"{out}: predictions for {len(rows)} texts")
 
 
-def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Texts | None]:
-    """Returns texts and second texts, or None, from the command line or the lines of a file."""
+def read_texts(
+    texts: Texts, seconds: Texts, file: Path | None
+) -> tuple[Texts, Texts | None]:
+    """Returns texts and second texts, or None, from the command line or the lines of
+    a file."""
     if file is None:
         return texts, seconds or None
     if file.suffix.lower() in JSON:
-        raise UserError(f"--file {file} is of JSON, which language runs take; give a file with a text a line")
+        raise UserError(
+            f"--file {file} is of JSON, which language runs take; give a file with a"
+            " text a line"
+        )
     if file.suffix.lower() == ".csv":
-        raise UserError(f"--file {file} is a table with a header; give a file with a text a line, of its column alone")
+        raise UserError(
+            f"--file {file} is a table with a header; give a file with a text a line,"
+            " of its column alone"
+        )
     lines = _lines(file)
     parts = [line.split("\t") for line in lines]
     if all(len(part) == 1 for part in parts):
         return lines, None
-    odd = next((number for number, part in enumerate(parts, start=1) if len(part) != 2), None)
+    odd = next(
+        (number for number, part in enumerate(parts, start=1) if len(part) != 2), None
+    )
     if odd is not None:
         count = len(parts[odd - 1]) - 1
-        raise UserError(f"--file {file} line {odd} has {count} tabs where others have 1; put one between two texts")
+        raise UserError(
+            f"--file {file} line {odd} has {count} tabs where others have 1; put one"
+            " between two texts"
+        )
     return [first for first, _ in parts], [second for _, second in parts]
 
 
-def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Sequence[str | None] | None]:
-    """Returns prompts and answers, or None, from the command line, lines of a file, or objects of JSON."""
+def read_pairs(
+    texts: Texts, seconds: Texts, file: Path | None
+) -> tuple[Texts, Sequence[str | None] | None]:
+    """Returns prompts and answers, or None, from the command line, lines of a file,
+    or objects of JSON."""
     if file is None or file.suffix.lower() not in JSON:
         return read_texts(texts, seconds, file)
     prompts = read_prompts(file, option="--file", answers=True)
-    kept = [prompt for prompt in prompts if prompt.answer is None or prompt.answer.strip()]
+    kept = [
+        prompt for prompt in prompts if prompt.answer is None or prompt.answer.strip()
+    ]
     if len(kept) < len(prompts):
-        print(f"--file {file}: {len(prompts) - len(kept)} of {len(prompts)} entries have an empty output, left out")
+        print(
+            f"--file {file}: {len(prompts) - len(kept)} of {len(prompts)} entries have"
+            " an empty output, left out"
+        )
     return [prompt.text for prompt in kept], [prompt.answer for prompt in kept]
 
 
 def _of_texts(
     model: Model, texts: Texts, seconds: Texts | None, *, gamma: float, seed: int
 ) -> Iterator[tuple[np.ndarray, Row, Table]]:
-    """Yields the probabilities of each text, its row, and its table with a row for each layer."""
+    """Yields the probabilities of each text, its row, and its table with a row for
+    each layer."""
     predictions = model.predict(texts, seconds=seconds, gamma=gamma, seed=seed)
     for one, second in zip(predictions, seconds or [None] * len(texts), strict=True):
         shares, names = one.probabilities, one.class_names
-        row = {"text": one.text, "label": one.label, "classes": list(names), "probabilities": shares.tolist()}
+        row = {
+            "text": one.text,
+            "label": one.label,
+            "classes": list(names),
+            "probabilities": shares.tolist(),
+        }
         best = int(shares[-1].argmax())
         losses = -np.log(np.maximum(shares[:, best], np.finfo(np.float32).tiny))
-        columns = ([names[int(share.argmax())] for share in shares], *np.char.mod("%.3f", [*shares.T, losses]))
+        columns = (
+            [names[int(share.argmax())] for share in shares],
+            *np.char.mod("%.3f", [*shares.T, losses]),
+        )
         table = _table(
             f"{one.label} ({shares[-1].max():.1%}): {_shown(one.text)}",
             {
                 "layer": range(len(shares)),
-                **dict(zip(("class", *(f"p({name})" for name in names), "loss"), columns, strict=True)),
+                **dict(
+                    zip(
+                        ("class", *(f"p({name})" for name in names), "loss"),
+                        columns,
+                        strict=True,
+                    )
+                ),
             },
             f"loss: -log p({names[best]}), of the class that the last layer predicts",
         )
@@ -117,25 +190,45 @@ def _of_texts(
 
 
 def _of_language(
-    model: Model, prompts: Texts, answers: Sequence[str | None], *, gamma: float, seed: int
+    model: Model,
+    prompts: Texts,
+    answers: Sequence[str | None],
+    *,
+    gamma: float,
+    seed: int,
 ) -> Iterator[tuple[np.ndarray, Row, Table]]:
-    """Yields the figures of each prompt, its row, and its table with a row for each layer that is read."""
-    for prompt, one in zip(prompts, model.predict(prompts, answers=answers, gamma=gamma, seed=seed), strict=True):
+    """Yields the figures of each prompt, its row, and its table with a row for each
+    layer that is read."""
+    for prompt, one in zip(
+        prompts,
+        model.predict(prompts, answers=answers, gamma=gamma, seed=seed),
+        strict=True,
+    ):
         count = len(one.log_probabilities)
         figures = {"answer": one.answer, "tokens": count, "losses": one.losses.tolist()}
-        row = {"prompt": prompt, "layers": list(one.layers), **figures, "accuracies": one.accuracies.tolist()}
+        row = {
+            "prompt": prompt,
+            "layers": list(one.layers),
+            **figures,
+            "accuracies": one.accuracies.tolist(),
+        }
         columns = {
             "layer": one.layers,
             "loss": np.char.mod("%.3f", one.losses),
             "right tokens": np.char.mod("%.1f%%", 100.0 * np.asarray(one.accuracies)),
         }
-        note = f"loss: mean of the {count} tokens of the answer, its end among them, in nats"
+        note = (
+            f"loss: mean of the {count} tokens of the answer, its end among them, in"
+            " nats"
+        )
         yield one.losses, row, _table(_shown(prompt), columns, note)
 
 
 def _table(title: str, columns: Mapping[str, Iterable[Any]], note: str) -> Table:
     rows = zip(*columns.values(), strict=True)
-    return Table(title, tuple(columns), tuple(tuple(map(str, row)) for row in rows), note)
+    return Table(
+        title, tuple(columns), tuple(tuple(map(str, row)) for row in rows), note
+    )
 
 
 def _lines(path: Path) -> list[str]:
@@ -143,7 +236,10 @@ def _lines(path: Path) -> list[str]:
     lines = content.replace("\r\n", "\n").removesuffix("\n").split("\n")
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty:
-        raise UserError(f"--file {path} has empty lines, the first is line {empty[0]}; leave them out")
+        raise UserError(
+            f"--file {path} has empty lines, the first is line {empty[0]}; leave"
+            " them out"
+        )
     return lines
 
 

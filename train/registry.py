@@ -1,4 +1,5 @@
-"""The registry of tasks, a row each. Classes and functions are named, and imported when they are called."""
+"""The registry of tasks, a row each. Classes and functions are named, and imported
+when they are called."""
 
 import importlib
 from collections.abc import Callable
@@ -22,18 +23,23 @@ from .config.tokens import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
 
 PASS_IT = "pass the task that was trained"
-FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)"
+FROM_PYTHON = (
+    "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER,"
+    " task=task)"
+)
 
 
 class Functions(NamedTuple):
-    """A task in code: the `DataTask` as MODULE:NAME within train/, and Python that predicts, for model cards."""
+    """A task in code: the `DataTask` as MODULE:NAME within train/, and Python that
+    predicts, for model cards."""
 
     task: str
     predict: str
 
 
 class Registered(NamedTuple):
-    """A row: the class of a task's options, and its class and functions; None for your own, passed from Python."""
+    """A row: the class of a task's options, and its class and functions; None for
+    your own, passed from Python."""
 
     config: type[RunConfig]
     functions: Functions | None
@@ -41,36 +47,55 @@ class Registered(NamedTuple):
 
 _VIDEO = Functions(
     task="tasks.video:VideoTask",
-    predict='frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames, 160, 160) without noise',
+    predict=(
+        'frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames,'
+        " 160, 160) without noise"
+    ),
 )
 _TEXT = Functions(
     task="tasks.text:TextTask",
-    predict='(prediction,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
-    "prediction.label, prediction.probabilities[-1]  # by layer, the last one here\n"
-    "# or `unroll-jax predict FOLDER --text TEXT`",
+    predict=(
+        '(prediction,) = model.predict(["a text"])  # of pairs, with'
+        ' seconds=["another"]\nprediction.label, prediction.probabilities[-1]  # by'
+        " layer, the last one here\n# or `unroll-jax predict FOLDER --text TEXT`"
+    ),
 )
 _IMAGES = Functions(
     task="tasks.images:ImageTask",
-    predict='prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
-    "prediction.label, prediction.probabilities",
+    predict=(
+        'prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
+        "prediction.label, prediction.probabilities"
+    ),
 )
 _SPARSE_CODING = Functions(
     task="tasks.sparse_coding:SparseCodingTask",
-    predict='coded = model.predict("picture.png")  # or uint8 arrays, one or a list\ncoded.code, coded.image',
+    predict=(
+        'coded = model.predict("picture.png")  # or uint8 arrays, one or a'
+        " list\ncoded.code, coded.image"
+    ),
 )
 _IMAGE_SETS = Functions(
     task="tasks.image_sets:ImageSetTask",
-    predict='images = model.predict(["a.png", "b.png"])  # or uint8 arrays; a set without its noise, uint8',
+    predict=(
+        'images = model.predict(["a.png", "b.png"])  # or uint8 arrays; a set without'
+        " its noise, uint8"
+    ),
 )
 _LANGUAGE = Functions(
     task="tasks.language:LanguageTask",
-    predict='(answer,) = model.predict(["a prompt"], answers=["an answer"])\n'
-    "answer.log_probabilities, answer.losses  # of the answer's tokens; of every layer that is read\n"
-    "# to generate answers, `unroll-jax generate FOLDER --prompts FILE`",
+    predict=(
+        '(answer,) = model.predict(["a prompt"], answers=["an'
+        " answer\"])\nanswer.log_probabilities, answer.losses  # of the answer's"
+        " tokens; of every layer that is read\n# to generate answers, `unroll-jax"
+        " generate FOLDER --prompts FILE`"
+    ),
 )
 _SCENES = _IMAGES._replace(
     task="tasks.images:SceneTask",
-    predict='classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the class of each pixel',
+    predict=(
+        'classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the'
+        " class of each pixel"
+    ),
 )
 
 TASKS: dict[str, Registered] = {
@@ -103,7 +128,10 @@ def functions_of(config: RunConfig) -> Functions:
     for row in TASKS.values():
         if row.functions is not None and isinstance(config, row.config):
             return row.functions
-    raise UserError(f"a task of your own is known to Python alone; pass the task itself {FROM_PYTHON}")
+    raise UserError(
+        "a task of your own is known to Python alone; pass the task itself"
+        f" {FROM_PYTHON}"
+    )
 
 
 def imported(place: str) -> Any:
@@ -113,15 +141,18 @@ def imported(place: str) -> Any:
 
 
 def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
-    """Returns the task of a configuration on its data, prepared on first use; other tasks are not imported."""
+    """Returns the task of a configuration on its data, prepared on first use; other
+    tasks are not imported."""
     return imported(functions_of(config).task).open(config, log)
 
 
 def prepare_data(data: SourceConfig, log: Callable[[str], None]) -> None:
-    """Prepares the data of a configuration, unless that is done: on no device, and without the task."""
+    """Prepares the data of a configuration, unless that is done: on no device, and
+    without the task."""
     imported(f"data.{MODULES[type(data)]}:prepare")(data, log=log)
 
 
 def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:
-    """Returns the task that its ``model_spec`` describes, without its data, to predict with given parameters."""
+    """Returns the task that its ``model_spec`` describes, without its data, to
+    predict with given parameters."""
     return imported(functions_of(config).task).rebuild(config, spec)

@@ -1,4 +1,5 @@
-"""Run folders: their config.json and status.json, the run that they belong to, and room on the disk."""
+"""Run folders: their config.json and status.json, the run that they belong to, and
+room on the disk."""
 
 import contextlib
 import dataclasses
@@ -31,33 +32,51 @@ from .system.files import (
 from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
-VERSION = ".".join(__version__.split(".")[:2])  # of the run folders that this package writes
+# of the run folders that this package writes
+VERSION = ".".join(__version__.split(".")[:2])
 # By version: the older ones whose run folders it reads.
 READS: dict[str, tuple[str, ...]] = {"0.3": ()}
 FINISHED = "finished"  # the state of a run that is not trained any more
-ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
+ANEW = (
+    "pass another --out, or --overwrite (overwrite=True from Python), which deletes"
+    " that run"
+)
 
 
 def default_folder(config: RunConfig, experiment: str) -> Path:
-    """Returns runs/EXPERIMENT/..., the same for the same command, which so continues an interrupted run."""
+    """Returns runs/EXPERIMENT/..., the same for the same command, which so continues
+    an interrupted run."""
     return Path("runs") / experiment / config.label()
 
 
 def identity(experiment: str, config: RunConfig, fingerprint: Row) -> Row:
-    """Returns the identity of a run: its configuration, with defaults for `FREE` options, and the data's figures."""
+    """Returns the identity of a run: its configuration, with defaults for `FREE`
+    options, and the data's figures."""
     fixed = dataclasses.replace(config, **FREE)
-    return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": fingerprint}
+    return {
+        "version": VERSION,
+        "experiment": experiment,
+        "task": config.task,
+        **to_json(fixed),
+        "found": fingerprint,
+    }
 
 
 def read_recorded(folder: Path) -> tuple[str, str, Row]:
-    """Returns experiment, task and options of the config.json of a run of this version; options are not checked."""
+    """Returns experiment, task and options of the config.json of a run of this
+    version; options are not checked."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(no_run(folder))
     values = _stored(folder)
     if "format" in values:
-        raise UserError(f"{folder} is an export, not a run folder; name the run folder that it was exported from")
-    _, experiment, task, data = (values.pop(name, None) for name in ("version", "experiment", "task", "found"))
+        raise UserError(
+            f"{folder} is an export, not a run folder; name the run folder that it was"
+            " exported from"
+        )
+    _, experiment, task, data = (
+        values.pop(name, None) for name in ("version", "experiment", "task", "found")
+    )
     for name, value in (("experiment", experiment), ("task", task)):
         if not isinstance(value, str):
             raise _unknown(path, name, value)
@@ -65,42 +84,64 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
         raise _unknown(path, "found", data)
     trained = read_status(folder).get("experiment") or experiment
     if trained != experiment:
-        raise UserError(f"{path} was changed: experiment was {trained}, is now {experiment}; put the value back")
+        raise UserError(
+            f"{path} was changed: experiment was {trained}, is now {experiment}; put"
+            " the value back"
+        )
     return experiment, task, values
 
 
 def _stored(folder: Path) -> Row:
-    """Returns the values of a config.json, unless it is of the run of a version that is not read, or was edited."""
+    """Returns the values of a config.json, unless it is of the run of a version that
+    is not read, or was edited."""
     path = folder / "config.json"
     values = read_object(path, checked=False)
     version = values.get("version", "0.1")
     if "format" not in values and version not in (VERSION, *READS[VERSION]):
         raise UserError(
-            f"{folder} was written by version {version} of unroll_jax, this is {VERSION}; use that one, or train again"
+            f"{folder} was written by version {version} of unroll_jax, this is"
+            f" {VERSION}; use that one, or train again"
         )
     return read_object(path)
 
 
-def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
-    """Returns the experiment and the configuration of a run, with `FREE` options as stored or at their defaults.
-    ``kind`` is the configuration's class if the task is not registered."""
+def read_config(
+    folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False
+) -> tuple[str, RunConfig]:
+    """Returns the experiment and the configuration of a run, with `FREE` options as
+    stored or at their defaults. ``kind`` is the configuration's class if the task is
+    not registered.
+    """
     path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
     config = from_json(config_type(name, kind, path), values, source=path)
     check_values(config, path, "put the value back, or train again")
-    return experiment, dataclasses.replace(config, **({name: FREE[name] for name in PLACE} if free else FREE))
+    return experiment, dataclasses.replace(
+        config, **({name: FREE[name] for name in PLACE} if free else FREE)
+    )
 
 
-def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again") -> type[RunConfig]:
-    """Returns the class of the options of a task that a file names: the given one, or the registered one."""
+def config_type(
+    name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again"
+) -> type[RunConfig]:
+    """Returns the class of the options of a task that a file names: the given one,
+    or the registered one."""
     if kind is not None and kind.task != name:
-        raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; {PASS_IT}")
+        raise UserError(
+            f"{path} is of the task {name!r}, got one of {kind.task!r}; {PASS_IT}"
+        )
     if kind is None and name not in TASKS:
-        raise _unknown(path, "task", name, f"if it is your own, pass the task itself {FROM_PYTHON}; else {again}")
+        raise _unknown(
+            path,
+            "task",
+            name,
+            f"if it is your own, pass the task itself {FROM_PYTHON}; else {again}",
+        )
     return kind or TASKS[name].config
 
 
 def check_values(config: RunConfig, path: Path, way_out: str) -> None:
-    """Checks a configuration that was read from a file; the message names the file and its fields."""
+    """Checks a configuration that was read from a file; the message names the file
+    and its fields."""
     try:
         with on_command_line(only=()):
             config.check()
@@ -113,18 +154,32 @@ def read_status(folder: Path) -> Row:
     path = folder / "status.json"
     status = read_object(path) if path.exists() else {}
     kinds = {"state": str, "steps": int, "messages": list}
-    if status and not all(isinstance(status.get(name), kind) for name, kind in kinds.items()):
-        raise UserError(f"{path} is damaged (state, steps or messages); {way_out(path)}")
+    if status and not all(
+        isinstance(status.get(name), kind) for name, kind in kinds.items()
+    ):
+        raise UserError(
+            f"{path} is damaged (state, steps or messages); {way_out(path)}"
+        )
     return status
 
 
-def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStack) -> None:
-    """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes. An error leaves
-    nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last."""
+def take(
+    task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStack
+) -> None:
+    """Claims a folder for a task, or checks that it belongs to it, and locks it until
+    ``held`` closes. An error leaves nothing behind and deletes nothing: with
+    ``overwrite`` the old run is deleted last.
+    """
     check_folder(task, folder, experiment)
-    require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")
+    require_writable(
+        folder, f"run folder {folder}", "see to that disk, or pass another --out"
+    )
     # The latest values of `FREE`, which config.json holds in place of the defaults.
-    free = {name: value for name, value in to_json(task.config).items() if name in FREE and name not in PLACE}
+    free = {
+        name: value
+        for name, value in to_json(task.config).items()
+        if name in FREE and name not in PLACE
+    }
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
         clear(folder)
@@ -135,40 +190,64 @@ def take(task: Task, folder: Path, *, experiment: str, held: contextlib.ExitStac
     held.enter_context(locked(folder))
     with writing(f"run folder {folder}", AGAIN):
         stored = read_object(folder / "config.json")
-        length = {name: value for name, value in to_json(task.config).items() if name in LENGTHS}
-        goes_on = read_status(folder).get("state") != FINISHED or differences(stored, stored | length)
+        length = {
+            name: value
+            for name, value in to_json(task.config).items()
+            if name in LENGTHS
+        }
+        goes_on = read_status(folder).get("state") != FINISHED or differences(
+            stored, stored | length
+        )
         if goes_on and differences(stored, stored | free | length):
-            write_json(folder / "config.json", sealed(stored | free | length))  # for a later `run FOLDER`
+            # for a later `run FOLDER`
+            write_json(folder / "config.json", sealed(stored | free | length))
         if not (folder / FACTS).exists():
             write_json(folder / FACTS, sealed(task.model_spec()))
 
 
 def check_folder(task: Task, folder: Path, experiment: str) -> None:
-    """Raises UserError for a folder that belongs to another configuration or something else; changes nothing."""
+    """Raises UserError for a folder that belongs to another configuration or
+    something else; changes nothing."""
     if not (folder / "config.json").exists():
         _require_empty(folder, "config.json", "run")
     elif task.config.overwrite:
         _require_deletable(folder)
     else:
         shorter, tied = _shorter(folder, task.config), task.config.tied_to_end()
-        check_same(folder, identity(experiment, task.config, task.data_fingerprint()) | shorter, ANEW)
+        check_same(
+            folder,
+            identity(experiment, task.config, task.data_fingerprint()) | shorter,
+            ANEW,
+        )
         if shorter and tied:
             ((name, count),) = shorter.items()
-            raise UserError(f"{folder} has {name}={count}, and {tied} depend on the end of a run; pass another --out")
+            raise UserError(
+                f"{folder} has {name}={count}, and {tied} depend on the end of a run;"
+                " pass another --out"
+            )
 
 
 def _shorter(folder: Path, config: RunConfig) -> Row:
-    """Returns the length of a run that is to go on to more steps than it was started for, else nothing."""
+    """Returns the length of a run that is to go on to more steps than it was started
+    for, else nothing."""
     stored, new = _stored(folder), to_json(config)
     lengths = {name: stored.get(name) for name in LENGTHS if name in new}
-    return {name: old for name, old in lengths.items() if type(old) is int and old < new[name]}
+    return {
+        name: old
+        for name, old in lengths.items()
+        if type(old) is int and old < new[name]
+    }
 
 
 def check_parent(config: RunConfig, folder: Path) -> None:
-    """Raises UserError if a command that trains several runs names the folder of one."""
+    """Raises UserError if a command that trains several runs names the folder of
+    one."""
     inside = " and ".join(name for name, _ in config.variants() if name)
     if inside and (folder / "config.json").exists():
-        raise UserError(f"--out {folder} is a run, and this trains {inside} in folders inside; pass another --out")
+        raise UserError(
+            f"--out {folder} is a run, and this trains {inside} in folders inside; pass"
+            " another --out"
+        )
 
 
 def begin(folder: Path, name: str, description: Row, *, what: str) -> None:
@@ -181,21 +260,33 @@ def begin(folder: Path, name: str, description: Row, *, what: str) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Deletes a run of any version that no process trains; a folder of anything else stays."""
+    """Deletes a run of any version that no process trains; a folder of anything else
+    stays."""
     if not (folder / "config.json").exists():
         return
     _require_deletable(folder)
     with locked(folder):
-        for entry in folder.iterdir():  # the folder itself may be a link to another disk
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        # the folder itself may be a link to another disk
+        for entry in folder.iterdir():
+            (
+                shutil.rmtree(entry)
+                if entry.is_dir() and not entry.is_symlink()
+                else entry.unlink()
+            )
 
 
 def _require_deletable(folder: Path) -> None:
     """Raises UserError unless the folder is a run without other runs inside."""
     if not _is_run(folder / "config.json"):
-        raise UserError(f"--out {folder} holds no run for --overwrite to delete; pass another folder")
+        raise UserError(
+            f"--out {folder} holds no run for --overwrite to delete; pass another"
+            " folder"
+        )
     if inner := ", ".join(map(str, _runs_inside(folder))):
-        raise UserError(f"--overwrite would delete the runs {inner} too; move them away, or pass another --out")
+        raise UserError(
+            f"--overwrite would delete the runs {inner} too; move them away, or pass"
+            " another --out"
+        )
 
 
 def check_same(folder: Path, description: Row, way_out: str) -> None:
@@ -203,7 +294,10 @@ def check_same(folder: Path, description: Row, way_out: str) -> None:
     usual = {name: description[name] for name in ("version", *FREE)}
     changed = differences(_stored(folder) | usual, description)
     if changed:
-        raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
+        raise UserError(
+            f"{folder} was trained with another configuration: {'; '.join(changed)};"
+            f" {way_out}"
+        )
 
 
 def require_checkpoints(folder: Path, experiment: str) -> None:
@@ -211,44 +305,64 @@ def require_checkpoints(folder: Path, experiment: str) -> None:
     if not steps_in(folder / "checkpoints"):
         ended = read_status(folder).get("state") == FINISHED  # and is not trained again
         train_it = f"train it with `unroll-jax run {experiment} --out {folder}`"
-        ways = "they are gone: restore them, or train into another folder" if ended else train_it
+        ways = (
+            "they are gone: restore them, or train into another folder"
+            if ended
+            else train_it
+        )
         raise UserError(f"{folder} has no checkpoints; {ways}")
 
 
 def require_place(folder: Path) -> None:
-    """Raises StorageError for a run folder that cannot be written, before anything is read or computed."""
+    """Raises StorageError for a run folder that cannot be written, before anything
+    is read or computed."""
     first_does(lambda: require_writable(folder, f"run folder {folder}", AGAIN))
 
 
 def check_first(config: RunConfig) -> None:
     """Checks that this machine suits a configuration, before data are read."""
     if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
-        raise UserError(f"{type(config).__name__}.task must not be {config.task!r}, a task of train/; rename yours")
+        raise UserError(
+            f"{type(config).__name__}.task must not be {config.task!r}, a task of"
+            " train/; rename yours"
+        )
     if config.out:
         check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:
-    """Raises UserError for a folder of other files; the rest of a killed write of the file ``name`` does not count."""
-    if not folder.is_dir() or all(entry.suffix == PARTIAL for entry in folder.iterdir()):
+    """Raises UserError for a folder of other files; the rest of a killed write of
+    the file ``name`` does not count."""
+    if not folder.is_dir() or all(
+        entry.suffix == PARTIAL for entry in folder.iterdir()
+    ):
         return
     inner = ", ".join(map(str, _runs_inside(folder)))
     runs = f" (of the runs {inner})" if inner else ""
-    raise UserError(f"--out {folder} holds files{runs} but no {name}: not a {what}; pass an empty or a new folder")
+    raise UserError(
+        f"--out {folder} holds files{runs} but no {name}: not a {what}; pass an empty"
+        " or a new folder"
+    )
 
 
 def _runs_inside(folder: Path) -> list[Path]:
-    return [path.parent for path in sorted(folder.glob("*/config.json")) if _is_run(path)]
+    return [
+        path.parent for path in sorted(folder.glob("*/config.json")) if _is_run(path)
+    ]
 
 
 def _is_run(path: Path) -> bool:
-    """Returns True for the config.json of a run, of any version; False for an export."""
+    """Returns True for the config.json of a run, of any version; False for an
+    export."""
     contents = read_object(path, checked=False)
     return "format" not in contents and {"experiment", "found"} <= contents.keys()
 
 
-def _unknown(path: Path, field: str, value: Any, way_out: str = "train again") -> UserError:
+def _unknown(
+    path: Path, field: str, value: Any, way_out: str = "train again"
+) -> UserError:
     return UserError(
-        f"{path} does not fit this version of the code: field {field!r} is unknown or missing, got {value!r}; {way_out}"
+        f"{path} does not fit this version of the code: field {field!r} is unknown or"
+        f" missing, got {value!r}; {way_out}"
     )

@@ -62,14 +62,26 @@ class Metrics(NamedTuple):
     task: Mapping[str, Array]
 
 
-def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-    """Takes one step: the gradient of the objective of all layer losses, one update, then the objective's state. Under
-    constraints: the Lagrangian, then its multipliers on the same batch (Porras-Valenzuela et al., Algorithm 1)."""
-    objective, optimizer, config = task.training.objective, task.training.optimizer, task.config
-    batch = task.sample_noise(batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
+def train_step(
+    task: Task, state: TrainState, batch: Batch
+) -> tuple[TrainState, Metrics]:
+    """Takes one step: the gradient of the objective of all layer losses, one update,
+    then the objective's state. Under constraints: the Lagrangian, then its multipliers
+    on the same batch (Porras-Valenzuela et al., Algorithm 1).
+    """
+    objective, optimizer, config = (
+        task.training.objective,
+        task.training.optimizer,
+        task.config,
+    )
+    batch = task.sample_noise(
+        batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+    )
     counts = task.counts(batch)
 
-    def losses(params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
+    def losses(
+        params: Params, batch: Batch, probe: Any
+    ) -> tuple[SampleLosses, Mapping[str, Array]]:
         samples, figures = task.losses(params, batch, probe)
         check_rows(samples, batch, task.num_layers)
         return samples, figures
@@ -78,7 +90,8 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         means = _means(samples, counts)
         return objective.value(samples, means, state.moving, state.step), means
 
-    # The means come out of there: taken again, they would be reduced over the devices twice.
+    # The means come out of there: taken again, they would be reduced over the devices
+    # twice.
     (value, means, samples, figures), (gradient, probed) = loss_gradient(
         losses,
         value_of,
@@ -86,7 +99,8 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         batch,
         task.probe,
         parts=config.accumulate,
-        affine=objective.is_affine is True,  # a method of this name, as before 0.3, only costs a pass
+        # a method of this name, as before 0.3, only costs a pass
+        affine=objective.is_affine is True,
         place=lambda part, axis: keep_rows(part, axis=axis),
     )
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
@@ -104,7 +118,8 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
 
 
 def first_state(task: Task, pretrained: Any = None) -> TrainState:
-    """Returns the state before the first step; `init_state` makes it where its arrays live."""
+    """Returns the state before the first step; `init_state` makes it where its
+    arrays live."""
     params_key, noise_key = jax.random.split(jax.random.key(task.config.seed))
     params = task.init(params_key)
     check_params(params)
@@ -119,21 +134,28 @@ def first_state(task: Task, pretrained: Any = None) -> TrainState:
 
 
 def state_like(task: Task) -> TrainState:
-    """Returns shapes, dtypes and shardings of the state, as a checkpoint is restored."""
+    """Returns shapes, dtypes and shardings of the state, as a checkpoint is
+    restored."""
     shapes = jax.eval_shape(lambda: first_state(task))
     placed = shardings(shapes, task.training.mesh)
     return jax.tree.map(lambda leaf, where: leaf.update(sharding=where), shapes, placed)
 
 
 def init_state(task: Task) -> TrainState:
-    """Returns the state before the first step; every array is made in its shards, never whole on one device."""
+    """Returns the state before the first step; every array is made in its shards,
+    never whole on one device."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
-    make = jax.jit(lambda pretrained: first_state(task, pretrained), out_shardings=where, donate_argnums=0)
+    make = jax.jit(
+        lambda pretrained: first_state(task, pretrained),
+        out_shardings=where,
+        donate_argnums=0,
+    )
     return make(task.pretrained())
 
 
 def jit_step(task: Task) -> jax.stages.Wrapped:
-    """`train_step` on the mesh of the task, ``(state, batch) -> (state, metrics)``; it consumes (donates) its state."""
+    """`train_step` on the mesh of the task, ``(state, batch) -> (state, metrics)``;
+    it consumes (donates) its state."""
     mesh = task.training.mesh
     where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
 
@@ -141,13 +163,22 @@ def jit_step(task: Task) -> jax.stages.Wrapped:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return train_step(task, state, batch)
 
-    return jax.jit(step, in_shardings=(where, rows(mesh)), out_shardings=(where, replicated(mesh)), donate_argnums=0)
+    return jax.jit(
+        step,
+        in_shardings=(where, rows(mesh)),
+        out_shardings=(where, replicated(mesh)),
+        donate_argnums=0,
+    )
 
 
 def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str, str]]:
     """Returns the row of a step for metrics.jsonl, and figures for the progress bar."""
-    require_finite(step, values.layer_losses, "loss", each="layer" if task.num_layers else None)
-    row, words = task.training.objective.describe(step, values.value, values.layer_losses, values.objective)
+    require_finite(
+        step, values.layer_losses, "loss", each="layer" if task.num_layers else None
+    )
+    row, words = task.training.objective.describe(
+        step, values.value, values.layer_losses, values.objective
+    )
     require_finite(step, values.grad_norm, "gradient")
     task_row, task_words = task.describe(values.task)
     return {**row, **task_row, "grad_norm": float(values.grad_norm)}, words | task_words
@@ -158,7 +189,12 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float]:
     objective = task.training.objective
     validation = task.validate(state.params, objective.multipliers(state.moving))
     means = validation.losses.mean(axis=0)
-    require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
+    require_finite(
+        int(state.step),
+        means,
+        "validation loss",
+        each="layer" if task.num_layers else None,
+    )
     row, score = objective.judge(int(state.step), validation.losses, state.moving)
     if validation.score is not None and row.get("feasible", True):
         score = float(validation.score)
@@ -166,9 +202,12 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float]:
 
 
 def require_finite_state(state: TrainState) -> None:
-    """Raises `NotFiniteError` that names the first array that is not finite; such states are never saved."""
+    """Raises `NotFiniteError` that names the first array that is not finite; such
+    states are never saved."""
     leaves = [
-        (path, leaf) for path, leaf in jax.tree.leaves_with_path(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)
+        (path, leaf)
+        for path, leaf in jax.tree.leaves_with_path(state)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
     ]
     finite = fetch(_are_finite([leaf for _, leaf in leaves]))
     for (path, _), holds in zip(leaves, finite, strict=True):
@@ -182,7 +221,9 @@ def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
     return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
 
 
-def _means(samples: SampleLosses, counts: Array | None) -> Float[Array, "layers_and_one"]:
+def _means(
+    samples: SampleLosses, counts: Array | None
+) -> Float[Array, "layers_and_one"]:
     if counts is None:
         return jnp.mean(samples, axis=0)
     return jnp.sum(samples, axis=0) / jnp.maximum(jnp.sum(counts), 1)

@@ -1,4 +1,5 @@
-"""Protocols of a task (model, batches, layer losses, evaluation) and of its objective; and checks of their numbers."""
+"""Protocols of a task (model, batches, layer losses, evaluation) and of its
+objective; and checks of their numbers."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,8 @@ from jaxtyping import Array, Float
 from .config.errors import PLAIN, UNSHOWN, OptionError, UserError
 from .config.run import RunConfig
 
-VALIDATED = "feasible_on_validation"  # key of evaluation.json, where ``feasible`` is of the test split
+# key of evaluation.json, where ``feasible`` is of the test split
+VALIDATED = "feasible_on_validation"
 MANY = 1 << 30  # number of examples without data: more than any batch has
 
 Params = Any  # a pytree of arrays
@@ -25,8 +27,10 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 
 
 class Objective(Protocol):
-    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers. Methods
-    with a body serve an objective without state and constraints."""
+    """The objective of the parameters, a function of every layer's loss, and its state,
+    such as multipliers. Methods with a body serve an objective without state and
+    constraints.
+    """
 
     is_affine: bool = True
     """True if the weights of losses in the value are known without the losses."""
@@ -35,16 +39,23 @@ class Objective(Protocol):
         """Returns the initial state, such as multipliers; None without state."""
         return None
 
-    def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
+    def value(
+        self, samples: SampleLosses, means: Array, moving: Any, step: Array
+    ) -> Float[Array, ""]:
         """Returns the value that the parameters descend."""
         ...
 
-    def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[Any, Any]:
+    def advance(
+        self, samples: SampleLosses, means: Array, moving: Any, step: Array
+    ) -> tuple[Any, Any]:
         """Returns the state after the step, and figures of the state before it."""
         return None, None
 
-    def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
-        """Returns the figures of a step as a row, and some of them for the progress bar."""
+    def describe(
+        self, step: int, value: Any, means: Any, figures: Any
+    ) -> tuple[Row, dict[str, str]]:
+        """Returns the figures of a step as a row, and some of them for the progress
+        bar."""
         ...
 
     def multipliers(self, moving: Any) -> np.ndarray | None:
@@ -52,11 +63,13 @@ class Objective(Protocol):
         return None
 
     def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
-        """Returns the row of a validation, and the score of its checkpoint: the highest is the best."""
+        """Returns the row of a validation, and the score of its checkpoint: the
+        highest is the best."""
         ...
 
     def report(self, samples: np.ndarray, moving: Any) -> Row:
-        """Returns figures by layer on held-out data, for the evaluation; empty where there are none."""
+        """Returns figures by layer on held-out data, for the evaluation; empty where
+        there are none."""
         return {}
 
 
@@ -65,7 +78,8 @@ class Training(NamedTuple):
 
     Attributes:
       objective: Plain risk, or a constrained objective.
-      optimizer: Optimiser of the parameters; it must keep no state for parameters that are not trained.
+      optimizer: Optimiser of the parameters; it must keep no state for parameters that
+        are not trained.
       num_steps: Steps of the whole run.
       validate_every: Steps between validations; each writes a checkpoint.
       mesh: Devices.
@@ -82,7 +96,8 @@ class Validation(NamedTuple):
     """Result of a validation.
 
     Attributes:
-      losses: Losses of the samples at every layer, (N, L + 1); or their means, (1, L + 1).
+      losses: Losses of the samples at every layer, (N, L + 1); or their means, (1, L +
+        1).
       row: Further figures of the task.
       score: Score of the checkpoint; None takes the objective's.
     """
@@ -93,11 +108,13 @@ class Validation(NamedTuple):
 
 
 class Task(Protocol):
-    """A model and its data, as the step, the loop and the commands use them; methods with a body are defaults."""
+    """A model and its data, as the step, the loop and the commands use them; methods
+    with a body are defaults."""
 
     training: Training
     num_layers: int
-    """L: losses have L + 1 columns, the first of the embedded input. 0: a network with one loss."""
+    """L: losses have L + 1 columns, the first of the embedded input. 0: a network
+    with one loss."""
 
     @property
     def config(self) -> RunConfig:
@@ -113,22 +130,29 @@ class Task(Protocol):
         ...
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
-        """Yields batches without end, each a function of the seed and its step. ``rows`` are the rows of this process;
-        None for all."""
+        """Yields batches without end, each a function of the seed and its step.
+        ``rows`` are the rows of this process; None for all.
+        """
         ...
 
-    def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample only. The
-        gradient in ``probe`` carries the figures that `probe` describes."""
+    def losses(
+        self, params: Params, batch: Batch, probe: Any
+    ) -> tuple[SampleLosses, Mapping[str, Array]]:
+        """Returns losses by sample and layer, and other figures by sample; each row
+        depends on its sample only. The gradient in ``probe`` carries the figures that
+        `probe` describes.
+        """
         ...
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Returns losses and figures on the validation split; ``multipliers`` are the objective's."""
+        """Returns losses and figures on the validation split; ``multipliers`` are
+        the objective's."""
         ...
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray | None]:
-        """Returns figures of the test split, and its losses by sample for the objective's report. Further files, such
-        as pictures, go to the folder."""
+        """Returns figures of the test split, and its losses by sample for the
+        objective's report. Further files, such as pictures, go to the folder.
+        """
         ...
 
     def data_fingerprint(self) -> Row:
@@ -136,7 +160,8 @@ class Task(Protocol):
         ...
 
     def model_spec(self) -> Row:
-        """Returns JSON values from which, with the configuration, the model is built without its data."""
+        """Returns JSON values from which, with the configuration, the model is built
+        without its data."""
         ...
 
     def predict(self, params: Params, inputs: Any) -> Any:
@@ -148,8 +173,10 @@ class Task(Protocol):
         ...
 
     def pretrained(self) -> Any:
-        """Reads large pretrained parameters for `load_pretrained`; None without any. They are read at each call: no
-        program holds them, and the state takes over their memory."""
+        """Reads large pretrained parameters for `load_pretrained`; None without any.
+        They are read at each call: no program holds them, and the state takes over
+        their memory.
+        """
         return None
 
     def load_pretrained(self, params: Params, pretrained: Any) -> Params:
@@ -165,30 +192,40 @@ class Task(Protocol):
         return batch
 
     def counts(self, batch: Batch) -> Float[Array, "samples"] | None:
-        """Returns how many losses each sample's loss sums, for means over these; None for means over samples."""
+        """Returns how many losses each sample's loss sums, for means over these;
+        None for means over samples."""
         return None
 
     def probe(self, rows: int) -> Any:
-        """Returns zeros whose gradient carries figures of ``rows`` samples out of the backward pass; None for none."""
+        """Returns zeros whose gradient carries figures of ``rows`` samples out of
+        the backward pass; None for none."""
         return None
 
-    def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
-        """Returns figures of a step, from the figures of its samples and from the gradient in the probe."""
+    def summarise(
+        self, figures: Mapping[str, Array], counts: Array | None, probed: Any
+    ) -> Mapping[str, Array]:
+        """Returns figures of a step, from the figures of its samples and from the
+        gradient in the probe."""
         return {name: jax.numpy.mean(rows) for name, rows in figures.items()}
 
     def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:
-        """Returns the figures of a step as a row, and some of them for the progress bar."""
+        """Returns the figures of a step as a row, and some of them for the progress
+        bar."""
         return {name: float(value) for name, value in figures.items()}, {}
 
 
 class PlainRisk(Objective):
     """The mean loss of the last layer; the objective has no state."""
 
-    def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
+    def value(
+        self, samples: SampleLosses, means: Array, moving: Any, step: Array
+    ) -> Float[Array, ""]:
         """The mean loss of the last layer."""
         return means[-1]
 
-    def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
+    def describe(
+        self, step: int, value: Any, means: Any, figures: Any
+    ) -> tuple[Row, dict[str, str]]:
         """The loss."""
         return {"loss": float(means[-1])}, {"loss": f"{means[-1]:.3f}"}
 
@@ -199,11 +236,15 @@ class PlainRisk(Objective):
 
 
 class NotFiniteError(UserError):
-    """A number of a training run is not finite; the loop adds the last checkpoint and the way out."""
+    """A number of a training run is not finite; the loop adds the last checkpoint
+    and the way out."""
 
 
-def require_finite(step: int, values: Any, what: str, *, each: str | None = None) -> None:
-    """Checks that a number, or each of a list, is finite; the error names the first place of a list, as "layer"."""
+def require_finite(
+    step: int, values: Any, what: str, *, each: str | None = None
+) -> None:
+    """Checks that a number, or each of a list, is finite; the error names the first
+    place of a list, as "layer"."""
     broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
@@ -211,55 +252,91 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
 
 
 def check_params(params: Params) -> None:
-    """Raises a `UserError` for parameters that cannot be trained, or not be read back from a checkpoint."""
+    """Raises a `UserError` for parameters that cannot be trained, or not be read
+    back from a checkpoint."""
     leaves, names = jax.tree.leaves_with_path(params), dict[str, str]()
     if not leaves:
-        raise UserError(f"init must return parameters with an array at least, got {params!r:.60}; return one")
+        raise UserError(
+            f"init must return parameters with an array at least, got {params!r:.60};"
+            " return one"
+        )
     for path, leaf in leaves:
-        place = f"init must return arrays of floating numbers; its array {jax.tree_util.keystr(path)!a}"
-        name, dtype = jax.tree_util.keystr(path, simple=True, separator="."), jax.numpy.result_type(leaf)
+        place = (
+            "init must return arrays of floating numbers; its array"
+            f" {jax.tree_util.keystr(path)!a}"
+        )
+        name, dtype = (
+            jax.tree_util.keystr(path, simple=True, separator="."),
+            jax.numpy.result_type(leaf),
+        )
         if UNSHOWN.search(name):
             raise UserError(f"{place} needs keys of {PLAIN}; rename the key")
         if name in names:
-            raise UserError(f"{place} has the name {name!r} in checkpoints, as {names[name]} has; rename a key")
+            raise UserError(
+                f"{place} has the name {name!r} in checkpoints, as {names[name]} has;"
+                " rename a key"
+            )
         if not jax.numpy.issubdtype(dtype, np.floating):
-            raise UserError(f"{place} is of {dtype}; convert it, or keep it out of the parameters")
+            raise UserError(
+                f"{place} is of {dtype}; convert it, or keep it out of the parameters"
+            )
         if np.size(leaf) == 0:
-            raise UserError(f"{place} has no element, its shape is {np.shape(leaf)}; leave it out")
+            raise UserError(
+                f"{place} has no element, its shape is {np.shape(leaf)}; leave it out"
+            )
         names[name] = jax.tree_util.keystr(path)
 
 
 def check_rows(samples: Any, batch: Batch, num_layers: int) -> None:
-    """Raises a `UserError` unless losses have a row for every row of a batch, and a column for every layer."""
+    """Raises a `UserError` unless losses have a row for every row of a batch, and a
+    column for every layer."""
     expected = (jax.tree.leaves(batch)[0].shape[0], num_layers + 1)
     if samples.shape != expected:
         raise UserError(
-            f"losses must have shape {expected} for a batch of {expected[0]} samples, got {samples.shape}; return a "
-            "row for each sample"
+            f"losses must have shape {expected} for a batch of {expected[0]} samples,"
+            f" got {samples.shape}; return a row for each sample"
         )
 
 
 def check_batch_size(batch_size: int, num_examples: int, examples: str) -> None:
-    """Raises a `UserError` for a batch larger than the train split, before anything of its size is made."""
+    """Raises a `UserError` for a batch larger than the train split, before anything
+    of its size is made."""
     if batch_size > num_examples:
-        raise OptionError("batch_size", f"at most the {num_examples:,} {examples} of the train split", batch_size)
+        raise OptionError(
+            "batch_size",
+            f"at most the {num_examples:,} {examples} of the train split",
+            batch_size,
+        )
 
 
 def json_value(value: Any, name: str) -> Any:
-    """A figure as a value of JSON, from numbers and arrays of NumPy and JAX; ``name`` is for messages."""
+    """A figure as a value of JSON, from numbers and arrays of NumPy and JAX;
+    ``name`` is for messages."""
     if isinstance(value, Mapping):
-        return {key: json_value(part, f"{name}[{key!r}]") for key, part in value.items()}
+        return {
+            key: json_value(part, f"{name}[{key!r}]") for key, part in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [json_value(part, f"{name}[{place}]") for place, part in enumerate(value)]
+        return [
+            json_value(part, f"{name}[{place}]") for place, part in enumerate(value)
+        ]
     if hasattr(value, "tolist"):
         return json_value(value.tolist(), name)
-    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, str | int)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         return value
     given = value if isinstance(value, float) else type(value).__name__
-    raise UserError(f"{name} must be finite numbers, texts, None, or lists or dicts of these, got {given}; mend it")
+    raise UserError(
+        f"{name} must be finite numbers, texts, None, or lists or dicts of these, got"
+        f" {given}; mend it"
+    )
 
 
 def json_numbers(values: Iterable[Any], *, length: int = 0) -> list[float | None]:
-    """Numbers for JSON: null for those that are not finite, and nulls in front to make up ``length``."""
+    """Numbers for JSON: null for those that are not finite, and nulls in front to
+    make up ``length``."""
     finite = [value if math.isfinite(value) else None for value in map(float, values)]
     return [None] * (length - len(finite)) + finite

@@ -1,4 +1,5 @@
-"""Exported weights: safetensors by the names of the parameters, described by config.json."""
+"""Exported weights: safetensors by the names of the parameters, described by
+config.json."""
 
 import contextlib
 import hashlib
@@ -24,7 +25,8 @@ AGAIN = "export the run again"
 
 
 class Export(NamedTuple):
-    """An exported folder: the run's config, the data's facts, the arrays by name, and config.json as ``card``."""
+    """An exported folder: the run's config, the data's facts, the arrays by name,
+    and config.json as ``card``."""
 
     config: RunConfig
     facts: Row
@@ -36,23 +38,33 @@ def is_export(folder: Path) -> bool:
     """Returns whether a folder is one that `export` wrote, damaged or not."""
     if (folder / MODEL).exists():
         return True
-    with contextlib.suppress(UserError), open_regular(folder / CONFIG, where="") as file:
+    with (
+        contextlib.suppress(UserError),
+        open_regular(folder / CONFIG, where="") as file,
+    ):
         return b'"format": "unroll_jax' in file.read(200)
     return False
 
 
 def claim(out: Path) -> None:
-    """Checks that the folder is new or of an earlier export, before anything is computed."""
+    """Checks that the folder is new or of an earlier export, before anything is
+    computed."""
     require_writable(out, f"--out {out}", "pass another folder")
     if not out.exists():
         return
     names = {entry.name for entry in out.iterdir() if entry.suffix != PARTIAL}
-    if not names <= {MODEL, CONFIG, CARD, TEMPLATE, *COPIED} or (names and not _is_ours(out)):
-        raise UserError(f"--out {out} holds files of something else than an export; pass an empty or a new folder")
+    if not names <= {MODEL, CONFIG, CARD, TEMPLATE, *COPIED} or (
+        names and not _is_ours(out)
+    ):
+        raise UserError(
+            f"--out {out} holds files of something else than an export; pass an empty"
+            " or a new folder"
+        )
 
 
 def _is_ours(folder: Path) -> bool:
-    """Returns whether `export` wrote the parameters or the description; `transformers` keeps no mark of ours."""
+    """Returns whether `export` wrote the parameters or the description;
+    `transformers` keeps no mark of ours."""
     with contextlib.suppress(UserError):
         if str(read_object(folder / CONFIG).get("format")).startswith(MARK):
             return True
@@ -62,58 +74,99 @@ def _is_ours(folder: Path) -> bool:
 
 
 def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
-    """Reads an export whose files are whole and belong together, or raises UserError. ``kind`` is the class of the
-    options of a task that is not registered."""
+    """Reads an export whose files are whole and belong together, or raises UserError.
+    ``kind`` is the class of the options of a task that is not registered.
+    """
     path, description = folder / MODEL, _read_config(folder)
     try:
         with open_regular(path, where=str(path), mend=AGAIN) as content:
-            if hashlib.file_digest(content, "sha256").hexdigest() != description["sha256"]:
-                raise UserError(f"{path} is damaged, or of another export than its {CONFIG} (sha256); {AGAIN}")
+            if (
+                hashlib.file_digest(content, "sha256").hexdigest()
+                != description["sha256"]
+            ):
+                raise UserError(
+                    f"{path} is damaged, or of another export than its {CONFIG}"
+                    f" (sha256); {AGAIN}"
+                )
         try:
             with open_safetensors(path, mend=AGAIN) as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        except (SafetensorError, ValueError, TypeError) as error:  # such as a dtype that NumPy lacks
+                arrays = {name: file.get_tensor(name) for name in file.keys()}
+        # such as a dtype that NumPy lacks
+        except (SafetensorError, ValueError, TypeError) as error:
             raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None
-        described = {name: (tuple(array["shape"]), array["dtype"]) for name, array in description["parameters"].items()}
-        odd = _first_difference(described, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
+        described = {
+            name: (tuple(array["shape"]), array["dtype"])
+            for name, array in description["parameters"].items()
+        }
+        odd = _first_difference(
+            described,
+            {name: (array.shape, str(array.dtype)) for name, array in arrays.items()},
+        )
         if odd is not None:
             raise ValueError(f"it differs from {MODEL} in {odd}")
         known = config_type(description["task"], kind, folder / CONFIG, AGAIN)
-        config = from_json(known, description["config"], source=folder / CONFIG, again=AGAIN)
+        config = from_json(
+            known, description["config"], source=folder / CONFIG, again=AGAIN
+        )
         check_values(config, folder / CONFIG, AGAIN)
         return Export(config, description["facts"], arrays, description)
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {AGAIN}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / CONFIG} is damaged ({one_line(error)}); {AGAIN}") from None
+        raise UserError(
+            f"{folder / CONFIG} is damaged ({one_line(error)}); {AGAIN}"
+        ) from None
 
 
 def named_arrays(params: Params) -> dict[str, np.ndarray]:
-    """Returns the arrays of parameters by their keys, fields and places joined by dots."""
+    """Returns the arrays of parameters by their keys, fields and places joined by
+    dots."""
     arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree.leaves_with_path(params):
         if (name := _name(path)) in arrays:
-            raise UserError(f"two arrays of the parameters would be called {name}; give a key of theirs another name")
+            raise UserError(
+                f"two arrays of the parameters would be called {name}; give a key of"
+                " theirs another name"
+            )
         arrays[name] = np.asarray(leaf)
     return arrays
 
 
-def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = CONFIG, mend: str = AGAIN) -> Params:
-    """Returns the parameters of a task from `named_arrays`, bit for bit; ``source`` and ``mend`` are for errors."""
+def restored(
+    task: Task,
+    arrays: dict[str, np.ndarray],
+    *,
+    source: Path | str = CONFIG,
+    mend: str = AGAIN,
+) -> Params:
+    """Returns the parameters of a task from `named_arrays`, bit for bit; ``source``
+    and ``mend`` are for errors."""
     like = jax.eval_shape(lambda: task.init(jax.random.key(0)))
     shapes = {_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(like)}
-    if odd := _first_difference(shapes, {name: array.shape for name, array in arrays.items()}):
-        raise UserError(f"the parameters do not fit the model that {source} describes, first {odd}; {mend}")
-    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in shapes])
+    if odd := _first_difference(
+        shapes, {name: array.shape for name, array in arrays.items()}
+    ):
+        raise UserError(
+            f"the parameters do not fit the model that {source} describes, first {odd};"
+            f" {mend}"
+        )
+    return jax.tree.unflatten(
+        jax.tree.structure(like), [arrays[name] for name in shapes]
+    )
 
 
 def _read_config(folder: Path) -> Row:
     path = folder / CONFIG
-    missing = f"{folder} is not an exported folder: it lacks {CONFIG}; `unroll-jax export RUN` makes one"
+    missing = (
+        f"{folder} is not an exported folder: it lacks {CONFIG}; `unroll-jax export"
+        " RUN` makes one"
+    )
     description = read_object(path, missing=missing, mend=AGAIN)
     if description.get("format") != FORMAT:
         got = description.get("format")
-        raise UserError(f"{path}: format must be {FORMAT!r}, got {got!r}; {AGAIN} without --format")
+        raise UserError(
+            f"{path}: format must be {FORMAT!r}, got {got!r}; {AGAIN} without --format"
+        )
     return description
 
 
@@ -125,5 +178,8 @@ def _first_difference(expected: Row, actual: Row) -> str | None:
     """Returns the first name that only one has, or whose shape or dtype differs."""
     for name in sorted(set(expected) | set(actual)):
         if expected.get(name) != actual.get(name):
-            return f"{name} ({expected.get(name, 'missing')} and {actual.get(name, 'missing')})"
+            return (
+                f"{name} ({expected.get(name, 'missing')} and"
+                f" {actual.get(name, 'missing')})"
+            )
     return None

@@ -1,6 +1,7 @@
 """Layers that are descent steps on an energy.
 
-`__init__.pyi` lists the public names. Each is imported on first use: the command line answers without JAX.
+`__init__.pyi` lists the public names. Each is imported on first use: the command line
+answers without JAX.
 """
 
 import lazy_loader

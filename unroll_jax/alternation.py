@@ -1,4 +1,5 @@
-"""Alternating inexact minimisation (AIM): a step on f, then one on g, then a prox, to lower f + g + phi."""
+"""Alternating inexact minimisation (AIM): a step on f, then one on g, then a prox,
+to lower f + g + phi."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,11 @@ from unroll_jax.arguments import POSITIVE, checked, require
 from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.proximal.operators import resolve_proximal
-from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present, prox_of_present
+from unroll_jax.energies.proximal.penalty import (
+    Proximal,
+    penalty_of_present,
+    prox_of_present,
+)
 from unroll_jax.energies.tokens import as_anchor
 from unroll_jax.steps import vary_like
 
@@ -32,39 +37,59 @@ def alternating(
     phi: str | Proximal | None = None,
     init: Callable[[jax.Array], Params] | None = None,
 ) -> Descent:
-    r"""Alternating (proximal) inexact minimisation of h + phi with h = f + g, for any f and g.
+    r"""Alternating (proximal) inexact minimisation of h + phi with h = f + g, for any f
+    and g.
 
     .. math:: u = y - a_1 \nabla f(y) , \qquad v = u - a_2 \nabla g(u) , \qquad y' = prox_{a_2 \phi}(v) .
 
-    The step is not a descent step everywhere: at the minimiser of h it moves, unless f and g agree there. It descends
-    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certify` reports where, by layer.
+    The step is not a descent step everywhere: at the minimiser of h it moves, unless f
+    and g agree there. It descends where f's share of the gradient is small, by Theorems
+    4.1 and 5.1; `unroll_jax.certify` reports where, by layer.
 
     Args:
-      f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays with leading batch axes.
+      f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of
+        arrays with leading batch axes.
       g: likewise, whose gradient step follows.
-      f_step_size, g_step_size: a1 > 0 and a2 > 0, the lengths of the gradient steps on f and g.
-      f_step: ``(params, y, x) -> u``, a step on f that replaces the gradient step, such as the majorise-minimise step
-        of `attention`. Give it or f_step_size. Its movement :math:`y - u` then replaces :math:`a_1 \nabla f(y)`.
-      phi: a name of `PROXIMALS` (for states (*batch, n, d)), a `Proximal` (for any state), or None. The step applies a
-        named activation as it is: its penalty is the one of `activation` at a2, as in `transformer`.
+      f_step_size, g_step_size: a1 > 0 and a2 > 0, the lengths of the gradient steps on
+        f and g.
+      f_step: ``(params, y, x) -> u``, a step on f that replaces the gradient step, such
+        as the majorise-minimise step of `attention`. Give it or f_step_size. Its
+        movement :math:`y - u` then replaces :math:`a_1 \nabla f(y)`.
+      phi: a name of `PROXIMALS` (for states (*batch, n, d)), a `Proximal` (for any
+        state), or None. The step applies a named activation as it is: its penalty is
+        the one of `activation` at a2, as in `transformer`.
       init: ``key -> params``; None returns None, for f and g without parameters.
 
     Returns:
-      A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an `Anchor` that marks which tokens are
-      there, y must be an array (*batch, n, d) if there is a phi, and phi covers only those tokens.
+      A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an
+      `Anchor` that marks which tokens are there, y must be an array (*batch, n, d) if
+      there is a phi, and phi covers only those tokens.
 
-    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2; the prox is scaled by a2 for Theorem 5.1 (no matter for ReLU).
+    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2; the prox is scaled by a2 for
+    Theorem 5.1 (no matter for ReLU).
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> near = lambda point: lambda params, y, x: 0.5 * jnp.sum((y - point) ** 2, axis=-1)
+      >>> near = lambda point: (
+      ...     lambda params, y, x: 0.5 * jnp.sum((y - point) ** 2, axis=-1)
+      ... )
       >>> system = alternating(near(0.0), near(2.0), f_step_size=0.1, g_step_size=0.1)
       >>> y = jnp.full((5, 3), 7.0)
-      >>> bool(jnp.all(system.energy(None, system.step(None, y, None), None) < system.energy(None, y, None)))
+      >>> bool(
+      ...     jnp.all(
+      ...         system.energy(None, system.step(None, y, None), None)
+      ...         < system.energy(None, y, None)
+      ...     )
+      ... )
       True
     """
     given = f"f_step_size={f_step_size} and f_step={f_step}"
-    require((f_step_size is None) != (f_step is None), "one of f_step_size and f_step", "be given", given)
+    require(
+        (f_step_size is None) != (f_step is None),
+        "one of f_step_size and f_step",
+        "be given",
+        given,
+    )
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
 
     def smooth(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
@@ -72,19 +97,38 @@ def alternating(
 
     def energy(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
         value = smooth(params, y, x)
-        return value if proximal is None else value + penalty_of_present(proximal, y, as_anchor(x).present)
+        return (
+            value
+            if proximal is None
+            else value + penalty_of_present(proximal, y, as_anchor(x).present)
+        )
 
     def step(params: Params, y: Any, x: Any = None) -> Any:
         for path, leaf in jax.tree_util.tree_leaves_with_path(y):
             check_dtype(f"y{jax.tree_util.keystr(path)}", leaf)
-        u = f_step(params, y, x) if f_step is not None else _descend(f, f_step_size, params, y, x)
+        u = (
+            f_step(params, y, x)
+            if f_step is not None
+            else _descend(f, f_step_size, params, y, x)
+        )
         v = _descend(g, g_step_size, params, u, x)
-        return v if proximal is None else prox_of_present(proximal, v, g_step_size, as_anchor(x).present)
+        return (
+            v
+            if proximal is None
+            else prox_of_present(proximal, v, g_step_size, as_anchor(x).present)
+        )
 
-    return Descent(init=init or (lambda key: None), energy=energy, step=step, smooth=smooth if proximal else None)
+    return Descent(
+        init=init or (lambda key: None),
+        energy=energy,
+        step=step,
+        smooth=smooth if proximal else None,
+    )
 
 
 def _descend(f: Energy, step_size: Any, params: Params, y: Any, x: Any) -> Any:
     """A gradient step, by autodiff; examples do not see each other."""
     gradient = jax.grad(lambda y: jnp.sum(f(params, y, x)))(vary_like(y, (params, x)))
-    return jax.tree.map(lambda leaf, slope: (leaf - step_size * slope).astype(leaf.dtype), y, gradient)
+    return jax.tree.map(
+        lambda leaf, slope: (leaf - step_size * slope).astype(leaf.dtype), y, gradient
+    )

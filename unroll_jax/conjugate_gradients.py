@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 __all__ = ["continue_conjugate_gradient"]
 
-Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
+# a linear map of each row, all rows at once
+Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
 
 class _CG(NamedTuple):
@@ -30,10 +31,12 @@ def continue_conjugate_gradient(
     bound: Float[Array, " b"],
     max_steps: int | Int[Array, ""],
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
-    """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
+    """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound;
+    ``(w, residual, steps)``.
 
-    ``product`` multiplies with each row's symmetric positive definite matrix. A row ends at a direction without
-    positive curvature: its matrix is not positive definite. Squares too small to divide by also end a row.
+    ``product`` multiplies with each row's symmetric positive definite matrix. A row
+    ends at a direction without positive curvature: its matrix is not positive definite.
+    Squares too small to divide by also end a row.
     """
     limits = jnp.finfo(residual.dtype)
     bound = jnp.maximum(bound, limits.tiny / limits.eps)
@@ -42,23 +45,41 @@ def continue_conjugate_gradient(
         return jnp.sum(a * b, axis=-1)
 
     def unfinished(carry: _CG) -> Array:
-        return jnp.any(carry.sound & (carry.square > bound)) & (carry.number < max_steps)
+        return jnp.any(carry.sound & (carry.square > bound)) & (
+            carry.number < max_steps
+        )
 
     def body(carry: _CG) -> _CG:
         active = carry.sound & (carry.square > bound)
         image = product(carry.direction)
         curvature = dot(carry.direction, image)
-        length = jnp.where(active & (curvature > 0.0), carry.square / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
+        length = jnp.where(
+            active & (curvature > 0.0),
+            carry.square / jnp.where(curvature > 0.0, curvature, 1.0),
+            0.0,
+        )
         w = carry.w + length[:, None] * carry.direction
         residual = carry.residual - length[:, None] * image
         square = jnp.where(active, dot(residual, residual), carry.square)
-        ratio = jnp.where(active, square / jnp.where(carry.square > 0.0, carry.square, 1.0), 0.0)
+        ratio = jnp.where(
+            active, square / jnp.where(carry.square > 0.0, carry.square, 1.0), 0.0
+        )
         direction = residual + ratio[:, None] * carry.direction
         sound = carry.sound & ((curvature > 0.0) | ~active)
-        return _CG(carry.number + 1, w, residual, direction, square, carry.steps + active, sound)
+        return _CG(
+            carry.number + 1,
+            w,
+            residual,
+            direction,
+            square,
+            carry.steps + active,
+            sound,
+        )
 
     square = dot(residual, residual)
     none = jnp.zeros_like(square, jnp.int32)
-    begin = _CG(jnp.zeros((), jnp.int32), w, residual, residual, square, none, square == square)
+    begin = _CG(
+        jnp.zeros((), jnp.int32), w, residual, residual, square, none, square == square
+    )
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.w, end.residual, end.steps

@@ -1,4 +1,5 @@
-"""Optimisation in other coordinates: an optax transformation that sees parameters in given orthonormal bases."""
+"""Optimisation in other coordinates: an optax transformation that sees parameters in
+given orthonormal bases."""
 
 from typing import Any, NamedTuple
 
@@ -16,10 +17,12 @@ __all__ = ["Sides", "in_coordinates"]
 
 
 class Sides(NamedTuple):
-    """Orthonormal bases of the two sides of a matrix (*layers, rows, columns), basis vectors as rows.
+    """Orthonormal bases of the two sides of a matrix (*layers, rows, columns), basis
+    vectors as rows.
 
     Attributes:
-      left, right: bases of the columns' and rows' spaces, (rows, rows) and (columns, columns); None keeps it.
+      left, right: bases of the columns' and rows' spaces, (rows, rows) and (columns,
+        columns); None keeps it.
 
     Example: see `in_coordinates`.
     """
@@ -28,56 +31,85 @@ class Sides(NamedTuple):
     right: Float[Array | np.ndarray, "columns columns"] | None = None
 
 
-def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax.GradientTransformationExtraArgs:
-    r"""Runs an optimiser on :math:`L W R^T` in place of W, for orthonormal L and R, and turns its updates back.
+def in_coordinates(
+    optimizer: optax.GradientTransformation, bases: Any
+) -> optax.GradientTransformationExtraArgs:
+    r"""Runs an optimiser on :math:`L W R^T` in place of W, for orthonormal L and R, and
+    turns its updates back.
 
-    Rules that work entry by entry, as Adam does, depend on the coordinates that parameters are written in; functions,
-    initial values and plain gradient descent do not. Where entries of a row are pixels of a patch, Adam moves all of
-    them alike, and a step changes brightness; in the coordinates of the cosine transform it does not.
+    Rules that work entry by entry, as Adam does, depend on the coordinates that
+    parameters are written in; functions, initial values and plain gradient descent do
+    not. Where entries of a row are pixels of a patch, Adam moves all of them alike, and
+    a step changes brightness; in the coordinates of the cosine transform it does not.
 
     Args:
-      optimizer: any optax transformation. Its state is of the rotated parameters, shaped as these are.
-      bases: a pytree of `Sides` like the parameters or a prefix of them; None keeps the parameters below it.
+      optimizer: any optax transformation. Its state is of the rotated parameters,
+        shaped as these are.
+      bases: a pytree of `Sides` like the parameters or a prefix of them; None keeps the
+        parameters below it.
 
     Returns:
       A transformation with the state of ``optimizer``. It adds a product a side for the
       gradient, for the update, and for the parameters where the rule looks at them.
 
     Raises:
-      ValueError: if a basis is not orthonormal (to 1e-4), or, in ``init`` and ``update``, does not fit its parameter.
+      ValueError: if a basis is not orthonormal (to 1e-4), or, in ``init`` and
+        ``update``, does not fit its parameter.
       TypeError: if ``bases`` holds anything but `Sides` and None.
 
     Example:
       >>> import jax.numpy as jnp, optax
       >>> basis = jnp.array([[0.6, 0.8], [-0.8, 0.6]])
-      >>> rule = in_coordinates(optax.sign_sgd(1.0), {"W": Sides(right=basis), "b": None})
+      >>> rule = in_coordinates(
+      ...     optax.sign_sgd(1.0), {"W": Sides(right=basis), "b": None}
+      ... )
       >>> params = {"W": jnp.zeros((1, 2)), "b": jnp.zeros(2)}
-      >>> updates, _ = rule.update({"W": jnp.array([[3.0, 4.0]]), "b": jnp.ones(2)}, rule.init(params))
+      >>> updates, _ = rule.update(
+      ...     {"W": jnp.array([[3.0, 4.0]]), "b": jnp.ones(2)}, rule.init(params)
+      ... )
       >>> updates["W"].round(1), updates["b"]
       (Array([[-0.6, -0.8]], dtype=float32), Array([-1., -1.], dtype=float32))
     """
     for sides in jax.tree.leaves(bases, is_leaf=lambda node: isinstance(node, Sides)):
         if not isinstance(sides, Sides):
-            raise TypeError(f"bases must hold Sides or None for each parameter, got {type(sides).__name__}")
+            raise TypeError(
+                "bases must hold Sides or None for each parameter, got"
+                f" {type(sides).__name__}"
+            )
         for name, basis in sides._asdict().items():
             _check_orthonormal(name, basis)
     inner = optax.with_extra_args_support(optimizer)
 
     def turned(tree: Any, *, back: bool = False) -> Any:
-        """The tree with every array turned by its bases; masked parameters have no arrays and stay."""
+        """The tree with every array turned by its bases; masked parameters have no
+        arrays and stay."""
 
         def each(sides: Sides | None, below: Any) -> Any:
-            return below if sides is None else jax.tree.map(lambda leaf: _turn(sides, leaf, back=back), below)
+            return (
+                below
+                if sides is None
+                else jax.tree.map(lambda leaf: _turn(sides, leaf, back=back), below)
+            )
 
-        return jax.tree.map(each, bases, tree, is_leaf=lambda node: node is None or isinstance(node, Sides))
+        return jax.tree.map(
+            each,
+            bases,
+            tree,
+            is_leaf=lambda node: node is None or isinstance(node, Sides),
+        )
 
     def init(params: optax.Params) -> optax.OptState:
         return inner.init(turned(params))
 
     def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **extra: Any
+        updates: optax.Updates,
+        state: optax.OptState,
+        params: optax.Params | None = None,
+        **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
-        moved, state = inner.update(turned(updates), state, None if params is None else turned(params), **extra)
+        moved, state = inner.update(
+            turned(updates), state, None if params is None else turned(params), **extra
+        )
         return turned(moved, back=True), state
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -85,14 +117,25 @@ def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax
 
 def _turn(sides: Sides, matrix: Float[Array, "..."], *, back: bool) -> Array:
     """L W R^T, or L^T W R where it is turned back."""
-    for name, axis, subscripts in (("right", -1, "...j,kj->...k"), ("left", -2, "...ij,ki->...kj")):
+    for name, axis, subscripts in (
+        ("right", -1, "...j,kj->...k"),
+        ("left", -2, "...ij,ki->...kj"),
+    ):
         basis = getattr(sides, name)
         if basis is not None:
             fits = matrix.ndim >= -axis and matrix.shape[axis] == basis.shape[0]
-            require(fits, name, f"fit the parameter, of shape {matrix.shape}", f"a basis of R^{basis.shape[0]}")
+            require(
+                fits,
+                name,
+                f"fit the parameter, of shape {matrix.shape}",
+                f"a basis of R^{basis.shape[0]}",
+            )
             basis = jnp.asarray(basis.T if back else basis, matrix.dtype)
-            # On accelerators the default precision would lose digits of the update in each step.
-            matrix = jnp.einsum(subscripts, matrix, basis, precision=jax.lax.Precision.HIGHEST)
+            # On accelerators the default precision would lose digits of the update in
+            # each step.
+            matrix = jnp.einsum(
+                subscripts, matrix, basis, precision=jax.lax.Precision.HIGHEST
+            )
     return matrix
 
 
@@ -103,4 +146,7 @@ def _check_orthonormal(name: str, basis: Any) -> None:
     check_square(name, wide)
     error = np.max(np.abs(wide @ wide.T - np.eye(len(wide))), initial=0.0)
     if not error <= 1e-4:
-        raise ValueError(f"{name} must be orthonormal, but its rows' products differ from those by {error:.2g}")
+        raise ValueError(
+            f"{name} must be orthonormal, but its rows' products differ from those by"
+            f" {error:.2g}"
+        )

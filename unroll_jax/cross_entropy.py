@@ -1,4 +1,5 @@
-"""Cross-entropy of tokens over a large vocabulary, by layers and parts of the vocabulary: never all logits at once."""
+"""Cross-entropy of tokens over a large vocabulary, by layers and parts of the
+vocabulary: never all logits at once."""
 
 import functools
 import math
@@ -26,34 +27,46 @@ def chunked_cross_entropy(
     chunk: int = 4096,
     dtype: Any = None,
 ) -> Float[Array, "*layers n"]:
-    r"""The losses :math:`\log \sum_v e^{h \cdot w_v} - h \cdot w_{label}` of hidden states h under a head w.
+    r"""The losses :math:`\log \sum_v e^{h \cdot w_v} - h \cdot w_{label}` of hidden
+    states h under a head w.
 
-    The logits of ``chunk`` words, of one layer, are all there is at a time, forward and backward, where they are
-    recomputed: O(layers n + n chunk) memory besides arrays of the shapes of the arguments, for a third more
-    products. Let a model record normalised hidden states at the positions that count, and take the losses of all layers
-    in one call: it makes the head's gradient once. Called in the record itself, in the scan over layers, it gives the
-    same for two more arrays of the head's shape, which autodiff adds up from layer to layer.
+    The logits of ``chunk`` words, of one layer, are all there is at a time, forward and
+    backward, where they are recomputed: O(layers n + n chunk) memory besides arrays of
+    the shapes of the arguments, for a third more products. Let a model record
+    normalised hidden states at the positions that count, and take the losses of all
+    layers in one call: it makes the head's gradient once. Called in the record itself,
+    in the scan over layers, it gives the same for two more arrays of the head's shape,
+    which autodiff adds up from layer to layer.
 
     Args:
-      hidden, head: normalised hidden states, of any number of layers; a row for each word.
-      labels: each position's word to predict, in 0..vocabulary - 1; any at weight 0. A traced one outside gives NaN.
-      weights: multiples of each position's loss, at least 0, such as a mask; None is 1. A position of weight 0 has loss
-        0 and no gradient. A traced weight below 0 gives NaN.
+      hidden, head: normalised hidden states, of any number of layers; a row for each
+        word.
+      labels: each position's word to predict, in 0..vocabulary - 1; any at weight 0. A
+        traced one outside gives NaN.
+      weights: multiples of each position's loss, at least 0, such as a mask; None is 1.
+        A position of weight 0 has loss 0 and no gradient. A traced weight below 0 gives
+        NaN.
       chunk: words whose logits are computed at a time, at least 1.
-      dtype: of the products' factors, such as bfloat16; None takes hidden's. Sums are in float32 or wider.
+      dtype: of the products' factors, such as bfloat16; None takes hidden's. Sums are
+        in float32 or wider.
 
     Returns:
       The losses, in nats, in float32 at least.
 
     Raises:
-      ValueError: if chunk < 1, shapes do not fit, or a known weight is negative or a known counted label out of range.
-      TypeError: if hidden states or the head do not hold real numbers, or labels are not integers.
+      ValueError: if chunk < 1, shapes do not fit, or a known weight is negative or a
+        known counted label out of range.
+      TypeError: if hidden states or the head do not hold real numbers, or labels are
+        not integers.
 
-    Source: the softmax over parts of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+    Source: the softmax over parts of Milakov and Gimelshein, "Online normalizer
+    calculation for softmax" (2018).
 
     Example:
       >>> import jax.numpy as jnp
-      >>> chunked_cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((8, 4)), jnp.array([1, 0, 7]), chunk=3).shape
+      >>> chunked_cross_entropy(
+      ...     jnp.zeros((2, 3, 4)), jnp.ones((8, 4)), jnp.array([1, 0, 7]), chunk=3
+      ... ).shape
       (2, 3)
     """
     hidden, head, labels = jnp.asarray(hidden), jnp.asarray(head), jnp.asarray(labels)
@@ -64,8 +77,15 @@ def chunked_cross_entropy(
     ):
         check_dtype(name, array, kind)
     require(hidden.ndim >= 2, "hidden", "have shape (*layers, n, d)", hidden.shape)
-    require(head.ndim == 2 and len(head), "head", "have a row for each word", head.shape)
-    require(head.shape[1] == hidden.shape[-1], "head", f"have rows of d={hidden.shape[-1]}", head.shape)
+    require(
+        head.ndim == 2 and len(head), "head", "have a row for each word", head.shape
+    )
+    require(
+        head.shape[1] == hidden.shape[-1],
+        "head",
+        f"have rows of d={hidden.shape[-1]}",
+        head.shape,
+    )
     for name, array in (("labels", labels), ("weights", weights)):
         check_shape(name, array, hidden.shape[-2:-1], ", one a position")
     scale: Any = np.ones(labels.shape, np.float32) if weights is None else weights
@@ -74,7 +94,9 @@ def chunked_cross_entropy(
     sound = (labels >= 0) & (labels < len(head)) | (scale == 0.0)
     if not isinstance(sound, Tracer) and not np.all(sound):
         wrong = np.asarray(labels)[~np.asarray(sound)][0]
-        raise ValueError(f"labels must be in 0..{len(head) - 1}, got {wrong}; give it the weight 0")
+        raise ValueError(
+            f"labels must be in 0..{len(head) - 1}, got {wrong}; give it the weight 0"
+        )
     dtype = jnp.dtype(hidden.dtype if dtype is None else dtype)
     layers = hidden.reshape(math.prod(hidden.shape[:-2]), *hidden.shape[-2:])
     losses: Any = _losses(layers, head, labels, min(chunk, len(head)), dtype)
@@ -87,7 +109,9 @@ def _losses(hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any) -
     return _forward(hidden, head, labels, chunk, dtype)[0]
 
 
-def _forward(hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any) -> tuple[Array, Any]:
+def _forward(
+    hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any
+) -> tuple[Array, Any]:
     wide = jnp.promote_types(dtype, jnp.float32)
 
     def words(number: Array, sums: Any) -> Any:
@@ -97,20 +121,32 @@ def _forward(hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any) 
             largest, total, right, states = row
             logits = _logits(states, part, places, number, chunk, wide)
             above = jnp.maximum(largest, jnp.max(logits, axis=-1))
-            total = total * jnp.exp(largest - above) + jnp.sum(jnp.exp(logits - above[:, None]), axis=-1)
+            total = total * jnp.exp(largest - above) + jnp.sum(
+                jnp.exp(logits - above[:, None]), axis=-1
+            )
             chosen = (places == labels[:, None]) & (places >= number * chunk)
-            return above, total, right + jnp.sum(jnp.where(chosen, logits, 0.0), axis=-1)
+            return (
+                above,
+                total,
+                right + jnp.sum(jnp.where(chosen, logits, 0.0), axis=-1),
+            )
 
         return jax.lax.map(layer, (*sums, hidden))
 
     shape = hidden.shape[:-1]
-    start = (jnp.full(shape, -jnp.inf, wide), jnp.zeros(shape, wide), jnp.zeros(shape, wide))
+    start = (
+        jnp.full(shape, -jnp.inf, wide),
+        jnp.zeros(shape, wide),
+        jnp.zeros(shape, wide),
+    )
     largest, total, right = jax.lax.fori_loop(0, _chunks(head, chunk), words, start)
     normaliser = largest + jnp.log(total)
     return normaliser - right, (hidden, head, labels, normaliser)
 
 
-def _backward(chunk: int, dtype: Any, kept: Any, slopes: Array) -> tuple[Array, Array, None]:
+def _backward(
+    chunk: int, dtype: Any, kept: Any, slopes: Array
+) -> tuple[Array, Array, None]:
     hidden, head, labels, normaliser = kept
     wide = jnp.promote_types(dtype, jnp.float32)
 
@@ -121,18 +157,31 @@ def _backward(chunk: int, dtype: Any, kept: Any, slopes: Array) -> tuple[Array, 
         def layer(row: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
             of_hidden, of_part = gradients
             slope = slopes[row][:, None]
-            states = jnp.where(slope == 0.0, 0.0, hidden[row])  # left out, also where they are NaN
+            # left out, also where they are NaN
+            states = jnp.where(slope == 0.0, 0.0, hidden[row])
             logits = _logits(states, part, places, number, chunk, wide)
-            errors = slope * (jnp.exp(logits - normaliser[row][:, None]) - (places == labels[:, None]))
-            errors = jnp.where((places >= number * chunk) & (slope != 0.0), errors, 0.0).astype(dtype)
-            of_part += jnp.matmul(errors.T, states.astype(dtype), preferred_element_type=wide)
+            errors = slope * (
+                jnp.exp(logits - normaliser[row][:, None]) - (places == labels[:, None])
+            )
+            errors = jnp.where(
+                (places >= number * chunk) & (slope != 0.0), errors, 0.0
+            ).astype(dtype)
+            of_part += jnp.matmul(
+                errors.T, states.astype(dtype), preferred_element_type=wide
+            )
             of_states = jnp.matmul(errors, part, preferred_element_type=wide)
-            return of_hidden.at[row].add(of_states), of_part  # in place; a scan would stack copies
+            # in place; a scan would stack copies
+            return of_hidden.at[row].add(of_states), of_part
 
-        of_hidden, of_part = jax.lax.fori_loop(0, len(hidden), layer, (of_hidden, jnp.zeros(part.shape, wide)))
+        of_hidden, of_part = jax.lax.fori_loop(
+            0, len(hidden), layer, (of_hidden, jnp.zeros(part.shape, wide))
+        )
         start = places[0]
-        before = jax.lax.dynamic_slice_in_dim(of_head, start, chunk)  # the last part takes some words twice, once as 0
-        of_head = jax.lax.dynamic_update_slice_in_dim(of_head, before + of_part.astype(of_head.dtype), start, 0)
+        # the last part takes some words twice, once as 0
+        before = jax.lax.dynamic_slice_in_dim(of_head, start, chunk)
+        of_head = jax.lax.dynamic_update_slice_in_dim(
+            of_head, before + of_part.astype(of_head.dtype), start, 0
+        )
         return of_hidden, of_head
 
     start = (jnp.zeros(hidden.shape, wide), jnp.zeros_like(head))
@@ -148,11 +197,16 @@ def _chunks(head: Array, chunk: int) -> int:
 
 
 def _part(head: Array, number: Array, chunk: int, dtype: Any) -> tuple[Array, Array]:
-    """Rows of a part of the head, and their numbers; the last part ends with the head, and starts with seen rows."""
+    """Rows of a part of the head, and their numbers; the last part ends with the
+    head, and starts with seen rows."""
     start = jnp.minimum(number * chunk, len(head) - chunk)
-    return jax.lax.dynamic_slice_in_dim(head, start, chunk).astype(dtype), start + jnp.arange(chunk)
+    return jax.lax.dynamic_slice_in_dim(head, start, chunk).astype(
+        dtype
+    ), start + jnp.arange(chunk)
 
 
-def _logits(states: Array, part: Array, places: Array, number: Array, chunk: int, wide: Any) -> Array:
+def _logits(
+    states: Array, part: Array, places: Array, number: Array, chunk: int, wide: Any
+) -> Array:
     logits = jnp.matmul(states.astype(part.dtype), part.T, preferred_element_type=wide)
     return jnp.where(places >= number * chunk, logits, -jnp.inf)

@@ -1,4 +1,5 @@
-"""Types of the library: a descent (an energy and a step that lowers it), its anchor, and its table entry."""
+"""Types of the library: a descent (an energy and a step that lowers it), its anchor,
+and its table entry."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,20 +13,27 @@ Params = Any  # a pytree of arrays
 
 
 class Anchor(NamedTuple):
-    """An input x with a mask of the tokens that are present, for sequences padded to a common length.
+    """An input x with a mask of the tokens that are present, for sequences padded to a
+    common length.
 
     A token that is absent has no neighbours and no energy, and no step moves it.
 
     Attributes:
       value: the anchor B, broadcastable to y, or None.
-      present: boolean (*batch, n), or broadcastable to it; None if every token is there.
+      present: boolean (*batch, n), or broadcastable to it; None if every token is
+        there.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams, attention
-      >>> y, real = jnp.array([[0.0], [4.0], [9.0]]), jnp.array([True, True, False])  # the last one is padding
+      >>> y, real = (
+      ...     jnp.array([[0.0], [4.0], [9.0]]),
+      ...     jnp.array([True, True, False]),
+      ... )  # the last one is padding
       >>> y = jax.jit(attention().step)(AttentionParams(None), y, Anchor(present=real))
-      >>> [round(value, 3) for value in y.ravel().tolist()]  # each of the two moves to its only neighbour
+      >>> [
+      ...     round(value, 3) for value in y.ravel().tolist()
+      ... ]  # each of the two moves to its only neighbour
       [4.0, 0.0, 9.0]
     """
 
@@ -37,7 +45,9 @@ class _Fields(NamedTuple):
     init: Callable[[jax.Array], Params]
     energy: Callable[[Params, Any, Any], Float[Array, "*batch"]]
     step: Callable[[Params, Any, Any], Any]
-    step_and_energy: Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None = None
+    step_and_energy: (
+        Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None
+    ) = None
     factored: Callable[[Params, Any], Any] | None = None
     symmetric: bool = False
     check: Callable[[Params, Any], None] | None = None
@@ -47,26 +57,38 @@ class _Fields(NamedTuple):
 # Fields derived from a field, and their values where only that field is replaced.
 DERIVED: dict[str, dict[str, Any]] = {
     "energy": {"step_and_energy": None, "smooth": None},
-    "step": {"step_and_energy": None, "factored": None, "symmetric": False, "check": None},
+    "step": {
+        "step_and_energy": None,
+        "factored": None,
+        "symmetric": False,
+        "check": None,
+    },
 }
 
 
 class Descent(_Fields):
     """An energy and a step that lowers it, as pure functions of (params, y, x).
 
-    ``descent._replace(step=mine)`` drops the fields derived from the old step, unless they are replaced too.
+    ``descent._replace(step=mine)`` drops the fields derived from the old step, unless
+    they are replaced too.
 
     Attributes:
       init: ``key -> params``, a pytree of arrays.
-      energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is ``(*batch, n, d)``, ``x`` the input of
-        the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
+      energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is
+        ``(*batch, n, d)``, ``x`` the input of the system (its meaning is the
+        factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
-      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once if cheaper, equal to the two; or None.
-      factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; or None.
-      symmetric: whether the step is the gradient of a convex potential: `equilibrium` uses its symmetric Jacobian.
-      check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
-        fixed point; None if there is nothing to check. Called once at the start of `equilibrium`.
-      smooth: ``(params, y, x) -> (*batch,)``, the energy's part with a gradient everywhere, for `certify`; None is all.
+      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once if cheaper,
+        equal to the two; or None.
+      factored: ``(params, x) -> Factored``, the same fixed points in a form that
+        `equilibrium` can use; or None.
+      symmetric: whether the step is the gradient of a convex potential: `equilibrium`
+        uses its symmetric Jacobian.
+      check: ``(params, y) -> None``, a ValueError where parameters whose values are
+        known make steps that need have no fixed point; None if there is nothing to
+        check. Called once at the start of `equilibrium`.
+      smooth: ``(params, y, x) -> (*batch,)``, the energy's part with a gradient
+        everywhere, for `certify`; None is all.
 
     Example:
       >>> import jax.numpy as jnp
@@ -76,14 +98,21 @@ class Descent(_Fields):
       ...     step=lambda params, y, x: 0.5 * y,
       ... )
       >>> y = jnp.array([[2.0]])
-      >>> float(layer.energy(None, y, None)), float(layer.energy(None, layer.step(None, y, None), None))
+      >>> (
+      ...     float(layer.energy(None, y, None)),
+      ...     float(layer.energy(None, layer.step(None, y, None), None)),
+      ... )
       (2.0, 0.5)
     """
 
     __slots__ = ()
 
     def _replace(self, **changes: Any) -> "Descent":  # pyright: ignore[reportIncompatibleMethodOverride]
-        derived = {name: value for field in changes for name, value in DERIVED.get(field, {}).items()}
+        derived = {
+            name: value
+            for field in changes
+            for name, value in DERIVED.get(field, {}).items()
+        }
         return super()._replace(**{**derived, **changes})
 
     __replace__ = _replace
@@ -107,20 +136,28 @@ class Factored(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row of `DESCENTS`: how to make the system, and where its step must lower its energy.
+    """A row of `DESCENTS`: how to make the system, and where its step must lower its
+    energy.
 
     Attributes:
       factory: the public factory of the system.
-      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, *event)``. With ``descent.init(key)``
-        and y and x multiplied by any scale, the energy of ``y`` is finite where the condition holds.
-      condition: ``(params, y, x) -> (*batch,)``, the factory's condition for descent, as booleans; None: always.
-      event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3 for an image.
+      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape
+        ``(*batch, *event)``. With ``descent.init(key)`` and y and x multiplied by any
+        scale, the energy of ``y`` is finite where the condition holds.
+      condition: ``(params, y, x) -> (*batch,)``, the factory's condition for descent,
+        as booleans; None: always.
+      event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3
+        for an image.
 
     Example:
       >>> import jax
       >>> from unroll_jax import DESCENTS
       >>> entry = DESCENTS["opteq"]
-      >>> entry.factory.__name__, entry.event_ndim, entry.example(jax.random.key(0), (5,))[1].ndim
+      >>> (
+      ...     entry.factory.__name__,
+      ...     entry.event_ndim,
+      ...     entry.example(jax.random.key(0), (5,))[1].ndim,
+      ... )
       ('opteq', 1, 2)
     """
 

@@ -13,14 +13,17 @@ __all__ = ["Equilibrium"]
 
 
 class Equilibrium(nn.Module):
-    """The fixed point z = cell(z, x) of a module, with the parameters of the cell, see `unroll_jax.equilibrium`.
+    """The fixed point z = cell(z, x) of a module, with the parameters of the cell, see
+    `unroll_jax.equilibrium`.
 
-    The cell is called as a function of its variables: no tracer outlives the solve. Variables that it changes, such as
-    batch norms, stay; dropout has one mask for a solve. "intermediates" has the `EquilibriumInfo` as "equilibrium".
+    The cell is called as a function of its variables: no tracer outlives the solve.
+    Variables that it changes, such as batch norms, stay; dropout has one mask for a
+    solve. "intermediates" has the `EquilibriumInfo` as "equilibrium".
 
     Attributes:
       cell: a module of ``(z, x) -> z'``.
-      options: keyword arguments of `unroll_jax.equilibrium`, such as ``{"tol": 1e-4}``; ``batch_ndim`` is 1 by default.
+      options: keyword arguments of `unroll_jax.equilibrium`, such as ``{"tol": 1e-4}``;
+        ``batch_ndim`` is 1 by default.
       rngs: names of the random streams that the cell needs, such as ("dropout",).
 
     Example:
@@ -30,7 +33,9 @@ class Equilibrium(nn.Module):
       ...     def __call__(self, z, x):
       ...         return jnp.tanh(0.3 * nn.Dense(x.shape[-1])(z) + x)
       >>> layer, x = Equilibrium(Cell()), jnp.ones((4, 3))
-      >>> z, state = layer.apply(layer.init(jax.random.key(0), x), x, mutable="intermediates")
+      >>> z, state = layer.apply(
+      ...     layer.init(jax.random.key(0), x), x, mutable="intermediates"
+      ... )
       >>> z.shape, bool(state["intermediates"]["equilibrium"][0].converged.all())
       ((4, 3), True)
     """
@@ -41,7 +46,8 @@ class Equilibrium(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, z0: Any = None) -> Any:
-        """Returns the equilibrium for x, a pytree, from the initial state z0; None is zeros like x."""
+        """Returns the equilibrium for x, a pytree, from the initial state z0; None
+        is zeros like x."""
         z0 = jax.tree.map(jnp.zeros_like, x) if z0 is None else z0
         if self.is_initializing():
             self.cell(z0, x)
@@ -52,6 +58,8 @@ class Equilibrium(nn.Module):
             variables, keys = params
             return cell.apply(variables, z, x, rngs=keys)
 
-        z, info = equilibrium(step, (variables, keys), z0, x, **{"batch_ndim": 1, **self.options})
+        z, info = equilibrium(
+            step, (variables, keys), z0, x, **{"batch_ndim": 1, **self.options}
+        )
         self.sow("intermediates", "equilibrium", info)
         return z

@@ -1,4 +1,5 @@
-"""Perturbations of a layer's output, the ``perturb`` of `unroll`: noise on it, or the layer left out."""
+"""Perturbations of a layer's output, the ``perturb`` of `unroll`: noise on it, or
+the layer left out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,26 +21,41 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
     """Gaussian noise on every layer's output, drawn separately for each layer.
 
     Args:
-      key: of the noise. With one for each row of the state's first axis, a row's noise depends only on its key.
-      scale: its standard deviation, in units of the state, finite, at least 0 (else a ValueError); may be traced.
+      key: of the noise. With one for each row of the state's first axis, a row's noise
+        depends only on its key.
+      scale: its standard deviation, in units of the state, finite, at least 0 (else a
+        ValueError); may be traced.
 
     Returns:
       ``(layer, before, after) -> after + noise``.
 
-    Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2024).
+    Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled
+    networks" (2024).
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
       >>> noise = layer_noise(jax.random.key(0), 0.1)
-      >>> y, _ = unroll_jax.unroll(lambda params, y, x: y, None, jnp.zeros(4), num_layers=3, record=None, perturb=noise)
+      >>> y, _ = unroll_jax.unroll(
+      ...     lambda params, y, x: y,
+      ...     None,
+      ...     jnp.zeros(4),
+      ...     num_layers=3,
+      ...     record=None,
+      ...     perturb=noise,
+      ... )
       >>> bool((y != 0.0).all())
       True
     """
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
         leaves, structure = jax.tree.flatten(after)
-        noises = [_normal(key, (layer, place), leaf) for place, leaf in enumerate(leaves)]
-        noisy = [leaf + jnp.asarray(scale, leaf.dtype) * noise for leaf, noise in zip(leaves, noises, strict=True)]
+        noises = [
+            _normal(key, (layer, place), leaf) for place, leaf in enumerate(leaves)
+        ]
+        noisy = [
+            leaf + jnp.asarray(scale, leaf.dtype) * noise
+            for leaf, noise in zip(leaves, noises, strict=True)
+        ]
         return jax.tree.unflatten(structure, noisy)
 
     return perturb
@@ -49,7 +65,8 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
     """One layer left out: its output is its input.
 
     Args:
-      lost: the layer, counted from 1; may be traced: one program serves all. 0 drops no layer.
+      lost: the layer, counted from 1; may be traced: one program serves all. 0 drops no
+        layer.
 
     Returns:
       ``(layer, before, after) -> before`` where ``layer == lost``, else ``after``.
@@ -57,12 +74,21 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
     Example:
       >>> import jax.numpy as jnp, unroll_jax
       >>> double = lambda params, y, x: 2.0 * y
-      >>> unroll_jax.unroll(double, None, jnp.ones(2), num_layers=3, record=None, perturb=lost_layer(2))[0].tolist()
+      >>> unroll_jax.unroll(
+      ...     double,
+      ...     None,
+      ...     jnp.ones(2),
+      ...     num_layers=3,
+      ...     record=None,
+      ...     perturb=lost_layer(2),
+      ... )[0].tolist()
       [4.0, 4.0]
     """
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
-        return jax.tree.map(lambda old, new: jnp.where(layer == lost, old, new), before, after)
+        return jax.tree.map(
+            lambda old, new: jnp.where(layer == lost, old, new), before, after
+        )
 
     return perturb
 

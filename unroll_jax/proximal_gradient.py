@@ -27,33 +27,47 @@ def prox_gradient(
 
     .. math:: z' = prox_{s \phi}(z - s \nabla_z h(\theta, z, x)) .
 
-    Every step descends for convex h with an L-Lipschitz gradient and s <= 1/L; the fixed points are the minimisers for
-    any s. `equilibrium` finds one, with implicit gradients; ``solver=accelerated_gradient(proximal=True)`` is FISTA
-    with restarts. `unroll` takes steps by number.
+    Every step descends for convex h with an L-Lipschitz gradient and s <= 1/L; the
+    fixed points are the minimisers for any s. `equilibrium` finds one, with implicit
+    gradients; ``solver=accelerated_gradient(proximal=True)`` is FISTA with restarts.
+    `unroll` takes steps by number.
 
     Args:
-      smooth: ``(params, z, x) -> (*batch,)``, h of each example; its rank is the number of batch axes of z.
-      prox: ``(params, z, step_size) -> z``, such as ``lambda weight, z, s: soft_threshold(weight).prox(z, s)`` or one
-        of `optax.projections`; a `Proximal` or a name of `PROXIMALS`, for states (*batch, n, d); None is plain descent.
-      step_size: s, a positive number or array, or ``(params, x) -> s``, such as 1/L of the data.
-      penalty: ``(params, z) -> (*batch,)``, phi of each example, which the energy adds; None is 0, or a `Proximal`'s.
+      smooth: ``(params, z, x) -> (*batch,)``, h of each example; its rank is the number
+        of batch axes of z.
+      prox: ``(params, z, step_size) -> z``, such as
+        ``lambda weight, z, s: soft_threshold(weight).prox(z, s)`` or one of
+        `optax.projections`; a `Proximal` or a name of `PROXIMALS`, for states (*batch,
+        n, d); None is plain descent.
+      step_size: s, a positive number or array, or ``(params, x) -> s``, such as 1/L of
+        the data.
+      penalty: ``(params, z) -> (*batch,)``, phi of each example, which the energy adds;
+        None is 0, or a `Proximal`'s.
 
     Returns:
       A `Descent` on pytrees z. Its ``init`` gives None: the parameters are yours.
 
     Raises:
-      ValueError: if a known step size is not positive and finite, or the prox changes the state's structure or shapes.
+      ValueError: if a known step size is not positive and finite, or the prox changes
+        the state's structure or shapes.
       TypeError: if smooth or prox is not a function.
 
-    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 4.2; Beck and Teboulle (2009) for FISTA.
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 4.2; Beck and
+    Teboulle (2009) for FISTA.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from unroll_jax import equilibrium
       >>> from unroll_jax.energies import soft_threshold
       >>> smooth = lambda weight, z, x: 0.5 * jnp.sum((z - x) ** 2)
-      >>> layer = prox_gradient(smooth, lambda weight, z, s: soft_threshold(weight).prox(z, s), step_size=0.5)
-      >>> z, info = equilibrium(layer, 1.0, jnp.zeros(2), jnp.array([3.0, 0.5]), tol=1e-6)
+      >>> layer = prox_gradient(
+      ...     smooth,
+      ...     lambda weight, z, s: soft_threshold(weight).prox(z, s),
+      ...     step_size=0.5,
+      ... )
+      >>> z, info = equilibrium(
+      ...     layer, 1.0, jnp.zeros(2), jnp.array([3.0, 0.5]), tol=1e-6
+      ... )
       >>> [round(entry, 3) for entry in z.tolist()]
       [2.0, 0.0]
     """
@@ -72,14 +86,18 @@ def prox_gradient(
     def step(params: Any, z: Any, x: Any) -> Any:
         size = step_size(params, x) if callable(step_size) else step_size
         slope = jax.grad(lambda z: jnp.sum(smooth(params, z, x)))(z)
-        after = jax.tree.map(lambda z, slope: (z - size * slope).astype(z.dtype), z, slope)
+        after = jax.tree.map(
+            lambda z, slope: (z - size * slope).astype(z.dtype), z, slope
+        )
         if apply is None:
             return after
         near = apply(params, after, size)
         check_step(after, near, what="prox")
         return near
 
-    return Descent(init=lambda key: None, energy=energy, step=step, smooth=phi and smooth)
+    return Descent(
+        init=lambda key: None, energy=energy, step=step, smooth=phi and smooth
+    )
 
 
 def _resolve(prox: Any) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
@@ -88,7 +106,12 @@ def _resolve(prox: Any) -> tuple[Callable[..., Any] | None, Callable[..., Any] |
         return None, None
     if isinstance(prox, str | Proximal):
         pair = resolve_proximal(prox)
-        return lambda params, z, size: pair.prox(z, size), lambda params, z: pair.penalty(z)
+        return lambda params, z, size: pair.prox(
+            z, size
+        ), lambda params, z: pair.penalty(z)
     if not callable(prox):
-        raise TypeError(f"prox must be a function (params, z, step_size) -> z, a Proximal or a name, got {prox!r}")
+        raise TypeError(
+            "prox must be a function (params, z, step_size) -> z, a Proximal or a"
+            f" name, got {prox!r}"
+        )
     return prox, None

@@ -1,4 +1,5 @@
-"""Helpers of loops over a step: a state of fixed type and place on a mesh, and products in full precision."""
+"""Helpers of loops over a step: a state of fixed type and place on a mesh, and
+products in full precision."""
 
 import contextlib
 import inspect
@@ -25,33 +26,58 @@ __all__ = [
     "vary_like",
 ]
 
-STATES, PARAMETERS = frozenset({"z", "y", "x0", "z0", "state"}), frozenset({"params", "theta", "weights"})
-# Primitives, by how their names begin, that combine shards of a `jax.shard_map` or examples of a named `jax.vmap`.
-COLLECTIVES = ("psum", "pmax", "pmin", "ppermute", "pgather", "pbroadcast", "all_", "ragged_all_", "reduce_scatter")
+STATES, PARAMETERS = (
+    frozenset({"z", "y", "x0", "z0", "state"}),
+    frozenset({"params", "theta", "weights"}),
+)
+# Primitives, by how their names begin, that combine shards of a `jax.shard_map` or
+# examples of a named `jax.vmap`.
+COLLECTIVES = (
+    "psum",
+    "pmax",
+    "pmin",
+    "ppermute",
+    "pgather",
+    "pbroadcast",
+    "all_",
+    "ragged_all_",
+    "reduce_scatter",
+)
 ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
 
 
 def check_order(step: Callable[..., Any]) -> None:
-    """A TypeError unless a step can take (params, z, x), or where its arguments have jaxopt's names."""
+    """A TypeError unless a step can take (params, z, x), or where its arguments have
+    jaxopt's names."""
     try:
         signature = inspect.signature(step)
-    except (TypeError, ValueError):  # callables without one, such as some of compiled modules
+    # callables without one, such as some of compiled modules
+    except (TypeError, ValueError):
         return
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
+    names = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.kind in kinds
+    ]
     fits = not (names and names[0] in STATES and PARAMETERS.intersection(names[1:]))
     with contextlib.suppress(TypeError):
         signature.bind(None, None, None)
         if fits:
             return
-    raise TypeError(f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}")
+    raise TypeError(
+        f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}"
+    )
 
 
 def check_state(name: str, y: Any) -> None:
-    """A TypeError unless a state holds arrays, or numbers, and a ValueError unless at least one."""
+    """A TypeError unless a state holds arrays, or numbers, and a ValueError unless
+    at least one."""
 
     def of_numbers(node: Any) -> bool:
-        return isinstance(node, list) and any(isinstance(entry, int | float) for entry in node)
+        return isinstance(node, list) and any(
+            isinstance(entry, int | float) for entry in node
+        )
 
     leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=of_numbers)
     require(leaves, name, "hold at least one array", f"{y!r}")
@@ -60,28 +86,45 @@ def check_state(name: str, y: Any) -> None:
 
 
 def first_layer(params: Any, num_layers: int, *, tied: bool) -> Any:
-    """The parameters of the first layer; a ValueError unless they are tied or all stacked over the layers."""
+    """The parameters of the first layer; a ValueError unless they are tied or all
+    stacked over the layers."""
     for path, leaf in [] if tied else jax.tree_util.tree_leaves_with_path(params):
-        allowed, shape = f"have a leading axis of num_layers={num_layers} when tied=False", np.shape(leaf)
-        require(shape[:1] == (num_layers,), f"params{jax.tree_util.keystr(path)}", allowed, f"shape {shape}")
+        allowed, shape = (
+            f"have a leading axis of num_layers={num_layers} when tied=False",
+            np.shape(leaf),
+        )
+        require(
+            shape[:1] == (num_layers,),
+            f"params{jax.tree_util.keystr(path)}",
+            allowed,
+            f"shape {shape}",
+        )
     return params if tied else jax.tree.map(lambda leaf: leaf[0], params)
 
 
 def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
-    """A ValueError, with both, unless a step kept structure, shapes and dtypes of its state, arrays or their shapes."""
+    """A ValueError, with both, unless a step kept structure, shapes and dtypes of
+    its state, arrays or their shapes."""
     old, new = jax.tree.structure(before), jax.tree.structure(after)
     if old != new:
         raise ValueError(f"{what} must keep the state's structure, {old} became {new}")
-    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
+    for (path, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             was, became = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (old, new))
-            raise ValueError(f"{what} must keep shape and dtype, y{jax.tree_util.keystr(path)} {was} became {became}")
+            raise ValueError(
+                f"{what} must keep shape and dtype, y{jax.tree_util.keystr(path)} {was}"
+                f" became {became}"
+            )
 
 
 def settle(step: Callable[[Any], Any], y: Any) -> Any:
-    """``y`` on the axes of a mesh where ``step`` leaves it, such as zeros where the step adds an input that is sharded.
+    """``y`` on the axes of a mesh where ``step`` leaves it, such as zeros where the
+    step adds an input that is sharded.
 
-    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are in its type: loops keep it.
+    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are
+    in its type: loops keep it.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y
@@ -89,22 +132,29 @@ def settle(step: Callable[[Any], Any], y: Any) -> Any:
         placed = jax.make_jaxpr(step)(y).out_avals
         if len(placed) != len(jax.tree.leaves(y)):
             return y  # `check_step` raises the error
-        y = jax.tree.unflatten(jax.tree.structure(y), map(place_like, jax.tree.leaves(y), placed))
+        y = jax.tree.unflatten(
+            jax.tree.structure(y), map(place_like, jax.tree.leaves(y), placed)
+        )
     return y
 
 
 def vary_like(tree: Any, like: Any) -> Any:
-    """``tree``, varying over the axes of a `jax.shard_map` that an array in the pytree ``like`` varies over.
+    """``tree``, varying over the axes of a `jax.shard_map` that an array in the pytree
+    ``like`` varies over.
 
-    Derivatives for invariant values are summed over the devices: values differentiated on each device must vary first.
+    Derivatives for invariant values are summed over the devices: values differentiated
+    on each device must vary first.
     """
-    axes = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like)))
+    axes = frozenset().union(
+        *(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like))
+    )
     return jax.tree.map(lambda leaf: _vary(leaf, axes), tree)
 
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Takes products of float32 in full, as GPUs and TPUs do not by default, unless the user has set a precision."""
+    """Takes products of float32 in full, as GPUs and TPUs do not by default, unless
+    the user has set a precision."""
     if jax.default_matmul_precision.value is None:
         with jax.default_matmul_precision("highest"):
             yield
@@ -114,17 +164,24 @@ def full_precision() -> Iterator[None]:
 
 def _vary(leaf: Any, axes: frozenset[str]) -> Any:
     missing = axes - jax.typeof(leaf).manual_axis_type.varying
-    return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
+    return (
+        jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
+    )
 
 
 def place_like(leaf: Any, like: Any) -> Any:
     """``leaf`` on the axes of a mesh that the type ``like`` names."""
     leaf = _vary(leaf, like.manual_axis_type.varying)
-    return leaf if like.sharding.spec == jax.typeof(leaf).sharding.spec else jax.sharding.reshard(leaf, like.sharding)
+    return (
+        leaf
+        if like.sharding.spec == jax.typeof(leaf).sharding.spec
+        else jax.sharding.reshard(leaf, like.sharding)
+    )
 
 
 def check_collectives(jaxpr: Any, state: list[Any]) -> None:
-    """An error where the step combines shards, or examples of a named vmap: convergence and derivatives would mix."""
+    """An error where the step combines shards, or examples of a named vmap:
+    convergence and derivatives would mix."""
     names: set[Any] = set()
     for equation in equations(jaxpr):
         if equation.primitive.name.startswith(COLLECTIVES):
@@ -132,13 +189,19 @@ def check_collectives(jaxpr: Any, state: list[Any]) -> None:
             axes = axes if isinstance(axes, tuple | list) else (axes,)
             names.update(axis for axis in axes if not isinstance(axis, int))
     manual = jax.sharding.get_abstract_mesh().manual_axes
-    varying = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in state))
+    varying = frozenset().union(
+        *(jax.typeof(leaf).manual_axis_type.varying for leaf in state)
+    )
     for name in sorted(names, key=str):
-        typed = name in manual and jax.typeof(jax.lax.axis_index(name)).manual_axis_type.varying
+        typed = (
+            name in manual
+            and jax.typeof(jax.lax.axis_index(name)).manual_axis_type.varying
+        )
         if name in varying or not typed:
             raise ValueError(
-                f"the step must not combine states over the axis {name!r}, got a collective such as lax.pmean in it; "
-                "call equilibrium outside of shard_map or of the named vmap, with batch_ndim=0"
+                f"the step must not combine states over the axis {name!r}, got a"
+                " collective such as lax.pmean in it; call equilibrium outside of"
+                " shard_map or of the named vmap, with batch_ndim=0"
             )
 
 

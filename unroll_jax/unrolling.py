@@ -15,7 +15,9 @@ from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]
 
-UNROLLED = 16  # layers that programs hold one after the other: no slower to compile than a scan of them
+# layers that programs hold one after the other: no slower to compile than a scan of
+# them
+UNROLLED = 16
 
 Record = Callable[[Params, Any, Any], Any]
 
@@ -24,13 +26,16 @@ class Trace(NamedTuple):
     """The default record of `unroll`.
 
     Attributes:
-      energy: (num_layers + 1, *batch), the energy before the first layer and after each layer.
+      energy: (num_layers + 1, *batch), the energy before the first layer and after each
+        layer.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from unroll_jax.energies import FeedForwardParams, feedforward
       >>> params = FeedForwardParams(jnp.zeros((1, 1)))  # y^2 / 2
-      >>> _, trace = unroll(feedforward(1, step_size=0.5), params, jnp.array([[4.0]]), num_layers=2)
+      >>> _, trace = unroll(
+      ...     feedforward(1, step_size=0.5), params, jnp.array([[4.0]]), num_layers=2
+      ... )
       >>> trace.energy.tolist()
       [8.0, 2.0, 0.5]
     """
@@ -41,7 +46,8 @@ class Trace(NamedTuple):
         return summary(self, lambda: energy_lines(self.energy))
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the energy by layer, the median and the range of the examples; returns the matplotlib axes."""
+        """Draws the energy by layer, the median and the range of the examples;
+        returns the matplotlib axes."""
         return plot_layers(self.energy, label="energy", axes=axes)
 
 
@@ -61,36 +67,48 @@ def unroll(
 ) -> tuple[Any, Any]:
     """Applies ``num_layers`` steps, recording at every layer.
 
-    The layers run in one `lax.scan`; beyond `UNROLLED` of them compile time does not grow with depth.
+    The layers run in one `lax.scan`; beyond `UNROLLED` of them compile time does not
+    grow with depth.
 
     Args:
-      descent: a `Descent`, or just a step ``(params, y, x) -> y'`` (then ``record`` must be a function or None).
-      params: parameters of one layer if ``tied``; else a pytree whose leaves have a leading axis ``num_layers``.
+      descent: a `Descent`, or just a step ``(params, y, x) -> y'`` (then ``record``
+        must be a function or None).
+      params: parameters of one layer if ``tied``; else a pytree whose leaves have a
+        leading axis ``num_layers``.
       y: the state before the first layer, a pytree of arrays.
       x: the input every layer sees, or None.
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
-      record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it; a function
-        ``(params, y, x) -> pytree`` records its value, stacked along a new leading axis of num_layers + 1; None records
-        nothing. Entry l < num_layers is taken before layer l + 1 with its parameters, the last after the last layer.
-      remat: recompute each layer in the backward pass; or a policy of `jax.checkpoint_policies` for the values stored.
-      unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
-        that spares a scan's copies for the backward pass, for some more memory; a part gains nothing. Else one.
-      perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as
-        `unroll_jax.perturbations.layer_noise`; the next layer and the record see its result.
+      record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it;
+        a function ``(params, y, x) -> pytree`` records its value, stacked along a new
+        leading axis of num_layers + 1; None records nothing. Entry l < num_layers is
+        taken before layer l + 1 with its parameters, the last after the last layer.
+      remat: recompute each layer in the backward pass; or a policy of
+        `jax.checkpoint_policies` for the values stored.
+      unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them
+        all at once, without ``remat``: that spares a scan's copies for the backward
+        pass, for some more memory; a part gains nothing. Else one.
+      perturb: ``(layer, before, after) -> after``, replaces the output of each layer
+        1..num_layers, such as `unroll_jax.perturbations.layer_noise`; the next layer
+        and the record see its result.
 
     Returns:
-      ``(y, trace)``: the state after the last layer, and the record (None if ``record`` is None).
+      ``(y, trace)``: the state after the last layer, and the record (None if ``record``
+      is None).
 
     Raises:
-      ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
-        leading axis, a bare step has ``record="energy"``, or the state's structure, shape or dtype changes.
+      ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for
+        remat, a stacked leaf has another leading axis, a bare step has
+        ``record="energy"``, or the state's structure, shape or dtype changes.
       TypeError: if a leaf of y is not an array.
 
     Example:
       >>> import jax, unroll_jax
       >>> layer = unroll_jax.attention(form="softmax")
-      >>> params, tokens = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (8, 5, 3))
+      >>> params, tokens = (
+      ...     layer.init(jax.random.key(0)),
+      ...     jax.random.normal(jax.random.key(1), (8, 5, 3)),
+      ... )
       >>> y, trace = unroll(layer, params, tokens, num_layers=12)
       >>> trace.energy.shape
       (13, 8)
@@ -115,20 +133,34 @@ def unroll(
     policy = None if isinstance(remat, bool) else remat
     body = jax.checkpoint(layer, prevent_cse=False, policy=policy) if remat else layer
     numbers = None if perturb is None else jnp.arange(1, num_layers + 1)
-    y, trace = jax.lax.scan(body, y, (None if tied else params, numbers), length=num_layers, unroll=at_once)
+    y, trace = jax.lax.scan(
+        body, y, (None if tied else params, numbers), length=num_layers, unroll=at_once
+    )
     if record is None:
         return y, None
-    last = measure(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), y, x)
-    return y, jax.tree.map(lambda before, after: jnp.concatenate([before, jnp.asarray(after)[None]]), trace, last)
+    last = measure(
+        params if tied else jax.tree.map(lambda leaf: leaf[-1], params), y, x
+    )
+    return y, jax.tree.map(
+        lambda before, after: jnp.concatenate([before, jnp.asarray(after)[None]]),
+        trace,
+        last,
+    )
 
 
 def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
-    """Layers in one iteration of a scan, see `unroll`. ``remat`` needs a loop: compilers else reuse forward values."""
+    """Layers in one iteration of a scan, see `unroll`. ``remat`` needs a loop:
+    compilers else reuse forward values."""
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers
     check("unroll", unroll, at_least(1))
     loop = not remat or unroll < num_layers or num_layers == 1
-    require(loop, "unroll", f"be below num_layers={num_layers} with remat, which needs a loop", unroll)
+    require(
+        loop,
+        "unroll",
+        f"be below num_layers={num_layers} with remat, which needs a loop",
+        unroll,
+    )
     return min(unroll, num_layers)
 
 
@@ -137,13 +169,23 @@ def _resolve_record(descent: Any, record: Record | str | None) -> Record:
         return lambda params, y, x: None
     if callable(record):
         return record
-    require(record == "energy", "record", 'be "energy", a function of (params, y, x), or None', f"{record!r}")
+    require(
+        record == "energy",
+        "record",
+        'be "energy", a function of (params, y, x), or None',
+        f"{record!r}",
+    )
     if not isinstance(descent, Descent):
-        raise ValueError('record="energy" needs a Descent, got a step alone; pass a record function, or record=None')
+        raise ValueError(
+            'record="energy" needs a Descent, got a step alone; pass a record function,'
+            " or record=None"
+        )
     return lambda params, y, x: Trace(energy=descent.energy(params, y, x))
 
 
-def _step_and_record(descent: Any, step: Callable, measure: Record, record: Any) -> Callable[..., tuple[Any, Any]]:
+def _step_and_record(
+    descent: Any, step: Callable, measure: Record, record: Any
+) -> Callable[..., tuple[Any, Any]]:
     shared = getattr(descent, "step_and_energy", None)
     if shared is None or record != "energy":
         return lambda params, y, x: (step(params, y, x), measure(params, y, x))

@@ -1,4 +1,5 @@
-"""The unrolled transformer under the same constraints in PyTorch, its multipliers in the hands of Cooper."""
+"""The unrolled transformer under the same constraints in PyTorch, its multipliers in
+the hands of Cooper."""
 
 import importlib
 from collections.abc import Callable
@@ -14,7 +15,8 @@ __all__ = ["constrained_loop", "cooper_or_none", "layer_losses", "plain_loop"]
 
 
 def cooper_or_none() -> Any:
-    """The module ``cooper`` (cooper-optim), or None where it or PyTorch is not installed (extra ``peers``)."""
+    """The module ``cooper`` (cooper-optim), or None where it or PyTorch is not
+    installed (extra ``peers``)."""
     if torch_peer.torch_or_none() is None:
         return None
     try:
@@ -23,7 +25,9 @@ def cooper_or_none() -> Any:
         return None
 
 
-def layer_losses(layers: list[tuple[Any, Any, Any]], noisy: Any, clean: Any, every_layer: bool) -> Any:
+def layer_losses(
+    layers: list[tuple[Any, Any, Any]], noisy: Any, clean: Any, every_layer: bool
+) -> Any:
     """Losses of layers 0..L, or only of the last, for layers (V, W, U)."""
     torch = torch_peer.torch_or_none()
 
@@ -40,7 +44,9 @@ def layer_losses(layers: list[tuple[Any, Any, Any]], noisy: Any, clean: Any, eve
     return torch.stack([*losses, loss(y)]) if every_layer else loss(y)
 
 
-def plain_loop(params: Any, batch: dict[str, np.ndarray], *, compile_model: bool) -> Callable[[], Any]:
+def plain_loop(
+    params: Any, batch: dict[str, np.ndarray], *, compile_model: bool
+) -> Callable[[], Any]:
     """A call that takes one step of Adam on f_L, and returns it."""
     layers, tensors, model = _prepared(params, batch, compile_model)
     optimizer = _adam(layers)
@@ -58,7 +64,8 @@ def plain_loop(params: Any, batch: dict[str, np.ndarray], *, compile_model: bool
 def constrained_loop(
     params: Any, batch: dict[str, np.ndarray], *, compile_model: bool
 ) -> tuple[Callable[[], Any], Any, list[tuple[Any, Any, Any]]]:
-    """A call that takes one step on the Lagrangian and one on the multipliers, returning the losses of all layers.
+    """A call that takes one step on the Lagrangian and one on the multipliers,
+    returning the losses of all layers.
 
     Both are at the old parameters and multipliers, as ours are; multipliers start at 1.
 
@@ -73,18 +80,28 @@ def constrained_loop(
 
         def __init__(self) -> None:
             super().__init__()
-            multiplier = cooper.multipliers.DenseMultiplier(init=torch.ones(len(layers)))
-            self.descent = cooper.Constraint(cooper.ConstraintType.INEQUALITY, multiplier=multiplier)
+            multiplier = cooper.multipliers.DenseMultiplier(
+                init=torch.ones(len(layers))
+            )
+            self.descent = cooper.Constraint(
+                cooper.ConstraintType.INEQUALITY, multiplier=multiplier
+            )
 
         def compute_cmp_state(self) -> Any:
             losses = model(layers, tensors["noisy"], tensors["clean"], True)
             violations = losses[1:] - (1.0 - ALPHA) * losses[:-1]
             constraint = {self.descent: cooper.ConstraintState(violation=violations)}
-            return cooper.CMPState(loss=losses[-1], observed_constraints=constraint, misc={"losses": losses})
+            return cooper.CMPState(
+                loss=losses[-1],
+                observed_constraints=constraint,
+                misc={"losses": losses},
+            )
 
     problem = Descent()
     dual = torch.optim.SGD(problem.dual_parameters(), lr=DUAL_RATE, maximize=True)
-    optimizer = cooper.optim.SimultaneousOptimizer(cmp=problem, primal_optimizers=_adam(layers), dual_optimizers=dual)
+    optimizer = cooper.optim.SimultaneousOptimizer(
+        cmp=problem, primal_optimizers=_adam(layers), dual_optimizers=dual
+    )
 
     def run() -> Any:
         return optimizer.roll().cmp_state.misc["losses"].detach()
@@ -92,16 +109,28 @@ def constrained_loop(
     return run, problem.descent.multiplier.weight, layers
 
 
-def _prepared(params: Any, batch: dict[str, np.ndarray], compile_model: bool) -> tuple[Any, Any, Any]:
-    """Weights a layer, which spares PyTorch the slices of a stack; the batch; and the model."""
+def _prepared(
+    params: Any, batch: dict[str, np.ndarray], compile_model: bool
+) -> tuple[Any, Any, Any]:
+    """Weights a layer, which spares PyTorch the slices of a stack; the batch; and
+    the model."""
     torch = torch_peer.torch_or_none()
     stacks = [torch.from_numpy(np.array(leaf)) for leaf in params["params"]["layers"]]
-    layers = [tuple(stack[place].clone().requires_grad_() for stack in stacks) for place in range(len(stacks[0]))]
+    layers = [
+        tuple(stack[place].clone().requires_grad_() for stack in stacks)
+        for place in range(len(stacks[0]))
+    ]
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in batch.items()}
-    return layers, tensors, torch.compile(layer_losses, fullgraph=True) if compile_model else layer_losses
+    return (
+        layers,
+        tensors,
+        torch.compile(layer_losses, fullgraph=True) if compile_model else layer_losses,
+    )
 
 
 def _adam(layers: list[tuple[Any, Any, Any]]) -> Any:
     """Fused, which is the quickest here."""
     torch = torch_peer.torch_or_none()
-    return torch.optim.Adam([weight for layer in layers for weight in layer], lr=PRIMAL_RATE, fused=True)
+    return torch.optim.Adam(
+        [weight for layer in layers for weight in layer], lr=PRIMAL_RATE, fused=True
+    )

@@ -10,7 +10,15 @@ from jaxtyping import Array, Int
 
 from unroll_jax.constrained import DualState, LayerConstraints, dual_ascent, lagrangian
 
-__all__ = ["CompiledStep", "Problem", "State", "compiled_step", "planned_bytes", "repeated", "training_step"]
+__all__ = [
+    "CompiledStep",
+    "Problem",
+    "State",
+    "compiled_step",
+    "planned_bytes",
+    "repeated",
+    "training_step",
+]
 
 PRIMAL_RATE, DUAL_RATE = 1e-4, 1e-2
 
@@ -18,8 +26,9 @@ PRIMAL_RATE, DUAL_RATE = 1e-4, 1e-2
 class Problem(NamedTuple):
     """A model, its data and its constraints.
 
-    ``last_loss(params, batch)`` is f_L; ``layer_losses(params, batch, step)`` is f_L and the losses of layers 0..L,
-    which a sample of the batch may estimate. The constraints are on the latter.
+    ``last_loss(params, batch)`` is f_L; ``layer_losses(params, batch, step)`` is f_L
+    and the losses of layers 0..L, which a sample of the batch may estimate. The
+    constraints are on the latter.
     """
 
     name: str  # of the model
@@ -29,11 +38,13 @@ class Problem(NamedTuple):
     layer_losses: Callable[[Any, Any, Array], tuple[Array, Array]]
     constraints: LayerConstraints
     num_constraints: int
-    flops: tuple[float, float]  # of a step's matrix products: of plain risk, and added by the constraints
+    # of a step's matrix products: of plain risk, and added by the constraints
+    flops: tuple[float, float]
 
 
 class State(NamedTuple):
-    """The state of training: steps done, parameters, Adam's state and the multipliers."""
+    """The state of training: steps done, parameters, Adam's state and the
+    multipliers."""
 
     step: Int[Array, ""]
     params: Any
@@ -42,7 +53,8 @@ class State(NamedTuple):
 
 
 class CompiledStep(NamedTuple):
-    """A program ``(state, batch) -> (state, f_L, layer losses or None)``, the first state and the batch."""
+    """A program ``(state, batch) -> (state, f_L, layer losses or None)``, the first
+    state and the batch."""
 
     program: jax.stages.Compiled
     state: State
@@ -59,11 +71,16 @@ def compiled_step(problem: Problem, *, constrained: bool) -> CompiledStep:
 
 def training_step(
     problem: Problem, *, constrained: bool
-) -> tuple[Callable[[jax.Array], State], Callable[[State, Any], tuple[State, Array, Array | None]]]:
-    """The functions ``key -> state`` and ``(state, batch) -> (state, f_L, layer losses or None)``.
+) -> tuple[
+    Callable[[jax.Array], State],
+    Callable[[State, Any], tuple[State, Array, Array | None]],
+]:
+    """The functions ``key -> state`` and
+    ``(state, batch) -> (state, f_L, layer losses or None)``.
 
-    A step of plain risk, or one on the Lagrangian and then one on the multipliers; Adam, and ascent by SGD. Multipliers
-    start at 1: no weight of a layer is 0 by chance.
+    A step of plain risk, or one on the Lagrangian and then one on the multipliers;
+    Adam, and ascent by SGD. Multipliers start at 1: no weight of a layer is 0 by
+    chance.
     """
     optimizer, ascent = optax.adam(PRIMAL_RATE), dual_ascent(optax.sgd(DUAL_RATE))
 
@@ -72,25 +89,39 @@ def training_step(
         dual = dual._replace(multipliers=jnp.ones_like(dual.multipliers))
         return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), dual)
 
-    def objective(params: Any, state: State, batch: Any) -> tuple[Array, tuple[Array, Array | None]]:
+    def objective(
+        params: Any, state: State, batch: Any
+    ) -> tuple[Array, tuple[Array, Array | None]]:
         if not constrained:
             last = problem.last_loss(params, batch)
             return last, (last, None)
         last, losses = problem.layer_losses(params, batch, state.step)
-        return lagrangian(last, problem.constraints(losses), state.dual.multipliers), (last, losses)
+        return lagrangian(last, problem.constraints(losses), state.dual.multipliers), (
+            last,
+            losses,
+        )
 
     def step(state: State, batch: Any) -> tuple[State, Array, Array | None]:
-        gradients, (last, losses) = jax.grad(objective, has_aux=True)(state.params, state, batch)
+        gradients, (last, losses) = jax.grad(objective, has_aux=True)(
+            state.params, state, batch
+        )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        dual = state.dual if losses is None else ascent.update(state.dual, problem.constraints(losses))
-        new = State(state.step + 1, optax.apply_updates(state.params, updates), opt_state, dual)
+        dual = (
+            state.dual
+            if losses is None
+            else ascent.update(state.dual, problem.constraints(losses))
+        )
+        new = State(
+            state.step + 1, optax.apply_updates(state.params, updates), opt_state, dual
+        )
         return new, last, losses
 
     return init, step
 
 
 def planned_bytes(program: jax.stages.Compiled) -> int:
-    """Returns the total of `train plan`: arguments, temporaries, and results that are in no argument's place."""
+    """Returns the total of `train plan`: arguments, temporaries, and results that
+    are in no argument's place."""
     analysis = program.memory_analysis()
     assert analysis is not None
     results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
@@ -102,7 +133,9 @@ def repeated(compiled: CompiledStep) -> Callable[[], tuple[Array, Array | None]]
     held = [compiled.state]
 
     def run() -> tuple[Array, Array | None]:
-        held[0], last, losses = jax.block_until_ready(compiled.program(held[0], compiled.batch))
+        held[0], last, losses = jax.block_until_ready(
+            compiled.program(held[0], compiled.batch)
+        )
         return last, losses
 
     return run

@@ -25,39 +25,60 @@ class Part(NamedTuple):
     """A measurement, in a separate process."""
 
     question: str  # that it answers
-    measure: Callable[[Any], Record | Iterator[Record]]  # of sizes; an iterator gives its record whenever it grows
+    # of sizes; an iterator gives its record whenever it grows
+    measure: Callable[[Any], Record | Iterator[Record]]
     sizes: tuple[Any, Any]  # full and quick
     seconds: float  # after which it is ended
-    programs: Callable[[Any], dict[str, Program]] | None = None  # of sizes: lowered on a machine without a GPU
+    # of sizes: lowered on a machine without a GPU
+    programs: Callable[[Any], dict[str, Program]] | None = None
 
 
 def _part(question: str, module: Any, seconds: float) -> Part:
-    return Part(question, module.measure, (module.FULL, module.QUICK), seconds, module.programs)
+    return Part(
+        question, module.measure, (module.FULL, module.QUICK), seconds, module.programs
+    )
 
 
 TESTS = tested.ROOT / "tests"
-# Pairs and decoder take at most 7 minutes, equilibria and opteq 4, all others less than 9.
+# Pairs and decoder take at most 7 minutes, equilibria and opteq 4, all others less than
+# 9.
 PARTS = {
     "pairs": _part("the kernel for all pairs against cuDNN and XLA", pairs, 180),
     "decoder": _part("steps of a decoder of 1.2e9 parameters", decoder, 240),
     "equilibria": _part("equilibria against jaxopt", equilibria, 60),
     "opteq": _part("the network of Table 1a and its plain network", opteq, 180),
     "tests": Part("the tests marked gpu", tested.measure, (TESTS, TESTS), 90),
-    "precision": Part("TF32", equilibria.measure_precision, (equilibria.FULL._replace(side=32), equilibria.QUICK), 95),
-    "memory": Part("memory against the plan", steps.measure_memory, (steps.FULL, steps.QUICK), 75),
-    "steps": Part("steps as a share of peak", steps.measure, (steps.FULL, steps.QUICK), 150),
-    "loop": Part("recompilation, waits for the host", loop.measure, (loop.FULL, loop.QUICK), 40),
+    "precision": Part(
+        "TF32",
+        equilibria.measure_precision,
+        (equilibria.FULL._replace(side=32), equilibria.QUICK),
+        95,
+    ),
+    "memory": Part(
+        "memory against the plan", steps.measure_memory, (steps.FULL, steps.QUICK), 75
+    ),
+    "steps": Part(
+        "steps as a share of peak", steps.measure, (steps.FULL, steps.QUICK), 150
+    ),
+    "loop": Part(
+        "recompilation, waits for the host", loop.measure, (loop.FULL, loop.QUICK), 40
+    ),
 }
 DEFAULT = tuple(name for name, part in PARTS.items() if part.programs is not None)
 
 
 def main(
-    *, quick: bool = False, peers: bool = True, only: Sequence[str] | None = None, out: Path = Path("runs/benchmarks")
+    *,
+    quick: bool = False,
+    peers: bool = True,
+    only: Sequence[str] | None = None,
+    out: Path = Path("runs/benchmarks"),
 ) -> Record | None:
     """Prints the figures of every part of ``only``, and what failed.
 
-    The record of a part is in ``gpu/NAME.json`` in ``out`` while it still grows; ``only`` of None is `DEFAULT`. Without
-    a GPU the programs of the parts are lowered for one, and None is returned.
+    The record of a part is in ``gpu/NAME.json`` in ``out`` while it still grows;
+    ``only`` of None is `DEFAULT`. Without a GPU the programs of the parts are lowered
+    for one, and None is returned.
     """
     del peers  # part of the sizes
     # Every part is a process that shares the GPU.
@@ -66,7 +87,8 @@ def main(
     on_a_gpu = jax.default_backend() == "gpu"
     if not on_a_gpu:
         print(
-            f"no GPU here (JAX runs on {jax.default_backend()}): nothing to measure, programs are lowered for an H100"
+            f"no GPU here (JAX runs on {jax.default_backend()}): nothing to measure,"
+            " programs are lowered for an H100"
         )
     whole = Record(notes=[f"Measured on {jax.devices()[0].device_kind}."])
     for name in only or DEFAULT:
@@ -74,30 +96,53 @@ def main(
         print(f"\n{name}: {part.question}", flush=True)
         try:
             if on_a_gpu:
-                record = measured_apart(name, part.seconds, quick=quick, file=out / "gpu" / f"{name}.json")
+                record = measured_apart(
+                    name, part.seconds, quick=quick, file=out / "gpu" / f"{name}.json"
+                )
             else:
-                record = Record() if part.programs is None else ahead_of_time(part.programs(part.sizes[quick]))
+                record = (
+                    Record()
+                    if part.programs is None
+                    else ahead_of_time(part.programs(part.sizes[quick]))
+                )
         except Exception as error:  # of any kind: the other parts go on
             whole.notes.append(f"{name} failed: {' '.join(str(error).split())}")
             print(whole.notes[-1])
             continue
-        print(table(["", ""], [[figure, f"{value:.4g}"] for figure, value in record.figures.items()]))
-        print("\n".join([*record.notes, f"{time.perf_counter() - began:.0f} s"]), flush=True)
+        print(
+            table(
+                ["", ""],
+                [[figure, f"{value:.4g}"] for figure, value in record.figures.items()],
+            )
+        )
+        print(
+            "\n".join([*record.notes, f"{time.perf_counter() - began:.0f} s"]),
+            flush=True,
+        )
         _add(whole, name, record)
     return whole if on_a_gpu else None
 
 
 def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Record:
-    """The record of a part, from a new process: a fault of the device ends only that part.
+    """The record of a part, from a new process: a fault of the device ends only that
+    part.
 
     A part that is cut off keeps what its file has, and gets a note.
 
     Raises:
-      RuntimeError: with the process's last line, if it fails or is ended after its seconds without any figure.
+      RuntimeError: with the process's last line, if it fails or is ended after its
+        seconds without any figure.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks.gpu.part", name, str(file.resolve()), "quick" if quick else "full"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu.part",
+        name,
+        str(file.resolve()),
+        "quick" if quick else "full",
+    ]
     process = subprocess.Popen(
         command,
         cwd=tested.ROOT,
@@ -113,7 +158,9 @@ def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Rec
         problem = f"not done after {seconds:.0f} s"
     else:
         if process.returncode != 0:
-            messages = [line for line in errors.splitlines() if line.strip()] or ["nothing"]
+            messages = [line for line in errors.splitlines() if line.strip()] or [
+                "nothing"
+            ]
             problem = f"exit code {process.returncode}: {messages[-1]}"
     finally:
         if process.poll() is None:
@@ -138,5 +185,7 @@ def run_part(name: str, file: Path, *, quick: bool) -> None:
 
 def _add(whole: Record, name: str, record: Record) -> None:
     for field in ("figures", "spreads", "floors"):
-        getattr(whole, field).update({f"{name}: {key}": value for key, value in getattr(record, field).items()})
+        getattr(whole, field).update(
+            {f"{name}: {key}": value for key, value in getattr(record, field).items()}
+        )
     whole.notes += [f"{name}: {note}" for note in record.notes]

@@ -1,4 +1,5 @@
-"""Equilibria with their gradients: against jaxopt in float32, and by the precision of products."""
+"""Equilibria with their gradients: against jaxopt in float32, and by the precision
+of products."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -9,7 +10,13 @@ from benchmarks.gpu.ahead import Program
 from benchmarks.gradients.exact import Exact, exact, residual
 from benchmarks.gradients.jax_peers import ways
 from benchmarks.gradients.problems import Cell, conv_cell, deep_cell, dense_cell
-from benchmarks.gradients.race import TOL, compiled_gradient, gradient_error, ours, solver_of
+from benchmarks.gradients.race import (
+    TOL,
+    compiled_gradient,
+    gradient_error,
+    ours,
+    solver_of,
+)
 from benchmarks.record import Record
 from benchmarks.timing import interleaved
 
@@ -20,7 +27,8 @@ WAYS = ("Anderson 5, cg", "Picard, cg", "Anderson 5, bicgstab", "Picard, bicgsta
 
 
 class Sizes(NamedTuple):
-    """Widths of the layers, channels and side of the images, and how many runs there are."""
+    """Widths of the layers, channels and side of the images, and how many runs there
+    are."""
 
     dim: int
     channels: int
@@ -33,8 +41,14 @@ FULL, QUICK = Sizes(256, 32, 16, 16, 5), Sizes(64, 8, 16, 4, 5)
 
 
 def measure(sizes: Sizes) -> Iterator[Record]:
-    """Seconds, residual and error of the gradient of this library and of those ways of jaxopt that meet `TOL`."""
-    record = Record(notes=[f"float32 products; a tolerance of {TOL:.0e}; jaxopt's ways: {'; '.join(WAYS)}"])
+    """Seconds, residual and error of the gradient of this library and of those ways
+    of jaxopt that meet `TOL`."""
+    record = Record(
+        notes=[
+            f"float32 products; a tolerance of {TOL:.0e}; jaxopt's ways:"
+            f" {'; '.join(WAYS)}"
+        ]
+    )
     for cell in _cells(sizes):
         with jax.default_matmul_precision("highest"):
             run, *_ = compiled_gradient(cell, ours(cell))
@@ -43,22 +57,36 @@ def measure(sizes: Sizes) -> Iterator[Record]:
                 contender = solver_of(cell, truth, name, way) if name in WAYS else None
                 runs |= {} if contender is None else {f"jaxopt ({name})": contender.run}
             _add(record, cell, truth, runs, sizes.repeats)
-        peers = [f"{cell.name}, {name} seconds" for name in runs if name != "unroll_jax"]
+        peers = [
+            f"{cell.name}, {name} seconds" for name in runs if name != "unroll_jax"
+        ]
         if peers:
             quickest = min(peers, key=record.figures.__getitem__)
-            record.ratio(f"{cell.name} over_jaxopt", f"{cell.name}, unroll_jax seconds", quickest)
+            record.ratio(
+                f"{cell.name} over_jaxopt", f"{cell.name}, unroll_jax seconds", quickest
+            )
         yield record
 
 
 def measure_precision(sizes: Sizes) -> Record:
-    """The same of this library with products in float32 ("highest"), and in JAX's default on a GPU, TF32."""
-    record = Record(notes=[f"the tolerance of equilibria is {TOL:.0e}: a larger residual was reported as a failure"])
-    for cell in [*_cells(sizes), dense_cell(sizes.dim, 0.999, "spread", batch=sizes.batch)]:
+    """The same of this library with products in float32 ("highest"), and in JAX's
+    default on a GPU, TF32."""
+    record = Record(
+        notes=[
+            f"the tolerance of equilibria is {TOL:.0e}: a larger residual was reported"
+            " as a failure"
+        ]
+    )
+    for cell in [
+        *_cells(sizes),
+        dense_cell(sizes.dim, 0.999, "spread", batch=sizes.batch),
+    ]:
         truth = None
         for precision in ("highest", "default"):
             with jax.default_matmul_precision(precision):
                 run, *_ = compiled_gradient(cell, ours(cell))
-            truth = _exact(cell, run) if truth is None else truth  # from the better of the two
+            # from the better of the two
+            truth = _exact(cell, run) if truth is None else truth
             _add(record, cell, truth, {precision: run}, sizes.repeats)
     return record
 
@@ -67,7 +95,10 @@ def programs(sizes: Sizes) -> dict[str, Program]:
     """The gradient of every cell."""
 
     def gradient(cell: Cell) -> Program:
-        return Program(jax.grad(lambda params: (cell.target * ours(cell)(params)).sum()), (cell.params,))
+        return Program(
+            jax.grad(lambda params: (cell.target * ours(cell)(params)).sum()),
+            (cell.params,),
+        )
 
     return {cell.name: gradient(cell) for cell in _cells(sizes)}
 
@@ -87,7 +118,13 @@ def _exact(cell: Cell, run: Callable[[], Any]) -> Exact:
         return exact(cell, state)
 
 
-def _add(record: Record, cell: Cell, truth: Exact, runs: dict[str, Callable[[], Any]], repeats: int) -> None:
+def _add(
+    record: Record,
+    cell: Cell,
+    truth: Exact,
+    runs: dict[str, Callable[[], Any]],
+    repeats: int,
+) -> None:
     for name, seconds in interleaved(runs, repeats=repeats).items():
         name, run = f"{cell.name}, {name}", runs[name]
         record.time(f"{name} seconds", seconds)

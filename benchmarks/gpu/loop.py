@@ -1,4 +1,5 @@
-"""The training loop against its bare step: compilations after the first, and what waiting for the host costs."""
+"""The training loop against its bare step: compilations after the first, and what
+waiting for the host costs."""
 
 import tempfile
 import time
@@ -21,7 +22,8 @@ __all__ = ["FULL", "QUICK", "Sizes", "measure"]
 
 
 class Sizes(NamedTuple):
-    """Sizes of a network of tanh layers, its batch, and the steps that are timed after the first ``warmup``."""
+    """Sizes of a network of tanh layers, its batch, and the steps that are timed
+    after the first ``warmup``."""
 
     layers: int
     dim: int
@@ -34,13 +36,22 @@ FULL, QUICK = Sizes(8, 512, 256, 400), Sizes(4, 256, 64, 100)
 
 
 def measure(sizes: Sizes) -> Record:
-    """Steps a second of the loop, of the compiled step without it, and programs compiled after the first step."""
+    """Steps a second of the loop, of the compiled step without it, and programs
+    compiled after the first step."""
     heard, record = _Heard(), Record()
     with tempfile.TemporaryDirectory() as folder, counted_compilations() as compiled:
         heard.compiled = compiled
-        train_run(_task(sizes), Path(folder) / "run", experiment="gpu", callbacks=[heard], log=lambda _: None)
+        train_run(
+            _task(sizes),
+            Path(folder) / "run",
+            experiment="gpu",
+            callbacks=[heard],
+            log=lambda _: None,
+        )
     first, last = heard.steps[sizes.warmup], heard.steps[sizes.warmup + sizes.steps]
-    record.figures["loop_compiled_in_20_steps"] = heard.steps[21].compiled - heard.steps[1].compiled
+    record.figures["loop_compiled_in_20_steps"] = (
+        heard.steps[21].compiled - heard.steps[1].compiled
+    )
     record.figures["loop_steps_a_second"] = sizes.steps / (last.seconds - first.seconds)
     record.figures["bare_steps_a_second"] = _bare(sizes)
     record.ratio("loop_over_bare", "loop_steps_a_second", "bare_steps_a_second")
@@ -48,7 +59,8 @@ def measure(sizes: Sizes) -> Record:
 
 
 class _Step(NamedTuple):
-    """The time at which a step was reported, and the number of programs compiled by then."""
+    """The time at which a step was reported, and the number of programs compiled by
+    then."""
 
     seconds: float
     compiled: int
@@ -74,7 +86,10 @@ class _Heard:
 def _task(sizes: Sizes) -> OwnTask:
     """Regression onto noise: nothing is learned, the time is what counts."""
     draw, scale = np.random.default_rng(0), 1.0 / sizes.dim**0.5
-    arrays = {name: draw.normal(size=(4 * sizes.batch, sizes.dim)).astype(np.float32) for name in ("x", "y")}
+    arrays = {
+        name: draw.normal(size=(4 * sizes.batch, sizes.dim)).astype(np.float32)
+        for name in ("x", "y")
+    }
     num_steps = sizes.warmup + sizes.steps + 1
 
     def layer_losses(params: jax.Array, batch: Any) -> jax.Array:
@@ -85,18 +100,28 @@ def _task(sizes: Sizes) -> OwnTask:
         return jnp.stack([*losses, jnp.mean((last - batch["y"]) ** 2, -1)], axis=-1)
 
     return OwnTask(
-        lambda key: scale * jax.random.normal(key, (sizes.layers, sizes.dim, sizes.dim)),
+        lambda key: (
+            scale * jax.random.normal(key, (sizes.layers, sizes.dim, sizes.dim))
+        ),
         layer_losses,
         train=arrays,
         validation={name: array[: sizes.batch] for name, array in arrays.items()},
-        config=OwnConfig(steps=num_steps, validate_every=num_steps, batch_size=sizes.batch, mesh="data=1"),
+        config=OwnConfig(
+            steps=num_steps,
+            validate_every=num_steps,
+            batch_size=sizes.batch,
+            mesh="data=1",
+        ),
     )
 
 
 def _bare(sizes: Sizes) -> float:
     """Steps a second of the compiled step on one batch, waited for only at the end."""
     task = _task(sizes)
-    state, batch = init_state(task), put(next(task.batches(0, None)), task.training.mesh)
+    state, batch = (
+        init_state(task),
+        put(next(task.batches(0, None)), task.training.mesh),
+    )
     step = jit_step(task).lower(state, batch).compile()
     for _ in range(sizes.warmup):
         state, _ = step(state, batch)

@@ -1,4 +1,5 @@
-"""`python -m benchmarks.gpu.part NAME FILE quick|full`: one part of `benchmarks.gpu`, its record into a file."""
+"""`python -m benchmarks.gpu.part NAME FILE quick|full`: one part of
+`benchmarks.gpu`, its record into a file."""
 
 import sys
 from pathlib import Path

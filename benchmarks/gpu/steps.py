@@ -18,11 +18,16 @@ from benchmarks.timing import interleaved, matmul_rate
 
 __all__ = ["FULL", "QUICK", "StepSizes", "measure", "measure_memory"]
 
-PEAKS = {"bfloat16": ("bfloat16", None), "tf32": ("float32", None), "float32": ("float32", "highest")}
+PEAKS = {
+    "bfloat16": ("bfloat16", None),
+    "tf32": ("float32", None),
+    "float32": ("float32", "highest"),
+}
 
 
 class StepSizes(NamedTuple):
-    """Sizes of the two models, the side of the product that measures the peak, and the number of runs."""
+    """Sizes of the two models, the side of the product that measures the peak, and
+    the number of runs."""
 
     unrolled: UnrolledSizes
     encoder: Sizes
@@ -35,33 +40,51 @@ QUICK = StepSizes(UNROLLED, ENCODER._replace(num_layers=4, batch=16), 4096, 10)
 
 
 def measure(sizes: StepSizes) -> Record:
-    """Seconds of plain and constrained steps in float32, at the default precision, and their share of each peak."""
+    """Seconds of plain and constrained steps in float32, at the default precision,
+    and their share of each peak."""
     record, rates = Record(), {}
     for name, (dtype, precision) in PEAKS.items():
         product = (sizes.product,) * 3
-        rates[name] = matmul_rate(*product, dtype=dtype, precision=precision, repeats=sizes.repeats)
+        rates[name] = matmul_rate(
+            *product, dtype=dtype, precision=precision, repeats=sizes.repeats
+        )
         record.figures[f"peak_{name}_flops_a_second"] = rates[name]
     for model, problem in (
         ("unrolled", unrolled_transformer(sizes.unrolled)),
         ("encoder", encoder(sizes.encoder)),
     ):
         kinds = {"plain": False, "constrained": True}
-        calls = {kind: repeated(compiled_step(problem, constrained=value)) for kind, value in kinds.items()}
+        calls = {
+            kind: repeated(compiled_step(problem, constrained=value))
+            for kind, value in kinds.items()
+        }
         flops = {"plain": problem.flops[0], "constrained": sum(problem.flops)}
         for kind, seconds in interleaved(calls, repeats=sizes.repeats).items():
-            median = record.time(f"{model}_{kind}_seconds", seconds, flops=flops[kind], rate=rates["tf32"])
+            median = record.time(
+                f"{model}_{kind}_seconds",
+                seconds,
+                flops=flops[kind],
+                rate=rates["tf32"],
+            )
             for peak, rate in rates.items():
-                record.figures[f"{model}_{kind}_share_of_{peak}"] = flops[kind] / median / rate
-        record.ratio(f"{model}_constrained_over_plain", f"{model}_constrained_seconds", f"{model}_plain_seconds")
+                record.figures[f"{model}_{kind}_share_of_{peak}"] = (
+                    flops[kind] / median / rate
+                )
+        record.ratio(
+            f"{model}_constrained_over_plain",
+            f"{model}_constrained_seconds",
+            f"{model}_plain_seconds",
+        )
     record.notes.append(
-        "steps: float32 at JAX's default precision, which on this backend the row tf32 of the peaks has too; shares "
-        "count matrix products alone"
+        "steps: float32 at JAX's default precision, which on this backend the row tf32"
+        " of the peaks has too; shares count matrix products alone"
     )
     return record
 
 
 def measure_memory(sizes: StepSizes) -> Record:
-    """Peak bytes of a constrained step, as the device counts them, over the compiler's plan.
+    """Peak bytes of a constrained step, as the device counts them, over the compiler's
+    plan.
 
     Needs a new process: the device counts the peak of the process.
     """
@@ -76,5 +99,8 @@ def measure_memory(sizes: StepSizes) -> Record:
         return record
     record.figures["measured_bytes"] = measured
     record.ratio("measured_over_planned", "measured_bytes", "planned_bytes")
-    record.notes.append("measured_bytes is the peak of the process: trials of kernels while compiling are in it too")
+    record.notes.append(
+        "measured_bytes is the peak of the process: trials of kernels while compiling"
+        " are in it too"
+    )
     return record

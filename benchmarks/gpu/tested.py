@@ -15,23 +15,50 @@ ROOT = Path(__file__).parents[2]
 
 
 def measure(folder: Path) -> Record:
-    """Counts the tests below ``folder`` marked ``gpu`` that passed, failed and were skipped."""
-    files = [path for path in sorted(folder.rglob("test_*.py")) if "mark.gpu" in path.read_text(encoding="utf-8")]
+    """Counts the tests below ``folder`` marked ``gpu`` that passed, failed and were
+    skipped."""
+    files = [
+        path
+        for path in sorted(folder.rglob("test_*.py"))
+        if "mark.gpu" in path.read_text(encoding="utf-8")
+    ]
     if not files:
-        raise ValueError(f"no file below {folder.name}/ has a test marked gpu; run this in a clone with its tests")
+        raise ValueError(
+            f"no file below {folder.name}/ has a test marked gpu; run this in a clone"
+            " with its tests"
+        )
     with tempfile.TemporaryDirectory() as name:
         report = Path(name) / "report.xml"
-        plain = "addopts=--strict-markers --import-mode=importlib"  # the plugin for notebooks may be missing
-        options = ["-c", str(ROOT / "pyproject.toml"), "-o", plain, f"--junitxml={report}"]
+        # the plugin for notebooks may be missing
+        plain = "addopts=--strict-markers --import-mode=importlib"
+        options = [
+            "-c",
+            str(ROOT / "pyproject.toml"),
+            "-o",
+            plain,
+            f"--junitxml={report}",
+        ]
         options += ["-m", "gpu", "-q", "-p", "no:cacheprovider"]
         # XLA's own flags, not those that tests on CPUs compile quickly with.
         environment = {**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
         command = [sys.executable, "-m", "pytest", *options, *map(str, files)]
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if not report.is_file():
-            raise RuntimeError(f"pytest ended with {ended.returncode}: {(ended.stderr or ended.stdout)[-500:]}")
+            raise RuntimeError(
+                f"pytest ended with {ended.returncode}:"
+                f" {(ended.stderr or ended.stdout)[-500:]}"
+            )
         cases = ElementTree.parse(report).getroot().iter("testcase")
-        return _counted([(case.get("name") or "", {part.tag for part in case}) for case in cases])
+        return _counted(
+            [(case.get("name") or "", {part.tag for part in case}) for case in cases]
+        )
 
 
 def _counted(cases: list[tuple[str, set[str]]]) -> Record:

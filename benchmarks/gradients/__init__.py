@@ -1,4 +1,5 @@
-"""Cost of gradients through equilibria, against other libraries at their best, and against unrolling."""
+"""Cost of gradients through equilibria, against other libraries at their best, and
+against unrolling."""
 
 import os
 
@@ -21,26 +22,51 @@ BARS = {"dense, median": 0.8, "general, worst": 1.3}  # of the best peer's time
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints a table of problems and libraries, the bars, first calls, and the sweeps against unrolling."""
+    """Prints a table of problems and libraries, the bars, first calls, and the
+    sweeps against unrolling."""
     print(
-        f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM} inputs, batch 64 (images: 4) "
-        f"if no other is named, float32, {jax.default_backend()}, {len(os.sched_getaffinity(0))} cores; ms, medians of "
-        "interleaved runs" + f"\n{SAME_ALLOCATOR}" * peers
+        f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM}"
+        " inputs, batch 64 (images: 4) if no other is named, float32,"
+        f" {jax.default_backend()}, {len(os.sched_getaffinity(0))} cores; ms, medians"
+        " of interleaved runs" + f"\n{SAME_ALLOCATOR}" * peers
     )
     rows, results, cells, record = [], {}, _cells(quick=quick), Record()
     for cell in cells:
         repeats = 5 if quick else 7 if cell.start[0].size >= 1024 else 15
         results[cell.name] = race(cell, repeats=repeats, peers=peers)
-        step, *_ = compiled_gradient(cell, lambda params, cell=cell: cell.step(params, cell.target, cell.x))
+        step, *_ = compiled_gradient(
+            cell, lambda params, cell=cell: cell.step(params, cell.target, cell.x)
+        )
         floor = float(np.median(interleaved({"step": step}, repeats=20)["step"]))
         rows.append(_row(cell, results[cell.name], floor))
         _add(record, cell, results[cell.name], floor)
-        ways = [f"{library} ({way.name}) {1e3 * way.seconds:.2f}" for library, way in results[cell.name].items()]
+        ways = [
+            f"{library} ({way.name}) {1e3 * way.seconds:.2f}"
+            for library, way in results[cell.name].items()
+        ]
         print(f"  {cell.name}, ms: {'; '.join(ways)}", flush=True)
-    header = ["problem", "floor", "ours", *LIBRARIES, "of best", "MiB", "best's", "error", "best's", "compile", "least"]
+    header = [
+        "problem",
+        "floor",
+        "ours",
+        *LIBRARIES,
+        "of best",
+        "MiB",
+        "best's",
+        "error",
+        "best's",
+        "compile",
+        "least",
+    ]
     print(f"\n{table(header, rows)}\n")
-    print("floor: one step with its gradient in the parameters; error: of the gradient, against float64 direct solves;")
-    print("of best: our time over the best peer's; -: the mark was missed in every way, or 100 times our time reached.")
+    print(
+        "floor: one step with its gradient in the parameters; error: of the gradient,"
+        " against float64 direct solves;"
+    )
+    print(
+        "of best: our time over the best peer's; -: the mark was missed in every way,"
+        " or 100 times our time reached."
+    )
     print("compile: seconds to trace and compile; least: of the peers' best ways.\n")
     record.figures |= _judge(cells, results)
     record.figures |= time_calls(peers=peers) | sweeps(quick=quick)
@@ -50,12 +76,23 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
 
 def _cells(*, quick: bool) -> list[Cell]:
     dense, batches = problems.dense_cell, (128, 1) if quick else (1, 128, 1024)
-    general = [*(problems.tanh_cell(batch=batch) for batch in batches), problems.deep_cell()]
+    general = [
+        *(problems.tanh_cell(batch=batch) for batch in batches),
+        problems.deep_cell(),
+    ]
     general += [problems.transformer_cell(), problems.conv_cell(8, 16)]
     if quick:
         return [dense(256, 0.99, "random"), dense(256, 0.999, "spread"), *general]
-    others = [problems.slow_cell(), problems.hard_example_cell(), problems.nonnormal_cell(), problems.rotation_cell()]
-    kinds = [*((kind, square) for kind in ("random", "spread") for square in SQUARES), ("spread, own", max(SQUARES))]
+    others = [
+        problems.slow_cell(),
+        problems.hard_example_cell(),
+        problems.nonnormal_cell(),
+        problems.rotation_cell(),
+    ]
+    kinds = [
+        *((kind, square) for kind in ("random", "spread") for square in SQUARES),
+        ("spread, own", max(SQUARES)),
+    ]
     cells = [dense(dim, square, kind) for dim in DIMS for kind, square in kinds]
     return [*cells, *general, *others, problems.conv_cell()]
 
@@ -71,13 +108,34 @@ def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -
 
 def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
     ours, best = results["unroll_jax"], _best(results)
-    times = [f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-" for peer in LIBRARIES]
+    times = [
+        f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-"
+        for peer in LIBRARIES
+    ]
     ratio, memory, error, compiled = "-", "-", "-", "nan"
     if best is not None:
-        ratio, memory, error = f"{ours.seconds / best.seconds:.2f}", f"{best.mebibytes:.2f}", f"{best.error:.0e}"
+        ratio, memory, error = (
+            f"{ours.seconds / best.seconds:.2f}",
+            f"{best.mebibytes:.2f}",
+            f"{best.error:.0e}",
+        )
         compiled = f"{np.nanmin([results[peer].compile_seconds for peer in LIBRARIES if peer in results]):.2f}"
-    figures = [f"{1e3 * floor:.2f}", f"{1e3 * ours.seconds:.2f}", *times, ratio, f"{ours.mebibytes:.2f}", memory]
-    return [cell.name, *figures, f"{ours.error:.0e}", error, f"{ours.compile_seconds:.2f}", compiled]
+    figures = [
+        f"{1e3 * floor:.2f}",
+        f"{1e3 * ours.seconds:.2f}",
+        *times,
+        ratio,
+        f"{ours.mebibytes:.2f}",
+        memory,
+    ]
+    return [
+        cell.name,
+        *figures,
+        f"{ours.error:.0e}",
+        error,
+        f"{ours.compile_seconds:.2f}",
+        compiled,
+    ]
 
 
 def _best(results: dict[str, Result]) -> Result | None:
@@ -85,21 +143,44 @@ def _best(results: dict[str, Result]) -> Result | None:
     return min(peers, key=lambda result: result.seconds, default=None)
 
 
-def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str, float]:
+def _judge(
+    cells: list[Cell], results: dict[str, dict[str, Result]]
+) -> dict[str, float]:
     """Prints our time over the best peer's against the bars, and returns it."""
-    pairs = {cell.name: (results[cell.name]["unroll_jax"], _best(results[cell.name])) for cell in cells}
-    raced = {name: (ours, best) for name, (ours, best) in pairs.items() if best is not None}
+    pairs = {
+        cell.name: (results[cell.name]["unroll_jax"], _best(results[cell.name]))
+        for cell in cells
+    }
+    raced = {
+        name: (ours, best) for name, (ours, best) in pairs.items() if best is not None
+    }
     summary = {}
     if not raced:
         print('no peers: pip install ".[peers]" and --peers compare with them')
     for kind in ("dense", "general"):
-        of_kind = [pair for name, pair in raced.items() if name.startswith("dense") == (kind == "dense")]
+        of_kind = [
+            pair
+            for name, pair in raced.items()
+            if name.startswith("dense") == (kind == "dense")
+        ]
         ratios = [ours.seconds / best.seconds for ours, best in of_kind]
         for name, value in (("median", np.median), ("worst", max)) if ratios else ():
-            figure = summary[f"{kind}, {name}, over the best peer"] = float(value(ratios))
+            figure = summary[f"{kind}, {name}, over the best peer"] = float(
+                value(ratios)
+            )
             bar = BARS.get(f"{kind}, {name}")
-            print(f"{kind}, {name} time over the best peer's: {figure:.2f}" + (f" (bar {bar:.2f})" if bar else ""))
-    for what, field in (("more temporary memory", "mebibytes"), ("a larger gradient error", "error")):
-        worse = [name for name, (ours, best) in raced.items() if getattr(ours, field) > getattr(best, field)]
+            print(
+                f"{kind}, {name} time over the best peer's: {figure:.2f}"
+                + (f" (bar {bar:.2f})" if bar else "")
+            )
+    for what, field in (
+        ("more temporary memory", "mebibytes"),
+        ("a larger gradient error", "error"),
+    ):
+        worse = [
+            name
+            for name, (ours, best) in raced.items()
+            if getattr(ours, field) > getattr(best, field)
+        ]
         print(f"{what} than the quickest peer: {', '.join(worse) or 'nowhere'}")
     return summary

@@ -1,4 +1,5 @@
-"""One equilibrium problem, solved and differentiated by this library and by each peer at its best."""
+"""One equilibrium problem, solved and differentiated by this library and by each
+peer at its best."""
 
 import functools
 import logging
@@ -16,20 +17,33 @@ from benchmarks.gradients.exact import Exact, as_vector, exact, residual
 from benchmarks.gradients.problems import Cell
 from benchmarks.timing import interleaved, temporary_mebibytes
 
-__all__ = ["TOL", "Contender", "Result", "compiled_gradient", "gradient_error", "ours", "race", "solver_of"]
+__all__ = [
+    "TOL",
+    "Contender",
+    "Result",
+    "compiled_gradient",
+    "gradient_error",
+    "ours",
+    "race",
+    "solver_of",
+]
 
 TOL = 1e-5
-# Peers stop by other norms than the worst example's: of their forward tolerances the first that meets TOL is taken.
+# Peers stop by other norms than the worst example's: of their forward tolerances the
+# first that meets TOL is taken.
 FACTORS = (3.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1)
-# What ran before leaves caches and cores in its own state: short runs are timed several at a time.
+# What ran before leaves caches and cores in its own state: short runs are timed several
+# at a time.
 LEAST_SECONDS = 0.01
 HOPELESS, BEATEN = 5.0, 100.0  # times the library's best so far, and times ours
 FAR = 100.0  # times TOL: a residual that a smaller tolerance does not mend
-SENSELESS = 0.1  # relative error of a gradient beyond which a way has not solved the problem
+# relative error of a gradient beyond which a way has not solved the problem
+SENSELESS = 0.1
 
 
 class Contender(NamedTuple):
-    """A way to the gradient: a call that returns ``(state, gradient)``, its temporary memory and seconds to compile."""
+    """A way to the gradient: a call that returns ``(state, gradient)``, its
+    temporary memory and seconds to compile."""
 
     name: str
     run: Callable[..., tuple[Any, Any]]
@@ -50,32 +64,45 @@ class Result(NamedTuple):
 
 
 def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
-    """Every library's best way in interleaved runs; a library that solves the problem in no way is left out."""
+    """Every library's best way in interleaved runs; a library that solves the
+    problem in no way is left out."""
     first = Contender("unroll_jax", *compiled_gradient(cell, ours(cell)))
     truth = exact(cell, first.run()[0])
-    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # the breakdowns of peers, which are counted
+    # the breakdowns of peers, which are counted
+    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     limit = BEATEN * _least_seconds(first.run)
-    winners = {library: _best(cell, truth, library, limit) for library in (jax_peers.LIBRARIES if peers else ())}
-    best = {"unroll_jax": first} | {library: way for library, way in winners.items() if way is not None}
+    winners = {
+        library: _best(cell, truth, library, limit)
+        for library in (jax_peers.LIBRARIES if peers else ())
+    }
+    best = {"unroll_jax": first} | {
+        library: way for library, way in winners.items() if way is not None
+    }
     calls = max(1, round(LEAST_SECONDS / _least_seconds(first.run)))
-    runs = {library: lambda run=way.run: [run() for _ in range(calls)] for library, way in best.items()}
+    runs = {
+        library: lambda run=way.run: [run() for _ in range(calls)]
+        for library, way in best.items()
+    }
     results = {}
     for library, seconds in interleaved(runs, repeats=repeats).items():
         way = best[library]
         state, gradient = way.run()
         low, median, high = np.quantile(seconds / calls, [0.25, 0.5, 0.75]).tolist()
         figures = way.mebibytes, residual(cell, state), gradient_error(truth, gradient)
-        results[library] = Result(way.name, median, *figures, (high - low) / median, way.compile_seconds)
+        results[library] = Result(
+            way.name, median, *figures, (high - low) / median, way.compile_seconds
+        )
     return results
 
 
 def compiled_gradient(
     cell: Cell, find: Callable[..., jax.Array], *arguments: jax.Array
 ) -> tuple[Callable[..., tuple[Any, Any]], float, float]:
-    """The program for the state and the gradient of <target, state>, its temporary memory in MiB, seconds to compile.
+    """The program for the state and the gradient of <target, state>, its temporary
+    memory in MiB, seconds to compile.
 
-    ``find`` is ``(params, *arguments) -> state``; the program takes other arguments, these are the default. It is not
-    taken from JAX's cache on disk.
+    ``find`` is ``(params, *arguments) -> state``; the program takes other arguments,
+    these are the default. It is not taken from JAX's cache on disk.
     """
 
     def loss(params: Any, *arguments: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -89,7 +116,9 @@ def compiled_gradient(
     jax.config.update("jax_enable_compilation_cache", cached)
 
     def run(*others: jax.Array) -> tuple[Any, Any]:
-        gradient, state = jax.block_until_ready(program(cell.params, *(others or arguments)))
+        gradient, state = jax.block_until_ready(
+            program(cell.params, *(others or arguments))
+        )
         return state, gradient
 
     return run, temporary_mebibytes(program), seconds
@@ -97,17 +126,23 @@ def compiled_gradient(
 
 def gradient_error(truth: Exact, gradient: Any) -> float:
     """Relative, in the Euclidean norm over all parameters."""
-    return float(np.linalg.norm(as_vector(gradient) - truth.gradient) / np.linalg.norm(truth.gradient))
+    return float(
+        np.linalg.norm(as_vector(gradient) - truth.gradient)
+        / np.linalg.norm(truth.gradient)
+    )
 
 
 def ours(cell: Cell, **options: Any) -> Callable[[Any], jax.Array]:
     """Solves with the defaults, and as the peers reports no failures."""
     options = {"batch_ndim": 1, "tol": TOL, "on_failure": "accept"} | options
-    return lambda params: unroll_jax.equilibrium(cell.layer, params, cell.start, cell.x, **options)[0]
+    return lambda params: unroll_jax.equilibrium(
+        cell.layer, params, cell.start, cell.x, **options
+    )[0]
 
 
 def _best(cell: Cell, truth: Exact, library: str, limit: float) -> Contender | None:
-    """The quickest of a library's ways that solve the problem within the limit of seconds."""
+    """The quickest of a library's ways that solve the problem within the limit of
+    seconds."""
     best, least = None, float("inf")
     for name, way in jax_peers.ways(cell).get(library, {}).items():
         contender = solver_of(cell, truth, name, way, min(limit, HOPELESS * least))
@@ -117,28 +152,44 @@ def _best(cell: Cell, truth: Exact, library: str, limit: float) -> Contender | N
     return best
 
 
-def _builder(cell: Cell, truth: Exact, name: str, way: functools.partial) -> Callable[[float], Contender]:
-    """A contender for a forward tolerance in units of TOL; adjoint systems use TOL, relative."""
+def _builder(
+    cell: Cell, truth: Exact, name: str, way: functools.partial
+) -> Callable[[float], Contender]:
+    """A contender for a forward tolerance in units of TOL; adjoint systems use TOL,
+    relative."""
     if way.func is jax_peers.banax:  # its tolerances are constants
-        return lambda factor: Contender(name, *compiled_gradient(cell, way(cell, factor * TOL, TOL)))
+        return lambda factor: Contender(
+            name, *compiled_gradient(cell, way(cell, factor * TOL, TOL))
+        )
     size = float(np.median(np.linalg.norm(truth.z.reshape(len(truth.z), -1), axis=1)))
     norm = TOL * size * (1.0 if name.endswith("vmap") else np.sqrt(len(truth.z)))
     run, *figures = compiled_gradient(cell, way(cell, TOL), jnp.float32(norm))
-    return lambda factor: Contender(name, functools.partial(run, jnp.float32(factor * norm)), *figures)
+    return lambda factor: Contender(
+        name, functools.partial(run, jnp.float32(factor * norm)), *figures
+    )
 
 
 def solver_of(
-    cell: Cell, truth: Exact, name: str, way: functools.partial, limit: float = float("inf")
+    cell: Cell,
+    truth: Exact,
+    name: str,
+    way: functools.partial,
+    limit: float = float("inf"),
 ) -> Contender | None:
-    """A peer's way with the largest tolerance that solves the problem within seconds; None if there is none."""
+    """A peer's way with the largest tolerance that solves the problem within
+    seconds; None if there is none."""
     try:
         return _solver(cell, truth, _builder(cell, truth, name, way), limit)
-    except (RuntimeError, ValueError):  # a breakdown, as a peer's linear solver reports it
+    # a breakdown, as a peer's linear solver reports it
+    except (RuntimeError, ValueError):
         return None
 
 
-def _solver(cell: Cell, truth: Exact, build: Callable[[float], Contender], limit: float) -> Contender | None:
-    """The way with the largest tolerance that solves the problem; None if none does, or a run takes too long."""
+def _solver(
+    cell: Cell, truth: Exact, build: Callable[[float], Contender], limit: float
+) -> Contender | None:
+    """The way with the largest tolerance that solves the problem; None if none does,
+    or a run takes too long."""
     build(FACTORS[0]).run()  # to warm up
     for factor in FACTORS:
         contender = build(factor)

@@ -1,4 +1,5 @@
-"""Public names: where each has its page, what an abbreviated name in a docstring means, and what tables hold."""
+"""Public names: where each has its page, what an abbreviated name in a docstring
+means, and what tables hold."""
 
 import ast
 import builtins
@@ -45,13 +46,26 @@ APPLICATION = (
     "unroll_jax.train.main",
     "pathlib",
 )
-# Packages whose names docstrings and signatures may use; their own documentation is elsewhere, so nothing is linked.
-OTHERS = ("jax", "jaxtyping", "flax", "optax", "numpy", "jaxopt", "scipy", "collections", "typing", "pathlib")
+# Packages whose names docstrings and signatures may use; their own documentation is
+# elsewhere, so nothing is linked.
+OTHERS = (
+    "jax",
+    "jaxtyping",
+    "flax",
+    "optax",
+    "numpy",
+    "jaxopt",
+    "scipy",
+    "collections",
+    "typing",
+    "pathlib",
+)
 
 
 @functools.cache
 def public() -> dict[str, tuple[str, str]]:
-    """The module and name under which everything public is documented, by the full names that it has."""
+    """The module and name under which everything public is documented, by the full
+    names that it has."""
     documented: dict[tuple[str, int], tuple[str, str]] = {}
     return {
         f"{module}.{name}": documented.setdefault((name, id(value)), (module, name))
@@ -61,20 +75,31 @@ def public() -> dict[str, tuple[str, str]]:
 
 
 def pages() -> dict[str, str]:
-    """File names of pages that differ from another's in upper and lower case alone, which some disks do not tell."""
+    """File names of pages that differ from another's in upper and lower case alone,
+    which some disks do not tell."""
     full = {".".join(place) for place in public().values()}
     counts = Counter(map(str.lower, full))
-    return {name: f"{name}-class" for name in full if counts[name.lower()] > 1 and name.rpartition(".")[2][0].isupper()}
+    return {
+        name: f"{name}-class"
+        for name in full
+        if counts[name.lower()] > 1 and name.rpartition(".")[2][0].isupper()
+    }
 
 
 def listed(rooms: Iterable[str]) -> dict[str, list[str]]:
-    """The public names that files or folders of the library define, in the order of their files, by module."""
+    """The public names that files or folders of the library define, in the order of
+    their files, by module."""
     by_module: dict[str, list[tuple[str, str]]] = {}
     for module, name in dict.fromkeys(public().values()):
         home = _home(f"{module}.{name}", getattr(importlib.import_module(module), name))
         if home.split(".")[1] in rooms:
             by_module.setdefault(module, []).append((home, name))
-    return {module: [name for _, name in sorted(by_module[module], key=lambda pair: pair[0])] for module in by_module}
+    return {
+        module: [
+            name for _, name in sorted(by_module[module], key=lambda pair: pair[0])
+        ]
+        for module in by_module
+    }
 
 
 class Names(SphinxDirective):
@@ -84,9 +109,14 @@ class Names(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Is called by Sphinx."""
-        tables = [(f"From `{module}`:", _table(module, names)) for module, names in listed(self.arguments).items()]
+        tables = [
+            (f"From `{module}`:", _table(module, names))
+            for module, names in listed(self.arguments).items()
+        ]
         return self.parse_text_to_nodes(
-            "\n".join(f"{title}\n\n```{{eval-rst}}\n{table}```\n" for title, table in tables)
+            "\n".join(
+                f"{title}\n\n```{{eval-rst}}\n{table}```\n" for title, table in tables
+            )
         )
 
 
@@ -95,7 +125,9 @@ def words() -> dict[str, list[str]]:
     described = {}
     for module in MODULES:
         for name, value in _names(module):
-            if not isinstance(value, type) and not inspect.isfunction(inspect.unwrap(value)):
+            if not isinstance(value, type) and not inspect.isfunction(
+                inspect.unwrap(value)
+            ):
                 described[f"{module}.{name}"] = _words(f"{module}.{name}", value)
     return described
 
@@ -110,17 +142,27 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _generate(app: Sphinx, config: Any) -> None:
-    """Has autosummary write the page of every public name; a file whose name begins with a dot is no page."""
+    """Has autosummary write the page of every public name; a file whose name begins
+    with a dot is no page."""
     source = Path(app.srcdir, GENERATED, ".names.md")
     source.parent.mkdir(exist_ok=True)
-    full = {module: [name for place, name in public().values() if place == module] for module in MODULES}
-    source.write_text("\n".join(_table(module, names, ".") for module, names in full.items()), encoding="utf-8")
+    full = {
+        module: [name for place, name in public().values() if place == module]
+        for module in MODULES
+    }
+    source.write_text(
+        "\n".join(_table(module, names, ".") for module, names in full.items()),
+        encoding="utf-8",
+    )
     config.autosummary_generate = [GENERATED + source.name]
 
 
 def _table(module: str, names: Iterable[str], folder: str = "generated") -> str:
     entries = "".join(f"   {name}\n" for name in dict.fromkeys(names))
-    return f".. currentmodule:: {module}\n\n.. autosummary::\n   :toctree: {folder}\n\n{entries}"
+    return (
+        f".. currentmodule:: {module}\n\n.. autosummary::\n   :toctree:"
+        f" {folder}\n\n{entries}"
+    )
 
 
 def _home(full: str, value: Any) -> str:
@@ -128,42 +170,67 @@ def _home(full: str, value: Any) -> str:
     if isinstance(value, type) or inspect.isroutine(value):
         return inspect.unwrap(value).__module__
     name = full.rpartition(".")[2]
-    return next(m.__name__ for m in _modules() if getattr(m, name, None) is value and _assigns(m.__name__, name))
+    return next(
+        m.__name__
+        for m in _modules()
+        if getattr(m, name, None) is value and _assigns(m.__name__, name)
+    )
 
 
 def _names(module: str) -> Iterator[tuple[str, Any]]:
     loaded = importlib.import_module(module)
-    yield from ((name, getattr(loaded, name)) for name in loaded.__all__ if not inspect.ismodule(getattr(loaded, name)))
+    yield from (
+        (name, getattr(loaded, name))
+        for name in loaded.__all__
+        if not inspect.ismodule(getattr(loaded, name))
+    )
 
 
-def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Node | None:
-    """Returns a link to a name's page; none if it is private, a module's or another package's."""
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element
+) -> nodes.Node | None:
+    """Returns a link to a name's page; none if it is private, a module's or another
+    package's."""
     if node.get("refdomain") != "py":
         return None
     target = node["reftarget"].lstrip("~.")
     places = public()
     modules = dict.fromkeys([node.get("py:module") or "unroll_jax", *MODULES])
-    place = next((places[name] for name in (target, *(f"{m}.{target}" for m in modules)) if name in places), None)
+    place = next(
+        (
+            places[name]
+            for name in (target, *(f"{m}.{target}" for m in modules))
+            if name in places
+        ),
+        None,
+    )
     if place is not None:
         full = ".".join(place)
         objects = env.domains["py"].objects
         if full in objects:
             entry = objects[full]
-            return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content, full)
+            return make_refnode(
+                app.builder, node["refdoc"], entry.docname, entry.node_id, content, full
+            )
         return None
-    is_shape = "'" in target or target in ("...", "None")  # of jaxtyping, as in Float[Array, '*batch n d']
+    # of jaxtyping, as in Float[Array, '*batch n d']
+    is_shape = "'" in target or target in ("...", "None")
     return content if is_shape or _exists(target) else None
 
 
 @functools.cache
 def _exists(target: str) -> bool:
-    """Returns whether a name without a page exists in this library, Python, or a package that it builds on."""
+    """Returns whether a name without a page exists in this library, Python, or a
+    package that it builds on."""
     root, _, rest = target.partition(".")
     if root == "unroll_jax" or root in OTHERS or root in _ALIASES:
         return _has(importlib.import_module(_ALIASES.get(root, root)), rest)
     if not rest and (hasattr(builtins, target) or target in _borrowed()):
         return True
-    return any(_has(module, target) for module in (*_modules(), *map(importlib.import_module, APPLICATION)))
+    return any(
+        _has(module, target)
+        for module in (*_modules(), *map(importlib.import_module, APPLICATION))
+    )
 
 
 _ALIASES = {"jnp": "jax.numpy", "np": "numpy", "nn": "flax.linen", "lax": "jax.lax"}
@@ -184,7 +251,10 @@ def _has(module: Any, path: str) -> bool:
 
 @functools.cache
 def _modules() -> tuple[Any, ...]:
-    walked = (module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))
+    walked = (
+        module.name
+        for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax.")
+    )
     library = (name for name in walked if not name.startswith("unroll_jax.train"))
     return (unroll_jax, *map(importlib.import_module, library))
 
@@ -192,11 +262,16 @@ def _modules() -> tuple[Any, ...]:
 @functools.cache
 def _borrowed() -> frozenset[str]:
     """Names of other packages that signatures have without their package."""
-    modules = [importlib.import_module(name) for name in ("jaxtyping", "typing", "collections.abc", "jax", "numpy")]
+    modules = [
+        importlib.import_module(name)
+        for name in ("jaxtyping", "typing", "collections.abc", "jax", "numpy")
+    ]
     return frozenset(name for module in modules for name in dir(module))
 
 
-def _describe(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+def _describe(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
     """Gives a table or constant words of its own in place of those of its type."""
     if what == "data":
         lines[:] = _words(name, value)
@@ -218,9 +293,17 @@ def _words(full: str, value: Any) -> list[str]:
 def _example(name: str) -> list[str]:
     """The example of the package that a table or constant occurs in; none of a type."""
     for module in MODULES:
-        _, _, shown = inspect.cleandoc(importlib.import_module(module).__doc__ or "").partition("\nExample:\n")
+        _, _, shown = inspect.cleandoc(
+            importlib.import_module(module).__doc__ or ""
+        ).partition("\nExample:\n")
         if re.search(rf"\b{name}\b", shown):
-            return ["", ".. rubric:: Example", "", *textwrap.dedent(shown).splitlines(), ""]
+            return [
+                "",
+                ".. rubric:: Example",
+                "",
+                *textwrap.dedent(shown).splitlines(),
+                "",
+            ]
     return []
 
 
@@ -229,13 +312,31 @@ def _comment(full: str, value: Any) -> list[str]:
     name = full.rpartition(".")[2]
     for module in _modules():
         if getattr(module, name, None) is value and _assigns(module.__name__, name):
-            described = ModuleAnalyzer.for_module(module.__name__).find_attr_docs().get(("", name))
+            described = (
+                ModuleAnalyzer.for_module(module.__name__)
+                .find_attr_docs()
+                .get(("", name))
+            )
             if described:
                 return described
-    raise LookupError(f"{full} has no words of its own; write a comment that begins with #: above its definition")
+    raise LookupError(
+        f"{full} has no words of its own; write a comment that begins with #: above its"
+        " definition"
+    )
 
 
 def _assigns(module: str, name: str) -> bool:
     tree = ast.parse(inspect.getsource(importlib.import_module(module)))
-    targets = [node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)] for node in tree.body]
-    return any(isinstance(target, ast.Name) and target.id == name for group in targets for target in group)
+    targets = [
+        (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [getattr(node, "target", None)]
+        )
+        for node in tree.body
+    ]
+    return any(
+        isinstance(target, ast.Name) and target.id == name
+        for group in targets
+        for target in group
+    )

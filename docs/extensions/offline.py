@@ -1,4 +1,5 @@
-"""Fails the build where a page would ask another host for a script, style, font or picture, or links to no file."""
+"""Fails the build where a page would ask another host for a script, style, font or
+picture, or links to no file."""
 
 import re
 from html.parser import HTMLParser
@@ -9,14 +10,31 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-# What a browser fetches as it shows a page; a link that the reader may follow is none of these.
-FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
+# What a browser fetches as it shows a page; a link that the reader may follow is none
+# of these.
+FETCHED = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+}
 FETCHES = re.compile(r"""(?:url\(|@import)\s*['"]?(?:https?:)?//""")
-STYLES = ("stylesheet", "preload", "modulepreload", "icon", "preconnect", "dns-prefetch", "prefetch")
+STYLES = (
+    "stylesheet",
+    "preload",
+    "modulepreload",
+    "icon",
+    "preconnect",
+    "dns-prefetch",
+    "prefetch",
+)
 
 
 class Page(HTMLParser):
-    """The addresses that a page fetches and links to, and the places in it that links may name."""
+    """The addresses that a page fetches and links to, and the places in it that
+    links may name."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -55,10 +73,17 @@ def _check(app: "Sphinx", failure: Exception | None) -> None:
 def faults(folder: Path) -> list[str]:
     """Returns the faults of the pages and style sheets in a folder, a line each."""
     lines = []
-    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
+    pages = {
+        path.resolve(): Page(path.read_text(encoding="utf-8"))
+        for path in folder.rglob("*.html")
+    }
     for path, page in pages.items():
         where = path.relative_to(folder.resolve())
-        lines += [f"{where} fetches {url} from another host" for url in sorted(page.fetched) if _is_elsewhere(url)]
+        lines += [
+            f"{where} fetches {url} from another host"
+            for url in sorted(page.fetched)
+            if _is_elsewhere(url)
+        ]
         lines += [
             f"{where} links to {url}, which is not there"
             for url in sorted(page.linked)
@@ -81,4 +106,8 @@ def _leads_nowhere(path: Path, url: str, pages: dict[Path, Page]) -> bool:
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     if not target.exists():
         return True
-    return bool(parts.fragment) and target in pages and unquote(parts.fragment) not in pages[target].places
+    return (
+        bool(parts.fragment)
+        and target in pages
+        and unquote(parts.fragment) not in pages[target].places
+    )

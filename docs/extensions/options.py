@@ -1,4 +1,5 @@
-"""Directives for the command line: its usage, its experiments, and the options of each command, from the code."""
+"""Directives for the command line: its usage, its experiments, and the options of
+each command, from the code."""
 
 import contextlib
 import importlib
@@ -32,14 +33,18 @@ class Experiments(SphinxDirective):
             options = type(experiment.config).__name__
             words = (
                 experiment.summary,
-                f"Source: {experiment.paper}. Expect: {experiment.expect}. Options: {options}.",
+                (
+                    f"Source: {experiment.paper}. Expect: {experiment.expect}. Options:"
+                    f" {options}."
+                ),
             )
             listed += _item(name, *words)
         return [listed]
 
 
 class Options(SphinxDirective):
-    """The options of a command, by the class of its arguments, or of experiments, by their names."""
+    """The options of a command, by the class of its arguments, or of experiments, by
+    their names."""
 
     required_arguments, optional_arguments = 1, 9
 
@@ -53,15 +58,23 @@ class Options(SphinxDirective):
             else:
                 module, _, name = named.rpartition(".")
                 default = getattr(importlib.import_module(module), name)
-            shown = help_of(default) if isinstance(default, type) else help_of(type(default), default)
+            shown = (
+                help_of(default)
+                if isinstance(default, type)
+                else help_of(type(default), default)
+            )
             listed.append(nodes.literal_block(shown, shown, language="none"))
         return listed
 
 
 def help_of(cls: Any, default: Any = None) -> str:
-    """Returns the help of a command's options, from a dataclass and an instance with its defaults."""
+    """Returns the help of a command's options, from a dataclass and an instance with
+    its defaults."""
     given = {} if default is None else {"default": default}
-    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as shown,
+        contextlib.suppress(SystemExit),
+    ):
         tyro.cli(cls, args=["--help"], prog="", **given)
     return shown.getvalue().partition("\n\n")[2]
 
@@ -76,10 +89,21 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 def _introduction(named: str) -> str:
     cls = type(EXPERIMENTS[named].config)
-    names = ", ".join(f"`{name}`" for name, experiment in EXPERIMENTS.items() if type(experiment.config) is cls)
-    return f"Options of {names}, with the defaults of `{named}`. `unroll-jax run {named} --help` prints the same list."
+    names = ", ".join(
+        f"`{name}`"
+        for name, experiment in EXPERIMENTS.items()
+        if type(experiment.config) is cls
+    )
+    return (
+        f"Options of {names}, with the defaults of `{named}`. `unroll-jax run {named}"
+        " --help` prints the same list."
+    )
 
 
 def _item(term: str, *paragraphs: str) -> nodes.definition_list_item:
-    definition = nodes.definition("", *(nodes.paragraph(words, words) for words in paragraphs))
-    return nodes.definition_list_item("", nodes.term("", "", nodes.literal(term, term)), definition)
+    definition = nodes.definition(
+        "", *(nodes.paragraph(words, words) for words in paragraphs)
+    )
+    return nodes.definition_list_item(
+        "", nodes.term("", "", nodes.literal(term, term)), definition
+    )

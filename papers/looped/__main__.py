@@ -1,4 +1,5 @@
-"""`python -m papers.looped [--option value ...]` trains one network, and prints the table of all in its folder."""
+"""`python -m papers.looped [--option value ...]` trains one network, and prints the
+table of all in its folder."""
 
 import sys
 

@@ -8,11 +8,13 @@ import numpy as np
 
 __all__ = ["TASKS", "Batch", "Task", "addition", "mazes", "prefix_sums"]
 
-CARRIED = 0.8  # share of digits that pass a carry on in `addition`; of random digits a tenth does
+# share of digits that pass a carry on in `addition`; of random digits a tenth does
+CARRIED = 0.8
 
 
 class Batch(NamedTuple):
-    """Inputs (batch, n, channels), or with two spatial axes, and the class of every position."""
+    """Inputs (batch, n, channels), or with two spatial axes, and the class of every
+    position."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -24,45 +26,65 @@ def prefix_sums(rng: np.random.Generator, batch: int, size: int) -> Batch:
     Source: Schwarzschild et al., "Can you learn an algorithm?" (2021).
     """
     bits = rng.integers(0, 2, (batch, size))
-    return Batch((2.0 * bits - 1.0)[..., None].astype(np.float32), np.cumsum(bits, 1) % 2)
+    return Batch(
+        (2.0 * bits - 1.0)[..., None].astype(np.float32), np.cumsum(bits, 1) % 2
+    )
 
 
 def addition(rng: np.random.Generator, batch: int, size: int) -> Batch:
-    """Two numbers of ``size`` digits, the last digit first, and the digits of their sum, one more.
+    """Two numbers of ``size`` digits, the last digit first, and the digits of their
+    sum, one more.
 
-    Most pairs of digits have the sum 9: carries pass through long chains of them. Inputs have two channels for each
-    digit, one number behind the other; the last position has zeros.
+    Most pairs of digits have the sum 9: carries pass through long chains of them.
+    Inputs have two channels for each digit, one number behind the other; the last
+    position has zeros.
     """
     digits = rng.integers(0, 10, (2, batch, size + 1))
-    digits[1] = np.where(rng.random((batch, size + 1)) < CARRIED, 9 - digits[0], digits[1])
+    digits[1] = np.where(
+        rng.random((batch, size + 1)) < CARRIED, 9 - digits[0], digits[1]
+    )
     digits[..., -1] = 0
     targets, carry = np.empty((batch, size + 1), int), np.zeros(batch, int)
     for place in range(size + 1):
         carry, targets[:, place] = np.divmod(digits[:, :, place].sum(0) + carry, 10)
-    return Batch(np.concatenate(list(np.eye(10, dtype=np.float32)[digits]), axis=-1), targets)
+    return Batch(
+        np.concatenate(list(np.eye(10, dtype=np.float32)[digits]), axis=-1), targets
+    )
 
 
 def mazes(rng: np.random.Generator, batch: int, size: int) -> Batch:
-    """Mazes of ``size`` x ``size`` cells, an odd number, and the cells of the path from start to end.
+    """Mazes of ``size`` x ``size`` cells, an odd number, and the cells of the path from
+    start to end.
 
-    A random depth-first search carves the spanning tree of a grid of rooms, every second cell; the path is the only
-    one. Inputs have three channels: open cells, the start, the end.
+    A random depth-first search carves the spanning tree of a grid of rooms, every
+    second cell; the path is the only one. Inputs have three channels: open cells, the
+    start, the end.
 
-    Source: the mazes of Schwarzschild et al. (2021), with a start and an end drawn from all rooms.
+    Source: the mazes of Schwarzschild et al. (2021), with a start and an end drawn from
+    all rooms.
     """
     assert size % 2 == 1, "mazes have an odd number of cells a side"
-    inputs, targets = np.zeros((batch, size, size, 3), np.float32), np.zeros((batch, size, size), int)
+    inputs, targets = (
+        np.zeros((batch, size, size, 3), np.float32),
+        np.zeros((batch, size, size), int),
+    )
     for maze, path in zip(inputs, targets, strict=True):
-        rooms = [(row, column) for row in range(0, size, 2) for column in range(0, size, 2)]
+        rooms = [
+            (row, column) for row in range(0, size, 2) for column in range(0, size, 2)
+        ]
         _carve(rng, maze[..., 0], rooms[rng.integers(len(rooms))])
-        start, end = (rooms[place] for place in rng.choice(len(rooms), 2, replace=False))
+        start, end = (
+            rooms[place] for place in rng.choice(len(rooms), 2, replace=False)
+        )
         maze[(*start, 1)] = maze[(*end, 2)] = 1.0
         for cell in shortest_path(maze[..., 0], start, end):
             path[cell] = 1
     return Batch(inputs, targets)
 
 
-def shortest_path(free: np.ndarray, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+def shortest_path(
+    free: np.ndarray, start: tuple[int, int], end: tuple[int, int]
+) -> list[tuple[int, int]]:
     """The cells of a shortest path, both ends included, by breadth-first search."""
     before, queue = {start: start}, deque([start])
     while end not in before:
@@ -82,7 +104,9 @@ def _carve(rng: np.random.Generator, free: np.ndarray, room: tuple[int, int]) ->
     stack = [room]
     while stack:
         row, column = stack[-1]
-        closed = [cell for cell in _neighbours(free.shape, stack[-1], 2) if not free[cell]]
+        closed = [
+            cell for cell in _neighbours(free.shape, stack[-1], 2) if not free[cell]
+        ]
         if not closed:
             stack.pop()
             continue
@@ -91,9 +115,16 @@ def _carve(rng: np.random.Generator, free: np.ndarray, room: tuple[int, int]) ->
         stack.append(room)
 
 
-def _neighbours(shape: tuple[int, ...], cell: tuple[int, int], distance: int) -> list[tuple[int, int]]:
+def _neighbours(
+    shape: tuple[int, ...], cell: tuple[int, int], distance: int
+) -> list[tuple[int, int]]:
     row, column = cell
-    near = [(row + distance, column), (row - distance, column), (row, column + distance), (row, column - distance)]
+    near = [
+        (row + distance, column),
+        (row - distance, column),
+        (row, column + distance),
+        (row, column - distance),
+    ]
     return [(a, b) for a, b in near if 0 <= a < shape[0] and 0 <= b < shape[1]]
 
 
@@ -106,4 +137,8 @@ class Task(NamedTuple):
 
 
 #: Tasks by their names on the command line.
-TASKS = {"prefix-sums": Task(prefix_sums, 1, 2), "mazes": Task(mazes, 2, 2), "addition": Task(addition, 1, 10)}
+TASKS = {
+    "prefix-sums": Task(prefix_sums, 1, 2),
+    "mazes": Task(mazes, 2, 2),
+    "addition": Task(addition, 1, 10),
+}

@@ -17,11 +17,17 @@ def evaluate(config: RobustnessConfig) -> None:
     for folder in config.runs:
         experiment, task = open_run(folder, writes=True)
         if not isinstance(task, ImageTask) or isinstance(task, SceneTask):
-            raise UserError(f"{folder} is a run of {task.config.task}, not of an image classifier; leave it out")
+            raise UserError(
+                f"{folder} is a run of {task.config.task}, not of an image classifier;"
+                " leave it out"
+            )
         best = best_checkpoint(task, folder, experiment=experiment)
         figures = robustness(task, best.state.params, config)
         with writing(f"run folder {folder}", AGAIN):
-            write_json(folder / "evaluation.json", {**read_object(folder / "evaluation.json"), **figures})
+            write_json(
+                folder / "evaluation.json",
+                {**read_object(folder / "evaluation.json"), **figures},
+            )
         shown = {name: figures[name] for name in figures if name.endswith("_accuracy")}
         sys.stdout.write(f"{folder}: {shown}\n")
 

@@ -1,4 +1,5 @@
-"""`python -m papers.yang2022 [--option value ...]` draws the figures, with their numbers."""
+"""`python -m papers.yang2022 [--option value ...]` draws the figures, with their
+numbers."""
 
 import sys
 

@@ -6,7 +6,15 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from unroll_jax.train.config.errors import OptionError
-from unroll_jax.train.config.fields import Count, Depth, Positive, Seed, Width, check_fields, check_rules
+from unroll_jax.train.config.fields import (
+    Count,
+    Depth,
+    Positive,
+    Seed,
+    Width,
+    check_fields,
+    check_rules,
+)
 
 NUMBERS = (1, 2, 3, 4, 5, 6)
 
@@ -16,14 +24,16 @@ class FigureData:
     """The texts of Figs. 5 and 6."""
 
     root: str | None = None
-    """Folder with glue/SST-2/{train,dev,test}.tsv and imdb/aclImdb (or imdb/aclImdb_v1.tar.gz), as published."""
+    """Folder with glue/SST-2/{train,dev,test}.tsv and imdb/aclImdb (or
+    imdb/aclImdb_v1.tar.gz), as published."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FiguresConfig:
-    """Figs. 1 to 6 of Yang, Huang, Wipf, Transformers from an Optimization Perspective (2022)."""
+    """Figs. 1 to 6 of Yang, Huang, Wipf, Transformers from an Optimization
+    Perspective (2022)."""
 
     out: str = "runs/figures/yang2022"
     """Folder for the pictures, and for a JSON file of numbers beside each."""
@@ -33,15 +43,18 @@ class FiguresConfig:
     """Seed of all random numbers."""
     data: FigureData = dataclasses.field(default_factory=FigureData)
     embeddings: str | None = None
-    """Word vectors in the format of GloVe; None draws each word's vector from a hash of the word."""
+    """Word vectors in the format of GloVe; None draws each word's vector from a hash
+    of the word."""
     embedding_dim: Width = 300
     """Width of the hashed vectors, used without a file of embeddings."""
     num_layers: Depth = 12
     """Layers of Figs. 5 and 6."""
     attention_step_size: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Damping of the attention step of Figs. 5 and 6, in (0, 1]; 1 is softmax attention."""
+    """Damping of the attention step of Figs. 5 and 6, in (0, 1]; 1 is softmax
+    attention."""
     feedforward_step_size: Positive = 0.5
-    """Length of their feed-forward step; up to 1 / 1.95 it descends whatever W_f. The paper's code has 1."""
+    """Length of their feed-forward step; up to 1 / 1.95 it descends whatever W_f.
+    The paper's code has 1."""
     num_texts: Count = 200
     """Test texts of Figs. 5 and 6."""
     steps: Count = 2000
@@ -61,7 +74,8 @@ class FiguresConfig:
 
 
 def chosen(config: FiguresConfig) -> tuple[int, ...]:
-    """The numbers of the figures to draw; without texts and without a choice, those that need none.
+    """The numbers of the figures to draw; without texts and without a choice, those
+    that need none.
 
     Raises:
       UserError: if the choice is not of numbers of figures.
@@ -70,7 +84,11 @@ def chosen(config: FiguresConfig) -> tuple[int, ...]:
         return NUMBERS if config.data.root else NUMBERS[:4]
     fields = config.only.replace(",", " ").split()
     if not fields or not set(fields) <= {str(number) for number in NUMBERS}:
-        raise OptionError("only", "numbers from 1 to 6 with commas between, as in 1,2,5", repr(config.only))
+        raise OptionError(
+            "only",
+            "numbers from 1 to 6 with commas between, as in 1,2,5",
+            repr(config.only),
+        )
     return tuple(number for number in NUMBERS if str(number) in fields)
 
 

@@ -1,4 +1,5 @@
-"""The transformer of Figs. 5 and 6: its energy by component at every layer, and its training."""
+"""The transformer of Figs. 5 and 6: its energy by component at every layer, and its
+training."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ from unroll_jax.energies import TransformerParams, clip_spectrum
 from unroll_jax.energies.transformer import transformer_parts
 from unroll_jax.train.config.errors import UserError
 
-# Parts of the energies of a text. `paper` is the term of the paper's E_1 that the step's energy lacks.
+# Parts of the energies of a text. `paper` is the term of the paper's E_1 that the
+# step's energy lacks.
 COMPONENTS = ("pairs", "residual", "features", "paper")
 SPECTRUM = (0.0, 0.95)  # of W_f, as in the paper's experiments
 
@@ -27,11 +29,12 @@ class Stack(NamedTuple):
     Attributes:
       dim: width of the tokens.
       num_layers: how often the layer is repeated.
-      residual: whether the attention energy is anchored at the text itself, r/2 |(Y - X) W_a|^2 with r = 1.
+      residual: whether the attention energy is anchored at the text itself, r/2 |(Y -
+        X) W_a|^2 with r = 1.
       rho: a name of `RHOS`.
       attention_step_size: see `transformer`.
-      step_size: a2 of the feed-forward step. Up to 1 / 1.95 = 1 / L that half descends for every W_f of `SPECTRUM`; the
-        paper's code takes 1, which is too long.
+      step_size: a2 of the feed-forward step. Up to 1 / 1.95 = 1 / L that half descends
+        for every W_f of `SPECTRUM`; the paper's code takes 1, which is too long.
     """
 
     dim: int
@@ -43,11 +46,15 @@ class Stack(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """The keywords of `transformer` that all parts of the energy share."""
-        lengths = {"attention_step_size": self.attention_step_size, "step_size": self.step_size}
+        lengths = {
+            "attention_step_size": self.attention_step_size,
+            "step_size": self.step_size,
+        }
         return {"rho": self.rho, "anchor": "row", **lengths}
 
     def layer(self) -> Descent:
-        """The layer; the text is the anchor of its attention, a learnable row anchors its feed-forward energy."""
+        """The layer; the text is the anchor of its attention, a learnable row
+        anchors its feed-forward energy."""
         return transformer(self.dim, **self.options(), ridge=float(self.residual))
 
 
@@ -70,7 +77,8 @@ class LayerEnergies(NamedTuple):
 
     Attributes:
       components: name of `COMPONENTS` to (texts, layers + 1).
-      infinite: (texts, layers + 1), whether the penalty of ReLU is infinite: some entry of Y is negative.
+      infinite: (texts, layers + 1), whether the penalty of ReLU is infinite: some entry
+        of Y is negative.
       lengths: (texts,), words of each.
       logits: (texts, classes).
       labels: (texts,).
@@ -84,41 +92,68 @@ class LayerEnergies(NamedTuple):
 
     @property
     def total(self) -> np.ndarray:
-        """The smooth part of the energy that the layer's two steps lower, (texts, layers + 1)."""
-        return self.components["pairs"] + self.components["residual"] + self.components["features"]
+        """The smooth part of the energy that the layer's two steps lower, (texts,
+        layers + 1)."""
+        return (
+            self.components["pairs"]
+            + self.components["residual"]
+            + self.components["features"]
+        )
 
 
 def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
-    """Xavier-normal W_a, W_f, B and classifier; W_f becomes W_f W_f^T with its eigenvalues clipped to `SPECTRUM`."""
+    """Xavier-normal W_a, W_f, B and classifier; W_f becomes W_f W_f^T with its
+    eigenvalues clipped to `SPECTRUM`."""
     key_layer, key_f, key_classifier = jax.random.split(jax.random.key(seed), 3)
     xavier = jax.nn.initializers.xavier_normal()
     W_f = xavier(key_f, (stack.dim, stack.dim))
-    layer = stack.layer().init(key_layer)._replace(W_f=clip_spectrum(W_f @ W_f.T, *SPECTRUM))
-    return Network(layer, Classifier(xavier(key_classifier, (stack.dim, num_classes)), jnp.zeros(num_classes)))
+    layer = (
+        stack.layer()
+        .init(key_layer)
+        ._replace(W_f=clip_spectrum(W_f @ W_f.T, *SPECTRUM))
+    )
+    return Network(
+        layer,
+        Classifier(
+            xavier(key_classifier, (stack.dim, num_classes)), jnp.zeros(num_classes)
+        ),
+    )
 
 
-def layer_energies(stack: Stack, network: Network, sentences: Sequence[Sentence]) -> LayerEnergies:
+def layer_energies(
+    stack: Stack, network: Network, sentences: Sequence[Sentence]
+) -> LayerEnergies:
     """Runs every text through the layers, one at a time, at its full length.
 
-    In float64, since after a few layers an energy falls by less than float32's resolution.
+    In float64, since after a few layers an energy falls by less than float32's
+    resolution.
     """
     with jax.enable_x64(True):
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network)
         forward = _forward(stack)
-        results = jax.device_get([forward(exact, *_padded(text, np.float64)) for text in sentences])
+        results = jax.device_get(
+            [forward(exact, *_padded(text, np.float64)) for text in sentences]
+        )
     traces, logits = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
     infinite = traces.pop("infinite")
-    lengths, labels = np.array([[len(text.vectors), text.label] for text in sentences]).T
+    lengths, labels = np.array(
+        [[len(text.vectors), text.label] for text in sentences]
+    ).T
     return LayerEnergies(traces, infinite, lengths, logits, labels)
 
 
 def train_network(
-    stack: Stack, network: Network, sentences: Sequence[Sentence], *, learning_rate: float
+    stack: Stack,
+    network: Network,
+    sentences: Sequence[Sentence],
+    *,
+    learning_rate: float,
 ) -> tuple[Network, np.ndarray]:
-    """Gradient descent on the cross-entropy of one text after the other; word vectors stay as they are.
+    """Gradient descent on the cross-entropy of one text after the other; word vectors
+    stay as they are.
 
-    After each step sym(W_f) is projected on the matrices with spectrum in `SPECTRUM`. The feed-forward step then
-    stays one that descends.
+    After each step sym(W_f) is projected on the matrices with spectrum in `SPECTRUM`.
+    The feed-forward step then stays one that descends.
 
     Returns:
       The trained network and the loss at each step.
@@ -133,7 +168,10 @@ def train_network(
     values = np.array(jax.device_get(losses))
     if not np.isfinite(values).all():
         number = int(np.argmin(np.isfinite(values)))
-        raise UserError(f"the loss was not finite at training step {number}; lower --learning-rate {learning_rate}")
+        raise UserError(
+            f"the loss was not finite at training step {number}; lower --learning-rate"
+            f" {learning_rate}"
+        )
     return network, values
 
 
@@ -144,22 +182,36 @@ def _forward(stack: Stack) -> Callable[..., tuple[Any, Array]]:
 
     def forward(network: Network, tokens: Array, present: Array) -> tuple[Any, Array]:
         x = Anchor(tokens, present)
-        y, trace = unroll(layer, network.layer, tokens, x, num_layers=stack.num_layers, record=record)
+        y, trace = unroll(
+            layer, network.layer, tokens, x, num_layers=stack.num_layers, record=record
+        )
         return trace, _logits(network.classifier, y, present)
 
     return jax.jit(forward)
 
 
 @functools.cache
-def _training_step(stack: Stack, learning_rate: float) -> Callable[..., tuple[Network, Array]]:
+def _training_step(
+    stack: Stack, learning_rate: float
+) -> Callable[..., tuple[Network, Array]]:
     layer = stack.layer()
 
     def loss(network: Network, tokens: Array, present: Array, label: Array) -> Array:
         x = Anchor(tokens, present)
-        y, _ = unroll(layer, network.layer, tokens, x, num_layers=stack.num_layers, record=None, remat=True)
+        y, _ = unroll(
+            layer,
+            network.layer,
+            tokens,
+            x,
+            num_layers=stack.num_layers,
+            record=None,
+            remat=True,
+        )
         return -jax.nn.log_softmax(_logits(network.classifier, y, present))[label]
 
-    def step(network: Network, tokens: Array, present: Array, label: Array) -> tuple[Network, Array]:
+    def step(
+        network: Network, tokens: Array, present: Array, label: Array
+    ) -> tuple[Network, Array]:
         value, slope = jax.value_and_grad(loss)(network, tokens, present, label)
         moved = jax.tree.map(lambda leaf, g: leaf - learning_rate * g, network, slope)
         W_f = clip_spectrum(moved.layer.W_f, *SPECTRUM)
@@ -168,7 +220,9 @@ def _training_step(stack: Stack, learning_rate: float) -> Callable[..., tuple[Ne
     return jax.jit(step)
 
 
-def _record(stack: Stack) -> Callable[[TransformerParams, Array, Anchor], dict[str, Array]]:
+def _record(
+    stack: Stack,
+) -> Callable[[TransformerParams, Array, Anchor], dict[str, Array]]:
     """The energies of `COMPONENTS`, and whether ReLU's penalty is infinite."""
     parts = transformer_parts(stack.dim, **stack.options())
 
@@ -176,7 +230,9 @@ def _record(stack: Stack) -> Callable[[TransformerParams, Array, Anchor], dict[s
         assert x.value is not None
         present = jnp.expand_dims(jnp.asarray(x.present), -1)
         # From the text it is the residual term, from 0 the paper's.
-        distance = jnp.where(present, y - x.value if stack.residual else y, 0.0) @ params.W_a
+        distance = (
+            jnp.where(present, y - x.value if stack.residual else y, 0.0) @ params.W_a
+        )
         pull = 0.5 * jnp.sum(distance**2)
         return {
             "pairs": parts.attention.energy(params, y, x),
@@ -193,6 +249,8 @@ def _padded(text: Sentence, dtype: type) -> tuple[np.ndarray, np.ndarray]:
     return pad(text.vectors.astype(dtype), bucket(len(text.vectors)))
 
 
-def _logits(classifier: Classifier, y: Float[Array, "n d"], present: Bool[Array, " n"]) -> Float[Array, " classes"]:
+def _logits(
+    classifier: Classifier, y: Float[Array, "n d"], present: Bool[Array, " n"]
+) -> Float[Array, " classes"]:
     pooled = jnp.sum(jnp.where(present[:, None], y, 0.0), axis=0) / jnp.sum(present)
     return pooled @ classifier.weights + classifier.bias

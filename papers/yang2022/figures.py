@@ -1,4 +1,5 @@
-"""Figs. 1 to 6 of Yang, Huang, Wipf (2022), each a picture and a JSON file of the numbers it shows."""
+"""Figs. 1 to 6 of Yang, Huang, Wipf (2022), each a picture and a JSON file of the
+numbers it shows."""
 
 import json
 import time
@@ -11,9 +12,19 @@ from matplotlib.figure import Figure
 
 from papers.yang2022.config import NUMBERS, FiguresConfig, check_figures, chosen
 from papers.yang2022.energies import Stack, init_network, layer_energies, train_network
-from papers.yang2022.energy_plots import component_picture, energy_picture, layer_numbers, rho_picture
+from papers.yang2022.energy_plots import (
+    component_picture,
+    energy_picture,
+    layer_numbers,
+    rho_picture,
+)
 from papers.yang2022.sentences import Sentence, choose, embed, words_of
-from papers.yang2022.synthetic_plots import Drawing, draw_descent_regions, draw_energy_and_trace, draw_proximal_regions
+from papers.yang2022.synthetic_plots import (
+    Drawing,
+    draw_descent_regions,
+    draw_energy_and_trace,
+    draw_proximal_regions,
+)
 from papers.yang2022.vectors import Embeddings, glove_embeddings
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextConfig, load
@@ -24,15 +35,17 @@ DPI = 110
 DATA_SETS: tuple[Literal["sst2", "imdb"], ...] = ("sst2", "imdb")
 OTHER_RHOS = ("log", "power", "truncated_quadratic")
 RECIPE = (
-    "Figs. 5 and 6 need real text: put SST-2 as FOLDER/glue/SST-2/{train,dev,test}.tsv and the IMDB reviews as "
-    "FOLDER/imdb/aclImdb_v1.tar.gz (or unpacked, FOLDER/imdb/aclImdb), and add --data.root FOLDER"
+    "Figs. 5 and 6 need real text: put SST-2 as FOLDER/glue/SST-2/{train,dev,test}.tsv"
+    " and the IMDB reviews as FOLDER/imdb/aclImdb_v1.tar.gz (or unpacked,"
+    " FOLDER/imdb/aclImdb), and add --data.root FOLDER"
 )
 
 Log = Callable[[str], None]
 
 
 class Corpus(NamedTuple):
-    """The texts of one data set that the figures use, and the share of test words that the embedding file has."""
+    """The texts of one data set that the figures use, and the share of test words
+    that the embedding file has."""
 
     test: list[Sentence]
     train: list[Sentence]
@@ -44,7 +57,8 @@ def draw(config: FiguresConfig, *, log: Log = print) -> None:
     """Draws the figures that a config asks for.
 
     Raises:
-      UserError: if an option, a text or an embedding file cannot be used, or the folder cannot be written.
+      UserError: if an option, a text or an embedding file cannot be used, or the folder
+        cannot be written.
     """
     check_figures(config)
     out = check_out(config.out)
@@ -59,12 +73,16 @@ def draw(config: FiguresConfig, *, log: Log = print) -> None:
         log(RECIPE)
 
 
-def _drawings(config: FiguresConfig, numbers: tuple[int, ...], log: Log) -> Iterator[tuple[str, Drawing]]:
+def _drawings(
+    config: FiguresConfig, numbers: tuple[int, ...], log: Log
+) -> Iterator[tuple[str, Drawing]]:
     if 1 in numbers:
         yield "fig1", draw_descent_regions(config)
     if {2, 3} & set(numbers):
         both = zip((2, 3), draw_energy_and_trace(config), strict=True)
-        yield from ((f"fig{number}", drawing) for number, drawing in both if number in numbers)
+        yield from (
+            (f"fig{number}", drawing) for number, drawing in both if number in numbers
+        )
     if 4 in numbers:
         yield "fig4", draw_proximal_regions(config)
     if {5, 6} & set(numbers):
@@ -76,7 +94,9 @@ def _drawings(config: FiguresConfig, numbers: tuple[int, ...], log: Log) -> Iter
             yield from _trained_weights(config, corpora, log, residual=False)
 
 
-def _random_weights(config: FiguresConfig, corpora: dict[str, Corpus]) -> Iterator[tuple[str, Drawing]]:
+def _random_weights(
+    config: FiguresConfig, corpora: dict[str, Corpus]
+) -> Iterator[tuple[str, Drawing]]:
     """Fig. 5, its components, and the same for other rho."""
     energies = {}
     for name, corpus in corpora.items():
@@ -86,29 +106,59 @@ def _random_weights(config: FiguresConfig, corpora: dict[str, Corpus]) -> Iterat
             measured = layer_energies(stack._replace(rho=rho), network, corpus.test)
             energies.setdefault(rho, {})[name] = measured
     softmax = energies.pop("softmax")
-    facts = {name: {**_facts(corpora[name]), **layer_numbers(softmax[name])} for name in corpora}
+    facts = {
+        name: {**_facts(corpora[name]), **layer_numbers(softmax[name])}
+        for name in corpora
+    }
     title = f"Fig. 5: energy of real texts, random weights ({_lengths(config)})"
     yield "fig5", (energy_picture(title, softmax), facts)
     title = "Fig. 5 by component: random weights, mean over texts"
     yield "fig5_components", (component_picture(title, softmax), _means(facts))
-    by_data = {name: {rho: energies[rho][name] for rho in OTHER_RHOS} for name in corpora}
-    values = {name: {rho: layer_numbers(measured) for rho, measured in by_data[name].items()} for name in corpora}
-    yield "fig5_rhos", (rho_picture("Fig. 5 for other ρ: attention weights other than softmax's", by_data), values)
+    by_data = {
+        name: {rho: energies[rho][name] for rho in OTHER_RHOS} for name in corpora
+    }
+    values = {
+        name: {rho: layer_numbers(measured) for rho, measured in by_data[name].items()}
+        for name in corpora
+    }
+    yield (
+        "fig5_rhos",
+        (
+            rho_picture(
+                "Fig. 5 for other ρ: attention weights other than softmax's", by_data
+            ),
+            values,
+        ),
+    )
 
 
 def _trained_weights(
     config: FiguresConfig, corpora: dict[str, Corpus], log: Log, *, residual: bool
 ) -> Iterator[tuple[str, Drawing]]:
-    """Fig. 6 and its components, with the residual term that the paper's text names or without, as its code has it."""
+    """Fig. 6 and its components, with the residual term that the paper's text names
+    or without, as its code has it."""
     energies, facts = {}, {}
     for name, corpus in corpora.items():
         start, stack = time.monotonic(), _stack(config, corpus, residual=residual)
         network = init_network(stack, corpus.num_classes, seed=config.seed)
-        network, losses = train_network(stack, network, corpus.train, learning_rate=config.learning_rate)
-        log(f"  {name}: {len(losses)} training steps in {time.monotonic() - start:.1f} s")
+        network, losses = train_network(
+            stack, network, corpus.train, learning_rate=config.learning_rate
+        )
+        log(
+            f"  {name}: {len(losses)} training steps in"
+            f" {time.monotonic() - start:.1f} s"
+        )
         energies[name] = layer_energies(stack, network, corpus.test)
-        facts[name] = {**_facts(corpus), **layer_numbers(energies[name]), **_training(losses, network.layer.W_f)}
-    kind = "with the residual term ½|(Y − X) W$_a$|²" if residual else "without residual term"
+        facts[name] = {
+            **_facts(corpus),
+            **layer_numbers(energies[name]),
+            **_training(losses, network.layer.W_f),
+        }
+    kind = (
+        "with the residual term ½|(Y − X) W$_a$|²"
+        if residual
+        else "without residual term"
+    )
     name = "fig6" if residual else "fig6_plain"
     steps = f"{config.steps} training steps"
     title = f"Fig. 6: energy of real texts after {steps},\n{kind} ({_lengths(config)})"
@@ -119,21 +169,46 @@ def _trained_weights(
 
 def _stack(config: FiguresConfig, corpus: Corpus, *, residual: bool) -> Stack:
     lengths = config.attention_step_size, config.feedforward_step_size
-    return Stack(corpus.test[0].vectors.shape[1], config.num_layers, residual, "softmax", *lengths)
+    return Stack(
+        corpus.test[0].vectors.shape[1],
+        config.num_layers,
+        residual,
+        "softmax",
+        *lengths,
+    )
 
 
 def _lengths(config: FiguresConfig) -> str:
-    return f"steps of attention {config.attention_step_size:g}, of feed-forward {config.feedforward_step_size:g}"
+    return (
+        f"steps of attention {config.attention_step_size:g}, of feed-forward"
+        f" {config.feedforward_step_size:g}"
+    )
 
 
-def _corpus(name: Literal["sst2", "imdb"], config: FiguresConfig, numbers: tuple[int, ...], log: Log) -> Corpus:
+def _corpus(
+    name: Literal["sst2", "imdb"],
+    config: FiguresConfig,
+    numbers: tuple[int, ...],
+    log: Log,
+) -> Corpus:
     data = load(TextConfig(name, config.data.root, config.data.prepared), log=log)
-    test = data.read("test", choose(data.num_examples("test"), config.num_texts, seed=config.seed))
+    test = data.read(
+        "test", choose(data.num_examples("test"), config.num_texts, seed=config.seed)
+    )
     steps = config.steps if 6 in numbers else 0
-    train = data.read("train", choose(data.num_examples("train"), steps, seed=config.seed))
+    train = data.read(
+        "train", choose(data.num_examples("train"), steps, seed=config.seed)
+    )
     embeddings = _embeddings(config, words_of([test, train]))
-    covered = [embeddings.covers(word) for text in test.texts for word in tokenise(text)]
-    return Corpus(embed(test, embeddings), embed(train, embeddings), len(data.class_names), float(np.mean(covered)))
+    covered = [
+        embeddings.covers(word) for text in test.texts for word in tokenise(text)
+    ]
+    return Corpus(
+        embed(test, embeddings),
+        embed(train, embeddings),
+        len(data.class_names),
+        float(np.mean(covered)),
+    )
 
 
 def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:
@@ -143,7 +218,10 @@ def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:
 
 
 def _facts(corpus: Corpus) -> dict[str, Any]:
-    return {"dim": corpus.test[0].vectors.shape[1], "share_of_words_in_embedding_file": corpus.coverage}
+    return {
+        "dim": corpus.test[0].vectors.shape[1],
+        "share_of_words_in_embedding_file": corpus.coverage,
+    }
 
 
 def _training(losses: np.ndarray, W_f: Any) -> dict[str, Any]:
@@ -168,4 +246,6 @@ def _save(out: Path, name: str, figure: Figure, values: dict[str, Any]) -> None:
         figure.savefig(out / f"{name}.png", dpi=DPI)
         (out / f"{name}.json").write_text(json.dumps(values) + "\n")
     except OSError as error:
-        raise UserError(f"cannot write --out {out} ({error.strerror or error}); name another folder") from error
+        raise UserError(
+            f"cannot write --out {out} ({error.strerror or error}); name another folder"
+        ) from error

@@ -1,4 +1,5 @@
-"""Texts as the tokens of Figs. 5 and 6: every word a vector, every text at its full length."""
+"""Texts as the tokens of Figs. 5 and 6: every word a vector, every text at its full
+length."""
 
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ class Sentence(NamedTuple):
 
 
 def choose(num_texts: int, count: int, *, seed: int) -> np.ndarray:
-    """Numbers of ``count`` different texts; where there are fewer, all of them, some more than once."""
+    """Numbers of ``count`` different texts; where there are fewer, all of them, some
+    more than once."""
     generator = np.random.default_rng(seed)
     rounds = [generator.permutation(num_texts) for _ in range(-(-count // num_texts))]
     return np.concatenate([np.arange(0), *rounds])[:count]
@@ -27,7 +29,9 @@ def choose(num_texts: int, count: int, *, seed: int) -> np.ndarray:
 
 def words_of(batches: list[TextBatch]) -> set[str]:
     """The words of all texts, to read their vectors."""
-    return {word for batch in batches for text in batch.texts for word in tokenise(text)}
+    return {
+        word for batch in batches for text in batch.texts for word in tokenise(text)
+    }
 
 
 def embed(batch: TextBatch, embeddings: Embeddings) -> list[Sentence]:
@@ -37,9 +41,11 @@ def embed(batch: TextBatch, embeddings: Embeddings) -> list[Sentence]:
 
 
 def bucket(length: int) -> int:
-    """The padded length of a text: the least of 16, 24, 32, 48, 64, 96, ... that holds it.
+    """The padded length of a text: the least of 16, 24, 32, 48, 64, 96, ... that holds
+    it.
 
-    Each length that occurs is compiled once; these are few at any length of text and waste a third at most.
+    Each length that occurs is compiled once; these are few at any length of text and
+    waste a third at most.
     """
     size = SMALLEST_BUCKET
     while size < length:
@@ -48,7 +54,8 @@ def bucket(length: int) -> int:
 
 
 def pad(vectors: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors (length, dim), zeros after the text's own, and which of them (length,) are the text's."""
+    """Vectors (length, dim), zeros after the text's own, and which of them (length,)
+    are the text's."""
     padded = np.zeros((length, vectors.shape[1]), vectors.dtype)
     padded[: len(vectors)] = vectors
     return padded, np.arange(length) < len(vectors)

@@ -1,4 +1,5 @@
-"""The numbers of Figs. 1 to 4: regions of descent in the plane, and alternating descent on two quadratics."""
+"""The numbers of Figs. 1 to 4: regions of descent in the plane, and alternating
+descent on two quadratics."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,12 +25,14 @@ RATIOS = (0.7, 1.5)
 MINIMISER_F, MINIMISER_H = (-0.9, 0.5), (0.7, -0.4)
 KAPPAS = (0.2, 0.4, 0.6, 0.8)
 WINDOW_1, WINDOW_4 = 3.5, 5.0  # half the side of a panel, as in the paper
-# S and W have entries of this standard deviation; Y starts in [0, 2], B_1 and B_2 lie in [0, 1].
+# S and W have entries of this standard deviation; Y starts in [0, 2], B_1 and B_2 lie
+# in [0, 1].
 WEIGHT_SCALE = 0.1
 
 
 class AlternatingTrace(NamedTuple):
-    """A run of Algorithm 1 on f(Y) = |S Y|^2 + |Y - B_1|^2 and g(Y) = |Y W|^2 + |Y - B_2|^2.
+    """A run of Algorithm 1 on f(Y) = |S Y|^2 + |Y - B_1|^2 and g(Y) = |Y W|^2 + |Y -
+    B_2|^2.
 
     Attributes:
       energy: (half_steps + 1,), h at Y(0), U(0), Y(1), U(1), ...
@@ -69,18 +72,22 @@ class ProximalRegions(NamedTuple):
 
 
 def grid(half_side: float, points: int) -> np.ndarray:
-    """Points (points, points, 2) of a square around 0; the first axis runs along the second coordinate."""
+    """Points (points, points, 2) of a square around 0; the first axis runs along the
+    second coordinate."""
     ticks = np.linspace(-half_side, half_side, points)
     return np.stack(np.meshgrid(ticks, ticks), axis=-1)
 
 
 def descent_regions(points: int) -> list[tuple[np.ndarray, Ball]]:
-    """S(C) on the grid and the ball that bounds it, for each of `RATIOS` (Lemma 4.3)."""
+    """S(C) on the grid and the ball that bounds it, for each of `RATIOS` (Lemma
+    4.3)."""
     plane = jnp.asarray(grid(WINDOW_1, points))
     ends = jnp.asarray(MINIMISER_F), jnp.asarray(MINIMISER_H)
     regions = []
     for ratio in RATIOS:
-        inside = in_descent_region(plane, *ends, constant=ratio, smoothness_f=1.0, convexity_h=1.0)
+        inside = in_descent_region(
+            plane, *ends, constant=ratio, smoothness_f=1.0, convexity_h=1.0
+        )
         regions.append((np.asarray(inside), apollonian_ball(*ends, ratio)))
     return regions
 
@@ -94,14 +101,26 @@ def proximal_regions(points: int, seed: int) -> ProximalRegions:
     plane = jnp.asarray(grid(WINDOW_4, points))
 
     def h(y: Float[Array, "*batch two"]) -> Float[Array, "*batch"]:
-        return jnp.sum((y @ jnp.asarray(W.T, y.dtype)) ** 2, -1) + jnp.sum((y - jnp.asarray(b, y.dtype)) ** 2, -1)
+        return jnp.sum((y @ jnp.asarray(W.T, y.dtype)) ** 2, -1) + jnp.sum(
+            (y - jnp.asarray(b, y.dtype)) ** 2, -1
+        )
 
-    inside = [in_proximal_region(h, plane, step_size=step_size, kappa=kappa) for kappa in KAPPAS]
-    return ProximalRegions(np.stack(inside), W, b, step_size, np.linalg.solve(hessian, 2.0 * b))
+    inside = [
+        in_proximal_region(h, plane, step_size=step_size, kappa=kappa)
+        for kappa in KAPPAS
+    ]
+    return ProximalRegions(
+        np.stack(inside), W, b, step_size, np.linalg.solve(hessian, 2.0 * b)
+    )
 
 
 def alternating_trace(
-    *, tokens: int, width: int, half_steps: int, seed: int, step_size: float | None = None
+    *,
+    tokens: int,
+    width: int,
+    half_steps: int,
+    seed: int,
+    step_size: float | None = None,
 ) -> AlternatingTrace:
     """Runs Algorithm 1 with one step size for f and g, recording every half step.
 
@@ -113,7 +132,9 @@ def alternating_trace(
       step_size: a1 = a2; None is 1 / L_h, the longest that Theorem 4.1 allows.
     """
     generator = np.random.default_rng(seed)
-    S, W = (WEIGHT_SCALE * generator.normal(size=(side, side)) for side in (tokens, width))
+    S, W = (
+        WEIGHT_SCALE * generator.normal(size=(side, side)) for side in (tokens, width)
+    )
     B_1, B_2 = generator.random((2, tokens, width))
     start = 2.0 * generator.random((tokens, width))
     minimiser, smoothness = _minimiser(S, W, B_1 + B_2)
@@ -123,18 +144,29 @@ def alternating_trace(
 
     def record(params: None, y: Array, x: None) -> dict[str, Array]:
         half = y - length * jax.grad(lambda state: f(None, state, None))(y)
-        ratio = gradient_ratio(lambda state: f(None, state, None), lambda state: g(None, state, None), y)
+        ratio = gradient_ratio(
+            lambda state: f(None, state, None), lambda state: g(None, state, None), y
+        )
         states = jnp.stack([y, half])
-        return {"states": states, "energy": jax.vmap(lambda y: system.energy(None, y, None))(states), "ratio": ratio}
+        return {
+            "states": states,
+            "energy": jax.vmap(lambda y: system.energy(None, y, None))(states),
+            "ratio": ratio,
+        }
 
-    run = jax.jit(lambda y: unroll(system, None, y, num_layers=half_steps // 2, record=record)[1])
+    run = jax.jit(
+        lambda y: unroll(system, None, y, num_layers=half_steps // 2, record=record)[1]
+    )
     trace = jax.tree.map(np.asarray, run(jnp.asarray(start, jnp.float32)))
     return AlternatingTrace(
         # The record after the last layer adds half a step that is not wanted.
         energy=trace["energy"].reshape(-1)[:-1],
         states=trace["states"].reshape(-1, tokens, width)[:-1],
         ratio=trace["ratio"],
-        minimum=sum(float(part(None, jnp.asarray(minimiser, jnp.float32), None)) for part in (f, g)),
+        minimum=sum(
+            float(part(None, jnp.asarray(minimiser, jnp.float32), None))
+            for part in (f, g)
+        ),
         minimiser=minimiser,
         constant=float(descent_constant(length, length, smoothness["g"])),
         smoothness=smoothness,
@@ -142,7 +174,8 @@ def alternating_trace(
 
 
 def principal_plane(states: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-    """Coordinates in the plane of most variance: (points, 2) of states (points, ...), (2,) of each further point.
+    """Coordinates in the plane of most variance: (points, 2) of states (points, ...),
+    (2,) of each further point.
 
     Signs are such that the first state has no positive coordinate.
     """
@@ -156,19 +189,31 @@ def principal_plane(states: np.ndarray, *others: np.ndarray) -> list[np.ndarray]
     return [centred @ axes, *((other.reshape(-1) - mean) @ axes for other in others)]
 
 
-def _pull(*, anchor: np.ndarray, left: np.ndarray | None = None, right: np.ndarray | None = None) -> Callable[..., Any]:
+def _pull(
+    *,
+    anchor: np.ndarray,
+    left: np.ndarray | None = None,
+    right: np.ndarray | None = None,
+) -> Callable[..., Any]:
     """|left Y|^2 + |Y - anchor|^2, or with right: |Y right|^2 + |Y - anchor|^2."""
 
     def energy(params: None, y: Array, x: None) -> Array:
         del params, x
-        turned = jnp.asarray(left, y.dtype) @ y if right is None else y @ jnp.asarray(right, y.dtype)
+        turned = (
+            jnp.asarray(left, y.dtype) @ y
+            if right is None
+            else y @ jnp.asarray(right, y.dtype)
+        )
         return jnp.sum(turned**2) + jnp.sum((y - jnp.asarray(anchor, y.dtype)) ** 2)
 
     return energy
 
 
-def _minimiser(S: np.ndarray, W: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-    """Solves S^T S Y + Y W W^T + 2 Y = B_1 + B_2 in the eigenvectors of both sides; and L_f, L_g, L_h."""
+def _minimiser(
+    S: np.ndarray, W: np.ndarray, anchors: np.ndarray
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Solves S^T S Y + Y W W^T + 2 Y = B_1 + B_2 in the eigenvectors of both sides;
+    and L_f, L_g, L_h."""
     left, U = np.linalg.eigh(S.T @ S)
     right, V = np.linalg.eigh(W @ W.T)
     minimiser = U @ ((U.T @ anchors @ V) / (left[:, None] + right + 2.0)) @ V.T

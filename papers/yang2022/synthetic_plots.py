@@ -37,33 +37,78 @@ def draw_descent_regions(config: FiguresConfig) -> Drawing:
     """Fig. 1: S(C) for two constants."""
     figure = Figure(figsize=(WIDTH, 6.0), layout="constrained")
     panels, numbers = figure.subplots(1, len(RATIOS), sharey=True), []
-    for axes, ratio, (inside, ball) in zip(panels, RATIOS, descent_regions(config.points), strict=True):
+    for axes, ratio, (inside, ball) in zip(
+        panels, RATIOS, descent_regions(config.points), strict=True
+    ):
         _region(axes, inside, WINDOW_1)
         axes.add_patch(
-            Circle(tuple(np.asarray(ball.centre)), float(ball.radius), fill=False, color=BLUE, linewidth=1.8)
+            Circle(
+                tuple(np.asarray(ball.centre)),
+                float(ball.radius),
+                fill=False,
+                color=BLUE,
+                linewidth=1.8,
+            )
         )
         axes.plot(*MINIMISER_F, "^", color=ORANGE, markersize=9)
         axes.plot(*MINIMISER_H, "s", color=GREEN, markersize=8)
-        shape = "a ball around y$_f^*$" if bool(ball.inside) else "all but a ball around y$_h^*$"
+        shape = (
+            "a ball around y$_f^*$"
+            if bool(ball.inside)
+            else "all but a ball around y$_h^*$"
+        )
         tidy(axes, f"c$_h$ C / L$_f$ = {ratio}: {shape}")
         axes.set_xlabel(COORDINATES[0])
-        numbers.append({"ratio": ratio, "share_of_window": float(inside.mean()), "ball": _ball(ball)})
+        numbers.append(
+            {
+                "ratio": ratio,
+                "share_of_window": float(inside.mean()),
+                "ball": _ball(ball),
+            }
+        )
     panels[0].set_ylabel(COORDINATES[1])
-    figure.suptitle("Fig. 1: where a step of Algorithm 1 is guaranteed to lower h (Lemma 4.3)")
+    figure.suptitle(
+        "Fig. 1: where a step of Algorithm 1 is guaranteed to lower h (Lemma 4.3)"
+    )
     handles = [
         Patch(color=SKY, label="S(C): guaranteed"),
         Line2D([], [], color=BLUE, label="its boundary, a circle of Apollonius"),
-        Line2D([], [], marker="^", linestyle="", color=ORANGE, markersize=9, label="y$_f^*$, minimiser of f"),
-        Line2D([], [], marker="s", linestyle="", color=GREEN, markersize=8, label="y$_h^*$, minimiser of h"),
+        Line2D(
+            [],
+            [],
+            marker="^",
+            linestyle="",
+            color=ORANGE,
+            markersize=9,
+            label="y$_f^*$, minimiser of f",
+        ),
+        Line2D(
+            [],
+            [],
+            marker="s",
+            linestyle="",
+            color=GREEN,
+            markersize=8,
+            label="y$_h^*$, minimiser of h",
+        ),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
-    ends = {"minimiser_f": MINIMISER_F, "minimiser_h": MINIMISER_H, "half_side": WINDOW_1, "points": config.points}
+    ends = {
+        "minimiser_f": MINIMISER_F,
+        "minimiser_h": MINIMISER_H,
+        "half_side": WINDOW_1,
+        "points": config.points,
+    }
     return figure, {**ends, "panels": numbers}
 
 
 def draw_energy_and_trace(config: FiguresConfig) -> tuple[Drawing, Drawing]:
-    """Figs. 2 and 3: h at every half step, and the points in the plane of their two principal components."""
-    shape = {name: getattr(config, name) for name in ("tokens", "width", "half_steps", "seed")}
+    """Figs. 2 and 3: h at every half step, and the points in the plane of their two
+    principal components."""
+    shape = {
+        name: getattr(config, name)
+        for name in ("tokens", "width", "half_steps", "seed")
+    }
     paper = alternating_trace(**shape, step_size=config.step_size)
     short = alternating_trace(**shape)
     longest = 1.0 / paper.smoothness["h"]
@@ -77,7 +122,11 @@ def draw_energy_and_trace(config: FiguresConfig) -> tuple[Drawing, Drawing]:
         "longest": {"step_size": longest, **_trace_numbers(short)},
     }
     points, minimiser = principal_plane(paper.states, paper.minimiser)
-    plane = {"step_size": config.step_size, "points": points.tolist(), "minimiser": minimiser.tolist()}
+    plane = {
+        "step_size": config.step_size,
+        "points": points.tolist(),
+        "minimiser": minimiser.tolist(),
+    }
     return (energy, numbers), (_trace_picture(points, minimiser), {**shape, **plane})
 
 
@@ -94,17 +143,44 @@ def draw_proximal_regions(config: FiguresConfig) -> Drawing:
         tidy(axes, f"κ = {kappa}: {inside.mean():.1%} of the square")
         axes.set_xlabel(COORDINATES[0])
     panels[0].set_ylabel(COORDINATES[1])
-    figure.suptitle("Fig. 4: the condition that ReLU adds (Theorem 5.1), for h(y) = |W y|² + |y − b|²")
+    figure.suptitle(
+        "Fig. 4: the condition that ReLU adds (Theorem 5.1), for h(y) = |W y|² + |y"
+        " − b|²"
+    )
     handles = [
         Patch(color=SKY, label="T(κ): the condition holds"),
-        Line2D([], [], marker="s", linestyle="", color=GREEN, label="y$_h^*$, minimiser of h"),
-        Line2D([], [], color=GUIDE, linewidth=0.8, label="axes: with ReLU, y lies in the upper right quadrant"),
+        Line2D(
+            [],
+            [],
+            marker="s",
+            linestyle="",
+            color=GREEN,
+            label="y$_h^*$, minimiser of h",
+        ),
+        Line2D(
+            [],
+            [],
+            color=GUIDE,
+            linewidth=0.8,
+            label="axes: with ReLU, y lies in the upper right quadrant",
+        ),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    shares = dict(zip(map(str, KAPPAS), regions.inside.mean((1, 2)).tolist(), strict=True))
+    shares = dict(
+        zip(map(str, KAPPAS), regions.inside.mean((1, 2)).tolist(), strict=True)
+    )
     window = {"half_side": WINDOW_4, "points": config.points, "seed": config.seed}
-    problem = {"W": regions.W.tolist(), "b": regions.b.tolist(), "step_size": regions.step_size}
-    return figure, {**window, **problem, "minimiser_h": regions.minimiser.tolist(), "share_of_window": shares}
+    problem = {
+        "W": regions.W.tolist(),
+        "b": regions.b.tolist(),
+        "step_size": regions.step_size,
+    }
+    return figure, {
+        **window,
+        **problem,
+        "minimiser_h": regions.minimiser.tolist(),
+        "share_of_window": shares,
+    }
 
 
 def _region(axes: Axes, inside: np.ndarray, half_side: float) -> None:
@@ -123,7 +199,11 @@ def _region(axes: Axes, inside: np.ndarray, half_side: float) -> None:
 
 def _ball(ball: Any) -> dict[str, Any]:
     centre = np.asarray(ball.centre).tolist()
-    return {"centre": centre, "radius": float(ball.radius), "region_is_inside": bool(ball.inside)}
+    return {
+        "centre": centre,
+        "radius": float(ball.radius),
+        "region_is_inside": bool(ball.inside),
+    }
 
 
 def _trace_numbers(trace: AlternatingTrace) -> dict[str, Any]:
@@ -131,21 +211,43 @@ def _trace_numbers(trace: AlternatingTrace) -> dict[str, Any]:
         "h": trace.energy.tolist(),
         "constant": trace.constant,
         "gradient_ratio": trace.ratio.tolist(),
-        "full_steps_with_gradient_ratio_at_most_constant": int(np.sum(trace.ratio[:-1] <= trace.constant)),
-        "share_of_full_steps_that_descend": float(np.mean(np.diff(trace.energy[::2]) <= 0.0)),
+        "full_steps_with_gradient_ratio_at_most_constant": int(
+            np.sum(trace.ratio[:-1] <= trace.constant)
+        ),
+        "share_of_full_steps_that_descend": float(
+            np.mean(np.diff(trace.energy[::2]) <= 0.0)
+        ),
     }
 
 
-def _energy_picture(paper: AlternatingTrace, short: AlternatingTrace, step_size: float, longest: float) -> Figure:
+def _energy_picture(
+    paper: AlternatingTrace, short: AlternatingTrace, step_size: float, longest: float
+) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     axes = figure.subplots()
     for trace, colour, label in (
         (paper, BLUE, f"step {step_size:g}, the paper's"),
-        (short, ORANGE, f"step {longest:.3g} = 1 / L$_h$, the longest that Theorem 4.1 allows"),
+        (
+            short,
+            ORANGE,
+            f"step {longest:.3g} = 1 / L$_h$, the longest that Theorem 4.1 allows",
+        ),
     ):
-        axes.semilogy(np.log(trace.energy / trace.minimum), color=colour, linewidth=1.4, label=label)
-    tidy(axes, "Fig. 2: alternating steps on f and g descend h, then swing around a level above its minimum")
-    axes.set(xlabel="half step t (gradient step on f, then on g)", ylabel="log h(Y$^{(t)}$) − log h(Y$_h^*$)")
+        axes.semilogy(
+            np.log(trace.energy / trace.minimum),
+            color=colour,
+            linewidth=1.4,
+            label=label,
+        )
+    tidy(
+        axes,
+        "Fig. 2: alternating steps on f and g descend h, then swing around a level"
+        " above its minimum",
+    )
+    axes.set(
+        xlabel="half step t (gradient step on f, then on g)",
+        ylabel="log h(Y$^{(t)}$) − log h(Y$_h^*$)",
+    )
     axes.legend()
     return figure
 
@@ -154,13 +256,32 @@ def _trace_picture(points: np.ndarray, minimiser: np.ndarray) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
     whole, near = figure.subplots(1, 2)
     for axes in (whole, near):
-        axes.plot(*points.T, "-", color=BLUE, linewidth=0.9, marker=".", markersize=3, label="trace of Y$^{(t)}$")
-        axes.plot(*minimiser, "^", color=ORANGE, markersize=9, label="Y$_h^*$, minimiser of h")
+        axes.plot(
+            *points.T,
+            "-",
+            color=BLUE,
+            linewidth=0.9,
+            marker=".",
+            markersize=3,
+            label="trace of Y$^{(t)}$",
+        )
+        axes.plot(
+            *minimiser, "^", color=ORANGE, markersize=9, label="Y$_h^*$, minimiser of h"
+        )
         axes.plot(*points[0], "*", color=GREEN, markersize=12, label="Y$^{(0)}$")
-        axes.set(xlabel="principal component 1 (units of Y)", ylabel="principal component 2 (units of Y)")
+        axes.set(
+            xlabel="principal component 1 (units of Y)",
+            ylabel="principal component 2 (units of Y)",
+        )
     corner = minimiser - ZOOM
-    whole.add_patch(Rectangle(tuple(corner), 2 * ZOOM, 2 * ZOOM, fill=False, color=GUIDE, linewidth=1.0))
-    near.set(xlim=(corner[0], corner[0] + 2 * ZOOM), ylim=(corner[1], corner[1] + 2 * ZOOM))
+    whole.add_patch(
+        Rectangle(
+            tuple(corner), 2 * ZOOM, 2 * ZOOM, fill=False, color=GUIDE, linewidth=1.0
+        )
+    )
+    near.set(
+        xlim=(corner[0], corner[0] + 2 * ZOOM), ylim=(corner[1], corner[1] + 2 * ZOOM)
+    )
     tidy(whole, "Fig. 3: trace in the plane of most variance")
     tidy(near, "the marked square, enlarged")
     whole.legend()

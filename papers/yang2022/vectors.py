@@ -1,4 +1,5 @@
-"""Vectors of words: read from a file in the format of GloVe, or drawn from a hash of the word."""
+"""Vectors of words: read from a file in the format of GloVe, or drawn from a hash of
+the word."""
 
 import functools
 import hashlib
@@ -14,15 +15,25 @@ from unroll_jax.train.system.reading import open_regular
 
 
 class Embeddings:
-    """A vector ``dim`` wide for every word: the file's where it has one, else a `hashed_vector` of a given length."""
+    """A vector ``dim`` wide for every word: the file's where it has one, else a
+    `hashed_vector` of a given length."""
 
-    def __init__(self, dim: int, vectors: Mapping[str, np.ndarray], *, length: float) -> None:
+    def __init__(
+        self, dim: int, vectors: Mapping[str, np.ndarray], *, length: float
+    ) -> None:
         self.dim, self._vectors = dim, dict(vectors)
-        self._hashed = functools.cache(functools.partial(hashed_vector, dim=dim, length=length))
+        self._hashed = functools.cache(
+            functools.partial(hashed_vector, dim=dim, length=length)
+        )
 
     def __call__(self, words: Sequence[str]) -> np.ndarray:
         """The vectors of words, float32 (words, dim)."""
-        return np.stack([self._vectors[word] if word in self._vectors else self._hashed(word) for word in words])
+        return np.stack(
+            [
+                self._vectors[word] if word in self._vectors else self._hashed(word)
+                for word in words
+            ]
+        )
 
     def covers(self, word: str) -> bool:
         """Returns whether the vector of a word comes from the file."""
@@ -30,15 +41,19 @@ class Embeddings:
 
 
 def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
-    """A Gaussian vector that is a function of the word only, the same in every run and on every machine. Its entries
-    have mean 0 and variance length^2 / dim: bytes of SHAKE-256 as uniform numbers, by the normal quantiles."""
+    """A Gaussian vector that is a function of the word only, the same in every run and
+    on every machine. Its entries have mean 0 and variance length^2 / dim: bytes of
+    SHAKE-256 as uniform numbers, by the normal quantiles.
+    """
     bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
     return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
 
 
 def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
-    """Reads the vectors of words from a file in the format of GloVe: a word, which may hold spaces, and its numbers.
-    Words that the file lacks get a `hashed_vector` of the root mean square length of those it has."""
+    """Reads the vectors of words from a file in the format of GloVe: a word, which may
+    hold spaces, and its numbers. Words that the file lacks get a `hashed_vector` of the
+    root mean square length of those it has.
+    """
     where = option_text("embeddings", path)
     mend = "give one in the format of GloVe: a word and numbers a line"
     wanted, vectors, dim = set(words), {}, 0
@@ -48,20 +63,36 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
             word, vector = _split(line, dim, f"{where} line {number}")
             if word in wanted and word not in vectors:
                 if not np.isfinite(vector).all():
-                    raise UserError(f"{where} line {number} holds something that is not a finite number; mend the file")
+                    raise UserError(
+                        f"{where} line {number} holds something that is not a finite"
+                        " number; mend the file"
+                    )
                 vectors[word] = vector
     if not any(vector.any() for vector in vectors.values()):
-        raise UserError(f"{where} has no vector but 0 for the {len(wanted)} words; give one of their language")
-    length = math.sqrt(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()]))
+        raise UserError(
+            f"{where} has no vector but 0 for the {len(wanted)} words; give one of"
+            " their language"
+        )
+    length = math.sqrt(
+        np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()])
+    )
     return Embeddings(dim, vectors, length=length)
 
 
 def _split(line: bytes, dim: int, where: str) -> tuple[str, np.ndarray]:
-    """Returns the word of a line, which may hold spaces, and its vector; NaN where a number is none."""
+    """Returns the word of a line, which may hold spaces, and its vector; NaN where a
+    number is none."""
     word, *numbers = line.decode(errors="replace").rstrip().rsplit(" ", max(dim, 1))
-    if not dim or len(numbers) != dim or (" " in word and not math.isnan(_number(word.rsplit(" ", 1)[1]))):
+    if (
+        not dim
+        or len(numbers) != dim
+        or (" " in word and not math.isnan(_number(word.rsplit(" ", 1)[1])))
+    ):
         count = len(line.split()) - 1
-        raise UserError(f"{where} has {count} numbers after its word, the first line has {dim}; mend the file")
+        raise UserError(
+            f"{where} has {count} numbers after its word, the first line has {dim};"
+            " mend the file"
+        )
     if "\ufffd" in word:
         raise UserError(f"{where} is not UTF-8; convert the file to UTF-8")
     with np.errstate(over="ignore"):  # infinity is an error where a word is wanted

@@ -27,7 +27,10 @@ SHAPE = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
 FEW = general_constraints.QUICK._replace(inputs=8, width=8, batch=6, repeats=2)
 RUNS = {
     transformer_forward: (
-        {"QUICK": transformer_forward.Sizes(2, 4, 5, repeats=((1, 2), (2, 2))), "matmul_rate": lambda *sizes: 1e9},
+        {
+            "QUICK": transformer_forward.Sizes(2, 4, 5, repeats=((1, 2), (2, 2))),
+            "matmul_rate": lambda *sizes: 1e9,
+        },
         ("batch_2_gradient_over_plain", "batch_1_forward_recorded_seconds"),
     ),
     encoder_throughput: (
@@ -43,7 +46,11 @@ RUNS = {
         ("ours, dense, 100 over plain",),
     ),
     layer_losses: (
-        {"QUICK": layer_losses.LossSizes(vocabulary=64, dim=16, num_layers=2, tokens=8)},
+        {
+            "QUICK": layer_losses.LossSizes(
+                vocabulary=64, dim=16, num_layers=2, tokens=8
+            )
+        },
         ("chunked_over_whole_1", "chunked_over_whole_2"),
     ),
     video_step: (
@@ -63,7 +70,11 @@ def test_a_benchmark_runs_without_peers(module, capsys, monkeypatch):
     record, printed = module.main(quick=True, peers=True), capsys.readouterr().out
     assert "torch eager" not in printed
     assert set(names) <= set(record.figures)
-    assert all(0 < value < math.inf for name, value in record.figures.items() if not name.endswith("power"))
+    assert all(
+        0 < value < math.inf
+        for name, value in record.figures.items()
+        if not name.endswith("power")
+    )
     assert not [name for name in record.figures if "torch" in name]
 
 
@@ -94,7 +105,10 @@ def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path
     record.figures["missing_mebibytes"] = float("nan")
     record.draw = record.draw_times
     monkeypatch.setattr(compile_time, "main", lambda *, quick, peers: record)
-    assert benchmarks.main(["compile_time", "--quick", "--out", str(tmp_path / "out")]) == 0
+    assert (
+        benchmarks.main(["compile_time", "--quick", "--out", str(tmp_path / "out")])
+        == 0
+    )
     assert "compile_time" in capsys.readouterr().out
     folder = tmp_path / "out"
     written = json.loads((folder / "compile_time.json").read_text())
@@ -118,7 +132,13 @@ CONDITIONS = {
 
 
 def kept(folder, seconds, mebibytes, **conditions):
-    record = Record(figures={"step_mebibytes": mebibytes, "count": 0, "power": 1.0 + 0.005 * mebibytes})
+    record = Record(
+        figures={
+            "step_mebibytes": mebibytes,
+            "count": 0,
+            "power": 1.0 + 0.005 * mebibytes,
+        }
+    )
     record.time("step_seconds", np.array(seconds))
     write(record, "growth", folder, CONDITIONS | conditions)
     return folder
@@ -133,7 +153,11 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     kept(tmp_path / "new", [1.2, 1.3, 1.4], 11.0)
     benchmarks.main(["--compare", str(old), str(new)])
     printed = capsys.readouterr().out
-    assert all(line.endswith("*") == ("step_" in line) for line in printed.splitlines() if line.startswith("growth: "))
+    assert all(
+        line.endswith("*") == ("step_" in line)
+        for line in printed.splitlines()
+        if line.startswith("growth: ")
+    )
     assert "4 figures in both, 2 changed" in printed  # and the power, by less than 10%
     kept(tmp_path / "new", [1.0], 10.0, quick=True, versions={"jax": "2"})
     benchmarks.main(["--compare", str(old), str(new)])
@@ -150,7 +174,9 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
         ('{"ratio": 1.2}', "not a record"),
     ],
 )
-def test_what_is_no_record_is_one_line_and_exit_code_2(content, words, capsys, tmp_path):
+def test_what_is_no_record_is_one_line_and_exit_code_2(
+    content, words, capsys, tmp_path
+):
     if content is not None:
         (tmp_path / "growth.json").write_text(content)
     assert benchmarks.main(["--compare", str(tmp_path), str(tmp_path)]) == 2
@@ -161,16 +187,24 @@ def test_what_is_no_record_is_one_line_and_exit_code_2(content, words, capsys, t
 
 
 def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
-    monkeypatch.setattr(compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4))
+    monkeypatch.setattr(
+        compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4)
+    )
     monkeypatch.setattr(compile_time, "DEPTHS", (1, 3))
     monkeypatch.setattr(compile_time, "REPEATS", 1)
     record = compile_time.main()
-    assert set(record.figures) == {"layers_1_seconds", "layers_3_seconds", "layers_3_over_1"} == set(record.spreads)
+    assert (
+        set(record.figures)
+        == {"layers_1_seconds", "layers_3_seconds", "layers_3_over_1"}
+        == set(record.spreads)
+    )
     assert "3 layers / 1 layer" in capsys.readouterr().out
 
 
 def test_a_constrained_step_takes_little_more_memory_than_a_plain_one_and_less_than_all_logits_of_a_layer():
     sizes = layer_losses.SIZES
-    plain_step, constrained = (layer_losses.step_mebibytes(sizes, constrained=way) for way in (False, True))
+    plain_step, constrained = (
+        layer_losses.step_mebibytes(sizes, constrained=way) for way in (False, True)
+    )
     assert constrained <= layer_losses.BAR * plain_step
     assert constrained < 4 * sizes.tokens * sizes.vocabulary / 2**20

@@ -1,4 +1,5 @@
-"""The benchmark of constraints: its models read the named positions, its step is Cooper's, and its bars hold."""
+"""The benchmark of constraints: its models read the named positions, its step is
+Cooper's, and its bars hold."""
 
 import functools
 import math
@@ -11,12 +12,20 @@ import pytest
 
 from benchmarks import constrained_step
 from benchmarks.constrained_step import cooper_peer, steps
-from benchmarks.constrained_step.problems import Sizes, UnrolledSizes, decoder, encoder, unrolled_transformer
+from benchmarks.constrained_step.problems import (
+    Sizes,
+    UnrolledSizes,
+    decoder,
+    encoder,
+    unrolled_transformer,
+)
 from benchmarks.constrained_step.steps import compiled_step, repeated
 from benchmarks.language_model import LanguageModel, cross_entropy, matmul_flops_a_token
 
 UNROLLED = UnrolledSizes(num_layers=2, dim=4, tokens=3, batch=2)
-TINY = Sizes(num_layers=3, dim=8, heads=2, hidden=12, vocabulary=11, tokens=8, batch=2, chunk=2)
+TINY = Sizes(
+    num_layers=3, dim=8, heads=2, hidden=12, vocabulary=11, tokens=8, batch=2, chunk=2
+)
 PROBLEMS = {
     "unrolled": lambda: unrolled_transformer(UNROLLED),
     "encoder": lambda: encoder(TINY),
@@ -34,10 +43,14 @@ def read():
 
         def all_steps(key, batch):
             params = problem.init(key)
-            losses = lambda step: problem.layer_losses(params, batch, step)  # noqa: E731
-            return problem.last_loss(params, batch), *jax.lax.map(losses, jnp.arange(STEPS, dtype=jnp.int32))
+            losses = lambda step: problem.layer_losses(params, batch, step)
+            return problem.last_loss(params, batch), *jax.lax.map(
+                losses, jnp.arange(STEPS, dtype=jnp.int32)
+            )
 
-        return problem, *jax.device_get(jax.jit(all_steps)(jax.random.key(1), problem.batch))
+        return problem, *jax.device_get(
+            jax.jit(all_steps)(jax.random.key(1), problem.batch)
+        )
 
     return run
 
@@ -47,28 +60,50 @@ def test_plain_and_constrained_steps_have_one_objective(name, read):
     problem, plain, last, losses = read(name)
     np.testing.assert_allclose(np.full(STEPS, plain), last, rtol=1e-5)
     assert losses.shape == (STEPS, problem.num_constraints + 1)
-    assert jax.eval_shape(problem.constraints, losses[0]).shape == (problem.num_constraints,)
+    assert jax.eval_shape(problem.constraints, losses[0]).shape == (
+        problem.num_constraints,
+    )
     if name != "decoder, sampled":
         assert losses[0, -1] == last[0]
     params = jax.eval_shape(problem.init, jax.random.key(1))
-    slope = jax.grad(lambda params: jnp.sum(problem.layer_losses(params, problem.batch, jnp.int32(0))[1]))
-    assert jax.tree.structure(jax.eval_shape(slope, params)) == jax.tree.structure(params), "has a gradient"
+    slope = jax.grad(
+        lambda params: jnp.sum(
+            problem.layer_losses(params, problem.batch, jnp.int32(0))[1]
+        )
+    )
+    assert jax.tree.structure(jax.eval_shape(slope, params)) == jax.tree.structure(
+        params
+    ), "has a gradient"
 
 
 def test_cross_entropy_in_chunks_is_that_of_all_logits():
     generator = np.random.default_rng(0)
-    y, kernel = (generator.normal(size=shape).astype(np.float32) for shape in ((3, 2, 6, 4), (4, 5)))
+    y, kernel = (
+        generator.normal(size=shape).astype(np.float32)
+        for shape in ((3, 2, 6, 4), (4, 5))
+    )
     labels = generator.integers(0, 5, (2, 6))
 
     def whole(kernel):
         normed = y / jnp.sqrt(jnp.mean(y**2, -1, keepdims=True) + 1e-6)
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(normed @ kernel), labels[None, ..., None], -1)
+        chosen = jnp.take_along_axis(
+            jax.nn.log_softmax(normed @ kernel), labels[None, ..., None], -1
+        )
         return -jnp.mean(chosen, axis=(1, 2, 3))
 
     def in_chunks(kernel):
-        return cross_entropy({"scale": jnp.ones(4), "kernel": kernel}, jnp.asarray(y), jnp.asarray(labels), chunk=2)
+        return cross_entropy(
+            {"scale": jnp.ones(4), "kernel": kernel},
+            jnp.asarray(y),
+            jnp.asarray(labels),
+            chunk=2,
+        )
 
-    values = jax.jit(lambda kernel: [(f(kernel), jax.jacobian(f)(kernel)) for f in (in_chunks, whole)])(kernel)
+    values = jax.jit(
+        lambda kernel: [
+            (f(kernel), jax.jacobian(f)(kernel)) for f in (in_chunks, whole)
+        ]
+    )(kernel)
     for actual, expected in zip(*values, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
@@ -83,7 +118,7 @@ def test_samples_visit_every_position_and_estimate_the_same_losses(read):
 def test_a_causal_model_alone_does_not_see_later_tokens(causal):
     tokens = np.random.default_rng(0).integers(0, 11, (1, 6)).astype(np.int32)
     model = LanguageModel(11, 11, 8, 2, heads=2, kv_heads=1, hidden=12, causal=causal)
-    read = lambda readout, y: jnp.sum(y[..., :3, :] ** 2, axis=(-3, -2, -1))  # noqa: E731
+    read = lambda readout, y: jnp.sum(y[..., :3, :] ** 2, axis=(-3, -2, -1))
 
     @jax.jit
     def run(key, tokens):
@@ -98,8 +133,16 @@ def test_a_causal_model_alone_does_not_see_later_tokens(causal):
 
 def test_operations_are_those_of_the_weights_and_of_attention():
     model = LanguageModel(11, 7, 8, 3, heads=4, kv_heads=2, hidden=12)
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), jnp.int32), lambda _, y: y.sum()))
-    matrices = [math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes["params"]["layers"]) if leaf.ndim == 3]
+    shapes = jax.eval_shape(
+        lambda: model.init(
+            jax.random.key(0), jnp.zeros((1, 5), jnp.int32), lambda _, y: y.sum()
+        )
+    )
+    matrices = [
+        math.prod(leaf.shape)
+        for leaf in jax.tree.leaves(shapes["params"]["layers"])
+        if leaf.ndim == 3
+    ]
     layers, readout = matmul_flops_a_token(model, n=5)
     assert layers == 2 * sum(matrices) + 3 * 2 * 2 * 5 * 8
     assert readout == 2 * 8 * 7
@@ -112,27 +155,40 @@ def test_cooper_does_the_same_steps(monkeypatch):
         monkeypatch.setattr(module, "DUAL_RATE", 0.5)
     step = compiled_step(unrolled_transformer(UNROLLED), constrained=True)
     params, state = jax.device_get(step.state.params), step.state
-    run, multipliers, layers = cooper_peer.constrained_loop(params, step.batch, compile_model=False)
+    run, multipliers, layers = cooper_peer.constrained_loop(
+        params, step.batch, compile_model=False
+    )
     for _ in range(6):
         state, _, losses = step.program(state, step.batch)
         np.testing.assert_allclose(losses, run(), rtol=1e-4)
-        np.testing.assert_allclose(state.dual.multipliers, multipliers.detach(), rtol=1e-4)
-    for stack, of_peer in zip(state.params["params"]["layers"], zip(*layers, strict=True), strict=True):
-        np.testing.assert_allclose(stack, np.stack([weight.detach() for weight in of_peer]), atol=1e-4)
+        np.testing.assert_allclose(
+            state.dual.multipliers, multipliers.detach(), rtol=1e-4
+        )
+    for stack, of_peer in zip(
+        state.params["params"]["layers"], zip(*layers, strict=True), strict=True
+    ):
+        np.testing.assert_allclose(
+            stack, np.stack([weight.detach() for weight in of_peer]), atol=1e-4
+        )
 
 
 @pytest.mark.oracle("torch", "cooper")
 def test_the_plain_peer_minimises_the_last_loss():
     step = compiled_step(unrolled_transformer(UNROLLED), constrained=False)
-    peer = cooper_peer.plain_loop(jax.device_get(step.state.params), step.batch, compile_model=False)
+    peer = cooper_peer.plain_loop(
+        jax.device_get(step.state.params), step.batch, compile_model=False
+    )
     ours = repeated(step)
     for _ in range(3):
         np.testing.assert_allclose(ours()[0], peer(), rtol=1e-5)
 
 
 def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch):
-    made = {kind: compiled_step(decoder(TINY), constrained=kind) for kind in (False, True)}
-    states = {kind: jax.device_get(step.state) for kind, step in made.items()}  # a step consumes its own
+    made = {
+        kind: compiled_step(decoder(TINY), constrained=kind) for kind in (False, True)
+    }
+    # a step consumes its own
+    states = {kind: jax.device_get(step.state) for kind, step in made.items()}
 
     def copied(problem, constrained):
         return made[constrained]._replace(state=jax.device_put(states[constrained]))
@@ -149,7 +205,9 @@ def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch):
     judged = re.findall(r"([\d.]+) \(bar ([\d.]+), (met|not met)\)", printed)
     assert len(judged) == 8
     for ratio, bar, verdict in judged:
-        assert float(ratio) == float(bar) or (float(ratio) < float(bar)) == (verdict == "met")
+        assert float(ratio) == float(bar) or (float(ratio) < float(bar)) == (
+            verdict == "met"
+        )
     ratios = [value for key, value in figures.items() if key.endswith("_ratio")]
     assert len(ratios) == 12
     assert all(value > 0.0 and math.isfinite(value) for value in ratios)

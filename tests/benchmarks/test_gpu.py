@@ -1,4 +1,5 @@
-"""The command for GPUs: its parts measure on any device, and one that fails does not end the others."""
+"""The command for GPUs: its parts measure on any device, and one that fails does not
+end the others."""
 
 import time
 from pathlib import Path
@@ -14,11 +15,19 @@ from benchmarks.gpu import ahead, decoder, equilibria, loop, opteq, pairs, steps
 from benchmarks.record import Record
 from unroll_jax.energies.equilibrium import convolution
 
-OPTEQ = opteq.Sizes(batch=2, side=6, changed={"widths": (2,) * 5, "features": 2}, product=16, repeats=1)
+OPTEQ = opteq.Sizes(
+    batch=2, side=6, changed={"widths": (2,) * 5, "features": 2}, product=16, repeats=1
+)
 EQUILIBRIA = equilibria.Sizes(dim=8, channels=2, side=5, batch=2, repeats=1)
-LLAMA = decoder.LLAMA._replace(num_layers=2, dim=16, heads=4, kv_heads=2, hidden=24, vocabulary=11)
-DECODER = decoder.DecoderSizes(LLAMA._replace(tokens=8, chunk=4, attention=None), 4, (4, 2), 32, 1)
-TINY = Sizes(num_layers=2, dim=8, heads=2, hidden=12, vocabulary=11, tokens=8, batch=2, chunk=2)
+LLAMA = decoder.LLAMA._replace(
+    num_layers=2, dim=16, heads=4, kv_heads=2, hidden=24, vocabulary=11
+)
+DECODER = decoder.DecoderSizes(
+    LLAMA._replace(tokens=8, chunk=4, attention=None), 4, (4, 2), 32, 1
+)
+TINY = Sizes(
+    num_layers=2, dim=8, heads=2, hidden=12, vocabulary=11, tokens=8, batch=2, chunk=2
+)
 STEPS = steps.StepSizes(UnrolledSizes(2, 4, 3, 2), TINY, product=16, repeats=2)
 # For each part: tiny sizes, and how the name of one of its figures ends.
 MEASURED = {
@@ -29,46 +38,89 @@ MEASURED = {
     "precision": (EQUILIBRIA, "default residual"),
     "memory": (STEPS, "planned_bytes"),
     "steps": (STEPS, "encoder_constrained_share_of_tf32"),
-    "loop": (loop.Sizes(layers=2, dim=4, batch=8, steps=20, warmup=4), "loop_over_bare"),
+    "loop": (
+        loop.Sizes(layers=2, dim=4, batch=8, steps=20, warmup=4),
+        "loop_over_bare",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_every_part_measures_on_any_device(name, monkeypatch):
     """XLA code replaces every kernel on a CPU."""
-    attention, cells, (sizes, ending) = pairs.unroll_jax.attention, equilibria._cells, MEASURED[name]
-    monkeypatch.setattr(pairs.unroll_jax, "attention", lambda kernel, block, **options: attention(**options))
+    attention, cells, (sizes, ending) = (
+        pairs.unroll_jax.attention,
+        equilibria._cells,
+        MEASURED[name],
+    )
+    monkeypatch.setattr(
+        pairs.unroll_jax,
+        "attention",
+        lambda kernel, block, **options: attention(**options),
+    )
     monkeypatch.setattr(equilibria, "_cells", lambda sizes: cells(sizes)[:1])
     monkeypatch.setattr(equilibria, "WAYS", ("Anderson 5, cg",))
     records = gpu.PARTS[name].measure(sizes)
     *_, record = [records] if isinstance(records, Record) else records
     figures = record.figures
     assert any(figure.endswith(ending) for figure in figures)
-    assert all(value > 0.0 for figure, value in figures.items() if figure.endswith("seconds"))
+    assert all(
+        value > 0.0 for figure, value in figures.items() if figure.endswith("seconds")
+    )
     assert figures.get("loop_compiled_in_20_steps", 0) == 0
     if name == "precision":
-        assert all(value <= 1e-5 for figure, value in figures.items() if figure.endswith("highest residual"))
-        assert all(value < 1e-3 for figure, value in figures.items() if figure.endswith("highest gradient error"))
+        assert all(
+            value <= 1e-5
+            for figure, value in figures.items()
+            if figure.endswith("highest residual")
+        )
+        assert all(
+            value < 1e-3
+            for figure, value in figures.items()
+            if figure.endswith("highest gradient error")
+        )
     if name == "decoder":
         model = DECODER.model
-        flops = 6 * figures["parameters"] + 6 * model.num_layers * model.dim * model.tokens
+        flops = (
+            6 * figures["parameters"] + 6 * model.num_layers * model.dim * model.tokens
+        )
         rate = figures["plain_tokens_a_second"] * flops
-        assert figures["plain_share_of_peak"] == pytest.approx(rate / figures["peak_flops_a_second"])
-        assert figures["plain_tokens_a_second"] == pytest.approx(4 * 8 / figures["plain_seconds"])
+        assert figures["plain_share_of_peak"] == pytest.approx(
+            rate / figures["peak_flops_a_second"]
+        )
+        assert figures["plain_tokens_a_second"] == pytest.approx(
+            4 * 8 / figures["plain_seconds"]
+        )
 
 
-def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(capsys, monkeypatch):
-    parts = {"opteq": gpu.PARTS["opteq"]._replace(sizes=(OPTEQ, OPTEQ)), "loop": gpu.PARTS["loop"]}
+def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(
+    capsys, monkeypatch
+):
+    parts = {
+        "opteq": gpu.PARTS["opteq"]._replace(sizes=(OPTEQ, OPTEQ)),
+        "loop": gpu.PARTS["loop"],
+    }
     monkeypatch.setattr(gpu, "PARTS", parts)
-    monkeypatch.setattr(opteq, "NETWORKS", {"plain": opteq.NETWORKS["plain"]})  # compiles in a tenth of the time
+    # compiles in a tenth of the time
+    monkeypatch.setattr(opteq, "NETWORKS", {"plain": opteq.NETWORKS["plain"]})
     assert gpu.main(only=["opteq", "loop"]) is None
     printed = capsys.readouterr().out
-    assert f"no GPU here (JAX runs on {jax.default_backend()}): nothing to measure" in printed
-    for figure in ("argument_mebibytes", "product_gigaflops", "lowered_kilobytes", "temporary_mebibytes"):
+    assert (
+        f"no GPU here (JAX runs on {jax.default_backend()}): nothing to measure"
+        in printed
+    )
+    for figure in (
+        "argument_mebibytes",
+        "product_gigaflops",
+        "lowered_kilobytes",
+        "temporary_mebibytes",
+    ):
         assert f"plain step {figure}" in printed
 
 
-def test_a_part_that_fails_is_reported_and_the_others_go_on(capsys, monkeypatch, tmp_path):
+def test_a_part_that_fails_is_reported_and_the_others_go_on(
+    capsys, monkeypatch, tmp_path
+):
     def measured(name, seconds, *, quick, file):
         assert file == tmp_path / "gpu" / f"{name}.json"
         if name == "pairs":
@@ -78,7 +130,9 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(capsys, monkeypatch,
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(gpu, "measured_apart", measured)
     record = gpu.main(quick=True, out=tmp_path)
-    assert record.figures == {f"{name}: passed": 3.0 for name in gpu.DEFAULT if name != "pairs"}
+    assert record.figures == {
+        f"{name}: passed": 3.0 for name in gpu.DEFAULT if name != "pairs"
+    }
     assert "pairs failed: no Triton" in record.notes
     assert "opteq: a note" in record.notes
     assert "pairs failed: no Triton" in capsys.readouterr().out
@@ -88,13 +142,17 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(capsys, monkeypatch,
 def test_a_part_runs_in_a_process_of_its_own_and_ends_with_its_budget(tmp_path):
     began = time.perf_counter()
     with pytest.raises(RuntimeError, match=r"not done after 0 s"):
-        gpu.measured_apart("steps", 0.3, quick=True, file=tmp_path / "gpu" / "steps.json")
+        gpu.measured_apart(
+            "steps", 0.3, quick=True, file=tmp_path / "gpu" / "steps.json"
+        )
     assert time.perf_counter() - began < 30
     with pytest.raises(RuntimeError, match="exit code 1: KeyError: 'nope'"):
         gpu.measured_apart("nope", 60, quick=True, file=tmp_path / "nope.json")
 
 
-def test_a_record_comes_back_from_a_part_and_keeps_its_figures_where_that_is_cut_off(monkeypatch, tmp_path):
+def test_a_record_comes_back_from_a_part_and_keeps_its_figures_where_that_is_cut_off(
+    monkeypatch, tmp_path
+):
     def measure(sizes):
         record = Record({"a": sizes})
         yield record
@@ -123,16 +181,29 @@ def test_a_record_comes_back_from_a_part_and_keeps_its_figures_where_that_is_cut
     assert record.notes == ["cut off: exit code 1: ValueError: out of memory"]
 
 
-@pytest.mark.skipif(not hasattr(jax.sharding, "AbstractDevice"), reason="this JAX has no abstract GPU to lower for")
+@pytest.mark.skipif(
+    not hasattr(jax.sharding, "AbstractDevice"),
+    reason="this JAX has no abstract GPU to lower for",
+)
 def test_programs_of_full_size_lower_for_an_h100():
-    """Every kernel for pairs, and the decoder's constrained step, whose products are known."""
+    """Every kernel for pairs, and the decoder's constrained step, whose products are
+    known."""
     of_pairs = pairs.programs(pairs.FULL._replace(rhos=(), blocks=()))
-    for kernel, words in (("pallas", ahead.TRITON), ("cudnn", "fmha"), ("xla", "dot_general")):
-        name, program = next((name, program) for name, program in of_pairs.items() if program.kernel == kernel)
+    for kernel, words in (
+        ("pallas", ahead.TRITON),
+        ("cudnn", "fmha"),
+        ("xla", "dot_general"),
+    ):
+        name, program = next(
+            (name, program)
+            for name, program in of_pairs.items()
+            if program.kernel == kernel
+        )
         module, flops = ahead.for_an_h100(program)
         assert words in module, name
         if kernel == "pallas":
-            assert flops == 7 * 2.0 * 8 * 4096**2 * 64  # two products forward, five backward
+            # two products forward, five backward
+            assert flops == 7 * 2.0 * 8 * 4096**2 * 64
     programs = decoder.programs(decoder.FULL)
     module, flops = ahead.for_an_h100(programs["constrained step, batch 1"])
     assert "fmha" in module
@@ -140,8 +211,12 @@ def test_programs_of_full_size_lower_for_an_h100():
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     embedding = 32_000 * 2048
     assert parameters == pytest.approx(1.2e9, rel=0.02)
-    # Forward, backward, and once more but for the last product of a layer; 1 position in 32 is read at 25 states.
-    layers, read = 4 * (parameters - 2 * embedding) - 24 * 2048 * 5632, 4 * (1 + 25 / 32) * embedding
+    # Forward, backward, and once more but for the last product of a layer; 1 position
+    # in 32 is read at 25 states.
+    layers, read = (
+        4 * (parameters - 2 * embedding) - 24 * 2048 * 5632,
+        4 * (1 + 25 / 32) * embedding,
+    )
     assert flops == pytest.approx(2.0 * 2048 * (layers + read), rel=0.005)
 
 
@@ -150,7 +225,9 @@ def test_the_batch_is_the_largest_that_fits(monkeypatch):
     planned = {8: 990, 4: 600}
     monkeypatch.setattr(decoder.jax, "devices", lambda: [device])
     monkeypatch.setattr(decoder, "_planned", lambda sizes, batch: 200 + 100 * batch)
-    monkeypatch.setattr(decoder, "_step", lambda sizes, batch, kind: SimpleNamespace(program=batch))
+    monkeypatch.setattr(
+        decoder, "_step", lambda sizes, batch, kind: SimpleNamespace(program=batch)
+    )
     monkeypatch.setattr(decoder, "planned_bytes", planned.__getitem__)
     assert decoder._largest(DECODER._replace(batches=(16, 8, 4)))[1] == 4
     with pytest.raises(RuntimeError, match="no batch of"):
@@ -158,18 +235,35 @@ def test_the_batch_is_the_largest_that_fits(monkeypatch):
 
 
 def test_products_are_counted_wherever_they_are():
-    weight, image, kernel = jnp.ones((3, 3)), jnp.ones((2, 5, 5, 4)), jnp.ones((3, 3, 4, 6))
+    weight, image, kernel = (
+        jnp.ones((3, 3)),
+        jnp.ones((2, 5, 5, 4)),
+        jnp.ones((3, 3, 4, 6)),
+    )
 
     def looped(y):
-        return jax.lax.scan(lambda y, _: (jax.checkpoint(jnp.matmul)(y, weight), None), y, length=7)[0]
+        return jax.lax.scan(
+            lambda y, _: (jax.checkpoint(jnp.matmul)(y, weight), None), y, length=7
+        )[0]
 
-    assert ahead.product_flops(jax.make_jaxpr(looped)(jnp.ones((2, 3))).jaxpr) == 7 * 2 * 2 * 3 * 3
+    assert (
+        ahead.product_flops(jax.make_jaxpr(looped)(jnp.ones((2, 3))).jaxpr)
+        == 7 * 2 * 2 * 3 * 3
+    )
     convolved = jax.make_jaxpr(convolution.convolve)(kernel, image).jaxpr
     assert ahead.product_flops(convolved) == 2 * (2 * 5 * 5 * 6) * (3 * 3 * 4)
 
 
 def test_tests_marked_gpu_are_counted(tmp_path):
-    right, wrong = "def test_right():\n    pass\n", "def test_wrong():\n    assert 1 == 2\n"
-    (tmp_path / "test_some.py").write_text(f"import pytest\npytestmark = pytest.mark.gpu\n{right}{wrong}")
+    right, wrong = (
+        "def test_right():\n    pass\n",
+        "def test_wrong():\n    assert 1 == 2\n",
+    )
+    (tmp_path / "test_some.py").write_text(
+        f"import pytest\npytestmark = pytest.mark.gpu\n{right}{wrong}"
+    )
     record = tested.measure(tmp_path)
-    assert (record.figures, record.notes) == ({"passed": 1, "failed": 1, "skipped": 0}, ["failed: test_wrong"])
+    assert (record.figures, record.notes) == (
+        {"passed": 1, "failed": 1, "skipped": 0},
+        ["failed: test_wrong"],
+    )

@@ -1,4 +1,5 @@
-"""The benchmark of gradients: its exact answers against autodiff, its race and its judgement."""
+"""The benchmark of gradients: its exact answers against autodiff, its race and its
+judgement."""
 
 import functools
 
@@ -10,7 +11,13 @@ import pytest
 from benchmarks import gradients
 from benchmarks.gradients import against_unrolling, jax_peers, problems
 from benchmarks.gradients.exact import exact, residual
-from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell, tanh_cell, transformer_cell
+from benchmarks.gradients.problems import (
+    conv_cell,
+    deep_cell,
+    dense_cell,
+    tanh_cell,
+    transformer_cell,
+)
 from benchmarks.gradients.race import TOL, Result, gradient_error
 
 CELLS = {
@@ -32,12 +39,15 @@ CELLS = {
 def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
     cell = CELLS[name]()
     params, start, x, target = jax.tree.map(
-        lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), (cell.params, cell.start, cell.x, cell.target)
+        lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)),
+        (cell.params, cell.start, cell.x, cell.target),
     )
     count = 4000 if name in ("dense, spread", "dense, wide", "slow") else 400
 
     def unrolled(params):
-        z, _ = jax.lax.scan(lambda z, _: (cell.step(params, z, x), None), start, length=count)
+        z, _ = jax.lax.scan(
+            lambda z, _: (cell.step(params, z, x), None), start, length=count
+        )
         return jnp.sum(target * z), z
 
     gradient, z = jax.jit(jax.grad(unrolled, has_aux=True))(params)
@@ -50,21 +60,31 @@ def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
 
 def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart():
     dense, general = dense_cell(8, 0.999, "spread", batch=2), tanh_cell(6, batch=2)
-    ours, peer = Result("ours", 2.0, 3.0, 1e-6, 1e-3), Result("Picard", 1.0, 2.0, 1e-6, 1e-4)
+    ours, peer = (
+        Result("ours", 2.0, 3.0, 1e-6, 1e-3),
+        Result("Picard", 1.0, 2.0, 1e-6, 1e-4),
+    )
     results = {
         dense.name: {"unroll_jax": ours, "jaxopt": peer},
         general.name: {"unroll_jax": peer, "jaxopt": ours, "banax": ours},
     }
     ratios = gradients._judge([dense, general], results)
-    assert ratios["dense, median, over the best peer"] == ratios["dense, worst, over the best peer"] == 2.0
+    assert (
+        ratios["dense, median, over the best peer"]
+        == ratios["dense, worst, over the best peer"]
+        == 2.0
+    )
     assert ratios["general, worst, over the best peer"] == 0.5
     assert gradients._judge([dense], {dense.name: {"unroll_jax": ours}}) == {}
 
 
-WAYS = ("Picard, cg", "Anderson 5, cg", "FixedPointIteration, CG", "Picard")  # a few, as every way is compiled
+# a few, as every way is compiled
+WAYS = ("Picard, cg", "Anderson 5, cg", "FixedPointIteration, CG", "Picard")
 
 
-def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(monkeypatch, capsys):
+def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(
+    monkeypatch, capsys
+):
     def few(cell, ways=jax_peers.ways):
         return {
             library: {name: way for name, way in of_library.items() if name in WAYS}
@@ -78,7 +98,11 @@ def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(m
     monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
     figures = gradients.main(quick=True, peers=True).figures
     assert "same allocator" in capsys.readouterr().out
-    raced = {name for name in jax_peers.LIBRARIES if f"{cell.name}, {name} seconds" in figures}
+    raced = {
+        name
+        for name in jax_peers.LIBRARIES
+        if f"{cell.name}, {name} seconds" in figures
+    }
     assert "jaxopt" in raced  # the project depends on it
     assert raced <= {name for name in jax_peers.LIBRARIES if jax_peers.installed(name)}
     for name in (f"{cell.name}, {library}" for library in ("unroll_jax", *raced)):
@@ -88,7 +112,9 @@ def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(m
     record = gradients.main(quick=True, peers=False)
     assert "same allocator" not in capsys.readouterr().out
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
-    assert set(record.figures) == {f"{cell.name}, unroll_jax {unit}" for unit in units} | {"swept"}
+    assert set(record.figures) == {
+        f"{cell.name}, unroll_jax {unit}" for unit in units
+    } | {"swept"}
     assert record.floors[f"{cell.name}, unroll_jax seconds"]["seconds"] > 0.0
 
 
@@ -99,12 +125,25 @@ def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch):
     def once(count, implicit):
         return compare(cell, count, dict(implicit))
 
-    monkeypatch.setattr(against_unrolling, "_compare", lambda _, count, options: once(count, tuple(options.items())))
+    monkeypatch.setattr(
+        against_unrolling,
+        "_compare",
+        lambda _, count, options: once(count, tuple(options.items())),
+    )
     monkeypatch.setattr(against_unrolling, "ITERATIONS", (10, 40))
     monkeypatch.setattr(against_unrolling, "TOL", 1e-2)  # of all rows: one program
     for name in ("dense_cell", "deep_cell"):
         monkeypatch.setattr(against_unrolling, name, lambda *_, **__: cell)
     figures = against_unrolling.sweeps(quick=True)
-    assert figures["40 iterations implicit_mebibytes"] == figures["10 iterations implicit_mebibytes"]
-    assert figures["40 iterations unrolled_mebibytes"] > figures["10 iterations unrolled_mebibytes"]
-    assert all(f"{name} time_ratio" in figures for name in ("3 layers", "width 64, random", "tolerance 1e-02"))
+    assert (
+        figures["40 iterations implicit_mebibytes"]
+        == figures["10 iterations implicit_mebibytes"]
+    )
+    assert (
+        figures["40 iterations unrolled_mebibytes"]
+        > figures["10 iterations unrolled_mebibytes"]
+    )
+    assert all(
+        f"{name} time_ratio" in figures
+        for name in ("3 layers", "width 64, random", "tolerance 1e-02")
+    )

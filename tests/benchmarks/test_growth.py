@@ -1,4 +1,5 @@
-"""The benchmark of growth: its programs are correct, and its operations count their products."""
+"""The benchmark of growth: its programs are correct, and its operations count their
+products."""
 
 import jax
 import numpy as np
@@ -16,10 +17,15 @@ SMALL = Sizes(layers=2, dim=4, tokens=6, batch=2)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_dense_expression_is_the_energy(batch):
     sizes = SMALL._replace(batch=batch)
-    blocks, dense = (case(sizes) for case in (programs.attention_energy, programs.dense_energy))
-    assert blocks.flops == dense.flops == 2 * batch * (2 * 6 * 6 * 4)  # two products of every example
+    blocks, dense = (
+        case(sizes) for case in (programs.attention_energy, programs.dense_energy)
+    )
+    # two products of every example
+    assert blocks.flops == dense.flops == 2 * batch * (2 * 6 * 6 * 4)
     assert blocks.arguments[0].shape == ((6, 4) if batch == 1 else (2, 6, 4))
-    (value, gradient), (expected, of_dense) = (case.function(*case.arguments) for case in (blocks, dense))
+    (value, gradient), (expected, of_dense) = (
+        case.function(*case.arguments) for case in (blocks, dense)
+    )
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     np.testing.assert_allclose(gradient, of_dense, rtol=1e-5, atol=1e-6)
 
@@ -31,10 +37,15 @@ def test_the_transformer_has_a_gradient_in_every_layer():
         assert leaf.shape[0] == SMALL.layers
         assert np.any(leaf != 0.0, axis=tuple(range(1, leaf.ndim))).all()
     assert case.flops == 3 * 2 * 2.0 * 2 * 6 * (3 * 4 * 4 + 2 * 6 * 4)
-    assert programs.attention_layers(SMALL).flops == 3 * 2 * programs.attention_energy(SMALL).flops
+    assert (
+        programs.attention_layers(SMALL).flops
+        == 3 * 2 * programs.attention_energy(SMALL).flops
+    )
 
 
-def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys, monkeypatch, tmp_path):
+def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(
+    capsys, monkeypatch, tmp_path
+):
     sweeps = (
         Sweep("transformer", "layers", SMALL, (1, 2), 1),
         Sweep("attention_energy", "tokens", SMALL, (8, 16, 32), 8, dense_up_to=16),
@@ -45,11 +56,19 @@ def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys,
     assert printed.count(" programs, 0 compiled a second time") == 2
     figures = record.figures
     assert figures["transformer_layers_compiled_again"] == 0
-    assert {"attention_energy_tokens_16_over_dense", "attention_energy_tokens_32_seconds"} <= set(figures)
+    assert {
+        "attention_energy_tokens_16_over_dense",
+        "attention_energy_tokens_32_seconds",
+    } <= set(figures)
     assert "attention_energy_tokens_32_over_dense" not in figures
     values = {n: figures[f"attention_energy_tokens_{n}_seconds"] for n in (8, 16, 32)}
-    assert figures["attention_energy_tokens_seconds_power"] == pytest.approx(power_of(values))
-    assert record.floors["transformer_layers_2_seconds"]["seconds"] == programs.transformer(SMALL).flops / 1e9
+    assert figures["attention_energy_tokens_seconds_power"] == pytest.approx(
+        power_of(values)
+    )
+    assert (
+        record.floors["transformer_layers_2_seconds"]["seconds"]
+        == programs.transformer(SMALL).flops / 1e9
+    )
     record.draw(Figure())
 
 

@@ -23,13 +23,18 @@ def on_a_gpu():
 
 def close(actual, expected, tolerance):
     """Relative in the Euclidean norm."""
-    actual, expected = (np.asarray(jnp.asarray(value, jnp.float32), np.float64) for value in (actual, expected))
+    actual, expected = (
+        np.asarray(jnp.asarray(value, jnp.float32), np.float64)
+        for value in (actual, expected)
+    )
     assert np.linalg.norm(actual - expected) <= tolerance * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_fused_attention_and_its_gradient_are_our_own(padded):
-    y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 128, 62)) / 8.0, jnp.bfloat16)
+    y = jnp.asarray(
+        np.random.default_rng(0).normal(size=(2, 128, 62)) / 8.0, jnp.bfloat16
+    )
     present = jnp.asarray(np.arange(128) < np.array([[70], [128]])) if padded else None
     weight = 1.0 if present is None else present[..., None]
     programs = []
@@ -41,9 +46,13 @@ def test_fused_attention_and_its_gradient_are_our_own(padded):
             after = weight * layer.step(AttentionParams(None), y, anchor)
             return jnp.sum(after.astype(jnp.float32) ** 2), after
 
-        programs.append(jax.jit(jax.value_and_grad(step, has_aux=True)).lower(y).compile())
+        programs.append(
+            jax.jit(jax.value_and_grad(step, has_aux=True)).lower(y).compile()
+        )
     assert "cudnn" in programs[1].as_text()
-    (((_, plain), of_plain), ((_, fused), of_fused)) = (program(y) for program in programs)
+    (((_, plain), of_plain), ((_, fused), of_fused)) = (
+        program(y) for program in programs
+    )
     close(fused, plain, 1e-2)  # bfloat16 has three digits
     close(of_fused * weight, of_plain * weight, 3e-2)
 
@@ -61,15 +70,22 @@ def test_fused_attention_and_its_gradient_are_our_own(padded):
     ],
 )
 def test_the_kernel_of_all_pairs_is_our_own_attention(rho, dtype):
-    """Step, energy and gradients, with absent tokens, at sizes that are not multiples of a block."""
+    """Step, energy and gradients, with absent tokens, at sizes that are not
+    multiples of a block."""
     y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 200, 48)) / 7.0, dtype)
-    anchor, results = Anchor(None, jnp.asarray(np.arange(200) < np.array([[130], [200]]))), []
+    anchor, results = (
+        Anchor(None, jnp.asarray(np.arange(200) < np.array([[130], [200]]))),
+        [],
+    )
     for kernel in ("xla", "pallas"):
         layer = uj.attention(rho=rho, form="softmax", kernel=kernel)
 
         def loss(y, layer=layer):
             after, energy = layer.step_and_energy(AttentionParams(None), y, anchor)
-            return jnp.sum(after.astype(jnp.float32) ** 2) + jnp.sum(energy) / 200.0, (after, energy)
+            return jnp.sum(after.astype(jnp.float32) ** 2) + jnp.sum(energy) / 200.0, (
+                after,
+                energy,
+            )
 
         with jax.default_matmul_precision("highest"):
             results.append(jax.jit(jax.value_and_grad(loss, has_aux=True))(y))
@@ -82,7 +98,10 @@ def test_the_kernel_of_all_pairs_is_our_own_attention(rho, dtype):
 def test_equilibria_and_gradients_are_those_of_float64_at_the_highest_precision():
     with jax.default_matmul_precision("highest"):
         cell = dense_cell(64, 0.99, "spread", batch=8)
-        find = lambda params: uj.equilibrium(cell.layer, params, cell.start, cell.x, tol=TOL)[0]  # noqa: E731
+
+        def find(params):
+            return uj.equilibrium(cell.layer, params, cell.start, cell.x, tol=TOL)[0]
+
         run, *_ = compiled_gradient(cell, find)
         state, gradient = jax.device_get(run())
     with jax.default_device(jax.devices("cpu")[0]):
@@ -101,6 +120,8 @@ def test_steps_and_energies_are_those_of_the_cpu(name, getkey):
     results = []
     with jax.default_matmul_precision("highest"):
         for device in (jax.devices()[0], jax.devices("cpu")[0]):
-            results.append(jax.device_get(jax.jit(both)(*jax.device_put((params, y, x), device))))
+            results.append(
+                jax.device_get(jax.jit(both)(*jax.device_put((params, y, x), device)))
+            )
     for actual, expected in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)

@@ -1,4 +1,5 @@
-"""The PyTorch peers compute and learn the timed functions, and counts of operations match the products."""
+"""The PyTorch peers compute and learn the timed functions, and counts of operations
+match the products."""
 
 import functools
 
@@ -29,19 +30,27 @@ def test_the_transformer_of_the_peer_computes_the_same_numbers():
         params = layer.init(key)
 
         def loss(params):
-            last, trace = uj.unroll(layer, params, jnp.asarray(y), jnp.asarray(x), num_layers=4)
+            last, trace = uj.unroll(
+                layer, params, jnp.asarray(y), jnp.asarray(x), num_layers=4
+            )
             return jnp.mean(last**2), (last, trace.energy)
 
         return params, *jax.grad(loss, has_aux=True)(params)
 
     params, gradients, (last, energies) = run(jax.random.key(0))
-    W_a, W_f, *arrays = (torch.from_numpy(np.array(a)) for a in (params.W_a, params.W_f, y, x))
+    W_a, W_f, *arrays = (
+        torch.from_numpy(np.array(a)) for a in (params.W_a, params.W_f, y, x)
+    )
     function = functools.partial(torch_peer.forward, num_layers=4)
-    of_W_a, of_W_f, expected = torch_peer.gradients(function, W_a.requires_grad_(), W_f.requires_grad_(), *arrays)
+    of_W_a, of_W_f, expected = torch_peer.gradients(
+        function, W_a.requires_grad_(), W_f.requires_grad_(), *arrays
+    )
     np.testing.assert_allclose(energies, expected, rtol=1e-4)
     np.testing.assert_allclose(gradients.W_a, of_W_a, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(gradients.W_f, of_W_f, rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(last, function(W_a, W_f, *arrays)[0].detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        last, function(W_a, W_f, *arrays)[0].detach(), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.oracle("torch", "transformers")
@@ -53,9 +62,16 @@ def test_the_encoder_of_the_peer_has_the_same_logits_and_learns_the_same(monkeyp
     monkeypatch.setattr(torch, "compile", lambda model: model)
     model = Classifier(Encoder(shape), 2, hidden="tanh")
     params, peer = encoder_throughput._same_weights(model)
-    batch = {"tokens": np.random.default_rng(0).integers(1, 20, (3, 5)), "labels": np.array([0, 1, 1])}
+    batch = {
+        "tokens": np.random.default_rng(0).integers(1, 20, (3, 5)),
+        "labels": np.array([0, 1, 1]),
+    }
     theirs = encoder_throughput.torch_calls(peer, batch)["torch eager"]
-    np.testing.assert_allclose(encoder_throughput.forward(model, params, batch)(), theirs["forward"](), atol=1e-6)
+    np.testing.assert_allclose(
+        encoder_throughput.forward(model, params, batch)(),
+        theirs["forward"](),
+        atol=1e-6,
+    )
     ours, lost = encoder_throughput.training(model, params, batch), []
     for _ in range(6):
         lost.append((ours(), theirs["training"]()))
@@ -72,7 +88,10 @@ def test_fast_weights_of_the_peer_have_the_same_outputs_and_gradients():
     leaves = [array.requires_grad_() for array in sequence]
     outputs = fast_weights.torch_delta_rule(*leaves, chunk_size=32)
     (outputs * weights).sum().backward()
-    expected, pull = jax.vjp(lambda *each: functools.partial(uj.delta_rule, chunk_size=16)(*each)[0], *arrays[:4])
+    expected, pull = jax.vjp(
+        lambda *each: functools.partial(uj.delta_rule, chunk_size=16)(*each)[0],
+        *arrays[:4],
+    )
     np.testing.assert_allclose(outputs.detach(), expected, rtol=1e-4, atol=1e-5)
     for leaf, gradient in zip(leaves, pull(jnp.asarray(arrays[4])), strict=True):
         np.testing.assert_allclose(leaf.grad, gradient, rtol=1e-3, atol=1e-4)
@@ -85,7 +104,7 @@ SIZES = UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2)
 def problem():
     problem = dust(SIZES, Sparse(curvature=2.5))
     params = jax.jit(problem.init)(jax.random.key(0))
-    noise = lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape)  # noqa: E731
+    noise = lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape)
     return problem, jax.tree.map(noise, params)
 
 
@@ -97,12 +116,16 @@ def test_dust_of_the_peer_has_the_same_loss_and_gradient(problem):
     loss, slope = jax.jit(jax.value_and_grad(problem.last_loss))(params, problem.batch)
     stack = torch.from_numpy(np.array(params["params"]["layers"].D))
     dictionaries = [each.clone().requires_grad_() for each in stack]
-    noisy, clean = (torch.from_numpy(np.array(problem.batch[name])) for name in ("noisy", "clean"))
+    noisy, clean = (
+        torch.from_numpy(np.array(problem.batch[name])) for name in ("noisy", "clean")
+    )
     peer = torch_dust_loss(dictionaries, noisy, clean, Sparse(curvature=2.5))
     peer.backward()
     np.testing.assert_allclose(float(loss), peer.item(), rtol=1e-5)
     gradient = np.stack([each.grad.numpy() for each in dictionaries])
-    np.testing.assert_allclose(slope["params"]["layers"].D, gradient, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        slope["params"]["layers"].D, gradient, rtol=1e-3, atol=1e-4
+    )
 
 
 def test_a_curvature_that_moves_costs_the_products_of_its_bounds_and_the_floor_has_them():
@@ -110,7 +133,9 @@ def test_a_curvature_that_moves_costs_the_products_of_its_bounds_and_the_floor_h
     for curvature in (2.5, None):
         problem = dust(SIZES, Sparse(curvature=curvature))
         params = jax.eval_shape(problem.init, jax.random.key(0))
-        program = jax.make_jaxpr(jax.value_and_grad(problem.last_loss))(params, problem.batch)
+        program = jax.make_jaxpr(jax.value_and_grad(problem.last_loss))(
+            params, problem.batch
+        )
         counted.append(product_flops(program.jaxpr))
         told.append(problem.flops[0])
     assert counted[1] - counted[0] == told[1] - told[0] > 0.0
@@ -119,7 +144,11 @@ def test_a_curvature_that_moves_costs_the_products_of_its_bounds_and_the_floor_h
 
 def test_operations_are_counted_from_the_products_of_a_layer():
     products = 2 * 230 * 300 * 300 + 2 * 230 * 230 * 300  # two each of d x d and n x n
-    assert transformer_forward.flops_forward(transformer_forward.FULL, 1) == pytest.approx(12 * 2 * products)
+    assert transformer_forward.flops_forward(
+        transformer_forward.FULL, 1
+    ) == pytest.approx(12 * 2 * products)
     dense = 384 * (3 * 384) + 384 * 384 + 2 * 384 * 1536
     attention = 2 * 64 * 384  # scores and their use, for each token
-    assert encoder_throughput.flops(encoder_throughput.FULL) == 2 * 6 * 32 * 64 * (dense + attention)
+    assert encoder_throughput.flops(encoder_throughput.FULL) == 2 * 6 * 32 * 64 * (
+        dense + attention
+    )

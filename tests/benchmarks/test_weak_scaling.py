@@ -9,11 +9,19 @@ import pytest
 
 from benchmarks import weak_scaling
 from benchmarks.language_model import LanguageModel
-from benchmarks.weak_scaling import LARGE, DecoderSizes, formula_bytes, num_params, sent_bytes
+from benchmarks.weak_scaling import (
+    LARGE,
+    DecoderSizes,
+    formula_bytes,
+    num_params,
+    sent_bytes,
+)
 from tests.devices import on_eight_devices
 
 SIZES = DecoderSizes(64, 32, 2, 4, 2, 64)
-SETTING = weak_scaling.Setting(8, SIZES, sequences=2, tokens=16, chunk=4, share=4, dtype="float32")
+SETTING = weak_scaling.Setting(
+    8, SIZES, sequences=2, tokens=16, chunk=4, share=4, dtype="float32"
+)
 STEPS = """
 import jax, json, numpy as np
 from jax.sharding import AxisType
@@ -45,10 +53,16 @@ print("equal")
 
 
 def sums(setting):
-    """Bytes of the arrays that are reduced whole: scales of norms, f_L, and with constraints all layer losses."""
+    """Bytes of the arrays that are reduced whole: scales of norms, f_L, and with
+    constraints all layer losses."""
     sizes = setting.sizes
-    scales, losses = (2 * sizes.num_layers + 1) * sizes.dim, 0 if setting.share is None else sizes.num_layers + 1
-    return 4 * (scales + 1 + losses) * 2 * (setting.num_devices - 1) / setting.num_devices
+    scales, losses = (
+        (2 * sizes.num_layers + 1) * sizes.dim,
+        0 if setting.share is None else sizes.num_layers + 1,
+    )
+    return (
+        4 * (scales + 1 + losses) * 2 * (setting.num_devices - 1) / setting.num_devices
+    )
 
 
 def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
@@ -56,32 +70,59 @@ def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
     assert equal == "equal"
     sent = dict.fromkeys(("all-gather", "reduce-scatter", "all-reduce"), 0.0)
     for kind, size in json.loads(read):
-        sent[kind] += size * {"all-gather": 7 / 8, "reduce-scatter": 7, "all-reduce": 14 / 8}[kind]
+        sent[kind] += (
+            size
+            * {"all-gather": 7 / 8, "reduce-scatter": 7, "all-reduce": 14 / 8}[kind]
+        )
     expected = formula_bytes(SETTING)
-    assert list(sent.values()) == [expected["all_gather"], expected["reduce_scatter"], sums(SETTING)]
+    assert list(sent.values()) == [
+        expected["all_gather"],
+        expected["reduce_scatter"],
+        sums(SETTING),
+    ]
 
 
 @pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
-def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(devices, share):
+def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(
+    devices, share
+):
     setting = LARGE._replace(num_devices=devices, share=share)
     assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
 
 
 def test_a_collective_that_runs_an_unknown_number_of_times_is_refused():
     def program(y):
-        return jax.lax.while_loop(lambda y: jnp.all(y < 9.0), lambda y: jax.lax.psum(y, "fsdp"), y)
+        return jax.lax.while_loop(
+            lambda y: jnp.all(y < 9.0), lambda y: jax.lax.psum(y, "fsdp"), y
+        )
 
     mesh = jax.make_mesh((1,), ("fsdp",), devices=jax.devices()[:1])
     specs = {"in_specs": jax.P(), "out_specs": jax.P()}
-    jaxpr = jax.make_jaxpr(jax.shard_map(program, mesh=mesh, **specs, check_vma=False))(1.0)
-    with pytest.raises(ValueError, match=r"loops of a known length, got a while_loop; use jax\.lax\.scan"):
+    jaxpr = jax.make_jaxpr(jax.shard_map(program, mesh=mesh, **specs, check_vma=False))(
+        1.0
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"loops of a known length, got a while_loop; use jax\.lax\.scan",
+    ):
         list(weak_scaling._collectives(jaxpr.jaxpr, 1))
 
 
 def test_parameters_are_counted_from_the_shapes_of_the_model():
     model = LanguageModel(**SIZES._asdict(), classes=SIZES.vocabulary)
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32), lambda _, y: y.sum()))
-    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
-    matrices = [math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name]
+    shapes = jax.eval_shape(
+        lambda: model.init(
+            jax.random.key(0), jnp.zeros((1, 8), jnp.int32), lambda _, y: y.sum()
+        )
+    )
+    named = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
+    }
+    matrices = [
+        math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name
+    ]
     assert sum(num_params(SIZES)) == sum(matrices)
-    assert sum(num_params(weak_scaling.EIGHT_BILLION)) == pytest.approx(8.03e9, rel=1e-3)
+    assert sum(num_params(weak_scaling.EIGHT_BILLION)) == pytest.approx(
+        8.03e9, rel=1e-3
+    )

@@ -1,4 +1,5 @@
-"""Calls of constraints and of multipliers in one line, for tables of tests, and the loop of training."""
+"""Calls of constraints and of multipliers in one line, for tables of tests, and the
+loop of training."""
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +15,32 @@ STEPWISE, RATIO = c.descent_constraints(0.2), c.descent_constraints(0.2, form="r
 
 
 def violation(constraint, outputs, batch=None, *, strict=True, parts=()):
-    """Of the whole batch, or of sums over its parts, which begin at the rows of ``parts``."""
+    """Of the whole batch, or of sums over its parts, which begin at the rows of
+    ``parts``."""
     constraints, sums = {"one": constraint}, []
     for start, end in zip((0, *parts), (*parts, None), strict=True):
-        piece = jax.tree.map(lambda x, cut=slice(start, end): x[cut], (outputs, batch)) if parts else (outputs, batch)
+        piece = (
+            jax.tree.map(lambda x, cut=slice(start, end): x[cut], (outputs, batch))
+            if parts
+            else (outputs, batch)
+        )
         sums.append(c.column_sums(constraints, *piece, strict=strict))
     total = jax.tree.map(lambda *each: sum(each[1:], each[0]), *sums)
     return c.violations(constraints, c.column_means(total))["one"]
 
 
 def gap(logits, groups, **options):
-    return violation(c.gap(2, at_most=0.25, groups=lambda groups: groups, **options), logits, groups)
+    return violation(
+        c.gap(2, at_most=0.25, groups=lambda groups: groups, **options), logits, groups
+    )
 
 
 def of_classes(losses, labels, count=3, **options):
-    return violation(c.class_losses(count, at_most=1.0, labels=lambda labels: labels, **options), losses, labels)
+    return violation(
+        c.class_losses(count, at_most=1.0, labels=lambda labels: labels, **options),
+        losses,
+        labels,
+    )
 
 
 def rate(logits, **options):
@@ -44,12 +56,21 @@ def norm(params, **options):
 
 
 def sized(value, bound=1.0, count=1.0):
-    return violation(c.Constraint(lambda x, batch: {"x": (x, count)}, lambda means: means["x"], bound), value)
+    return violation(
+        c.Constraint(
+            lambda x, batch: {"x": (x, count)}, lambda means: means["x"], bound
+        ),
+        value,
+    )
 
 
-def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None):
-    """The primal-dual loop as a user writes it: its end (x, state), and (x, multipliers) after every step.
-    ``problem(x)`` gives the objective and the violations."""
+def solve(
+    optimizer, problem, x, steps, *, order="simultaneous", normalise=False, kinds=None
+):
+    """The primal-dual loop as a user writes it: its end (x, state), and (x,
+    multipliers) after every step. ``problem(x)`` gives the objective and the
+    violations.
+    """
 
     def step(carry, _):
         x, state = carry
@@ -58,14 +79,26 @@ def solve(optimizer, problem, x, steps, *, order="simultaneous", normalise=False
             objective, violations = problem(x)
             prices, penalty = state.dual.multipliers, state.dual.penalty
             if penalty is None:
-                return c.lagrangian(objective, violations, prices, normalise=normalise), violations
+                return c.lagrangian(
+                    objective, violations, prices, normalise=normalise
+                ), violations
             options = {"penalty": penalty, "kinds": kinds or "at_most"}
-            return c.augmented_lagrangian(objective, violations, prices, **options), violations
+            return c.augmented_lagrangian(
+                objective, violations, prices, **options
+            ), violations
 
         gradient, violations = jax.grad(value, has_aux=True)(x)
-        given = {"violations": violations} if order == "simultaneous" else {"problem": problem}
-        updates, state = optimizer.update(jax.tree.map(jnp.conj, gradient), state, x, **given)
+        given = (
+            {"violations": violations}
+            if order == "simultaneous"
+            else {"problem": problem}
+        )
+        updates, state = optimizer.update(
+            jax.tree.map(jnp.conj, gradient), state, x, **given
+        )
         x = optax.apply_updates(x, updates)
         return (x, state), (x, state.dual.multipliers)
 
-    return jax.jit(lambda x: jax.lax.scan(step, (x, optimizer.init(x)), length=steps))(x)
+    return jax.jit(lambda x: jax.lax.scan(step, (x, optimizer.init(x)), length=steps))(
+        x
+    )

@@ -1,4 +1,5 @@
-"""Optimisers of multipliers against NumPy loops: controllers, and averages, accumulation, warm-up, groups of optax."""
+"""Optimisers of multipliers against NumPy loops: controllers, and averages,
+accumulation, warm-up, groups of optax."""
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +14,22 @@ VIOLATIONS = np.random.default_rng(3).normal(size=(24, 3))
 
 
 def runs(cases, violations=VIOLATIONS, start=0.0, **options):
-    duals, rows = [uj.dual_ascent(optimizer, **options) for optimizer in cases], jnp.asarray(violations)
+    duals, rows = (
+        [uj.dual_ascent(optimizer, **options) for optimizer in cases],
+        jnp.asarray(violations),
+    )
 
     def step(states, row):
-        states = [dual.update(state, row) for dual, state in zip(duals, states, strict=True)]
+        states = [
+            dual.update(state, row) for dual, state in zip(duals, states, strict=True)
+        ]
         return states, [state.multipliers for state in states]
 
     states = [dual.init(rows.shape[1], start) for dual in duals]
-    return [np.asarray(one) for one in jax.jit(lambda rows: jax.lax.scan(step, states, rows)[1])(rows)]
+    return [
+        np.asarray(one)
+        for one in jax.jit(lambda rows: jax.lax.scan(step, states, rows)[1])(rows)
+    ]
 
 
 def by_hand(rule, start=0.0):
@@ -32,38 +41,76 @@ def by_hand(rule, start=0.0):
 
 
 def in_calls(optimizer, count=2):
-    """One step on the mean of ``count`` calls, accumulated in the precision of the multipliers."""
-    return optax.MultiSteps(optimizer, count, accumulator_dtype=jnp.result_type(float)).gradient_transformation()
+    """One step on the mean of ``count`` calls, accumulated in the precision of the
+    multipliers."""
+    return optax.MultiSteps(
+        optimizer, count, accumulator_dtype=jnp.result_type(float)
+    ).gradient_transformation()
 
 
 @pytest.mark.usefixtures("x64")
 def test_the_multiplier_is_integral_plus_proportional_part():
     """I <- [I + k_i c]_+, lambda = [I + k_p c]_+."""
-    gains, integral = (0.0, 0.7), by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0))
-    for gain, actual in zip(gains, runs([proportional_integral(0.1, gain) for gain in gains]), strict=True):
-        np.testing.assert_allclose(actual, np.maximum(integral + gain * VIOLATIONS, 0.0), rtol=1e-12, atol=1e-14)
+    gains, integral = (
+        (0.0, 0.7),
+        by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0)),
+    )
+    for gain, actual in zip(
+        gains, runs([proportional_integral(0.1, gain) for gain in gains]), strict=True
+    ):
+        np.testing.assert_allclose(
+            actual,
+            np.maximum(integral + gain * VIOLATIONS, 0.0),
+            rtol=1e-12,
+            atol=1e-14,
+        )
 
 
-STARTS = [(0.0, "zero", 0.1), (0.6, "zero", 0.1), (-0.3, "zero", 0.1), (0.6, "sgd", 0.1), (0.6, "sgd", 0.0)]
+STARTS = [
+    (0.0, "zero", 0.1),
+    (0.6, "zero", 0.1),
+    (-0.3, "zero", 0.1),
+    (0.6, "sgd", 0.1),
+    (0.6, "sgd", 0.0),
+]
 
 
 @pytest.mark.usefixtures("x64")
 def test_nu_pi_equals_its_definition():
-    """xi = nu xi + (1 - nu) c, lambda = [lambda + k_i c + k_p (change of xi)]_+; from "sgd" xi changes from c_1 on."""
-    optimizers = [nu_pi(integral_gain, 0.7, nu=nu, start=start) for nu, start, integral_gain in STARTS]
-    for (nu, start, integral_gain), actual in zip(STARTS, runs(optimizers, start=0.3), strict=True):
+    """xi = nu xi + (1 - nu) c, lambda = [lambda + k_i c + k_p (change of xi)]_+;
+    from "sgd" xi changes from c_1 on."""
+    optimizers = [
+        nu_pi(integral_gain, 0.7, nu=nu, start=start)
+        for nu, start, integral_gain in STARTS
+    ]
+    for (nu, start, integral_gain), actual in zip(
+        STARTS, runs(optimizers, start=0.3), strict=True
+    ):
         first = 0 if start == "zero" else 1
-        smoothed = by_hand(lambda call, c, xi: nu * xi + (1.0 - nu) * c if call >= first else xi)  # noqa: B023
+        smoothed = by_hand(
+            lambda call, c, xi: nu * xi + (1.0 - nu) * c if call >= first else xi  # noqa: B023
+        )
         change = np.diff(smoothed, axis=0, prepend=0.0)
-        expected = by_hand(lambda call, c, m: np.maximum(m + integral_gain * c + 0.7 * change[call], 0.0), 0.3)  # noqa: B023
+        expected = by_hand(
+            lambda call, c, m: np.maximum(
+                m + integral_gain * c + 0.7 * change[call],
+                0.0,  # noqa: B023
+            ),
+            0.3,
+        )
         assert 0.0 in expected
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=f"{nu} {start}")
+        np.testing.assert_allclose(
+            actual, expected, rtol=1e-12, atol=1e-13, err_msg=f"{nu} {start}"
+        )
 
 
 BETA = 0.8
 RELATIVES = {
     "sgd": (nu_pi(0.1, 0.0, nu=0.5), optax.sgd(0.1)),
-    "momentum": (nu_pi(0.1 / (1 - BETA), -0.1 * BETA / (1 - BETA) ** 2, nu=BETA), optax.sgd(0.1, momentum=BETA)),
+    "momentum": (
+        nu_pi(0.1 / (1 - BETA), -0.1 * BETA / (1 - BETA) ** 2, nu=BETA),
+        optax.sgd(0.1, momentum=BETA),
+    ),
     "proportional_integral": (nu_pi(0.1, 0.7), proportional_integral(0.1, 0.7)),
     "optimistic": (nu_pi(0.1, 0.1), optax.optimistic_gradient_descent(0.1)),
 }
@@ -71,12 +118,15 @@ RELATIVES = {
 
 @pytest.mark.usefixtures("x64")
 def test_nu_pi_holds_the_methods_that_the_paper_names():
-    """On multipliers far from 0, where nothing is projected. optax takes its first optimistic step as plain one."""
+    """On multipliers far from 0, where nothing is projected. optax takes its first
+    optimistic step as plain one."""
     results = runs([one for pair in RELATIVES.values() for one in pair], start=100.0)
     for name, ours, theirs in zip(RELATIVES, results[::2], results[1::2], strict=True):
         assert np.ptp(theirs) > 0.1
         first = 100.0 + 0.1 * VIOLATIONS[0] if name == "optimistic" else ours[0]
-        np.testing.assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            theirs, ours - ours[0] + first, rtol=1e-12, err_msg=name
+        )
 
 
 def test_each_row_starts_as_sgd_when_it_first_moves():
@@ -84,9 +134,14 @@ def test_each_row_starts_as_sgd_when_it_first_moves():
 
     @jax.jit
     def two_steps(first, second):
-        return update(update(init(2), first, np.array([0])), second, np.array([1, 0])).multipliers
+        return update(
+            update(init(2), first, np.array([0])), second, np.array([1, 0])
+        ).multipliers
 
-    assert two_steps(np.ones(1), np.array([1.0, 3.0])).tolist() == [0.5 + 1.5 + 2.0 * 3.0, 0.5]
+    assert two_steps(np.ones(1), np.array([1.0, 3.0])).tolist() == [
+        0.5 + 1.5 + 2.0 * 3.0,
+        0.5,
+    ]
 
 
 CAPPED = {
@@ -98,9 +153,12 @@ CAPPED = {
 
 
 def test_a_multiplier_rises_to_its_cap_and_falls_as_soon_as_its_constraint_is_met():
-    """After 1000 violated steps at the cap; an integral that had wound up to 100 would hold it there for long."""
+    """After 1000 violated steps at the cap; an integral that had wound up to 100
+    would hold it there for long."""
     violations = np.concatenate([np.ones((1000, 1)), -np.ones((20, 1))])
-    for name, multipliers in zip(CAPPED, runs(CAPPED.values(), violations, cap=1.0), strict=True):
+    for name, multipliers in zip(
+        CAPPED, runs(CAPPED.values(), violations, cap=1.0), strict=True
+    ):
         multipliers = multipliers[:, 0]
         assert multipliers[0] > 0.0, name
         assert np.all(np.diff(multipliers[:1000]) >= 0.0), name
@@ -111,16 +169,25 @@ def test_a_multiplier_rises_to_its_cap_and_falls_as_soon_as_its_constraint_is_me
 
 @pytest.mark.usefixtures("x64")
 def test_all_options_together_equal_a_loop():
-    """Warm-up, then means of two, less lambda / beta, their moving average, projected to [0, cap]; one stays."""
-    start, rates, one_still = np.array([0.2, 0.25, 0.0]), 5 * [0.25] + 5 * [0.125], np.array([1.0, 0.0, 1.0])
+    """Warm-up, then means of two, less lambda / beta, their moving average,
+    projected to [0, cap]; one stays."""
+    start, rates, one_still = (
+        np.array([0.2, 0.25, 0.0]),
+        5 * [0.25] + 5 * [0.125],
+        np.array([1.0, 0.0, 1.0]),
+    )
     multipliers, expected, pair, seen = start.copy(), [], [], []
     for call, violation in enumerate(VIOLATIONS):
         if call >= 3:
             pair.append(violation)
             if len(pair) == 2:
                 seen.append(np.mean(pair, axis=0) - multipliers / 3.0)
-                gradient = np.average(seen, axis=0, weights=0.8 ** np.arange(len(seen))[::-1])
-                multipliers = np.clip(multipliers + rates[(call - 4) // 2] * gradient, 0.0, 0.3)
+                gradient = np.average(
+                    seen, axis=0, weights=0.8 ** np.arange(len(seen))[::-1]
+                )
+                multipliers = np.clip(
+                    multipliers + rates[(call - 4) // 2] * gradient, 0.0, 0.3
+                )
                 multipliers[1], pair = start[1], []
         expected.append(multipliers.copy())
     moving = optax.stateless(lambda updates, _: one_still * updates)
@@ -134,13 +201,24 @@ def test_all_options_together_equal_a_loop():
 
 
 def test_each_group_has_its_optimiser_or_none():
-    rates = {"one": proportional_integral(1.0, 0.0), "two": optax.adam(0.5), "still": optax.set_to_zero()}
+    rates = {
+        "one": proportional_integral(1.0, 0.0),
+        "two": optax.adam(0.5),
+        "still": optax.set_to_zero(),
+    }
     labels = {"gap": "one", "deep": {"0": "two"}, "fixed": "still"}
-    violations = {"gap": np.array([1.0, -1.0]), "deep": {"0": np.ones((2, 2))}, "fixed": np.ones(())}
-    kinds = {"gap": "at_most", "deep": "equal", "fixed": "equal"}  # a controller of inequalities moves none of these
+    violations = {
+        "gap": np.array([1.0, -1.0]),
+        "deep": {"0": np.ones((2, 2))},
+        "fixed": np.ones(()),
+    }
+    # a controller of inequalities moves none of these
+    kinds = {"gap": "at_most", "deep": "equal", "fixed": "equal"}
     init, update = uj.dual_ascent(optax.partition(rates, labels), kinds=kinds)
     start = {"gap": 0.0, "deep": 0.0, "fixed": 3.0}
-    multipliers = jax.jit(lambda violations: update(init(violations, start=start), violations).multipliers)(violations)
+    multipliers = jax.jit(
+        lambda violations: update(init(violations, start=start), violations).multipliers
+    )(violations)
     assert multipliers["gap"].tolist() == [1.0, 0.0]
     np.testing.assert_allclose(multipliers["deep"]["0"], 0.5, rtol=1e-4)
     assert float(multipliers["fixed"]) == 3.0
@@ -156,6 +234,8 @@ def test_restarts_and_penalties_wait_with_the_multipliers():
         return states, (states[0].multipliers[0], states[1].penalty[0])
 
     start = restart.init(1, start=5.0), grow.init(1)
-    restarted, grown = jax.jit(lambda start: jax.lax.scan(step, start, length=4))(start)[1]
+    restarted, grown = jax.jit(lambda start: jax.lax.scan(step, start, length=4))(
+        start
+    )[1]
     assert restarted.tolist() == [5.0, 0.0, 0.0, 0.0]
     assert grown.tolist() == [1.0, 2.0, 2.0, 4.0]

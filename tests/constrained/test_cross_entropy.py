@@ -1,4 +1,5 @@
-"""Cross-entropy by parts: values and gradients equal the whole computation, in a record too, for less memory."""
+"""Cross-entropy by parts: values and gradients equal the whole computation, in a
+record too, for less memory."""
 
 import chex
 import jax
@@ -22,7 +23,8 @@ WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, 3.0, 1.0])
 
 
 def in_numpy(hidden, head, slope, weights=1.0):
-    """Weighted losses by all logits at once, and the pull of their slopes to hidden and head."""
+    """Weighted losses by all logits at once, and the pull of their slopes to hidden
+    and head."""
     hidden, head, slope = (np.asarray(each, float) for each in (hidden, head, slope))
     right = np.eye(len(head))[LABELS]
     logs = log_softmax(hidden @ head.T, axis=-1)
@@ -36,17 +38,30 @@ def in_numpy(hidden, head, slope, weights=1.0):
 @pytest.mark.usefixtures("x64")
 def test_values_and_gradients_are_those_of_all_logits_at_once():
     cases = [((), 10), ((2, 3), 1), ((2, 3), 23), ((2,), 4096)]
-    head, hidden = drawn(23, 5, seed=1), [drawn(*layers, 7, 5, scale=40.0) for layers, _ in cases]
+    head, hidden = (
+        drawn(23, 5, seed=1),
+        [drawn(*layers, 7, 5, scale=40.0) for layers, _ in cases],
+    )
     slopes = [drawn(*layers, 7, seed=2) for layers, _ in cases]
 
     def pulled(hidden, slope, chunk):
-        loss = lambda *each: chunked_cross_entropy(*each, LABELS, jnp.asarray(WEIGHTS), chunk=chunk)  # noqa: E731
+        def loss(*each):
+            return chunked_cross_entropy(
+                *each, LABELS, jnp.asarray(WEIGHTS), chunk=chunk
+            )
+
         losses, pull = jax.vjp(loss, hidden, head)
         return losses, pull(slope)
 
-    run = jax.jit(lambda *each: [pulled(*one, chunk) for *one, (_, chunk) in zip(*each, cases, strict=True)])
+    run = jax.jit(
+        lambda *each: [
+            pulled(*one, chunk) for *one, (_, chunk) in zip(*each, cases, strict=True)
+        ]
+    )
     for actual, states, slope in zip(run(hidden, slopes), hidden, slopes, strict=True):
-        chex.assert_trees_all_close(actual, in_numpy(states, head, slope, WEIGHTS), rtol=1e-9, atol=1e-9)
+        chex.assert_trees_all_close(
+            actual, in_numpy(states, head, slope, WEIGHTS), rtol=1e-9, atol=1e-9
+        )
 
 
 @pytest.mark.slow
@@ -59,37 +74,59 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
         positions = np.flatnonzero(WEIGHTS > 0)
         scale, head = decoder_readout(params)
         states = rms_norm(y.reshape(-1, 8)[positions], scale, config.norm_epsilon)
-        return chunked_cross_entropy(states, head, tokens.reshape(-1)[positions], chunk=10)
+        return chunked_cross_entropy(
+            states, head, tokens.reshape(-1)[positions], chunk=10
+        )
 
     def inside(params):
-        losses = model.apply({"params": params}, tokens, record=lambda y: jnp.sum(read(params, y)))
+        losses = model.apply(
+            {"params": params}, tokens, record=lambda y: jnp.sum(read(params, y))
+        )
         return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
 
     def outside(params):
         scale, head = decoder_readout(params)
-        states = rms_norm(model.apply({"params": params}, tokens), scale, config.norm_epsilon)[:, 0]
-        losses = jnp.sum((WEIGHTS > 0) * whole_cross_entropy(states, head, tokens[0]), axis=-1)
+        states = rms_norm(
+            model.apply({"params": params}, tokens), scale, config.norm_epsilon
+        )[:, 0]
+        losses = jnp.sum(
+            (WEIGHTS > 0) * whole_cross_entropy(states, head, tokens[0]), axis=-1
+        )
         return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
 
     params = random_params(model, tokens, scale=0.3)["params"]
-    actual, expected = jax.jit(lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)])(params)
+    actual, expected = jax.jit(
+        lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)]
+    )(params)
     chex.assert_trees_all_close(actual, expected, rtol=1e-8, atol=1e-10)
 
 
 def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
-    hidden, head = jnp.asarray(drawn(2, 7, 64), jnp.float32), jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16)
+    hidden, head = (
+        jnp.asarray(drawn(2, 7, 64), jnp.float32),
+        jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16),
+    )
     slope = np.random.default_rng(2).normal(size=(2, 7)).astype(np.float32)
 
     @jax.jit
     def run(*given):
         losses, pull = jax.vjp(
-            lambda *each: chunked_cross_entropy(*each, LABELS, chunk=128, dtype=jnp.bfloat16), *given
+            lambda *each: chunked_cross_entropy(
+                *each, LABELS, chunk=128, dtype=jnp.bfloat16
+            ),
+            *given,
         )
         return losses, pull(slope)
 
     losses, gradients = run(hidden, head)
     expected, expected_gradients = in_numpy(hidden, head, slope)
-    assert [losses.dtype, *(each.dtype for each in gradients)] == [jnp.float32, jnp.float32, jnp.bfloat16]
+    assert [losses.dtype, *(each.dtype for each in gradients)] == [
+        jnp.float32,
+        jnp.float32,
+        jnp.bfloat16,
+    ]
     np.testing.assert_allclose(losses, expected, rtol=0.02, atol=0.05)
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
-        assert np.linalg.norm(np.asarray(ours, float) - theirs) < 0.02 * np.linalg.norm(theirs)
+        assert np.linalg.norm(np.asarray(ours, float) - theirs) < 0.02 * np.linalg.norm(
+            theirs
+        )

@@ -1,4 +1,5 @@
-"""One table of errors: a known value out of range, or of another kind, is an error that names the argument."""
+"""One table of errors: a known value out of range, or of another kind, is an error
+that names the argument."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,18 @@ import optax
 import pytest
 
 from tests.constrained import calls
-from tests.constrained.calls import LOSSES, NAN, ONES, RATIO, SGD, STEPWISE, kl, norm, rate, sized
+from tests.constrained.calls import (
+    LOSSES,
+    NAN,
+    ONES,
+    RATIO,
+    SGD,
+    STEPWISE,
+    kl,
+    norm,
+    rate,
+    sized,
+)
 from unroll_jax import constrained as c
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -41,7 +53,9 @@ def ascent(violations=3, start=0.0, optimizer=SGD, **options):
 
 
 def moved(multipliers=0.0 * ONES, violations=ONES, rows=None, optimizer=SGD):
-    state = ascent(jnp.asarray(multipliers), optimizer=optimizer)._replace(multipliers=jnp.asarray(multipliers))
+    state = ascent(jnp.asarray(multipliers), optimizer=optimizer)._replace(
+        multipliers=jnp.asarray(multipliers)
+    )
     return c.dual_ascent(optimizer).update(state, violations, rows)
 
 
@@ -50,7 +64,10 @@ def moved_rows(*rows, **options):
 
 
 def named(values):
-    constraints = {name: c.Constraint(len, lambda means, value=value: value, 1.0) for name, value in values.items()}
+    constraints = {
+        name: c.Constraint(len, lambda means, value=value: value, 1.0)
+        for name, value in values.items()
+    }
     return c.violations(constraints, {name: {} for name in values})
 
 
@@ -64,7 +81,9 @@ def augmented(multipliers=ONES, penalty=1.0, **options):
 
 
 def resilient(slacks=ONES, multipliers=ONES, resilience=1.0, violations=ONES):
-    return c.resilient_lagrangian(1.0, violations, slacks, multipliers, resilience=resilience)
+    return c.resilient_lagrangian(
+        1.0, violations, slacks, multipliers, resilience=resilience
+    )
 
 
 def lagrangian(multipliers, **options):
@@ -76,22 +95,43 @@ def reported(losses=LOSSES[None], multipliers=TWO, **options):
 
 
 def held_out(price):
-    return c.held_out_report({"a": c.norm(at_most=1.0)}, {"a": {"norm": (1.0, 1.0)}}, {"a": price})
+    return c.held_out_report(
+        {"a": c.norm(at_most=1.0)}, {"a": {"norm": (1.0, 1.0)}}, {"a": price}
+    )
 
 
 def two_kinds(optimizer):
     return ascent([ONES, ONES], optimizer=optimizer, kinds=["equal", "at_most"])
 
 
-# The argument that the message names; a function; and known values of it that are out of range.
+# The argument that the message names; a function; and known values of it that are out
+# of range.
 VALUES = [
     ("bounds", lambda bounds: c.descent_constraints(0.3, bounds=bounds), "sideways"),
     ("form", lambda form: c.descent_constraints(0.3, form=form), "square"),
     ("form", lambda form: c.level_constraints(1.0, form=form), "square"),
-    ("levels", lambda levels: c.level_constraints(levels)(LOSSES), [1.0] * 4, [1.0, 0.0], NAN),
+    (
+        "levels",
+        lambda levels: c.level_constraints(levels)(LOSSES),
+        [1.0] * 4,
+        [1.0, 0.0],
+        NAN,
+    ),
     ("plain_layer_losses", c.suggest_alpha, [2.0, 2.0], [2.0], [4.0, NAN]),
-    ("reference", lambda reference: c.descent_constraints(0.2, reference=reference, bounds="cumulative"), None, -1.0),
-    ("reference", lambda reference: c.suggest_alpha([2.0, 1.0], reference=reference), -1.0, NAN),
+    (
+        "reference",
+        lambda reference: c.descent_constraints(
+            0.2, reference=reference, bounds="cumulative"
+        ),
+        None,
+        -1.0,
+    ),
+    (
+        "reference",
+        lambda reference: c.suggest_alpha([2.0, 1.0], reference=reference),
+        -1.0,
+        NAN,
+    ),
     ("floor", lambda floor: c.descent_constraints(0.2, floor=floor), NAN, -1.0),
     ("layer_losses", RATIO, -LOSSES, LOSSES[:1]),
     ("layer_losses", lambda losses: c.descent_warnings(losses, [0.0]), [1.0, NAN]),
@@ -99,7 +139,15 @@ VALUES = [
     ("level", lambda level: c.tail_mean(level)(np.ones((5, 3))), (0.1, 0.2)),
     ("sample_losses", c.sample_constraints(STEPWISE, c.tail_mean(0.5)), LOSSES),
     ("groups", gap, [1, 2], [-1, 0], [[0], [1]], [1], [0.0, 1.0]),
-    ("labels", of_classes, [1, 2, 3], [-1, 0, 1], [1], [[0], [1], [2]], [0.0, 1.0, 2.0]),
+    (
+        "labels",
+        of_classes,
+        [1, 2, 3],
+        [-1, 0, 1],
+        [1],
+        [[0], [1], [2]],
+        [0.0, 1.0, 2.0],
+    ),
     ("labels", cross_entropy, [0, -100], [8, 0], [0]),
     ("losses", lambda losses: of_classes(PAIR, losses), ONES[:, None]),
     ("logits", rate, ONES[:, None], np.float32(1.0)),
@@ -117,24 +165,68 @@ VALUES = [
     ("params", norm, {}),
     ("measure", lambda size: norm(ONES, measure=lambda params: size), ONES),
     ("reference_logits", lambda reference: kl(MANY, reference), ONES, TWO),
-    ("reference_logits", lambda reference: kl(MANY, reference, **where(*ONES)), ONES, MANY[:1]),
+    (
+        "reference_logits",
+        lambda reference: kl(MANY, reference, **where(*ONES)),
+        ONES,
+        MANY[:1],
+    ),
     ("count of one/x", lambda count: sized(1.0, count=count), ONES, -1.0),
     ("bound of one", lambda bound: sized(1.0, bound=bound), NAN, ONES),
-    ("constraints", lambda constraints: c.column_sums(constraints, 1.0, None), {}, {"a": 3.0}),
-    ("constraints", lambda constraints: c.batch_violations(constraints, 1.0, None), {}, {"a": 3.0}),
+    (
+        "constraints",
+        lambda constraints: c.column_sums(constraints, 1.0, None),
+        {},
+        {"a": 3.0},
+    ),
+    (
+        "constraints",
+        lambda constraints: c.batch_violations(constraints, 1.0, None),
+        {},
+        {"a": 3.0},
+    ),
     ("constraints", named, {"": ONES}, CLASH),
     ("means", lambda name: c.violations({"a": c.norm(at_most=1.0)}, {name: {}}), "b"),
-    ("objective", lambda objective: c.augmented_lagrangian(objective, ONES, ONES, penalty=1.0), ONES),
-    ("objective", lambda objective: c.resilient_lagrangian(objective, ONES, ONES, ONES, resilience=1.0), ONES),
+    (
+        "objective",
+        lambda objective: c.augmented_lagrangian(objective, ONES, ONES, penalty=1.0),
+        ONES,
+    ),
+    (
+        "objective",
+        lambda objective: c.resilient_lagrangian(
+            objective, ONES, ONES, ONES, resilience=1.0
+        ),
+        ONES,
+    ),
     ("multipliers", lagrangian, NAN * ONES, TWO, {"a": ONES}),
-    ("multipliers", lambda multipliers: lagrangian(multipliers, kinds="at_most"), -ONES),
-    ("multipliers", lambda prices: c.lagrangian(1.0, [ONES] * 2, prices, kinds=["equal", "at_most"]), [-ONES] * 2),
+    (
+        "multipliers",
+        lambda multipliers: lagrangian(multipliers, kinds="at_most"),
+        -ONES,
+    ),
+    (
+        "multipliers",
+        lambda prices: c.lagrangian(
+            1.0, [ONES] * 2, prices, kinds=["equal", "at_most"]
+        ),
+        [-ONES] * 2,
+    ),
     ("multipliers", augmented, -ONES, ONES[:, None]),
     ("multipliers", moved, -ONES),
     ("multipliers", lambda multipliers: reported(multipliers=multipliers), -TWO, ONES),
-    ("multipliers", lambda multipliers: c.constraint_report(ONES, multipliers), TWO, -ONES),
+    (
+        "multipliers",
+        lambda multipliers: c.constraint_report(ONES, multipliers),
+        TWO,
+        -ONES,
+    ),
     ("multipliers", held_out, -1.0),
-    ("multipliers", lambda multipliers: c.descent_warnings([2.0, 1.0], multipliers), [NAN]),
+    (
+        "multipliers",
+        lambda multipliers: c.descent_warnings([2.0, 1.0], multipliers),
+        [NAN],
+    ),
     ("multipliers", lambda missing: PI(0.1).update(ONES, ONES, missing), None),
     ("multipliers", lambda multipliers: resilient(multipliers=multipliers), -ONES, TWO),
     ("slacks", resilient, -ONES, TWO),
@@ -148,12 +240,30 @@ VALUES = [
     ("cap", lambda cap: ascent(cap=cap), NAN, TWO, 0.0),
     ("cap", lambda cap: PI(0.1, 0.1, cap=cap), -1.0),
     ("start", lambda start: c.nu_pi(0.1, start=start), "c"),
-    ("optimizer", two_kinds, PI(0.1), optax.chain(optax.ema(0.5), PI(0.1)), optax.flatten(PI(0.1))),
+    (
+        "optimizer",
+        two_kinds,
+        PI(0.1),
+        optax.chain(optax.ema(0.5), PI(0.1)),
+        optax.flatten(PI(0.1)),
+    ),
     ("violations", ascent, CLASH, {"": ONES}),
-    ("violations", lambda violations: c.constraint_report(violations, violations), CLASH, {"": 5.0}, {}),
+    (
+        "violations",
+        lambda violations: c.constraint_report(violations, violations),
+        CLASH,
+        {"": 5.0},
+        {},
+    ),
     ("violations", c.tail_mean(0.5), ONES, np.ones((0, 2), np.float32)),
     ("violations", lambda missing: updated(violations=missing), None),
-    ("violations", lambda given: updated("primal_dual", violations=given, problem=lambda x: (x[0], x)), ONES[:1]),
+    (
+        "violations",
+        lambda given: updated(
+            "primal_dual", violations=given, problem=lambda x: (x[0], x)
+        ),
+        ONES[:1],
+    ),
     ("rows", lambda rows: moved_rows(*rows), [[0, 1]], [2, 7], [-1, 0]),
     ("rows", lambda rows: moved(np.float32(0.0), TWO, rows), PAIR),
     ("rows", lambda optimizer: moved_rows(0, 1, optimizer=optimizer), IN_CALLS),
@@ -162,40 +272,89 @@ VALUES = [
     ("integral_gain", PI, 0.0, INFINITY, NAN),
     ("proportional_gain", lambda gain: c.nu_pi(0.1, gain), INFINITY),
     ("order", lambda order: updated(order, violations=ONES[:1]), "dual_primal"),
-    ("opt_state", lambda several: c.multipliers_of(optax.chain(*several).init(ONES)), [SGD], [SIMULTANEOUS] * 2),
+    (
+        "opt_state",
+        lambda several: c.multipliers_of(optax.chain(*several).init(ONES)),
+        [SGD],
+        [SIMULTANEOUS] * 2,
+    ),
     # Gradients are averaged over calls, and violations are not.
-    ("opt_state", lambda dual: c.multipliers_of(optax.chain(SGD, optax.MultiSteps(dual, 2)).init(ONES)), SIMULTANEOUS),
-    ("tolerance", lambda tolerance: c.constraint_report(ONES, ONES, tolerance=tolerance), NAN),
+    (
+        "opt_state",
+        lambda dual: c.multipliers_of(
+            optax.chain(SGD, optax.MultiSteps(dual, 2)).init(ONES)
+        ),
+        SIMULTANEOUS,
+    ),
+    (
+        "tolerance",
+        lambda tolerance: c.constraint_report(ONES, ONES, tolerance=tolerance),
+        NAN,
+    ),
     ("tolerance", lambda tolerance: c.growing_penalty(1.0, tolerance=tolerance), -1.0),
     ("gradient", lambda gradient: c.constraint_report(1.0, 1.0, gradient), {}),
     ("num_layers", c.constraint_names, 0),
-    ("start_losses", lambda losses: c.descent_warnings([2.0, 1.0], [0.0], start_losses=losses), [1.0]),
+    (
+        "start_losses",
+        lambda losses: c.descent_warnings([2.0, 1.0], [0.0], start_losses=losses),
+        [1.0],
+    ),
     ("chunk", lambda chunk: cross_entropy(chunk=chunk), 0),
     ("weights", lambda weights: cross_entropy(weights=weights), ONES[:1], -TWO),
     ("head", lambda head: cross_entropy(head=head), HEAD[:, :2]),
 ]
-# The same for values of another kind: not real numbers, traced where a value must be known, or no function.
+# The same for values of another kind: not real numbers, traced where a value must be
+# known, or no function.
 KINDS = [
     ("objective", lambda objective: c.lagrangian(objective, ONES, ONES), COMPLEX[0]),
     ("violations", lambda violations: c.lagrangian(1.0, violations, ONES), COMPLEX),
-    ("violations", lambda violations: c.augmented_lagrangian(1.0, violations, ONES, penalty=1.0), COMPLEX),
+    (
+        "violations",
+        lambda violations: c.augmented_lagrangian(1.0, violations, ONES, penalty=1.0),
+        COMPLEX,
+    ),
     ("violations", lambda violations: resilient(violations=violations), COMPLEX),
     ("violations", lambda violations: c.constraint_report(violations, ONES), COMPLEX),
-    ("violations", jax.jit(lambda violations: c.constraint_report(violations, violations).feasible), ONES),
+    (
+        "violations",
+        jax.jit(
+            lambda violations: c.constraint_report(violations, violations).feasible
+        ),
+        ONES,
+    ),
     ("violations", ascent, COMPLEX),
     ("violations", lambda violations: moved(violations=violations), COMPLEX),
     ("violations", lambda violations: c.tail_mean(0.5)(violations), COMPLEX[:, None]),
-    ("layer_losses", STEPWISE, COMPLEX, None, "4, 2, 1", [[1.0], [1.0, 2.0]], np.array([True, False])),
+    (
+        "layer_losses",
+        STEPWISE,
+        COMPLEX,
+        None,
+        "4, 2, 1",
+        [[1.0], [1.0, 2.0]],
+        np.array([True, False]),
+    ),
     ("alpha", jax.jit(lambda alpha: c.descent_constraints(alpha)(LOSSES)), 0.2),
     ("logits", rate, COMPLEX),
     ("logits", lambda logits: kl(logits, logits), COMPLEX[None]),
     ("sum of one/x", sized, COMPLEX[0]),
     ("hidden", lambda hidden: cross_entropy(hidden=hidden), HIDDEN + 1j),
     ("sample_losses", reported, COMPLEX[None]),
-    ("feasibility_report", lambda option: reported(**{option: 2.0}), "bounds", "resilience"),
+    (
+        "feasibility_report",
+        lambda option: reported(**{option: 2.0}),
+        "bounds",
+        "resilience",
+    ),
     ("rows", lambda rows: moved_rows(*rows), [0.0, 1.0]),
     ("groups", lambda groups: c.gap(2, at_most=0.1, groups=groups), 3),
-    ("columns of a", lambda columns: c.column_sums({"a": c.Constraint(columns, len, 1.0)}, 1.0, None), 3),
+    (
+        "columns of a",
+        lambda columns: c.column_sums(
+            {"a": c.Constraint(columns, len, 1.0)}, 1.0, None
+        ),
+        3,
+    ),
 ]
 
 
@@ -208,7 +367,9 @@ def rows(table):
 
 
 @pytest.mark.parametrize(("name", "function", "value"), rows(VALUES))
-def test_a_known_value_out_of_range_is_an_error_that_names_the_argument(name, function, value):
+def test_a_known_value_out_of_range_is_an_error_that_names_the_argument(
+    name, function, value
+):
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
         function(value)
 

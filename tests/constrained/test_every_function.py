@@ -1,4 +1,5 @@
-"""Every public function: traced values out of range and NaN give NaN, float16 is summed in float32; complex numbers."""
+"""Every public function: traced values out of range and NaN give NaN, float16 is
+summed in float32; complex numbers."""
 
 import functools
 import inspect
@@ -12,7 +13,19 @@ import pytest
 
 import unroll_jax as uj
 from tests.constrained import test_errors
-from tests.constrained.calls import NAN, ONES, RATIO, SGD, STEPWISE, gap, kl, norm, of_classes, rate, sized
+from tests.constrained.calls import (
+    NAN,
+    ONES,
+    RATIO,
+    SGD,
+    STEPWISE,
+    gap,
+    kl,
+    norm,
+    of_classes,
+    rate,
+    sized,
+)
 from unroll_jax import constrained as c
 from unroll_jax.constrained.lagrangian import optimal_slacks
 
@@ -25,7 +38,9 @@ CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
 def traced(table):
     @functools.cache
     def results():
-        run = jax.jit(lambda arrays: {name: row[0](arrays[name]) for name, row in table.items()})
+        run = jax.jit(
+            lambda arrays: {name: row[0](arrays[name]) for name, row in table.items()}
+        )
         return run({name: jnp.asarray(row[1]) for name, row in table.items()})
 
     return results
@@ -35,36 +50,90 @@ def update_of(optimizer, gradient):
     return optimizer.update(gradient, optimizer.init(jnp.zeros(3)), jnp.zeros(3))[0]
 
 
-# Functions of a traced array; the array; and where the result must be NaN (True for everywhere).
+# Functions of a traced array; the array; and where the result must be NaN (True for
+# everywhere).
 TRACED = {
-    "gap, group": (lambda g: gap(TWO, g), np.array([1, 2]), [[True, True], [True, True]]),
-    "class_losses, label": (lambda y: of_classes(THREE, y), np.array([-1, 1, 1]), [True] * 3),
+    "gap, group": (
+        lambda g: gap(TWO, g),
+        np.array([1, 2]),
+        [[True, True], [True, True]],
+    ),
+    "class_losses, label": (
+        lambda y: of_classes(THREE, y),
+        np.array([-1, 1, 1]),
+        [True] * 3,
+    ),
     "rate, weight": (lambda w: rate(THREE, where=lambda batch: w), -ONES, True),
-    "kl, weight": (lambda w: kl(jnp.ones((3, 2)), jnp.ones((3, 2)), where=lambda batch: w), -ONES, True),
+    "kl, weight": (
+        lambda w: kl(jnp.ones((3, 2)), jnp.ones((3, 2)), where=lambda batch: w),
+        -ONES,
+        True,
+    ),
     "count": (lambda n: sized(1.0, count=n), MINUS, True),
-    "lagrangian, multiplier": (lambda m: c.lagrangian(1.0, THREE, m, kinds="at_most"), -ONES, True),
-    "lagrangian, equality": (lambda m: c.lagrangian(1.0, THREE, m, kinds="equal"), -ONES, False),
-    "augmented_lagrangian, multiplier": (lambda m: c.augmented_lagrangian(1.0, THREE, m, penalty=1.0), -ONES, True),
-    "augmented_lagrangian, penalty": (lambda p: c.augmented_lagrangian(1.0, THREE, THREE, penalty=p), MINUS, True),
-    "resilient_lagrangian": (lambda s: c.resilient_lagrangian(1.0, THREE, s, THREE, resilience=1.0), -ONES, True),
+    "lagrangian, multiplier": (
+        lambda m: c.lagrangian(1.0, THREE, m, kinds="at_most"),
+        -ONES,
+        True,
+    ),
+    "lagrangian, equality": (
+        lambda m: c.lagrangian(1.0, THREE, m, kinds="equal"),
+        -ONES,
+        False,
+    ),
+    "augmented_lagrangian, multiplier": (
+        lambda m: c.augmented_lagrangian(1.0, THREE, m, penalty=1.0),
+        -ONES,
+        True,
+    ),
+    "augmented_lagrangian, penalty": (
+        lambda p: c.augmented_lagrangian(1.0, THREE, THREE, penalty=p),
+        MINUS,
+        True,
+    ),
+    "resilient_lagrangian": (
+        lambda s: c.resilient_lagrangian(1.0, THREE, s, THREE, resilience=1.0),
+        -ONES,
+        True,
+    ),
     "ratio of a negative loss": (RATIO, np.float32([4.0, -1.0, 1.0]), [True, True]),
     "log of a negative loss": (LOG_RATIO, np.float32([4.0, 2.0, -1.0]), [False, True]),
-    "take_rows": (lambda rows: c.take_rows(THREE, rows), np.array([0, 3, -1]), [False, True, True]),
-    "cross entropy, label": (lambda y: cross_entropy(y), np.array([0, -100, 8]), [False, True, True]),
-    "cross entropy, weight": (lambda w: cross_entropy(w=w), np.float32([1.0, -1.0, 0.0]), [False, True, False]),
+    "take_rows": (
+        lambda rows: c.take_rows(THREE, rows),
+        np.array([0, 3, -1]),
+        [False, True, True],
+    ),
+    "cross entropy, label": (
+        lambda y: cross_entropy(y),
+        np.array([0, -100, 8]),
+        [False, True, True],
+    ),
+    "cross entropy, weight": (
+        lambda w: cross_entropy(w=w),
+        np.float32([1.0, -1.0, 0.0]),
+        [False, True, False],
+    ),
     "optimal_slacks": (lambda m: optimal_slacks(m, 2.0), -ONES, [True] * 3),
-    "a state's multiplier": (lambda m: stepped(m), np.float32([-1.0, 0.0, 1.0]), [True, False, False]),
+    "a state's multiplier": (
+        lambda m: stepped(m),
+        np.float32([-1.0, 0.0, 1.0]),
+        [True, False, False],
+    ),
 }
 
 
 def cross_entropy(y=None, w=None, h=None):
-    labels, hidden = jnp.arange(3) if y is None else y, jnp.ones((3, 4)) if h is None else h
+    labels, hidden = (
+        jnp.arange(3) if y is None else y,
+        jnp.ones((3, 4)) if h is None else h,
+    )
     return c.chunked_cross_entropy(hidden, jnp.ones((8, 4)), labels, w)
 
 
 def stepped(multipliers):
     ascent = c.dual_ascent(SGD)
-    return ascent.update(ascent.init(3)._replace(multipliers=multipliers), THREE).multipliers
+    return ascent.update(
+        ascent.init(3)._replace(multipliers=multipliers), THREE
+    ).multipliers
 
 
 OUT_OF_RANGE = traced(TRACED)
@@ -78,21 +147,42 @@ def test_a_traced_value_out_of_range_gives_nan_and_never_a_number(name):
 BROKEN, FIRST = np.array([NAN, 3.0, 1.0], np.float32), [True, False, False]
 WITH_NAN = {
     "rate": (rate, BROKEN, True),
-    "gap": (lambda z: gap(z, jnp.array([0, 1, 1])), BROKEN, [[True, True], [True, True]]),
+    "gap": (
+        lambda z: gap(z, jnp.array([0, 1, 1])),
+        BROKEN,
+        [[True, True], [True, True]],
+    ),
     "class_losses": (lambda f: of_classes(f, jnp.arange(3)), BROKEN, FIRST),
     "norm": (lambda w: norm({"w": w}), BROKEN, True),
     "kl": (lambda z: kl(z[None], jnp.ones((1, 3))), BROKEN, True),
     "kl of a reference": (lambda z: kl(jnp.ones((1, 3)), z[None]), BROKEN, True),
     "constraint": (sized, np.float32(NAN), True),
     "batch_violations": (
-        lambda z: jnp.stack([each["a"] for each in c.batch_violations({"a": c.rate(at_most=0.2)}, z, None)]),
+        lambda z: jnp.stack(
+            [
+                each["a"]
+                for each in c.batch_violations({"a": c.rate(at_most=0.2)}, z, None)
+            ]
+        ),
         BROKEN,
         [True, True],
     ),
     "lagrangian": (lambda v: c.lagrangian(1.0, v, jnp.zeros(3)), BROKEN, True),
-    "lagrangian, objective": (lambda f: c.lagrangian(f, THREE, jnp.zeros(3)), np.float32(NAN), True),
-    "augmented_lagrangian": (lambda v: c.augmented_lagrangian(1.0, v, jnp.zeros(3), penalty=1.0), BROKEN, True),
-    "resilient_lagrangian": (lambda v: c.resilient_lagrangian(1.0, v, THREE, THREE, resilience=1.0), BROKEN, True),
+    "lagrangian, objective": (
+        lambda f: c.lagrangian(f, THREE, jnp.zeros(3)),
+        np.float32(NAN),
+        True,
+    ),
+    "augmented_lagrangian": (
+        lambda v: c.augmented_lagrangian(1.0, v, jnp.zeros(3), penalty=1.0),
+        BROKEN,
+        True,
+    ),
+    "resilient_lagrangian": (
+        lambda v: c.resilient_lagrangian(1.0, v, THREE, THREE, resilience=1.0),
+        BROKEN,
+        True,
+    ),
     "stepwise": (STEPWISE, BROKEN, [True, False]),
     "ratio": (RATIO, BROKEN, [True, False]),
     "log_ratio": (LOG_RATIO, BROKEN, [True, False]),
@@ -100,9 +190,17 @@ WITH_NAN = {
     "levels": (c.level_constraints([1.0, 1.0, 1.0]), BROKEN, FIRST),
     "tail_mean": (lambda v: c.tail_mean(0.5)(v[:, None]), BROKEN, [True]),
     "mean": (lambda v: c.tail_mean(0.0)(v[:, None]), BROKEN, [True]),
-    "chunked_cross_entropy": (lambda h: cross_entropy(h=h[:, None] * jnp.ones(4)), BROKEN, FIRST),
+    "chunked_cross_entropy": (
+        lambda h: cross_entropy(h=h[:, None] * jnp.ones(4)),
+        BROKEN,
+        FIRST,
+    ),
     "nu_pi": (lambda g: update_of(c.nu_pi(0.1), g), BROKEN, FIRST),
-    "proportional_integral": (lambda g: update_of(c.proportional_integral(0.1), g), BROKEN, FIRST),
+    "proportional_integral": (
+        lambda g: update_of(c.proportional_integral(0.1), g),
+        BROKEN,
+        FIRST,
+    ),
 }
 OF_NAN = traced(WITH_NAN)
 
@@ -114,21 +212,44 @@ def test_nan_in_gives_nan_out_there_and_nowhere_else(name):
 
 MANY = 70_000
 MANY_ONES = np.ones(MANY, np.float16)
-# Functions of 70,000 float16 values of 1, which float16 neither counts nor sums; and their result.
+# Functions of 70,000 float16 values of 1, which float16 neither counts nor sums; and
+# their result.
 HALF = {
     name: (function, MANY_ONES, expected)
     for name, function, expected in [
         ("rate", rate, 0.8),
         ("gap", lambda z: gap(z, jnp.arange(MANY) % 2)[0], [-0.25, -0.25]),
-        ("class_losses", lambda f: of_classes(f, jnp.arange(MANY) % 3), [0.0, 0.0, 0.0]),
+        (
+            "class_losses",
+            lambda f: of_classes(f, jnp.arange(MANY) % 3),
+            [0.0, 0.0, 0.0],
+        ),
         ("norm", lambda w: norm(300.0 * w[:4]), 599.0),
-        ("kl", lambda z: kl(z[:, None] * jnp.ones(2, z.dtype), jnp.zeros((MANY, 2), z.dtype)), -0.1),
+        (
+            "kl",
+            lambda z: kl(
+                z[:, None] * jnp.ones(2, z.dtype), jnp.zeros((MANY, 2), z.dtype)
+            ),
+            -0.1,
+        ),
         ("lagrangian", lambda v: c.lagrangian(0.0, v, v), MANY),
-        ("augmented_lagrangian", lambda v: c.augmented_lagrangian(0.0, v, 0 * v, penalty=2.0), MANY),
-        ("resilient_lagrangian", lambda v: c.resilient_lagrangian(0.0, v, v, 0 * v, resilience=2.0), MANY),
+        (
+            "augmented_lagrangian",
+            lambda v: c.augmented_lagrangian(0.0, v, 0 * v, penalty=2.0),
+            MANY,
+        ),
+        (
+            "resilient_lagrangian",
+            lambda v: c.resilient_lagrangian(0.0, v, v, 0 * v, resilience=2.0),
+            MANY,
+        ),
         ("tail_mean", lambda v: c.tail_mean(0.5)(v[:, None]), [1.0]),
         ("mean", lambda v: c.tail_mean(0.0)(v[:, None]), [1.0]),
-        ("sample_constraints", lambda f: halved(c.sample_constraints(STEPWISE, c.tail_mean(0.0)), f), [-0.3]),
+        (
+            "sample_constraints",
+            lambda f: halved(c.sample_constraints(STEPWISE, c.tail_mean(0.0)), f),
+            [-0.3],
+        ),
     ]
 }
 
@@ -146,36 +267,54 @@ def test_sums_are_in_at_least_float32(name):
 
 
 def test_a_report_of_layers_sums_in_at_least_float32():
-    report = halved(lambda losses: c.feasibility_report(losses, np.zeros(1), STEPWISE), MANY_ONES)
+    report = halved(
+        lambda losses: c.feasibility_report(losses, np.zeros(1), STEPWISE), MANY_ONES
+    )
     assert report.groups[0].value == pytest.approx(0.5, rel=1e-3)
 
 
 def test_values_left_out_count_neither_in_values_nor_in_gradients():
-    """Also NaN, and a label out of range, where the weight is 0; gradients in forward mode too."""
+    """Also NaN, and a label out of range, where the weight is 0; gradients in
+    forward mode too."""
     logits, mask = np.float32([NAN, 2.0, -1.0]), np.array([False, True, True])
     masks = np.array([[False, False], [True, False], [False, True]])
 
     def constraints(logits):
         labels = jnp.array([-100, 0, 1])
-        left = rate(logits, where=lambda batch: mask) + jnp.sum(rate(logits, where=lambda batch: masks))
+        left = rate(logits, where=lambda batch: mask) + jnp.sum(
+            rate(logits, where=lambda batch: masks)
+        )
         left += jnp.sum(gap(logits, jnp.array([-1, 0, 1]), where=lambda batch: mask))
         left += jnp.sum(of_classes(logits, labels, 2, where=lambda batch: mask))
-        return left + kl(logits[:, None] * jnp.array([1.0, 2.0]), jnp.zeros((3, 2)), where=lambda batch: mask)
+        return left + kl(
+            logits[:, None] * jnp.array([1.0, 2.0]),
+            jnp.zeros((3, 2)),
+            where=lambda batch: mask,
+        )
 
     def total(logits):
-        states, labels = logits[:, None] * jnp.ones(4), [jnp.array([left_out, 0, 1]) for left_out in (-100, 10**6)]
-        losses = [cross_entropy(each, mask.astype(jnp.float32), states) for each in labels]
+        states, labels = (
+            logits[:, None] * jnp.ones(4),
+            [jnp.array([left_out, 0, 1]) for left_out in (-100, 10**6)],
+        )
+        losses = [
+            cross_entropy(each, mask.astype(jnp.float32), states) for each in labels
+        ]
         return constraints(logits) + sum(map(jnp.sum, losses))
 
     def of_head(head):
-        return jnp.sum(c.chunked_cross_entropy(BROKEN[:, None], head, jnp.arange(3), mask * 1.0))
+        return jnp.sum(
+            c.chunked_cross_entropy(BROKEN[:, None], head, jnp.arange(3), mask * 1.0)
+        )
 
     @jax.jit
     def run(logits, head):
         slopes = [slope(constraints)(logits) for slope in (jax.jacfwd, jax.grad)]
         return jax.value_and_grad(total)(logits), jax.grad(of_head)(head), slopes
 
-    (value, gradient), gradient_of_head, (forward, reverse) = run(logits, np.ones((3, 1), np.float32))
+    (value, gradient), gradient_of_head, (forward, reverse) = run(
+        logits, np.ones((3, 1), np.float32)
+    )
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
     assert gradient[0] == 0.0
@@ -184,40 +323,66 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
 
 
 def test_a_norm_of_complex_parameters_is_real():
-    value, gradient = jax.jit(jax.value_and_grad(lambda w: norm({"w": w})))(np.complex64([3 + 4j]))
+    value, gradient = jax.jit(jax.value_and_grad(lambda w: norm({"w": w})))(
+        np.complex64([3 + 4j])
+    )
     assert float(value) == 4.0
     np.testing.assert_allclose(np.conj(gradient), [0.6 + 0.8j], rtol=1e-6)
 
 
 def test_a_mean_over_no_sample_is_unknown_in_reports_and_zero_in_training():
     constraints = {"loss": c.class_losses(3, at_most=1.0, labels=lambda labels: labels)}
-    report_of = lambda sums: c.held_out_report(constraints, sums, {"loss": np.zeros(3)}, tolerance=2.0)  # noqa: E731
+
+    def report_of(sums):
+        return c.held_out_report(
+            constraints, sums, {"loss": np.zeros(3)}, tolerance=2.0
+        )
 
     @jax.jit
     def run(losses, labels):
-        both, pull = jax.vjp(lambda losses: c.batch_violations(constraints, losses, labels), losses)
+        both, pull = jax.vjp(
+            lambda losses: c.batch_violations(constraints, losses, labels), losses
+        )
         slope = pull(({"loss": jnp.ones(3)}, {"loss": jnp.zeros(3)}))[0]
-        return [each["loss"] for each in both], slope, c.column_sums(constraints, losses, labels)
+        return (
+            [each["loss"] for each in both],
+            slope,
+            c.column_sums(constraints, losses, labels),
+        )
 
     violations, slope, sums = run(np.float32([3.0, 2.0]), np.array([0, 0]))
     np.testing.assert_allclose(violations, np.tile([1.5, 0.0, 0.0], (2, 1)))
     np.testing.assert_allclose(slope, [0.5, 0.5])
     report = report_of(sums)
     assert (report.groups[0].status, report.feasible) == ("no samples", False)
-    assert report_of(jax.tree.map(np.add, sums, run(np.float32([0.5, 0.5]), np.array([1, 2]))[2])).feasible
+    assert report_of(
+        jax.tree.map(np.add, sums, run(np.float32([0.5, 0.5]), np.array([1, 2]))[2])
+    ).feasible
 
 
 def test_a_value_that_is_not_linear_has_no_gradient_where_one_of_its_means_has_no_sample():
-    """A ratio of two means, one over no sample: the violation is 0, and its gradient is not NaN."""
-    ratio = c.Constraint(lambda x, n: {"a": (x[0], n[0]), "b": (x[1], n[1])}, lambda m: m["a"] / m["b"], bound=1.0)
-    run = jax.jit(jax.value_and_grad(lambda x, n: c.batch_violations({"r": ratio}, x, n)[0]["r"]))
-    for counts, expected in ((jnp.array([0.0, 1.0]), (0.0, [0.0, 0.0])), (jnp.ones(2), (1.0, [0.5, -1.0]))):
+    """A ratio of two means, one over no sample: the violation is 0, and its gradient
+    is not NaN."""
+    ratio = c.Constraint(
+        lambda x, n: {"a": (x[0], n[0]), "b": (x[1], n[1])},
+        lambda m: m["a"] / m["b"],
+        bound=1.0,
+    )
+    run = jax.jit(
+        jax.value_and_grad(lambda x, n: c.batch_violations({"r": ratio}, x, n)[0]["r"])
+    )
+    for counts, expected in (
+        (jnp.array([0.0, 1.0]), (0.0, [0.0, 0.0])),
+        (jnp.ones(2), (1.0, [0.5, -1.0])),
+    ):
         value, gradient = run(jnp.array([4.0, 2.0]), counts)
         np.testing.assert_allclose(value, expected[0])
         np.testing.assert_allclose(gradient, expected[1])
 
 
-@pytest.mark.parametrize("optimizer", [optax.sgd(0.5), optax.adam(0.5)], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", [optax.sgd(0.5), optax.adam(0.5)], ids=["sgd", "adam"]
+)
 def test_a_violation_that_is_no_number_changes_nothing(optimizer):
     init, update = uj.dual_ascent(optimizer)
     update = jax.jit(update)
@@ -225,22 +390,41 @@ def test_a_violation_that_is_no_number_changes_nothing(optimizer):
     for value in (np.nan, np.inf, -np.inf):
         after = update(sound, np.array([value, 1.0], np.float32))
         assert int(after.skipped) == 1
-        jax.tree.map(np.testing.assert_array_equal, after._replace(skipped=sound.skipped), sound)
-        assert np.all(update(after, np.ones(2, np.float32)).multipliers > sound.multipliers)
+        jax.tree.map(
+            np.testing.assert_array_equal, after._replace(skipped=sound.skipped), sound
+        )
+        assert np.all(
+            update(after, np.ones(2, np.float32)).multipliers > sound.multipliers
+        )
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "uint16", "float16", "bfloat16", "float32"])
-def test_violations_have_the_dtype_of_the_losses_and_those_of_integers_are_floats(dtype):
-    """Their values are in tests/hostile/test_numbers.py; here are those of samples and of their report."""
-    samples, of_tail = np.array([[4, 2, 1], [2, 2, 2]], dtype), c.sample_constraints(STEPWISE, c.tail_mean(0.5))
-    violations, tail = jax.jit(lambda samples: (STEPWISE(samples), of_tail(samples)))(samples)
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int32", "uint16", "float16", "bfloat16", "float32"]
+)
+def test_violations_have_the_dtype_of_the_losses_and_those_of_integers_are_floats(
+    dtype,
+):
+    """Their values are in tests/hostile/test_numbers.py; here are those of samples
+    and of their report."""
+    samples, of_tail = (
+        np.array([[4, 2, 1], [2, 2, 2]], dtype),
+        c.sample_constraints(STEPWISE, c.tail_mean(0.5)),
+    )
+    violations, tail = jax.jit(lambda samples: (STEPWISE(samples), of_tail(samples)))(
+        samples
+    )
     assert violations.dtype == (dtype if "float" in dtype else "float32")
     np.testing.assert_allclose(tail, [0.4, 0.4], rtol=1e-3)
     report = c.feasibility_report(samples, np.zeros(2), STEPWISE)
-    np.testing.assert_allclose([group.value for group in report.groups], [2.0, 1.5], rtol=1e-2)
+    np.testing.assert_allclose(
+        [group.value for group in report.groups], [2.0, 1.5], rtol=1e-2
+    )
 
 
 def test_the_tables_have_every_public_function():
-    text = "".join(inspect.getsource(inspect.getmodule(function)) for function in (gap, traced, test_errors.rows))
+    text = "".join(
+        inspect.getsource(inspect.getmodule(function))
+        for function in (gap, traced, test_errors.rows)
+    )
     functions = [name for name in c.__all__ if inspect.isfunction(getattr(c, name))]
     assert not [name for name in functions if not re.search(rf"\bc\.{name}\b", text)]

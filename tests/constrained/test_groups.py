@@ -10,14 +10,22 @@ import unroll_jax as uj
 from unroll_jax.constrained import growing_penalty, take_rows
 
 SGD = optax.sgd(1.0)
-VIOLATIONS = {"gap": np.float32([1.0, -1.0]), "sum": np.float32(-2.0), "deep": {"0": np.ones((2, 2), np.float32)}}
+VIOLATIONS = {
+    "gap": np.float32([1.0, -1.0]),
+    "sum": np.float32(-2.0),
+    "deep": {"0": np.ones((2, 2), np.float32)},
+}
 KINDS = {"gap": "at_most", "sum": "equal", "deep": "at_most"}
 
 
-def moved(optimizer=SGD, violations=VIOLATIONS, start=0.0, rows=None, like=None, **options):
+def moved(
+    optimizer=SGD, violations=VIOLATIONS, start=0.0, rows=None, like=None, **options
+):
     init, update = uj.dual_ascent(optimizer, **options)
     like = violations if like is None else like
-    return jax.jit(lambda violations, rows: update(init(like, start), violations, rows))(violations, rows)
+    return jax.jit(
+        lambda violations, rows: update(init(like, start), violations, rows)
+    )(violations, rows)
 
 
 def values(tree):
@@ -30,49 +38,79 @@ def values(tree):
         (
             {
                 "kinds": KINDS,
-                "cap": {"gap": 0.25, "sum": 6.0, "deep": np.array([[0.125, 0.5], [0.25, 9.0]])},
+                "cap": {
+                    "gap": 0.25,
+                    "sum": 6.0,
+                    "deep": np.array([[0.125, 0.5], [0.25, 9.0]]),
+                },
                 "start": {"gap": 0.0, "sum": -3.0, "deep": 0.0},
             },
             ([0.25, 0.0], -5.0, [[0.125, 0.5], [0.25, 1.0]]),
         ),
         (
-            {"optimizer": None, "kinds": KINDS, "penalty": {"gap": 2.0, "sum": 0.5, "deep": 1.0}},
+            {
+                "optimizer": None,
+                "kinds": KINDS,
+                "penalty": {"gap": 2.0, "sum": 0.5, "deep": 1.0},
+            },
             ([2.0, 0.0], -1.0, [[1.0, 1.0], [1.0, 1.0]]),
         ),
-        ({"kinds": KINDS, "restart": True, "start": 5.0}, ([6.0, 0.0], 3.0, [[6.0, 6.0], [6.0, 6.0]])),
+        (
+            {"kinds": KINDS, "restart": True, "start": 5.0},
+            ([6.0, 0.0], 3.0, [[6.0, 6.0], [6.0, 6.0]]),
+        ),
     ],
     ids=["prefix trees", "the penalty is the rate", "restart"],
 )
-def test_multipliers_have_the_structure_of_the_violations_and_their_options(options, expected):
+def test_multipliers_have_the_structure_of_the_violations_and_their_options(
+    options, expected
+):
     state = moved(**options)
-    assert values(state.multipliers) == {"gap": expected[0], "sum": expected[1], "deep": {"0": expected[2]}}
+    assert values(state.multipliers) == {
+        "gap": expected[0],
+        "sum": expected[1],
+        "deep": {"0": expected[2]},
+    }
 
 
 def test_violations_are_detached():
     init, update = uj.dual_ascent(SGD)
-    assert not np.any(jax.jit(jax.grad(lambda c: jnp.sum(update(init(2), c).multipliers)))(np.ones(2)))
+    assert not np.any(
+        jax.jit(jax.grad(lambda c: jnp.sum(update(init(2), c).multipliers)))(np.ones(2))
+    )
 
 
 def test_the_lagrangian_is_the_sum_over_all_groups():
     multipliers = jax.tree.map(lambda c: np.full_like(c, 0.5), VIOLATIONS)
     expected = 3.0 + 0.5 * (0.0 - 2.0 + 4.0)
     assert float(uj.lagrangian(3.0, VIOLATIONS, multipliers)) == expected
-    assert float(uj.lagrangian(3.0, VIOLATIONS, multipliers, normalise=True)) == pytest.approx(expected / 4.5)
+    assert float(
+        uj.lagrangian(3.0, VIOLATIONS, multipliers, normalise=True)
+    ) == pytest.approx(expected / 4.5)
 
 
 def test_rows_move_as_if_they_were_alone_and_others_stay():
-    """Also the moments of the optimiser; a table of ten rows against one of the three rows that ever move."""
+    """Also the moments of the optimiser; a table of ten rows against one of the
+    three rows that ever move."""
     init, update = uj.dual_ascent(optax.chain(optax.ema(0.5), optax.adam(0.5)))
-    rows, steps = np.array([7, 2, 4]), np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    rows, steps = (
+        np.array([7, 2, 4]),
+        np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32),
+    )
 
     def both(states, step):
         table, few = states
-        return (update(table, {"margin": step}, rows), update(few, {"margin": step})), None
+        return (
+            update(table, {"margin": step}, rows),
+            update(few, {"margin": step}),
+        ), None
 
     @jax.jit
     def run(steps):
         start = tuple(init({"margin": jnp.zeros(count)}) for count in (10, 3))
-        return [state.multipliers["margin"] for state in jax.lax.scan(both, start, steps)[0]]
+        return [
+            state.multipliers["margin"] for state in jax.lax.scan(both, start, steps)[0]
+        ]
 
     table, few = map(np.asarray, run(steps))
     np.testing.assert_array_equal(table[rows], few)
@@ -81,17 +119,27 @@ def test_rows_move_as_if_they_were_alone_and_others_stay():
 
 
 def test_rows_keep_their_caps_and_penalties_and_traced_ones_out_of_range_move_nothing():
-    options = {"cap": np.array([0.1, 0.2, 0.3]), "penalty": growing_penalty(1.0), "like": 3}
-    state = moved(violations=np.ones(4, np.float32), rows=np.array([2, 3, 0, -1]), **options)
+    options = {
+        "cap": np.array([0.1, 0.2, 0.3]),
+        "penalty": growing_penalty(1.0),
+        "like": 3,
+    }
+    state = moved(
+        violations=np.ones(4, np.float32), rows=np.array([2, 3, 0, -1]), **options
+    )
     np.testing.assert_allclose(state.multipliers, [0.1, 0.0, 0.3], rtol=1e-6)
     assert state.penalty.tolist() == [2.0, 1.0, 2.0]
 
 
 def test_rows_of_a_state_of_numpy_arrays_as_a_checkpoint_holds_them():
     init, update = uj.dual_ascent(optax.adam(1.0))
-    multipliers = update(jax.tree.map(np.asarray, init(3)), np.ones(2, np.float32), np.array([2, 0])).multipliers
+    multipliers = update(
+        jax.tree.map(np.asarray, init(3)), np.ones(2, np.float32), np.array([2, 0])
+    ).multipliers
     np.testing.assert_allclose(multipliers, [1.0, 0.0, 1.0], rtol=1e-4)
-    assert jax.jit(lambda rows: take_rows(np.asarray(multipliers), rows))(np.array([1])).tolist() == [0.0]
+    assert jax.jit(lambda rows: take_rows(np.asarray(multipliers), rows))(
+        np.array([1])
+    ).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
@@ -101,9 +149,13 @@ def test_short_violations_leave_multipliers_and_the_lagrangian_in_float32(dtype)
 
     def results(half):
         prices = update(init(half), half).multipliers
-        return prices, [uj.lagrangian(jnp.ones((), dtype), half, given) for given in (prices, half)]
+        return prices, [
+            uj.lagrangian(jnp.ones((), dtype), half, given) for given in (prices, half)
+        ]
 
-    assert {leaf.dtype for leaf in jax.tree.leaves(jax.eval_shape(results, half))} == {np.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(jax.eval_shape(results, half))} == {
+        np.dtype("float32")
+    }
 
 
 RULES = [
@@ -115,16 +167,25 @@ RULES = [
 
 
 def test_penalties_change_by_their_rule():
-    """Violations stay, are met, and shrink to a third; the first step has none to compare with."""
-    rules = [growing_penalty(1.0, **{"factor": 3.0, "tolerance": 0.1} | options) for options, _ in RULES]
+    """Violations stay, are met, and shrink to a third; the first step has none to
+    compare with."""
+    rules = [
+        growing_penalty(1.0, **{"factor": 3.0, "tolerance": 0.1} | options)
+        for options, _ in RULES
+    ]
     duals = [uj.dual_ascent(None, kinds="equal", penalty=rule) for rule in rules]
 
     def step(states, violations):
-        states = [dual.update(state, violations) for dual, state in zip(duals, states, strict=True)]
+        states = [
+            dual.update(state, violations)
+            for dual, state in zip(duals, states, strict=True)
+        ]
         return states, [state.penalty for state in states]
 
     rows = np.float32([[-1.0, 0.05, 0.9], [-1.0, 0.05, 0.3]])
-    penalties = jax.jit(lambda rows: jax.lax.scan(step, [dual.init(3) for dual in duals], rows)[1])(rows)
+    penalties = jax.jit(
+        lambda rows: jax.lax.scan(step, [dual.init(3) for dual in duals], rows)[1]
+    )(rows)
     for (options, expected), actual in zip(RULES, penalties, strict=True):
         assert actual.tolist() == expected, options
 
@@ -139,6 +200,18 @@ def test_a_donated_state_leaves_the_arrays_of_its_options():
 def test_a_group_may_be_empty():
     violations = {"none": np.zeros(0, np.float32), "one": np.ones(1, np.float32)}
     state = moved(optax.adam(1.0), violations, penalty=1.0)
-    assert float(uj.augmented_lagrangian(1.0, violations, state.multipliers, penalty=state.penalty)) > 2.0
+    assert (
+        float(
+            uj.augmented_lagrangian(
+                1.0, violations, state.multipliers, penalty=state.penalty
+            )
+        )
+        > 2.0
+    )
     none, one = uj.constraint_report(violations, state.multipliers).groups
-    assert (none.status, none.worst, none.met, one.status) == ("idle", 0.0, 1.0, "violated")
+    assert (none.status, none.worst, none.met, one.status) == (
+        "idle",
+        0.0,
+        1.0,
+        "violated",
+    )

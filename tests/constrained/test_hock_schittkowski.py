@@ -1,6 +1,8 @@
-"""32 problems of Hock and Schittkowski's collection under the augmented Lagrangian, solved and judged by the report.
-Source: Hock, Schittkowski, "Test examples for nonlinear programming codes" (1981), the published tables: objective,
-constraints, start and optimal value. Inequalities there are g >= 0, here -g <= 0."""
+"""32 problems of Hock and Schittkowski's collection under the augmented Lagrangian,
+solved and judged by the report. Source: Hock, Schittkowski, "Test examples for
+nonlinear programming codes" (1981), the published tables: objective, constraints, start
+and optimal value. Inequalities there are g >= 0, here -g <= 0.
+"""
 
 import math
 
@@ -14,8 +16,10 @@ from tests.constrained.calls import solve
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 STEPS, PENALTY, DUAL_RATE, SOLVED = 20_000, 10.0, 0.1, 1e-3
-LAST = 1_000  # steps whose mean is judged: at a constant rate Adam does not come to rest
-# Number | objective | constraints | start | optimal value; x = (a, b, ...). Indented lines go on with a row.
+# steps whose mean is judged: at a constant rate Adam does not come to rest
+LAST = 1_000
+# Number | objective | constraints | start | optimal value; x = (a, b, ...). Indented
+# lines go on with a row.
 TABLE = """
 6 | (1 - a)**2 | 10*(b - a**2) = 0 | (-1.2, 1) | 0.0
 7 | log(1 + a**2) - b | (1 + a**2)**2 + b**2 - 4 = 0 | (2, 2) | -sqrt(3)
@@ -63,10 +67,19 @@ TABLE = """
   196 - 23*a - b**2 - 6*f**2 + 8*g >= 0; -4*a**2 - b**2 + 3*a*b - 2*c**2 - 5*f + 11*g >= 0 |
   (1, 2, 0, 4, 0, 1, 1) | 680.6300573
 """
-FUNCTIONS = {"squares": lambda *x: sum(one**2 for one in x), "pi": math.pi, "sqrt": math.sqrt}
-FUNCTIONS |= {name: getattr(jnp, name) for name in ("array", "cos", "exp", "log", "sin")}
+FUNCTIONS = {
+    "squares": lambda *x: sum(one**2 for one in x),
+    "pi": math.pi,
+    "sqrt": math.sqrt,
+}
+FUNCTIONS |= {
+    name: getattr(jnp, name) for name in ("array", "cos", "exp", "log", "sin")
+}
 ROWS = [row.split(" | ") for row in TABLE.replace("\n  ", " ").strip().splitlines()]
-PROBLEMS = {int(number): (*texts, eval(start), eval(value, vars(math) | {})) for number, *texts, start, value in ROWS}
+PROBLEMS = {
+    int(number): (*texts, eval(start), eval(value, vars(math) | {}))
+    for number, *texts, start, value in ROWS
+}
 
 
 def read(text, x):
@@ -74,7 +87,8 @@ def read(text, x):
 
 
 def ends(number):
-    """Reports and objective errors of Adam (cosine from 3e-2; 1e-2): at the mean of the last iterates, at the last."""
+    """Reports and objective errors of Adam (cosine from 3e-2; 1e-2): at the mean of
+    the last iterates, at the last."""
     objective, constraints, start, optimum = PROBLEMS[number]
     start = jnp.asarray(start, float)
 
@@ -84,28 +98,49 @@ def ends(number):
             left, kind = text.removesuffix(" = 0"), "equal"
             if text.endswith(" >= 0"):
                 left, kind = text.removesuffix(" >= 0"), "at_most"
-            violations[kind].append(jnp.ravel(read(left, x) * (1.0 if kind == "equal" else -1.0)))
-        return read(objective, x), {kind: jnp.concatenate(each) for kind, each in violations.items() if each}
+            violations[kind].append(
+                jnp.ravel(read(left, x) * (1.0 if kind == "equal" else -1.0))
+            )
+        return read(objective, x), {
+            kind: jnp.concatenate(each) for kind, each in violations.items() if each
+        }
 
     shapes = jax.eval_shape(problem, start)[1]
     kinds = {name: name for name in shapes}
     dual = uj.dual_ascent(optax.sgd(DUAL_RATE), kinds=kinds, penalty=PENALTY)
 
     def run(rates):
-        adam = optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(lambda count: -rates[count]))
+        adam = optax.chain(
+            optax.scale_by_adam(), optax.scale_by_schedule(lambda count: -rates[count])
+        )
         optimizer = uj.primal_dual(adam, dual, violations=shapes, order="primal_dual")
-        _, iterates = solve(optimizer, problem, start, STEPS, order="primal_dual", kinds=kinds)
+        _, iterates = solve(
+            optimizer, problem, start, STEPS, order="primal_dual", kinds=kinds
+        )
         slope = jax.grad(lambda x, prices: uj.lagrangian(*problem(x), prices))
-        points = jax.tree.map(lambda leaf: jnp.stack([jnp.mean(leaf[-LAST:], axis=0), leaf[-1]]), iterates)
-        return jax.vmap(lambda x, prices: (*problem(x), prices, slope(x, prices)))(*points)
+        points = jax.tree.map(
+            lambda leaf: jnp.stack([jnp.mean(leaf[-LAST:], axis=0), leaf[-1]]), iterates
+        )
+        return jax.vmap(lambda x, prices: (*problem(x), prices, slope(x, prices)))(
+            *points
+        )
 
-    rates = jnp.stack([jax.vmap(optax.cosine_decay_schedule(3e-2, STEPS))(jnp.arange(STEPS)), jnp.full(STEPS, 1e-2)])
+    rates = jnp.stack(
+        [
+            jax.vmap(optax.cosine_decay_schedule(3e-2, STEPS))(jnp.arange(STEPS)),
+            jnp.full(STEPS, 1e-2),
+        ]
+    )
     judged = jax.device_get(jax.jit(jax.vmap(run))(rates))
     for row, rate in enumerate(("cosine", "constant")):
         for place, name in enumerate(("mean", "last")):
             at = row, place
-            value, violations, prices, gradient = jax.tree.map(lambda leaf, at=at: leaf[at], judged)
-            report = uj.constraint_report(violations, prices, gradient, kinds=kinds, tolerance=SOLVED)
+            value, violations, prices, gradient = jax.tree.map(
+                lambda leaf, at=at: leaf[at], judged
+            )
+            report = uj.constraint_report(
+                violations, prices, gradient, kinds=kinds, tolerance=SOLVED
+            )
             error = abs(value - optimum) / max(1.0, abs(optimum))
             yield (rate, name), (bool(error < SOLVED and report.feasible), report)
 
@@ -114,8 +149,22 @@ def test_most_problems_are_solved_and_no_failure_is_reported_as_solved():
     """At a constant rate fewer last iterates than means are solutions."""
     outcomes = {number: dict(ends(number)) for number in PROBLEMS}
     assert len(outcomes) == 32
-    least = {("cosine", "mean"): 29, ("cosine", "last"): 29, ("constant", "mean"): 26, ("constant", "last"): 22}
+    least = {
+        ("cosine", "mean"): 29,
+        ("cosine", "last"): 29,
+        ("constant", "mean"): 26,
+        ("constant", "last"): 22,
+    }
     for way, count in least.items():
-        failed = {number: each[way][1] for number, each in outcomes.items() if not each[way][0]}
-        assert len(outcomes) - len(failed) >= count, (way, {number: one.verdict for number, one in failed.items()})
-        assert {number: one.verdict for number, one in failed.items() if one.status == "met"} == {}
+        failed = {
+            number: each[way][1]
+            for number, each in outcomes.items()
+            if not each[way][0]
+        }
+        assert len(outcomes) - len(failed) >= count, (
+            way,
+            {number: one.verdict for number, one in failed.items()},
+        )
+        assert {
+            number: one.verdict for number, one in failed.items() if one.status == "met"
+        } == {}

@@ -1,4 +1,5 @@
-"""Lagrangians of layer losses against NumPy, and where training on them ends against cvxpy."""
+"""Lagrangians of layer losses against NumPy, and where training on them ends against
+cvxpy."""
 
 import cvxpy
 import jax
@@ -15,7 +16,8 @@ from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("x64")
 ALPHA, REFERENCE = (0.2, 0.3, 0.1), 4.0
-# f_l(x) = k_l/2 |x - p_l|^2 + h_l. The curvatures grow: every f_l - (1 - alpha_l) f_{l-1} is convex.
+# f_l(x) = k_l/2 |x - p_l|^2 + h_l. The curvatures grow: every f_l - (1 - alpha_l)
+# f_{l-1} is convex.
 CURVATURES = np.array([0.5, 1.0, 1.5, 2.0])
 CENTRES = np.array([[1.4, 0.1], [0.3, 0.9], [0.4, 1.5], [-1.2, 0.9]])
 OFFSETS, LOSSES = np.array([3.0, 1.2, 0.3, 0.1]), np.array([4.7, 3.0, 3.5, 1.2])
@@ -31,24 +33,36 @@ RUNS = {
 
 
 def known_solution(resilience):
-    """x* and lambda* by cvxpy: each constraint written out as the convex quadratic that it is."""
+    """x* and lambda* by cvxpy: each constraint written out as the convex quadratic
+    that it is."""
     x, slacks = cvxpy.Variable(2), cvxpy.Variable(4, nonneg=True)
 
     def loss(weights):
         square = 0.5 * sum(w * k for w, k in zip(weights, CURVATURES, strict=True))
-        linear = sum(w * k * p for w, k, p in zip(weights, CURVATURES, CENTRES, strict=True))
+        linear = sum(
+            w * k * p for w, k, p in zip(weights, CURVATURES, CENTRES, strict=True)
+        )
         constant = sum(
-            w * (0.5 * k * p @ p + h) for w, k, p, h in zip(weights, CURVATURES, CENTRES, OFFSETS, strict=True)
+            w * (0.5 * k * p @ p + h)
+            for w, k, p, h in zip(weights, CURVATURES, CENTRES, OFFSETS, strict=True)
         )
         return square * cvxpy.sum_squares(x) - linear @ x + constant
 
     weights = np.eye(4)
     rows = [loss(weights[0]) - REFERENCE]
     rows += [loss(weights[i + 1] - (1.0 - ALPHA[i]) * weights[i]) for i in range(3)]
-    bounds = [row <= (0.0 if resilience is None else slacks[i]) for i, row in enumerate(rows)]
-    cost = loss(weights[3]) + (0.0 if resilience is None else 0.5 * resilience * cvxpy.sum_squares(slacks))
+    bounds = [
+        row <= (0.0 if resilience is None else slacks[i]) for i, row in enumerate(rows)
+    ]
+    cost = loss(weights[3]) + (
+        0.0 if resilience is None else 0.5 * resilience * cvxpy.sum_squares(slacks)
+    )
     cvxpy.Problem(cvxpy.Minimize(cost), bounds).solve()
-    return x.value, np.array([np.ravel(bound.dual_value)[0] for bound in bounds]), slacks.value
+    return (
+        x.value,
+        np.array([np.ravel(bound.dual_value)[0] for bound in bounds]),
+        slacks.value,
+    )
 
 
 def problem(x):
@@ -57,60 +71,99 @@ def problem(x):
 
 
 def test_the_lagrangian_equals_its_definition_and_its_weights_are_those_written_out_by_hand():
-    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; no gradient flows to the multipliers."""
+    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; no gradient flows
+    to the multipliers."""
     alpha = (0.1, 0.5, 0.9)
     constraints = uj.descent_constraints(alpha, reference=5.5)
 
     def value(losses, multipliers, normalise=False):
-        return uj.lagrangian(losses[-1], constraints(losses), multipliers, normalise=normalise)
+        return uj.lagrangian(
+            losses[-1], constraints(losses), multipliers, normalise=normalise
+        )
 
     value_and_grad = jax.value_and_grad(value, (0, 1))
-    run = jax.jit(lambda *given: (*value_and_grad(*given), value(*given, normalise=True)))
+    run = jax.jit(
+        lambda *given: (*value_and_grad(*given), value(*given, normalise=True))
+    )
     actual, (weights, in_multipliers), scaled = run(LOSSES, MULTIPLIERS)
     expected = LOSSES[-1] + MULTIPLIERS @ reference.violations(LOSSES, alpha, 5.5)
     np.testing.assert_allclose(actual, expected, rtol=1e-14)
     np.testing.assert_allclose(scaled, expected / (1.0 + MULTIPLIERS.sum()), rtol=1e-14)
-    np.testing.assert_allclose(weights, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
+    np.testing.assert_allclose(
+        weights, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14
+    )
     assert not np.any(in_multipliers)
 
 
 def test_the_augmented_lagrangian_has_the_gradient_of_the_multipliers_to_come():
-    """The gradient of the Lagrangian at m = [lambda + rho c]_+; its value is f_L + (|m|^2 - |lambda|^2) / (2 rho)."""
+    """The gradient of the Lagrangian at m = [lambda + rho c]_+; its value is f_L +
+    (|m|^2 - |lambda|^2) / (2 rho)."""
     constraints = uj.descent_constraints(0.22, reference=5.5)
-    to_come = np.maximum(MULTIPLIERS + 0.7 * reference.violations(LOSSES, 0.22, 5.5), 0.0)
+    to_come = np.maximum(
+        MULTIPLIERS + 0.7 * reference.violations(LOSSES, 0.22, 5.5), 0.0
+    )
 
     @jax.jit
     @jax.value_and_grad
     def run(losses):
-        return uj.augmented_lagrangian(losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7)
+        return uj.augmented_lagrangian(
+            losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7
+        )
 
     value, gradient = run(LOSSES)
-    np.testing.assert_allclose(value, LOSSES[-1] + (to_come @ to_come - MULTIPLIERS @ MULTIPLIERS) / 1.4, rtol=1e-13)
-    np.testing.assert_allclose(gradient, reference.layer_weights(to_come, 0.22), rtol=1e-13)
+    np.testing.assert_allclose(
+        value,
+        LOSSES[-1] + (to_come @ to_come - MULTIPLIERS @ MULTIPLIERS) / 1.4,
+        rtol=1e-13,
+    )
+    np.testing.assert_allclose(
+        gradient, reference.layer_weights(to_come, 0.22), rtol=1e-13
+    )
 
 
 def test_the_augmented_lagrangian_of_equalities_equals_its_definition():
-    violations, multipliers, rho = np.array([0.5, -2.0]), np.array([3.0, -1.0]), np.array([0.5, 4.0])
-    value = uj.augmented_lagrangian(1.0, violations, multipliers, penalty=rho, kinds="equal")
-    assert float(value) == pytest.approx(1.0 + multipliers @ violations + 0.5 * rho @ violations**2)
+    violations, multipliers, rho = (
+        np.array([0.5, -2.0]),
+        np.array([3.0, -1.0]),
+        np.array([0.5, 4.0]),
+    )
+    value = uj.augmented_lagrangian(
+        1.0, violations, multipliers, penalty=rho, kinds="equal"
+    )
+    assert float(value) == pytest.approx(
+        1.0 + multipliers @ violations + 0.5 * rho @ violations**2
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "resilience", "normalise"),
-    [*((name, None, False) for name in RUNS), ("sgd", BETA, False), ("sgd", None, True)],
+    [
+        *((name, None, False) for name in RUNS),
+        ("sgd", BETA, False),
+        ("sgd", None, True),
+    ],
 )
 def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, normalise):
     """One gradient step on x, one dual step, in turns: as in training."""
     dual = uj.dual_ascent(RUNS[name], resilience=resilience)
     optimizer = uj.primal_dual(optax.sgd(0.05), dual, violations=4, order="primal_dual")
-    (x, state), _ = solve(optimizer, problem, jnp.zeros(2), STEPS, order="primal_dual", normalise=normalise)
+    (x, state), _ = solve(
+        optimizer,
+        problem,
+        jnp.zeros(2),
+        STEPS,
+        order="primal_dual",
+        normalise=normalise,
+    )
     solution, multipliers, slacks = known_solution(resilience)
     assert np.sum(multipliers > 0.05) >= 2  # active constraints
     assert np.sum(multipliers < 1e-6) >= 1  # and inactive ones
     np.testing.assert_allclose(x, solution, atol=1e-3)
     np.testing.assert_allclose(state.dual.multipliers, multipliers, atol=1e-3)
     if resilience is not None:
-        np.testing.assert_allclose(optimal_slacks(state.dual.multipliers, resilience), slacks, atol=1e-3)
+        np.testing.assert_allclose(
+            optimal_slacks(state.dual.multipliers, resilience), slacks, atol=1e-3
+        )
 
 
 def test_the_lagrangian_with_slacks_equals_its_definition():
@@ -121,8 +174,14 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
         return uj.resilient_lagrangian(*at, slacks, multipliers, resilience=BETA), at
 
     run = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
-    (actual, (objective, violations)), (in_slacks, in_multipliers) = run(slacks, MULTIPLIERS)
-    expected = objective + MULTIPLIERS @ (violations - slacks) + 0.5 * BETA * slacks @ slacks
+    (actual, (objective, violations)), (in_slacks, in_multipliers) = run(
+        slacks, MULTIPLIERS
+    )
+    expected = (
+        objective + MULTIPLIERS @ (violations - slacks) + 0.5 * BETA * slacks @ slacks
+    )
     np.testing.assert_allclose(actual, expected, rtol=1e-14)
-    np.testing.assert_allclose(in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(
+        in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15
+    )
     assert not np.any(in_multipliers)

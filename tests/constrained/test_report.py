@@ -7,8 +7,16 @@ import pytest
 from unroll_jax import constraint_report as report_of
 
 matplotlib.use("agg")
-VIOLATIONS = {"gap": np.array([0.2, -1.0]), "sum": np.array(0.0), "idle": np.array(-3.0)}
-MULTIPLIERS = {"gap": np.array([3.0, 0.0]), "sum": np.array(-1.5), "idle": np.array(0.0)}
+VIOLATIONS = {
+    "gap": np.array([0.2, -1.0]),
+    "sum": np.array(0.0),
+    "idle": np.array(-3.0),
+}
+MULTIPLIERS = {
+    "gap": np.array([3.0, 0.0]),
+    "sum": np.array(-1.5),
+    "idle": np.array(0.0),
+}
 KINDS = {"gap": "at_most", "sum": "equal", "idle": "at_most"}
 UNITS = {"gap": "rate", "sum": "", "idle": "MB"}
 
@@ -41,13 +49,19 @@ def test_a_report_names_violated_binding_and_idle_constraints_and_draws_them():
     ],
 )
 def test_statuses_of_a_constraint_are_apart(violation, price, options, status):
-    """An equality is violated in either direction; a multiplier with room has wound up, and its price is none."""
+    """An equality is violated in either direction; a multiplier with room has wound
+    up, and its price is none."""
     report = report_of(np.array(violation), np.array(price), **options)
     assert report.groups[0].status == status
-    assert (report.groups[0].worst > report.groups[0].tolerance) is (status == "violated")
+    assert (report.groups[0].worst > report.groups[0].tolerance) is (
+        status == "violated"
+    )
     assert report.feasible == (status in ("idle", "binding", "slack"))
-    wound_up = bool(np.max(price) > 17_000.0)  # also with a binding constraint of a larger price
-    assert report.status == (("met, wound up" if wound_up else "met") if report.feasible else status)
+    # also with a binding constraint of a larger price
+    wound_up = bool(np.max(price) > 17_000.0)
+    assert report.status == (
+        ("met, wound up" if wound_up else "met") if report.feasible else status
+    )
     assert ("1.75e+04 has wound up" in report.verdict) is wound_up
     assert ("Binding" in report.verdict) is (status == "binding")
 
@@ -56,7 +70,11 @@ def test_a_met_point_that_is_not_stationary_is_named():
     """As a method of multipliers whose inner problem is not solved leaves it."""
     point = np.array(0.0), np.array(2.0)
     moving = report_of(*point, {"x": np.array([0.3, 0.4j])})
-    assert (moving.feasible, moving.status, moving.gradient_norm) == (True, "met, not stationary", 0.5)
+    assert (moving.feasible, moving.status, moving.gradient_norm) == (
+        True,
+        "met, not stationary",
+        0.5,
+    )
     assert "has norm 0.5" in moving.verdict
     still, broken = (report_of(*point, np.array(slope)) for slope in (1e-3, np.nan))
     assert still.status == "met"
@@ -66,6 +84,8 @@ def test_a_met_point_that_is_not_stationary_is_named():
 
 
 def test_values_and_bounds_are_in_the_units_of_the_user():
-    report = report_of({"a": np.array([-1.0, 0.5])}, {"a": np.zeros(2)}, bounds={"a": 3.0}, units="MB")
+    report = report_of(
+        {"a": np.array([-1.0, 0.5])}, {"a": np.zeros(2)}, bounds={"a": 3.0}, units="MB"
+    )
     assert (report.groups[0].value, report.groups[0].bound) == (3.5, 3.0)
     assert str(report).split()[:5] == ["constraint", "kind", "status", "value", "bound"]

@@ -17,8 +17,11 @@ TAILS = [*LEVELS, 0.75, 0.95, (0.0, 0.5, 0.9)]
 
 
 def tail_reference(violations, level):
-    """min_t t + mean([c - t]_+) / (1 - q): piecewise linear in t, so least at one of the samples."""
-    bounds = violations + np.maximum(violations[None] - violations[:, None], 0.0).mean(axis=1) / (1.0 - level)
+    """min_t t + mean([c - t]_+) / (1 - q): piecewise linear in t, so least at one of
+    the samples."""
+    bounds = violations + np.maximum(violations[None] - violations[:, None], 0.0).mean(
+        axis=1
+    ) / (1.0 - level)
     return bounds.min(axis=0)
 
 
@@ -31,18 +34,28 @@ def tails(samples):
 def test_the_tail_mean_is_the_least_of_its_bounds(count):
     for level, actual in zip(TAILS, tails(SAMPLES[:count]), strict=True):
         levels = level if isinstance(level, tuple) else [level] * 3
-        expected = [tail_reference(SAMPLES[:count, i : i + 1], one)[0] for i, one in enumerate(levels)]
+        expected = [
+            tail_reference(SAMPLES[:count, i : i + 1], one)[0]
+            for i, one in enumerate(levels)
+        ]
         np.testing.assert_allclose(actual, expected, rtol=1e-12, err_msg=str(level))
 
 
 def test_the_gradient_weighs_the_worst_samples_only():
-    gradients = jax.jit(lambda c: {q: jax.grad(lambda c, q=q: jnp.sum(uj.tail_mean(q)(c)))(c) for q in LEVELS})
+    gradients = jax.jit(
+        lambda c: {
+            q: jax.grad(lambda c, q=q: jnp.sum(uj.tail_mean(q)(c)))(c) for q in LEVELS
+        }
+    )
     for level, gradient in gradients(SAMPLES).items():
         width, expected = 1e-6, np.zeros_like(SAMPLES)
         for place in np.ndindex(*SAMPLES.shape):
             step = np.zeros_like(SAMPLES)
             step[place] = width
-            ends = [tail_reference(SAMPLES + sign * step, level)[place[1]] for sign in (1.0, -1.0)]
+            ends = [
+                tail_reference(SAMPLES + sign * step, level)[place[1]]
+                for sign in (1.0, -1.0)
+            ]
             expected[place] = (ends[0] - ends[1]) / (2.0 * width)
         np.testing.assert_allclose(gradient, expected, atol=1e-8, err_msg=str(level))
         weighed = np.count_nonzero(np.abs(np.asarray(gradient)) > 1e-12, axis=0)
@@ -50,9 +63,12 @@ def test_the_gradient_weighs_the_worst_samples_only():
 
 
 def test_ties_share_weights_that_a_subgradient_may_have():
-    """Non-negative, at most 1 / (N (1 - q)), summing to 1, and none on samples below the tie."""
+    """Non-negative, at most 1 / (N (1 - q)), summing to 1, and none on samples below
+    the tie."""
     tied = np.array([[2.0], [1.0], [2.0], [2.0], [0.0], [3.0]])
-    gradient = np.asarray(jax.jit(jax.grad(lambda c: uj.tail_mean(0.6)(c)[0]))(tied))[:, 0]
+    gradient = np.asarray(jax.jit(jax.grad(lambda c: uj.tail_mean(0.6)(c)[0]))(tied))[
+        :, 0
+    ]
     np.testing.assert_allclose(np.sum(gradient), 1.0, rtol=1e-12)
     assert np.all((gradient >= 0.0) & (gradient <= 1.0 / (6 * 0.4) + 1e-12))
     assert gradient[1] == gradient[4] == 0.0
@@ -60,7 +76,9 @@ def test_ties_share_weights_that_a_subgradient_may_have():
 
 def test_the_tail_leaves_out_a_sample_of_minus_infinity():
     violations = np.array([[1.0], [2.0], [-np.inf], [3.0]])
-    value, gradient = jax.jit(jax.value_and_grad(lambda v: uj.tail_mean(0.5)(v)[0]))(violations)
+    value, gradient = jax.jit(jax.value_and_grad(lambda v: uj.tail_mean(0.5)(v)[0]))(
+        violations
+    )
     np.testing.assert_allclose(value, 2.5)
     np.testing.assert_allclose(gradient[:, 0], [0.0, 0.5, 0.0, 0.5])
     np.testing.assert_array_equal(uj.tail_mean(0.0)(jnp.asarray(violations)), [-np.inf])
@@ -68,26 +86,37 @@ def test_the_tail_leaves_out_a_sample_of_minus_infinity():
 
 TARGETS = np.random.default_rng(3).exponential(size=(30, 2))
 BEFORE = np.random.default_rng(4).uniform(1.0, 2.0, size=30)  # f_0 of each sample
-LEVEL, ALLOWANCE, STEPS = 0.8, 1.7, 30_000  # the least tail is 1.53, and 2.07 at the least mean
+# the least tail is 1.53, and 2.07 at the least mean
+LEVEL, ALLOWANCE, STEPS = 0.8, 1.7, 30_000
 
 
 def known_tail_solution():
-    """min mean f_1 under CVaR_q(f_1 - (1 - alpha) f_0) <= allowance, f_1 = 1/2 |x - target|^2, by cvxpy."""
+    """min mean f_1 under CVaR_q(f_1 - (1 - alpha) f_0) <= allowance, f_1 = 1/2 |x -
+    target|^2, by cvxpy."""
     x, threshold = cvxpy.Variable(2), cvxpy.Variable()
     losses = [0.5 * cvxpy.sum_squares(x - target) for target in TARGETS]
-    excess = [cvxpy.pos(loss - 0.8 * before - threshold) for loss, before in zip(losses, BEFORE, strict=True)]
+    excess = [
+        cvxpy.pos(loss - 0.8 * before - threshold)
+        for loss, before in zip(losses, BEFORE, strict=True)
+    ]
     tail = threshold + sum(excess) / (30 * (1.0 - LEVEL)) <= ALLOWANCE
     cvxpy.Problem(cvxpy.Minimize(sum(losses) / 30), [tail]).solve()
     return x.value, float(tail.dual_value)
 
 
 def test_training_under_a_tail_constraint_ends_at_the_known_solution():
-    constraints = uj.sample_constraints(uj.descent_constraints(0.2), lambda c: uj.tail_mean(LEVEL)(c) - ALLOWANCE)
+    constraints = uj.sample_constraints(
+        uj.descent_constraints(0.2), lambda c: uj.tail_mean(LEVEL)(c) - ALLOWANCE
+    )
     falling = optax.sgd(optax.cosine_decay_schedule(0.05, STEPS))
-    optimizer = uj.primal_dual(falling, uj.dual_ascent(falling), violations=1, order="primal_dual")
+    optimizer = uj.primal_dual(
+        falling, uj.dual_ascent(falling), violations=1, order="primal_dual"
+    )
 
     def problem(x):
-        losses = jnp.stack([jnp.asarray(BEFORE), 0.5 * jnp.sum((x - TARGETS) ** 2, axis=1)], axis=1)
+        losses = jnp.stack(
+            [jnp.asarray(BEFORE), 0.5 * jnp.sum((x - TARGETS) ** 2, axis=1)], axis=1
+        )
         return jnp.mean(losses[:, 1]), constraints(losses)
 
     (x, state), _ = solve(optimizer, problem, jnp.zeros(2), STEPS, order="primal_dual")

@@ -5,7 +5,8 @@ import pytest
 from tests.devices import on_eight_devices
 
 pytestmark = pytest.mark.slow
-# Each device has the multipliers and penalties of its points, and a copy for their mean.
+# Each device has the multipliers and penalties of its points, and a copy for their
+# mean.
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
 from jax.sharding import PartitionSpec as P

@@ -11,7 +11,14 @@ import pytest
 from PIL import Image
 
 from tests.train.commands import quiet
-from unroll_jax.train.config.data import DataConfig, ImageConfig, InstructionConfig, SceneConfig, SetConfig, TextConfig
+from unroll_jax.train.config.data import (
+    DataConfig,
+    ImageConfig,
+    InstructionConfig,
+    SceneConfig,
+    SetConfig,
+    TextConfig,
+)
 from unroll_jax.train.data import image_sets, images, instructions, text, video
 
 LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
@@ -19,33 +26,47 @@ LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     **dict.fromkeys(("digits", "cifar10", "image_folder"), (ImageConfig, images.load)),
     "class_folders": (SetConfig, image_sets.load),
     **dict.fromkeys(("shapes", "camvid"), (SceneConfig, images.load)),
-    **dict.fromkeys(("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)),
+    **dict.fromkeys(
+        ("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)
+    ),
     **dict.fromkeys(("chores", "alpaca"), (InstructionConfig, instructions.load)),
 }
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """``opened(source, root, log, **options)``: a source, prepared in a folder of the module."""
+    """``opened(source, root, log, **options)``: a source, prepared in a folder of
+    the module."""
     prepared = tmp_path_factory.mktemp("prepared")
 
-    def open_source(source: str, root: Path | str | None = None, log: Any = quiet, **options: Any) -> Any:
+    def open_source(
+        source: str, root: Path | str | None = None, log: Any = quiet, **options: Any
+    ) -> Any:
         config, load = LOADERS[source]
         where = None if root is None else str(root)
-        return load(config(source, where, **{"prepared": str(prepared), **options}), log=log)
+        return load(
+            config(source, where, **{"prepared": str(prepared), **options}), log=log
+        )
 
     return open_source
 
 
 def write_pictures(
-    root: Path, counts: Mapping[str, int], *, size: tuple[int, int] = (6, 5), suffix: str = "png", mode: str = "RGB"
+    root: Path,
+    counts: Mapping[str, int],
+    *,
+    size: tuple[int, int] = (6, 5),
+    suffix: str = "png",
+    mode: str = "RGB",
 ) -> Path:
     generator = np.random.default_rng(0)
     for folder, count in counts.items():
         (root / folder).mkdir(parents=True, exist_ok=True)
         for number in range(1, count + 1):
             pixels = generator.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            Image.fromarray(pixels).convert(mode).save(root / folder / f"{number:03d}.{suffix}")
+            Image.fromarray(pixels).convert(mode).save(
+                root / folder / f"{number:03d}.{suffix}"
+            )
     return root
 
 
@@ -57,7 +78,8 @@ def write_video(
     side: int = 160,
     frames: list[np.ndarray] | None = None,
 ) -> Path:
-    """Writes a video, lossless unless its codec is not, of given frames; or else the n-th one is of grey level 2n."""
+    """Writes a video, lossless unless its codec is not, of given frames; or else the
+    n-th one is of grey level 2n."""
     av = pytest.importorskip("av", reason="av, which reads videos, is not installed")
     pixels = "gray" if codec in ("ffv1", "png") else "yuv420p"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +87,11 @@ def write_video(
         stream: Any = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = side, side, pixels
         for number in range(num_frames):
-            image = np.full((side, side), 2 * number, np.uint8) if frames is None else frames[number]
+            image = (
+                np.full((side, side), 2 * number, np.uint8)
+                if frames is None
+                else frames[number]
+            )
             frame = av.VideoFrame.from_ndarray(image, format="gray")
             container.mux(stream.encode(frame.reformat(format=pixels)))
         container.mux(stream.encode())
@@ -78,9 +104,13 @@ def truncate(path: Path, share: float = 0.4) -> Path:
     return path
 
 
-def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False) -> Path:
-    """Packs a folder's files into an archive next to it, in order or against it; None leaves the folder. As some
-    programs do, the archive has an entry for a folder outside of it."""
+def pack(
+    root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False
+) -> Path:
+    """Packs a folder's files into an archive next to it, in order or against it; None
+    leaves the folder. As some programs do, the archive has an entry for a folder
+    outside of it.
+    """
     if mode is None:
         return root
     if mode == "zip":
@@ -88,7 +118,9 @@ def pack(root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse:
         with zipfile.ZipFile(archive, "a") as members:
             members.writestr("/", "")
         return archive
-    archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")
+    archive = root.parent / (
+        f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz"
+    )
     outside = tarfile.TarInfo("../")
     outside.type = tarfile.DIRTYPE
     with tarfile.open(archive, mode) as tar:
@@ -107,7 +139,8 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="module")
 def oracles() -> tuple[Any, Any]:
-    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
+    """The modules torch and transformers; imported here, as every worker collects
+    tests and that takes seconds."""
     import torch
     import transformers
 

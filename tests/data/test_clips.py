@@ -1,4 +1,5 @@
-"""Clips of frames and videos go where their folders say; damaged ones are used as far as they decode."""
+"""Clips of frames and videos go where their folders say; damaged ones are used as
+far as they decode."""
 
 import contextlib
 import re
@@ -19,12 +20,21 @@ from unroll_jax.train.data.media import fingerprint_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, windows
 
 LAYOUTS = {  # the clips of train, validation and test, and ignored ones
-    "UCSD Ped2": (["UCSD/Train/Train001"], ["UCSD/Train/Train016"], ["UCSD/Test/Test012"], ["UCSD/Test/Test012_gt"]),
+    "UCSD Ped2": (
+        ["UCSD/Train/Train001"],
+        ["UCSD/Train/Train016"],
+        ["UCSD/Test/Test012"],
+        ["UCSD/Test/Test012_gt"],
+    ),
     "masks, and what lies in a clip of frames": (
         ["training_videos/01.avi", "training_videos/02.avi"],
         ["training_videos/10.avi"],
         ["testing_videos/01"],
-        ["testing_videos/01/all.avi", "testing_videos/02_gt.avi", "testing_videos/ground_truth/1"],
+        [
+            "testing_videos/01/all.avi",
+            "testing_videos/02_gt.avi",
+            "testing_videos/ground_truth/1",
+        ],
     ),
 }
 # The clips of train, validation and test by their names alone.
@@ -34,14 +44,28 @@ SPLIT = {
         ["UCSDped2/Train/Train012"],
         ["UCSDped2/Test/Test001"],
     ),
-    "ShanghaiTech": (["training/videos/01_001.avi"], ["training/videos/13_007.avi"], ["testing/frames/01_0014"]),
-    "below a split": (["data/train/city/a"], ["data/train/city/b"], ["data/test/city/a"]),
+    "ShanghaiTech": (
+        ["training/videos/01_001.avi"],
+        ["training/videos/13_007.avi"],
+        ["testing/frames/01_0014"],
+    ),
+    "below a split": (
+        ["data/train/city/a"],
+        ["data/train/city/b"],
+        ["data/test/city/a"],
+    ),
     "names": (["Train001", "Train002"], ["Train003"], ["Test001"]),
 }
 UNNAMED = [
     ("a b c held-out/d", "names no splits"),
-    ("s1_test.avi s1_train.avi s2_test.avi s2_train.avi", "'s1_test.avi' looks like a split"),
-    ("train-test/1_train train-test/1_test train-test/2_train", "1_train' looks like a split"),
+    (
+        "s1_test.avi s1_train.avi s2_test.avi s2_train.avi",
+        "'s1_test.avi' looks like a split",
+    ),
+    (
+        "train-test/1_train train-test/1_test train-test/2_train",
+        "1_train' looks like a split",
+    ),
     ("TestVideoA TrainVideoA TrainVideoB", "'TestVideoA' looks like a split"),
     ("Train001 Train002 Test001 TestVideoA", "'TestVideoA' looks like a split"),
     ("set/a set/b set/my-eval2", "'set/my-eval2' looks like a split"),
@@ -56,7 +80,10 @@ def paths(*names):
 def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
     fingerprint_media(root)
     with open_footage(root, log) as splits:
-        return {split: {clip.name: np.stack(list(clip.frames)) for clip in clips} for split, clips in splits.items()}
+        return {
+            split: {clip.name: np.stack(list(clip.frames)) for clip in clips}
+            for split, clips in splits.items()
+        }
 
 
 @pytest.mark.parametrize("case", SPLIT)
@@ -69,17 +96,36 @@ def test_folders_and_names_state_the_split(case, tmp_path):
 
 
 @pytest.mark.parametrize(("names", "words"), UNNAMED)
-def test_clips_of_several_folders_and_unknown_names_of_splits_fail(names, words, tmp_path):
-    assert_fails(lambda root: split_clips(paths(*names.split()), root=root), tmp_path, words, "ROOT/train/")
+def test_clips_of_several_folders_and_unknown_names_of_splits_fail(
+    names, words, tmp_path
+):
+    assert_fails(
+        lambda root: split_clips(paths(*names.split()), root=root),
+        tmp_path,
+        words,
+        "ROOT/train/",
+    )
 
 
 def test_clips_without_splits_are_dealt_as_are_names_that_all_mean_one_split(tmp_path):
-    within = "trailer contest latest"  # names that contain the name of a split, and are none
-    for names in ("test_1 test_2 test_3", "in/TestA in/TestB in/TestC", "train.1.avi train.2.avi train.avi", within):
+    # names that contain the name of a split, and are none
+    within = "trailer contest latest"
+    for names in (
+        "test_1 test_2 test_3",
+        "in/TestA in/TestB in/TestC",
+        "train.1.avi train.2.avi train.avi",
+        within,
+    ):
         clips = paths(*names.split())
-        assert list(split_clips(clips, root=tmp_path).values()) == [[each] for each in clips]
+        assert list(split_clips(clips, root=tmp_path).values()) == [
+            [each] for each in clips
+        ]
     clips = paths(*(f"clip{number}" for number in range(1, 13)))
-    assert list(split_clips(clips, root=tmp_path).values()) == [clips[:10], clips[10:11], clips[11:]]
+    assert list(split_clips(clips, root=tmp_path).values()) == [
+        clips[:10],
+        clips[10:11],
+        clips[11:],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +142,9 @@ def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_tha
     names = [name for part in LAYOUTS[layout] for name in part]
     videos = [name for name in names if name.endswith(".avi")]
     folders = dict.fromkeys((name for name in names if name not in videos), 21)
-    root = write_pictures(tmp_path / "data", folders, size=(36, 24), suffix="tif", mode="L")
+    root = write_pictures(
+        tmp_path / "data", folders, size=(36, 24), suffix="tif", mode="L"
+    )
     for name in videos:
         write_video(root / name, 23)
     for name in folders:
@@ -105,32 +153,53 @@ def test_layouts_come_to_their_splits_from_folders_and_archives_in_any_order_tha
     lines: list[str] = []
     clips, archive = read(root, lines.append), pack(root, mode, reverse=reverse)
     expected = dict(zip(SPLITS, LAYOUTS[layout][:3], strict=True))
-    assert {split: list(split_clips) for split, split_clips in clips.items()} == expected
-    assert {frames.shape[1:] for split in SPLITS for frames in clips[split].values()} == {(160, 160)}
+    assert {
+        split: list(split_clips) for split, split_clips in clips.items()
+    } == expected
+    assert {
+        frames.shape[1:] for split in SPLITS for frames in clips[split].values()
+    } == {(160, 160)}
     ignored = len(LAYOUTS[layout][3])
-    assert any(f"passing over {ignored} clip(s) of masks" in line for line in lines) == bool(ignored)
+    assert any(
+        f"passing over {ignored} clip(s) of masks" in line for line in lines
+    ) == bool(ignored)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     before = sorted(tmp_path.rglob("*"))
     for split, taken in read(archive).items():
         assert [name.removeprefix("data/") for name in taken] == expected[split]
         for name, frames in taken.items():
-            np.testing.assert_array_equal(frames, clips[split][name.removeprefix("data/")])
+            np.testing.assert_array_equal(
+                frames, clips[split][name.removeprefix("data/")]
+            )
     assert sorted(tmp_path.rglob("*")) == before
     for name in {*videos} & {*clips["train"]}:
-        np.testing.assert_array_equal(clips["train"][name][:, 80, 80], 2 * np.arange(23))
+        np.testing.assert_array_equal(
+            clips["train"][name][:, 80, 80], 2 * np.arange(23)
+        )
 
 
 @pytest.mark.parametrize("name", ["grey.avi", "only"])
-def test_a_video_file_is_cut_in_time_and_its_remainder_dropped_by_the_frames_that_decode(name, tmp_path):
+def test_a_video_file_is_cut_in_time_and_its_remainder_dropped_by_the_frames_that_decode(
+    name, tmp_path
+):
     root = write_video(tmp_path / "grey.avi", 95).rename(tmp_path / name)
     header = root.read_bytes()
-    stream_header = header.index(b"strh") + 8 + 32  # dwLength of the stream header: the claimed frames
-    root.write_bytes(header[:stream_header] + (160).to_bytes(4, "little") + header[stream_header + 4 :])
+    # dwLength of the stream header: the claimed frames
+    stream_header = header.index(b"strh") + 8 + 32
+    root.write_bytes(
+        header[:stream_header]
+        + (160).to_bytes(4, "little")
+        + header[stream_header + 4 :]
+    )
     lines: list[str] = []
     clips = read(root, lines.append)
     names = [f"frames {start} to {start + 19}" for start in range(0, 80, 20)]
-    assert [list(clips[split]) for split in SPLITS] == [names[:2], names[2:3], names[3:]]
+    assert [list(clips[split]) for split in SPLITS] == [
+        names[:2],
+        names[2:3],
+        names[3:],
+    ]
     levels = [frames[:, 0, 0] for split in SPLITS for frames in clips[split].values()]
     np.testing.assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
     assert lines == [f"  {name}: using the 95 frames that decode, of 160 in the header"]
@@ -143,7 +212,8 @@ def test_windows_are_consecutive_and_patches_follow_one_position_through_time():
     assert list(windows(frames[:19])) == []
     sequences = patch_sequences(first)
     assert sequences.shape == (100, 20, 256)
-    np.testing.assert_array_equal(sequences[23, 7], first[7, 32:48, 48:64].ravel())  # row 2, column 3
+    # row 2, column 3
+    np.testing.assert_array_equal(sequences[23, 7], first[7, 32:48, 48:64].ravel())
     np.testing.assert_array_equal(np.sort(sequences.ravel()), np.sort(first.ravel()))
 
 
@@ -160,17 +230,29 @@ def test_any_picture_becomes_grey_and_square(mode):
 @pytest.mark.parametrize(
     ("name", "count", "codec", "share", "line"),
     [
-        ("a.avi", 120, "mpeg4", 0.6, r"a.avi: using the \d+ frames that decode, of 120 in the header"),
+        (
+            "a.avi",
+            120,
+            "mpeg4",
+            0.6,
+            r"a.avi: using the \d+ frames that decode, of 120 in the header",
+        ),
         ("a.ts", 99, "mpeg2video", 0.8, "frames are damaged and used as they decode"),
     ],
 )
-def test_a_truncated_video_is_used_as_far_as_it_decodes_and_logged(tmp_path, name, count, codec, share, line):
+def test_a_truncated_video_is_used_as_far_as_it_decodes_and_logged(
+    tmp_path, name, count, codec, share, line
+):
     lines: list[str] = []
-    read(truncate(write_video(tmp_path / name, count, codec=codec), share), lines.append)
+    read(
+        truncate(write_video(tmp_path / name, count, codec=codec), share), lines.append
+    )
     assert any(re.search(line, each) for each in lines)
 
 
-def test_a_file_that_may_be_a_video_needs_its_reader_and_an_archive_of_frames_does_not(tmp_path, monkeypatch):
+def test_a_file_that_may_be_a_video_needs_its_reader_and_an_archive_of_frames_does_not(
+    tmp_path, monkeypatch
+):
     for module in ("av", "av.error"):
         monkeypatch.setitem(sys.modules, module, None)
     (tmp_path / "clip").write_bytes(b"a video of any name")
@@ -196,12 +278,17 @@ def files_of_at_most(size):
 
 
 @pytest.mark.parametrize("mode", [None, "w"])
-def test_a_full_temporary_disk_is_not_damage_of_the_originals(mode, tmp_path, monkeypatch):
+def test_a_full_temporary_disk_is_not_damage_of_the_originals(
+    mode, tmp_path, monkeypatch
+):
     video = write_video(tmp_path / "data/only.avi", 62)
     root = video if mode is None else pack(tmp_path / "data", mode)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    refusal = rf"^cannot write to {tmp_path}.* \(File too large\); free room there, .* TMPDIR$"
+    refusal = (
+        rf"^cannot write to {tmp_path}.* \(File too large\); free room there, .*"
+        r" TMPDIR$"
+    )
     with files_of_at_most(8192), pytest.raises(StorageError, match=refusal):
         read(root)
     assert not list((tmp_path / "temporary").iterdir())

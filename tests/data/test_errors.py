@@ -1,4 +1,5 @@
-"""Originals with something wrong inside: one line names the root, the file or the option, and nothing is prepared."""
+"""Originals with something wrong inside: one line names the root, the file or the
+option, and nothing is prepared."""
 
 import io
 import itertools
@@ -21,12 +22,18 @@ def picture(seed=0, shape=(5, 6, 3)):
 
 
 def pictures(counts, shape=(5, 6, 3)):
-    paths = [f"{folder}/{number:03d}.png" for folder, count in counts.items() for number in range(1, count + 1)]
+    paths = [
+        f"{folder}/{number:03d}.png"
+        for folder, count in counts.items()
+        for number in range(1, count + 1)
+    ]
     return {path: picture(seed, shape) for seed, path in enumerate(paths)}
 
 
 def without(files, *gone):
-    return {name: content for name, content in files.items() if not name.startswith(gone)}
+    return {
+        name: content for name, content in files.items() if not name.startswith(gone)
+    }
 
 
 def video(count):
@@ -52,7 +59,12 @@ def two_pages(path):
 
 
 def two_sizes(path):
-    parts = [write_video(path.with_suffix(".ts"), 25, codec="mpeg2video", side=side).read_bytes() for side in (160, 80)]
+    parts = [
+        write_video(
+            path.with_suffix(".ts"), 25, codec="mpeg2video", side=side
+        ).read_bytes()
+        for side in (160, 80)
+    ]
     path.with_suffix(".ts").unlink()
     path.write_bytes(b"".join(parts))
 
@@ -75,7 +87,15 @@ def damaged_zip():
     return packed.getvalue().replace(b"dull", b"full")
 
 
-CLIPS = pictures({"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}, (16, 16))
+CLIPS = pictures(
+    {
+        "Train/Train001": 20,
+        "Train/Train002": 25,
+        "Train/Train010": 20,
+        "Test/Test001": 20,
+    },
+    (16, 16),
+)
 VIDEOS = {f"{name}.avi": video(20) for name in "abc"}
 IMAGES = pictures({"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2})
 PLAIN = np.full((5, 6, 3), 9, np.uint8)
@@ -83,13 +103,19 @@ SETS = pictures({"cat": 30, "dog": 30})
 SCENES = pictures({"train": 4, "val": 1, "test": 2}, (6, 8, 3))
 LABELS = np.arange(48, dtype=np.uint8).reshape(6, 8) % 12
 SCENES |= {name.replace("/", "annot/"): LABELS for name in SCENES}
-RECORDS = np.column_stack([np.arange(20, dtype=np.uint8) % 10, picture(0, (20, 3072))])  # of a file of CIFAR-10
+# of a file of CIFAR-10
+RECORDS = np.column_stack([np.arange(20, dtype=np.uint8) % 10, picture(0, (20, 3072))])
 CIFAR = dict.fromkeys(images.FILES, RECORDS.tobytes())
 CATS = np.column_stack([np.full(20, 3, np.uint8), RECORDS[:, 1:]]).tobytes()
 HEADER = "text\tlabel\n"
 GOOD = HEADER + "".join(f"text {number}\t{'ab'[number % 2]}\n" for number in range(40))
-SST2 = {f"{name}.tsv": "sentence\tlabel\nfine\t1\ndull\t0\n" for name in ("train", "dev", "test")}
-PAIR = '{"sentence1": "It rains.", "sentence2": "It is wet.", "gold_label": "neutral"}\n'
+SST2 = {
+    f"{name}.tsv": "sentence\tlabel\nfine\t1\ndull\t0\n"
+    for name in ("train", "dev", "test")
+}
+PAIR = (
+    '{"sentence1": "It rains.", "sentence2": "It is wet.", "gold_label": "neutral"}\n'
+)
 TRAIN, DEV = "multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"
 MNLI = {TRAIN: PAIR, DEV: PAIR}
 REVIEWS = {
@@ -102,87 +128,304 @@ BAD = [
     ("video", without(CLIPS, "Train/Train001/020"), "'Train/Train001' has 19 frames"),
     ("video", CLIPS | {"Test/Test001/003.png": cut_short}, "'Test/Test001/003.png'"),
     ("video", CLIPS | {"Train/Train002/026.png": link("gone")}, "No such file"),
-    ("video", CLIPS | {"Train/Train001/020.png": picture(0, (60, 80))}, "Train001/020.png' cannot be read"),
+    (
+        "video",
+        CLIPS | {"Train/Train001/020.png": picture(0, (60, 80))},
+        "Train001/020.png' cannot be read",
+    ),
     ("video", CLIPS | {"Train/Train001/003.tif": two_pages}, "holds 2 pictures"),
-    ("video", CLIPS | {"Train/Train003/x/1.heic": "x"}, "'Train/Train003' has no file that can be read but 1 .heic"),
-    ("video", {f"{split}/a.avi": video(20) for split in ("train", "test")} | {"val/x": folder}, "split 'val' has no"),
-    ("video", {"train/a.heic": "x", "b": "x"}, "no picture or video that can be read but 1 without"),
+    (
+        "video",
+        CLIPS | {"Train/Train003/x/1.heic": "x"},
+        "'Train/Train003' has no file that can be read but 1 .heic",
+    ),
+    (
+        "video",
+        {f"{split}/a.avi": video(20) for split in ("train", "test")}
+        | {"val/x": folder},
+        "split 'val' has no",
+    ),
+    (
+        "video",
+        {"train/a.heic": "x", "b": "x"},
+        "no picture or video that can be read but 1 without",
+    ),
     ("video", {"t.tar": tar("../clip/001.png")}, "outside the archive"),
-    ("video", {"t.tar": tar(kind=tarfile.FIFOTYPE)}, "'clip/001.png' is not a plain file"),
+    (
+        "video",
+        {"t.tar": tar(kind=tarfile.FIFOTYPE)},
+        "'clip/001.png' is not a plain file",
+    ),
     ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(f"{'a' * 300}/001.png")}, "too long; shorten it"),
-    ("video", VIDEOS | {"d.avi": video(19)}, "'d.avi' has 19 frames, fewer than the 20"),
+    (
+        "video",
+        VIDEOS | {"d.avi": video(19)},
+        "'d.avi' has 19 frames, fewer than the 20",
+    ),
     ("video", VIDEOS | {"d.avi": b""}, "'d.avi' cannot be read as a video"),
-    ("video", VIDEOS | {"d.avi": two_sizes}, "'d.avi' changes from 160x160 to 80x80 at frame 2"),
-    ("video", {"a.avi": "#EXTM3U\n#EXTINF:1,\nb.avi\n"}, "a.avi cannot be read as a video"),
+    (
+        "video",
+        VIDEOS | {"d.avi": two_sizes},
+        "'d.avi' changes from 160x160 to 80x80 at frame 2",
+    ),
+    (
+        "video",
+        {"a.avi": "#EXTM3U\n#EXTINF:1,\nb.avi\n"},
+        "a.avi cannot be read as a video",
+    ),
     ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
     ("video", pictures({"Train/1": 20, "Train/2": 20}), "0 Test"),
     ("video", {"a.avi": video(59)}, "has 59 frames for 3 splits; give 60"),
     ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),
-    ("video", VIDEOS | {"cover.png": picture()}, "folders of frames or videos, as 'cover.png'; give each a folder"),
-    ("video", pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}), "train and validation"),
-    ("cifar10", CIFAR | {"data_batch_2.bin": CATS[:-100]}, "data_batch_2.bin has 61,360 bytes instead of 61,460"),
-    ("cifar10", CIFAR | {"data_batch_3.bin": b"\x0a" + CATS[1:]}, "data_batch_3.bin has the class 10"),
-    ("cifar10", CIFAR | dict.fromkeys(images.PARTS["train"], CATS), "labels of train have one class only (cat)"),
-    ("cifar10", {"train.bin": bytes(3074), "test.bin": b""}, "holds no data_batch_1.bin; give cifar-10-binary"),
+    (
+        "video",
+        VIDEOS | {"cover.png": picture()},
+        "folders of frames or videos, as 'cover.png'; give each a folder",
+    ),
+    (
+        "video",
+        pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}),
+        "train and validation",
+    ),
+    (
+        "cifar10",
+        CIFAR | {"data_batch_2.bin": CATS[:-100]},
+        "data_batch_2.bin has 61,360 bytes instead of 61,460",
+    ),
+    (
+        "cifar10",
+        CIFAR | {"data_batch_3.bin": b"\x0a" + CATS[1:]},
+        "data_batch_3.bin has the class 10",
+    ),
+    (
+        "cifar10",
+        CIFAR | dict.fromkeys(images.PARTS["train"], CATS),
+        "labels of train have one class only (cat)",
+    ),
+    (
+        "cifar10",
+        {"train.bin": bytes(3074), "test.bin": b""},
+        "holds no data_batch_1.bin; give cifar-10-binary",
+    ),
     ("image_folder", without(IMAGES, "train"), "holds no train folder with images"),
     ("image_folder", without(IMAGES, "test"), "holds no test folder with images"),
-    ("image_folder", without(IMAGES, "train/dog"), "'test/dog/001.png' is of class dog, which train lacks"),
-    ("image_folder", IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))}, "'train/cat/002.png' ... 7x5"),
-    ("image_folder", IMAGES | {"train/1.png": picture()}, "'train/1.png' is not in the folder of a class"),
-    ("image_folder", IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])}, "'test/cat/a.png' ... 8 bits"),
-    ("image_folder", IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN), "are of one colour"),
+    (
+        "image_folder",
+        without(IMAGES, "train/dog"),
+        "'test/dog/001.png' is of class dog, which train lacks",
+    ),
+    (
+        "image_folder",
+        IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))},
+        "'train/cat/002.png' ... 7x5",
+    ),
+    (
+        "image_folder",
+        IMAGES | {"train/1.png": picture()},
+        "'train/1.png' is not in the folder of a class",
+    ),
+    (
+        "image_folder",
+        IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])},
+        "'test/cat/a.png' ... 8 bits",
+    ),
+    (
+        "image_folder",
+        IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN),
+        "are of one colour",
+    ),
     ("image_folder", IMAGES | {"train/ant/1.png": picture()}, "'ant' has a single"),
-    ("image_folder", IMAGES | {"old/train/cat/1.png": picture()}, "several data sets (., old)"),
-    ("image_folder", IMAGES | {"train/cow/x/1.heic": "x"}, "class 'cow' of train has no file that can be"),
-    ("image_folder", IMAGES | {"val": folder}, "split 'val' has no file that can be read"),
-    ("class_folders", SETS | {"cow/x/1.heic": "x"}, "class 'cow' has no file that can be read but 1 .heic"),
-    ("camvid", without(SCENES, "train/"), "holds no train folder with images; the layout is ROOT/train/NAME.png"),
+    (
+        "image_folder",
+        IMAGES | {"old/train/cat/1.png": picture()},
+        "several data sets (., old)",
+    ),
+    (
+        "image_folder",
+        IMAGES | {"train/cow/x/1.heic": "x"},
+        "class 'cow' of train has no file that can be",
+    ),
+    (
+        "image_folder",
+        IMAGES | {"val": folder},
+        "split 'val' has no file that can be read",
+    ),
+    (
+        "class_folders",
+        SETS | {"cow/x/1.heic": "x"},
+        "class 'cow' has no file that can be read but 1 .heic",
+    ),
+    (
+        "camvid",
+        without(SCENES, "train/"),
+        "holds no train folder with images; the layout is ROOT/train/NAME.png",
+    ),
     ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
     ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
-    ("camvid", SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))}, "'trainannot/002.png' ... RGB"),
-    ("camvid", SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)}, "labels of test have no class"),
-    ("table", {"t.tsv": f"{HEADER}a\tx\n\n\t\nb\ty\n"}, "t.tsv line 4: 'label' must be the name"),
-    ("table", {"t.jsonl": '{"text": "\\ud83d", "label": 1}'}, "line 1: 'text' has a lone surrogate"),
-    ("table", {"t.tsv": "a\tb\n"}, "its columns are 'a', 'b'; name yours by data.text_column and "),
-    ("table", {"t.jsonl": '{"text": "a"}\n'}, "t.jsonl line 1 has no column 'label'; its columns are"),
+    (
+        "camvid",
+        SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))},
+        "'trainannot/002.png' ... RGB",
+    ),
+    (
+        "camvid",
+        SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)},
+        "labels of test have no class",
+    ),
+    (
+        "table",
+        {"t.tsv": f"{HEADER}a\tx\n\n\t\nb\ty\n"},
+        "t.tsv line 4: 'label' must be the name",
+    ),
+    (
+        "table",
+        {"t.jsonl": '{"text": "\\ud83d", "label": 1}'},
+        "line 1: 'text' has a lone surrogate",
+    ),
+    (
+        "table",
+        {"t.tsv": "a\tb\n"},
+        "its columns are 'a', 'b'; name yours by data.text_column and ",
+    ),
+    (
+        "table",
+        {"t.jsonl": '{"text": "a"}\n'},
+        "t.jsonl line 1 has no column 'label'; its columns are",
+    ),
     ("table", {"t.tsv": "text\ttext\tlabel\n"}, "line 1 names the column 'text' twice"),
-    ("table", {"t.csv": "text,label\na,x\nb,y\ntext,label\n"}, "line 4 repeats the header"),
+    (
+        "table",
+        {"t.csv": "text,label\na,x\nb,y\ntext,label\n"},
+        "line 4 repeats the header",
+    ),
     ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, "zero byte in line 3"),
-    ("table", {"t.csv": b"text,label\na,x\ncr\xe8me,x\n"}, "t.csv is not UTF-8: byte 0xe8 in line 3"),
-    ("table", {"t.csv": "text,label\n" + "a,x\na,y\n" * 30}, "all texts of train are th"),
-    ("table", {"t.csv": 'text,label\n"a\nb",c\n"",d\n'}, "t.csv line 4 has an empty text"),
-    ("table", {"t.jsonl": '{"text": null, "label": 1}\n'}, "line 1: 'text' must be a text"),
-    ("table", {"t.tsv": HEADER + "a\tx\nb\tx\n" * 15}, "train has texts of one class only (x)"),
-    ("table", {"t.tsv": f"{GOOD}c\n"}, "t.tsv line 42 has 1 field(s), the header has 2"),
-    ("table", {"t.csv": 'text,label\na,x\n"b,x\n'}, "t.csv line 3 cannot be read as CSV"),
-    ("table", {"t.csv": ""}, "t.csv is empty; it must begin with a header that has 'text', 'label'"),
+    (
+        "table",
+        {"t.csv": b"text,label\na,x\ncr\xe8me,x\n"},
+        "t.csv is not UTF-8: byte 0xe8 in line 3",
+    ),
+    (
+        "table",
+        {"t.csv": "text,label\n" + "a,x\na,y\n" * 30},
+        "all texts of train are th",
+    ),
+    (
+        "table",
+        {"t.csv": 'text,label\n"a\nb",c\n"",d\n'},
+        "t.csv line 4 has an empty text",
+    ),
+    (
+        "table",
+        {"t.jsonl": '{"text": null, "label": 1}\n'},
+        "line 1: 'text' must be a text",
+    ),
+    (
+        "table",
+        {"t.tsv": HEADER + "a\tx\nb\tx\n" * 15},
+        "train has texts of one class only (x)",
+    ),
+    (
+        "table",
+        {"t.tsv": f"{GOOD}c\n"},
+        "t.tsv line 42 has 1 field(s), the header has 2",
+    ),
+    (
+        "table",
+        {"t.csv": 'text,label\na,x\n"b,x\n'},
+        "t.csv line 3 cannot be read as CSV",
+    ),
+    (
+        "table",
+        {"t.csv": ""},
+        "t.csv is empty; it must begin with a header that has 'text', 'label'",
+    ),
     ("table", {"t.tsv": HEADER}, "t.tsv has no labelled texts"),
-    ("table", {"t.tsv": GOOD.replace("\n", "\r")}, "t.tsv ends its lines with carriage returns"),
-    ("table", {"t.csv": "text,label\ra,x\rb,y\r"}, "t.csv ends its lines with carriage returns"),
+    (
+        "table",
+        {"t.tsv": GOOD.replace("\n", "\r")},
+        "t.tsv ends its lines with carriage returns",
+    ),
+    (
+        "table",
+        {"t.csv": "text,label\ra,x\rb,y\r"},
+        "t.csv ends its lines with carriage returns",
+    ),
     ("table", {"t.xlsx": "PK"}, "t.xlsx ends in none of .tsv, .csv, .jsonl"),
     ("table", {"t.tsv": f"{GOOD}one\tc\n"}, "validation_share=0.1 cannot be cut"),
-    ("table", {"train.tsv": GOOD, "validation.parquet": "PAR1"}, "'validation.parquet' looks like ... or rename it"),
+    (
+        "table",
+        {"train.tsv": GOOD, "validation.parquet": "PAR1"},
+        "'validation.parquet' looks like ... or rename it",
+    ),
     ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
-    ("table", {"train.tsv": GOOD, "train.csv": ""}, "holds train.csv and train.tsv; keep one"),
-    ("table", {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"}, "test.tsv line 2 has label 'c'"),
+    (
+        "table",
+        {"train.tsv": GOOD, "train.csv": ""},
+        "holds train.csv and train.tsv; keep one",
+    ),
+    (
+        "table",
+        {"train.tsv": GOOD, "test.tsv": f"{HEADER}fog\tc\n"},
+        "test.tsv line 2 has label 'c'",
+    ),
     ("sst2", without(SST2, "dev"), "holds no dev.tsv; give the folder"),
     ("sst2", {"SST-2.zip": damaged_zip()}, "archive (Bad CRC-32"),
-    ("mnli", MNLI | {TRAIN: PAIR.replace("neutral", "maybe")}, "line 1 has gold_label 'maybe'"),
+    (
+        "mnli",
+        MNLI | {TRAIN: PAIR.replace("neutral", "maybe")},
+        "line 1 has gold_label 'maybe'",
+    ),
     ("mnli", MNLI | {DEV: PAIR[:20]}, "dev_matched.jsonl line 1 is not valid JSON"),
-    ("mnli", MNLI | {DEV: "[1]\n"}, "line 1 is not a JSON object with 'sentence1', 'gold_label', 's"),
-    ("imdb", {"a/b.txt": "", "c.txt": ""}, "holds no train/neg; give the folder aclImdb"),
+    (
+        "mnli",
+        MNLI | {DEV: "[1]\n"},
+        "line 1 is not a JSON object with 'sentence1', 'gold_label', 's",
+    ),
+    (
+        "imdb",
+        {"a/b.txt": "", "c.txt": ""},
+        "holds no train/neg; give the folder aclImdb",
+    ),
     ("imdb", without(REVIEWS, "aclImdb/test/pos"), "no reviews aclImdb/test/pos"),
     ("alpaca", {"a.json": "{}"}, "is not a list; give a list of objects"),
-    ("alpaca", {"a.json": '[{"instruction": "a"}]'}, "entry 1 has no 'output'; it needs prompt and"),
-    ("alpaca", {"a.json": '[{"instruction": 1, "output": ""}]'}, "entry 1: 'instruction' must be a text, got 1"),
-    ("alpaca", {"a.jsonl": '{"instruction": "a", "output": ""}'}, "has no answered instruction in train"),
+    (
+        "alpaca",
+        {"a.json": '[{"instruction": "a"}]'},
+        "entry 1 has no 'output'; it needs prompt and",
+    ),
+    (
+        "alpaca",
+        {"a.json": '[{"instruction": 1, "output": ""}]'},
+        "entry 1: 'instruction' must be a text, got 1",
+    ),
+    (
+        "alpaca",
+        {"a.jsonl": '{"instruction": "a", "output": ""}'},
+        "has no answered instruction in train",
+    ),
     ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with prompt and answer"),
-    ("alpaca", {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'}, "prompt is there more than once"),
-    ("prompts", {"p.json": '[{"instruction": "a"}, 3]'}, "entry 2 is not an object with an instruction"),
+    (
+        "alpaca",
+        {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'},
+        "prompt is there more than once",
+    ),
+    (
+        "prompts",
+        {"p.json": '[{"instruction": "a"}, 3]'},
+        "entry 2 is not an object with an instruction",
+    ),
     ("prompts", {"p.json": '[{"input": "a"}]'}, "entry 1 has no instruction"),
-    ("prompts", {"p.json": '[{"instruction": "\\ud800"}]'}, "entry 1 has fields that are not texts"),
-    ("prompts", {"p.json": json.dumps([{"instruction": "a", "output": 3}])}, "entry 1 has fields that are not texts"),
+    (
+        "prompts",
+        {"p.json": '[{"instruction": "\\ud800"}]'},
+        "entry 1 has fields that are not texts",
+    ),
+    (
+        "prompts",
+        {"p.json": json.dumps([{"instruction": "a", "output": 3}])},
+        "entry 1 has fields that are not texts",
+    ),
     ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),
 ]
@@ -190,7 +433,9 @@ OTHERS = {"prompts": lambda path: read_prompts(path, answers=True)}
 
 
 @pytest.mark.parametrize(("source", "files", "words"), BAD)
-def test_bad_originals_give_one_line_and_nothing_is_prepared(opened, monkeypatch, tmp_path, source, files, words):
+def test_bad_originals_give_one_line_and_nothing_is_prepared(
+    opened, monkeypatch, tmp_path, source, files, words
+):
     monkeypatch.setattr(images, "RECORDS", len(RECORDS))
     root, prepared = tmp_path / "files", tmp_path / "prepared"
     for name, content in files.items():
@@ -201,10 +446,14 @@ def test_bad_originals_give_one_line_and_nothing_is_prepared(opened, monkeypatch
         elif isinstance(content, np.ndarray):
             Image.fromarray(content).save(path)
         else:
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            path.write_bytes(
+                content if isinstance(content, bytes) else content.encode()
+            )
     root = root / next(iter(files)) if len(files) == 1 else root
     with pytest.raises(UserError) as caught:
-        OTHERS[source](root) if source in OTHERS else opened(source, root, prepared=str(prepared))
+        OTHERS[source](root) if source in OTHERS else opened(
+            source, root, prepared=str(prepared)
+        )
     message = str(caught.value)
     assert all(part in message for part in words.split(" ... "))
     assert str(root) in message or "data.validation_share" in message

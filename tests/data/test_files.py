@@ -1,4 +1,5 @@
-"""Original files in folders: one-line errors for files out of reach, odd names, and links that lead upwards."""
+"""Original files in folders: one-line errors for files out of reach, odd names, and
+links that lead upwards."""
 
 import errno
 import os
@@ -36,7 +37,9 @@ def test_a_root_without_permission_is_told_in_one_line(monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "stat", forbidden)
-    with one_line(r"^data.root=there cannot be read \('there.*': Permission denied\); name a pl"):
+    with one_line(
+        r"^data.root=there cannot be read \('there.*': Permission denied\); name a pl"
+    ):
         prepare(DataConfig("video", "there"))
 
 
@@ -45,14 +48,22 @@ def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_p
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "1.png").write_text("")
     (tmp_path / "root/b").symlink_to(tmp_path / "elsewhere")
-    assert sorted(str(file.path) for file in files_below(tmp_path / "root")[0]) == ["a/1.png", "b/1.png"]
+    assert sorted(str(file.path) for file in files_below(tmp_path / "root")[0]) == [
+        "a/1.png",
+        "b/1.png",
+    ]
     (tmp_path / "elsewhere/up").symlink_to(tmp_path / "root")
     assert_fails(files_below, tmp_path / "root", "links to a folder above it")
 
 
 def test_names_that_are_not_utf8_are_refused(tmp_path):
     (tmp_path / "a\udce9").write_text("")
-    assert_fails(lambda root: fingerprint_files([root / "a\udce9"], root=root), tmp_path, ascii("a\udce9"), "UTF-8")
+    assert_fails(
+        lambda root: fingerprint_files([root / "a\udce9"], root=root),
+        tmp_path,
+        ascii("a\udce9"),
+        "UTF-8",
+    )
 
 
 def test_files_that_may_not_be_listed_are_not_taken_for_none(tmp_path, monkeypatch):
@@ -67,15 +78,23 @@ def test_files_that_may_not_be_listed_are_not_taken_for_none(tmp_path, monkeypat
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", forbidden)
-    assert_fails(fingerprint_imdb, tmp_path, "cannot be listed (Permission denied); it needs permission")
+    assert_fails(
+        fingerprint_imdb,
+        tmp_path,
+        "cannot be listed (Permission denied); it needs permission",
+    )
 
 
 READERS: dict[str, Callable[[Path], object]] = {
     "config.json": read_object,
     "metrics.jsonl": read_metrics,
     "predictions.npz": lambda path: read_predictions(path.parent),
-    "checkpoints/5/notes/metadata": lambda path: Checkpoints(path.parents[2], read_only=True),
-    "checkpoints/5/state/manifest.ocdbt": lambda path: Checkpoints(path.parents[2], read_only=True),
+    "checkpoints/5/notes/metadata": lambda path: Checkpoints(
+        path.parents[2], read_only=True
+    ),
+    "checkpoints/5/state/manifest.ocdbt": lambda path: Checkpoints(
+        path.parents[2], read_only=True
+    ),
     "model.safetensors": open_safetensors,
     "export/model.safetensors": claim,
     "export/config.json": claim,
@@ -103,7 +122,9 @@ def test_no_reader_waits_for_a_pipe_or_fills_memory_with_a_device(tmp_path, name
     before = signal.signal(signal.SIGALRM, hang)
     signal.alarm(20)
     try:
-        assert_fails(READERS[name], path.parent if name.startswith("export") else path, "")
+        assert_fails(
+            READERS[name], path.parent if name.startswith("export") else path, ""
+        )
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -111,17 +132,32 @@ def test_no_reader_waits_for_a_pipe_or_fills_memory_with_a_device(tmp_path, name
 
 def test_a_file_above_the_limit_is_not_read(tmp_path):
     (tmp_path / "large").write_bytes(bytes(3 << 20))
-    assert_fails(lambda path: read_regular(path, where=str(path), limit=1 << 20), tmp_path / "large", "1 MiB")
-    with pytest.raises(UserError, match="large"), open_regular(tmp_path / "large", where="large", limit=9):
+    assert_fails(
+        lambda path: read_regular(path, where=str(path), limit=1 << 20),
+        tmp_path / "large",
+        "1 MiB",
+    )
+    with (
+        pytest.raises(UserError, match="large"),
+        open_regular(tmp_path / "large", where="large", limit=9),
+    ):
         pass
 
 
-@pytest.mark.parametrize(("root", "words"), [("a b.csv", "in {here}"), ("x" * 300, "255 bytes")])
-def test_a_missing_file_is_told_with_the_folder_that_it_was_looked_for_in(monkeypatch, tmp_path, root, words):
+@pytest.mark.parametrize(
+    ("root", "words"), [("a b.csv", "in {here}"), ("x" * 300, "255 bytes")]
+)
+def test_a_missing_file_is_told_with_the_folder_that_it_was_looked_for_in(
+    monkeypatch, tmp_path, root, words
+):
     monkeypatch.chdir(tmp_path)
     with one_line(words.format(here=tmp_path), "data.root"):
         resolve_source(SOURCES, DataConfig("video", root))
-    assert_fails(lambda path: read_regular(path, where=str(path)), Path("a b.csv"), str(tmp_path))
+    assert_fails(
+        lambda path: read_regular(path, where=str(path)), Path("a b.csv"), str(tmp_path)
+    )
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "clips").mkdir()
-    assert resolve_source(SOURCES, DataConfig("video", "~/clips"))[1] == tmp_path / "clips"
+    assert (
+        resolve_source(SOURCES, DataConfig("video", "~/clips"))[1] == tmp_path / "clips"
+    )

@@ -1,4 +1,5 @@
-"""The sources that need no files: the properties of their examples, the same bit for bit every time."""
+"""The sources that need no files: the properties of their examples, the same bit for
+bit every time."""
 
 import zlib
 from typing import Any
@@ -12,12 +13,29 @@ from unroll_jax.train.data import generated
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.pictures import NOT_COUNTED
 
-# Of pixels or texts, then labels, of the first 32 examples and the last (2026-11); other versions of NumPy may differ.
+# Of pixels or texts, then labels, of the first 32 examples and the last (2026-11);
+# other versions of NumPy may differ.
 CHECKSUMS: dict[str, list[tuple[int, int]]] = {
-    "photos": [(4267537629, 1330496547), (3332762510, 2563865812), (691965407, 1726145922)],
-    "digits": [(3901182323, 2266321283), (2280913195, 3418233306), (1690287930, 4025265200)],
-    "shapes": [(3849542539, 745226577), (1356877600, 1407319423), (217668509, 534264705)],
-    "verdicts": [(1353298469, 2353807033), (1055962674, 2106376478), (4221045552, 2608299255)],
+    "photos": [
+        (4267537629, 1330496547),
+        (3332762510, 2563865812),
+        (691965407, 1726145922),
+    ],
+    "digits": [
+        (3901182323, 2266321283),
+        (2280913195, 3418233306),
+        (1690287930, 4025265200),
+    ],
+    "shapes": [
+        (3849542539, 745226577),
+        (1356877600, 1407319423),
+        (217668509, 534264705),
+    ],
+    "verdicts": [
+        (1353298469, 2353807033),
+        (1055962674, 2106376478),
+        (4221045552, 2608299255),
+    ],
 }
 
 
@@ -25,26 +43,41 @@ def checksum(batch: Any) -> int:
     crc = 0
     for part in batch if isinstance(batch, tuple) else (batch,):
         if part is not None:
-            crc = zlib.crc32("\n".join(part).encode() if isinstance(part, list) else part.tobytes(), crc)
+            crc = zlib.crc32(
+                "\n".join(part).encode() if isinstance(part, list) else part.tobytes(),
+                crc,
+            )
     return crc
 
 
 @pytest.mark.parametrize("source", CHECKSUMS)
 def test_examples_and_statistics_are_what_they_were(opened, source):
     data, first = opened(source), np.arange(32)
-    batches = [(data.read(split, first), data.read(split, data.num_examples(split) - 32 + first)) for split in SPLITS]
+    batches = [
+        (
+            data.read(split, first),
+            data.read(split, data.num_examples(split) - 32 + first),
+        )
+        for split in SPLITS
+    ]
     assert [tuple(map(checksum, pair)) for pair in batches] == CHECKSUMS[source]
     if source == "photos":
         assert data.pixel_std == 0.32481402160705397
     if source == "shapes":
-        np.testing.assert_array_equal(data.mean, np.array([0.39712176, 0.4015909, 0.39637184], np.float32))
-        np.testing.assert_array_equal(data.std, np.array([0.19604047, 0.19262077, 0.19741373], np.float32))
+        np.testing.assert_array_equal(
+            data.mean, np.array([0.39712176, 0.4015909, 0.39637184], np.float32)
+        )
+        np.testing.assert_array_equal(
+            data.std, np.array([0.19604047, 0.19262077, 0.19741373], np.float32)
+        )
 
 
 def test_regions_of_splits_of_photos_share_no_pixel():
     for photo in range(2):
         tiles = [tile for split in SPLITS for tile in generated.TILES[split][photo]]
-        assert sorted(tiles) == [(row, column) for row in range(2) for column in range(4)]
+        assert sorted(tiles) == [
+            (row, column) for row in range(2) for column in range(4)
+        ]
     assert 2 * generated.TILE_HEIGHT <= 427
     assert 4 * generated.TILE_WIDTH <= 640
     assert min(generated.TILE_HEIGHT, generated.TILE_WIDTH) >= generated.LARGEST_VIEW
@@ -59,11 +92,19 @@ def test_shapes_are_scenes_of_five_classes_none_twice(opened):
     assert len(scenes) == 660
 
 
-def test_verdicts_are_distinct_and_balanced_and_words_without_their_order_say_nothing(opened):
+def test_verdicts_are_distinct_and_balanced_and_words_without_their_order_say_nothing(
+    opened,
+):
     train, validation, test = (opened("verdicts").whole(split) for split in SPLITS)
     texts = [text for batch in (train, validation, test) for text in batch.texts]
     assert len(set(texts)) == len(texts) == 2800
-    assert [batch.labels.sum() for batch in (train, validation, test)] == [1000, 200, 200]
+    assert [batch.labels.sum() for batch in (train, validation, test)] == [
+        1000,
+        200,
+        200,
+    ]
     counts = CountVectorizer(token_pattern=r"\S+").fit(train.texts)
-    words = LogisticRegression(max_iter=1000).fit(counts.transform(train.texts), train.labels)
+    words = LogisticRegression(max_iter=1000).fit(
+        counts.transform(train.texts), train.labels
+    )
     assert 0.4 < words.score(counts.transform(test.texts), test.labels) < 0.6

@@ -1,4 +1,5 @@
-"""Images and scenes equal the contents of files: digits, folders of classes, CIFAR-10 and CamVid."""
+"""Images and scenes equal the contents of files: digits, folders of classes,
+CIFAR-10 and CamVid."""
 
 import io
 import re
@@ -24,7 +25,11 @@ def sizes(data):
 
 
 def pairs(*batches) -> Counter:
-    return Counter((image.tobytes(), int(label)) for batch in batches for image, label in zip(*batch, strict=True))
+    return Counter(
+        (image.tobytes(), int(label))
+        for batch in batches
+        for image, label in zip(*batch, strict=True)
+    )
 
 
 def read(paths):
@@ -34,12 +39,19 @@ def read(paths):
 def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(opened):
     digits = opened("digits")
     assert sizes(digits) == [1197, 200, 400]
-    expected = np.rint(load_digits().images * 255 / 16).astype(np.uint8), load_digits().target
+    expected = (
+        np.rint(load_digits().images * 255 / 16).astype(np.uint8),
+        load_digits().target,
+    )
     assert pairs(*(digits.whole(split) for split in SPLITS)) == pairs(expected)
 
 
 def test_validation_is_cut_from_train(opened, tmp_path):
-    data = opened("image_folder", write_pictures(tmp_path / "images", FOLDERS), validation_share=0.4)
+    data = opened(
+        "image_folder",
+        write_pictures(tmp_path / "images", FOLDERS),
+        validation_share=0.4,
+    )
     assert sizes(data) == [30, 20, 7]
     assert np.bincount(data.whole("validation").labels).tolist() == [8, 12]
     files = read((tmp_path / "images/train").glob("*/*")), np.repeat([0, 1], [20, 30])
@@ -48,20 +60,42 @@ def test_validation_is_cut_from_train(opened, tmp_path):
 
 @pytest.mark.parametrize(
     ("suffix", "shape", "mode", "reverse"),
-    [("png", (5, 6, 3), None, False), ("jpg", (5, 6, 3), "w", True), ("png", (5, 6, 1), "w:gz", False)],
+    [
+        ("png", (5, 6, 3), None, False),
+        ("jpg", (5, 6, 3), "w", True),
+        ("png", (5, 6, 1), "w:gz", False),
+    ],
 )
-def test_images_are_what_the_files_hold_however_they_are_packed(opened, tmp_path, suffix, shape, mode, reverse):
-    root = write_pictures(tmp_path / "images", FOLDERS, suffix=suffix, mode="RGB" if shape[-1] == 3 else "L")
+def test_images_are_what_the_files_hold_however_they_are_packed(
+    opened, tmp_path, suffix, shape, mode, reverse
+):
+    root = write_pictures(
+        tmp_path / "images",
+        FOLDERS,
+        suffix=suffix,
+        mode="RGB" if shape[-1] == 3 else "L",
+    )
     data = opened("image_folder", pack(root, mode, reverse=reverse))
     assert (data.class_names, data.shape) == (("cat", "dog"), shape)
     batch = data.whole("test")
-    np.testing.assert_array_equal(batch.images, read(root.glob("test/*/*")).reshape(7, *shape))
+    np.testing.assert_array_equal(
+        batch.images, read(root.glob("test/*/*")).reshape(7, *shape)
+    )
     assert batch.labels.tolist() == [0] * 3 + [1] * 4
 
 
-def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(opened, tmp_path):
+def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(
+    opened, tmp_path
+):
     lines: list[str] = []
-    counts = {"train/cat": 20, "train/dog": 20, "Val/cat": 1, "Val/dog": 2, "test/cat": 3, "extra": 2}
+    counts = {
+        "train/cat": 20,
+        "train/dog": 20,
+        "Val/cat": 1,
+        "Val/dog": 2,
+        "test/cat": 3,
+        "extra": 2,
+    }
     counts |= {"scripts/val": 0, "annotations/val": 0}
     root = write_pictures(tmp_path / "images", counts)
     for name in ("annotations/val/001.xml", "train/cat/a.txt", "README"):
@@ -85,18 +119,28 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
     if packed:
         pack(folder, "w:gz").rename(tmp_path / images.ARCHIVE)
     data = opened("cifar10", tmp_path)
-    assert (data.shape, data.class_names, sizes(data)) == ((32, 32, 3), images.CLASSES, [90, 10, 20])
+    assert (data.shape, data.class_names, sizes(data)) == (
+        (32, 32, 3),
+        images.CLASSES,
+        [90, 10, 20],
+    )
     batches = {split: data.whole(split) for split in SPLITS}
 
     def parsed(*names):
-        """Planes of red, green and blue behind a label, as the data set's page describes records."""
+        """Planes of red, green and blue behind a label, as the data set's page
+        describes records."""
         records = np.concatenate([contents[name] for name in names])
-        planes = [records[:, start : start + 1024].reshape(-1, 32, 32) for start in (1, 1025, 2049)]
+        planes = [
+            records[:, start : start + 1024].reshape(-1, 32, 32)
+            for start in (1, 1025, 2049)
+        ]
         return np.stack(planes, axis=-1), records[:, 0]
 
     np.testing.assert_array_equal(batches["test"].images, parsed("test_batch.bin")[0])
     assert pairs(batches["test"]) == pairs(parsed("test_batch.bin"))
-    assert pairs(batches["train"], batches["validation"]) == pairs(parsed(*images.PARTS["train"]))
+    assert pairs(batches["train"], batches["validation"]) == pairs(
+        parsed(*images.PARTS["train"])
+    )
 
 
 @pytest.fixture
@@ -105,7 +149,9 @@ def camvid(tmp_path):
     for name, pixels in SCENES.items():
         path = tmp_path / "CamVid" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture = Image.fromarray(generator.permuted(pixels) if "annot" in name else pixels)
+        picture = Image.fromarray(
+            generator.permuted(pixels) if "annot" in name else pixels
+        )
         if name == "testannot/001.png":
             picture.putpalette([200 - value for value in range(200)])
         picture.save(path)
@@ -119,7 +165,11 @@ def test_camvid_is_read_as_it_is_by_the_numbers_of_palettes_and_unlabelled_does_
     with Image.open(camvid / "testannot/001.png") as picture:
         assert picture.mode == "P"
     data = opened("camvid", pack(camvid, mode, reverse=reverse))
-    assert (sizes(data), data.shape, len(data.class_names)) == ([4, 1, 2], (6, 8, 3), 11)
+    assert (sizes(data), data.shape, len(data.class_names)) == (
+        [4, 1, 2],
+        (6, 8, 3),
+        11,
+    )
     for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):
         batch, stored = data.whole(split), read((camvid / f"{folder}annot").iterdir())
         np.testing.assert_array_equal(batch.images, read((camvid / folder).iterdir()))
@@ -127,12 +177,19 @@ def test_camvid_is_read_as_it_is_by_the_numbers_of_palettes_and_unlabelled_does_
 
 
 def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
-    data, full = opened("camvid", camvid, reduction=2), opened("camvid", camvid).whole("train")
+    data, full = (
+        opened("camvid", camvid, reduction=2),
+        opened("camvid", camvid).whole("train"),
+    )
     batch = data.whole("train")
     assert data.shape == (3, 4, 3)
-    np.testing.assert_allclose(batch.images, full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4)), atol=0.51)
+    np.testing.assert_allclose(
+        batch.images, full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4)), atol=0.51
+    )
     np.testing.assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
-    with pytest.raises(UserError, match=r"data\.reduction.* must divide the size of the images, 8x6"):
+    with pytest.raises(
+        UserError, match=r"data\.reduction.* must divide the size of the images, 8x6"
+    ):
         opened("camvid", camvid, reduction=4)
 
 
@@ -141,7 +198,10 @@ def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
 def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
     """A fiftieth of it, chosen by the numbers of the files."""
     root, expected = tmp_path / "cifar10.tar", Counter()
-    with tarfile.open(real_data / "cifar10" / "cifar10_images.tar.gz") as everything, tarfile.open(root, "w") as some:
+    with (
+        tarfile.open(real_data / "cifar10" / "cifar10_images.tar.gz") as everything,
+        tarfile.open(root, "w") as some,
+    ):
         for member in everything:
             if member.isfile() and re.search(r"[05]0\.\w+$", member.name):
                 content = everything.extractfile(member).read()
@@ -151,8 +211,15 @@ def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
     assert (sizes(data), data.shape) == ([900, 100, 200], (32, 32, 3))
     assert data.class_names[::9] == ("airplane", "truck")
     batches = [data.whole(split) for split in SPLITS]
-    assert [np.bincount(batch.labels).tolist() for batch in batches] == [[90] * 10, [10] * 10, [20] * 10]
-    assert Counter(image.tobytes() for batch in batches for image in batch.images) == expected
+    assert [np.bincount(batch.labels).tolist() for batch in batches] == [
+        [90] * 10,
+        [10] * 10,
+        [20] * 10,
+    ]
+    assert (
+        Counter(image.tobytes() for batch in batches for image in batch.images)
+        == expected
+    )
     pixels = batches[0].images.reshape(-1, 3) / 255
     np.testing.assert_allclose(data.mean, pixels.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(data.std, pixels.std(axis=0), rtol=1e-5)
@@ -165,4 +232,6 @@ def test_camvid_at_half_size_is_read_whole(opened, real_data):
     counts = np.bincount(data.whole("train").labels.ravel(), minlength=256)
     assert (counts[:11] > 0).all()
     assert not counts[11:255].any()
-    assert {"road", "building", "sky"} == set(np.array(data.class_names)[np.argsort(-counts[:11])][:3])
+    assert {"road", "building", "sky"} == set(
+        np.array(data.class_names)[np.argsort(-counts[:11])][:3]
+    )

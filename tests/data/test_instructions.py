@@ -33,40 +33,65 @@ def test_made_up_instructions_differ_and_have_the_right_answers(opened):
         if words[0] == "Add":
             assert answer == str(int(words[1]) + int(words[3]))
         elif words[0] == "Count":
-            assert answer.split() == [str(number) for number in range(int(words[2]), int(words[4]) + 1)]
+            assert answer.split() == [
+                str(number) for number in range(int(words[2]), int(words[4]) + 1)
+            ]
         elif words[-1] == "twice":
             assert answer == f"{words[1]} {words[1]}"
 
 
-def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(opened, tmp_path):
+def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(
+    opened, tmp_path
+):
     log, inputs = [], [{}, {"input": "it"}, {"input": ""}, {"input": "it"}]
-    entries = [{"instruction": f"Do {n}", **inputs[n % 4], "output": f"done {n}"} for n in range(20)]
-    (tmp_path / "a.json").write_text(json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]))
+    entries = [
+        {"instruction": f"Do {n}", **inputs[n % 4], "output": f"done {n}"}
+        for n in range(20)
+    ]
+    (tmp_path / "a.json").write_text(
+        json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}])
+    )
     data = opened("alpaca", tmp_path / "a.json", log.append, validation_share=0.25)
-    assert any("leaving out 1 instruction(s) with an empty answer" in line for line in log)
+    assert any(
+        "leaving out 1 instruction(s) with an empty answer" in line for line in log
+    )
     assert [data.num_examples(split) for split in SPLITS] == [11, 4, 5]
     answers = {one.prompt: one.answer for split in SPLITS for one in data.whole(split)}
-    assert answers == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
+    assert answers == {
+        f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)
+    }
 
 
 def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
     tokenizer = byte_tokenizer()
     (encoded,) = AnswerTokenizer(tokenizer, None).encode([Conversation("Hé?", "Hó")])
-    assert tokenizer.decode(encoded.tokens[: encoded.first]) == "<|user|>Hé?<|end|><|assistant|>"
+    assert (
+        tokenizer.decode(encoded.tokens[: encoded.first])
+        == "<|user|>Hé?<|end|><|assistant|>"
+    )
     assert tokenizer.decode(encoded.tokens[encoded.first :]) == "Hó<|end|>"
     assert encoded.tokens[-1] == tokenizer.stops[0]
     alpaca = AnswerTokenizer(tokenizer, "alpaca")
     (encoded,) = alpaca.encode([Conversation("Hi", "Ho")])
     assert tokenizer.decode(encoded.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
     for answer_tokenizer in (AnswerTokenizer(tokenizer, "chat"), alpaca):
-        (question,), (whole,) = answer_tokenizer.questions(["Hi"]), answer_tokenizer.encode([Conversation("Hi", "Ho")])
-        np.testing.assert_array_equal(question, whole.tokens[: whole.first], "what is trained on is what is asked")
+        (question,), (whole,) = (
+            answer_tokenizer.questions(["Hi"]),
+            answer_tokenizer.encode([Conversation("Hi", "Ho")]),
+        )
+        np.testing.assert_array_equal(
+            question, whole.tokens[: whole.first], "what is trained on is what is asked"
+        )
 
 
-@pytest.mark.parametrize("template", ["{{ messages[0]['content'] }}", "{{ messages[-1]['content'] }}"])
+@pytest.mark.parametrize(
+    "template", ["{{ messages[0]['content'] }}", "{{ messages[-1]['content'] }}"]
+)
 def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
     made = ChatTokenizer(byte_tokenizer()._tokenizer, template, {}, [3], where="here")
-    with one_line("the chat template of here does not put the answer behind the prompt; pass"):
+    with one_line(
+        "the chat template of here does not put the answer behind the prompt; pass"
+    ):
         AnswerTokenizer(made, "chat").encode([Conversation("a", "b")])
     with one_line("does not put the answer behind the prompt; do this"):
         AnswerTokenizer(made, "chat", mend="do this").questions(["a"])
@@ -74,9 +99,13 @@ def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
 
 def test_a_tokenizer_without_an_end_of_answers_or_with_a_space_before_texts_is_refused():
     with one_line("here names no token that ends an answer"):
-        AnswerTokenizer(ChatTokenizer(byte_tokenizer()._tokenizer, None, {}, [], where="here"), None)
+        AnswerTokenizer(
+            ChatTokenizer(byte_tokenizer()._tokenizer, None, {}, [], where="here"), None
+        )
     # Of characters, with a space before texts, as SentencePiece puts it.
-    spacing = SimpleNamespace(prefixes=True, template=None, stops=(0,), named={}, where="spacing")
+    spacing = SimpleNamespace(
+        prefixes=True, template=None, stops=(0,), named={}, where="spacing"
+    )
     with one_line("the tokenizer of spacing puts a space before texts"):
         AnswerTokenizer(spacing, "alpaca").encode([Conversation("a", "b")])
 
@@ -84,7 +113,11 @@ def test_a_tokenizer_without_an_end_of_answers_or_with_a_space_before_texts_is_r
 def test_long_answers_lose_their_end_and_prompts_without_room_are_left_out():
     conversations = [Conversation("abc", "defgh"), Conversation("abcdefgh", "i")]
     tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting(conversations, 9)
-    assert (tokenised.cut, tokenised.left_out, [len(text.tokens) for text in tokenised.texts]) == (1, 1, [9])
+    assert (
+        tokenised.cut,
+        tokenised.left_out,
+        [len(text.tokens) for text in tokenised.texts],
+    ) == (1, 1, [9])
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=40))
@@ -103,8 +136,14 @@ def test_rows_say_where_answers_are_and_whose():
     batch = arrays(texts, [[0, 1]], 8, 4)
     assert batch.tokens.tolist() == [[5, 6, 7, 8, 9, 3, 0, 0]]
     assert batch.segments.tolist() == [[1, 1, 1, 1, 2, 2, 0, 0]]
-    assert (batch.places.tolist(), batch.labels.tolist()) == ([[1, 2, 4, 0]], [[7, 8, 3, 0]])
-    assert (batch.weights.tolist(), batch.owners.tolist()) == ([[1.0, 1.0, 1.0, 0.0]], [[0, 0, 1, -1]])
+    assert (batch.places.tolist(), batch.labels.tolist()) == (
+        [[1, 2, 4, 0]],
+        [[7, 8, 3, 0]],
+    )
+    assert (batch.weights.tolist(), batch.owners.tolist()) == (
+        [[1.0, 1.0, 1.0, 0.0]],
+        [[0, 0, 1, -1]],
+    )
     more = filled(batch, 3)
     assert [part.shape[0] for part in more] == [3] * len(PackedBatch._fields)
     assert (more.weights[1:].sum(), more.owners[1:].max()) == (0.0, -1)
@@ -122,8 +161,18 @@ PROMPTS = [Prompt("Add.", "1 and 2"), Prompt("Grüße", dataset="koala"), Prompt
     ("name", "content", "expected"),
     [
         ("p.json", json.dumps(ROWS), PROMPTS),
-        ("p.jsonl", "\ufeff" + "\r\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n", PROMPTS),
-        ("p.txt", "one\n\n  two \u2028 of it\r\n", [Prompt("one"), Prompt("  two \u2028 of it")]),
+        (
+            "p.jsonl",
+            "\ufeff"
+            + "\r\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
+            + "\n",
+            PROMPTS,
+        ),
+        (
+            "p.txt",
+            "one\n\n  two \u2028 of it\r\n",
+            [Prompt("one"), Prompt("  two \u2028 of it")],
+        ),
     ],
 )
 def test_prompts_are_read_in_order(name, content, expected, tmp_path):
@@ -136,6 +185,11 @@ def test_prompts_are_read_in_order(name, content, expected, tmp_path):
 def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
     path = tmp_path / "p.json"
     path.write_text(json.dumps([*ROWS, {"instruction": "a", "output": ""}]))
-    assert [prompt.answer for prompt in read_prompts(path, answers=True)] == ["3", None, None, ""]
+    assert [prompt.answer for prompt in read_prompts(path, answers=True)] == [
+        "3",
+        None,
+        None,
+        "",
+    ]
     path.write_text('[{"instruction": "b", "output": 0}]')
     assert read_prompts(path) == [Prompt("b")]

@@ -1,4 +1,5 @@
-"""Files are pictures and videos by their contents, upright as players show them, and none vanishes in silence."""
+"""Files are pictures and videos by their contents, upright as players show them, and
+none vanishes in silence."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from unroll_jax.train.data.pictures import picture_of
 from unroll_jax.train.data.video import frames_of
 
 CLASSES = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}
-# By EXIF orientation: the upright picture; for videos, a, b, c, d of the matrix from (x, y) to (ax + cy, bx + dy).
+# By EXIF orientation: the upright picture; for videos, a, b, c, d of the matrix from
+# (x, y) to (ax + cy, bx + dy).
 UPRIGHT = {
     1: (lambda stored: stored, (1, 0, 0, 1)),
     2: (np.fliplr, (-1, 0, 0, 1)),
@@ -24,38 +26,66 @@ UPRIGHT = {
     7: (lambda stored: np.rot90(stored, 2).T, (0, -1, -1, 0)),
     8: (lambda stored: np.rot90(stored, 1), (0, -1, 1, 0)),
 }
-NAMED = [(".jfif", None), (".scan", None), ("", None), (".webp", "WEBP"), (".gif", "WEBP"), ("", "PPM")]
+NAMED = [
+    (".jfif", None),
+    (".scan", None),
+    ("", None),
+    (".webp", "WEBP"),
+    (".gif", "WEBP"),
+    ("", "PPM"),
+]
 
 
 def test_pictures_are_read_whatever_they_are_called(opened, tmp_path):
     root = write_pictures(tmp_path / "images", CLASSES | {"test/dog": len(NAMED)})
     expected = opened("image_folder", root).whole("test")
-    for path, (suffix, kind) in zip(sorted(root.glob("test/dog/*.png")), NAMED, strict=True):
+    for path, (suffix, kind) in zip(
+        sorted(root.glob("test/dog/*.png")), NAMED, strict=True
+    ):
         if kind is not None:
             with Image.open(path) as picture:
-                picture.save(path, kind, **({"lossless": True} if kind == "WEBP" else {}))
+                picture.save(
+                    path, kind, **({"lossless": True} if kind == "WEBP" else {})
+                )
         path.rename(path.with_suffix(suffix))
-    for actual, wanted in zip(opened("image_folder", root).whole("test"), expected, strict=True):
+    for actual, wanted in zip(
+        opened("image_folder", root).whole("test"), expected, strict=True
+    ):
         np.testing.assert_array_equal(actual, wanted)
 
 
 def test_videos_are_read_whatever_they_are_called(tmp_path):
     for name in ("0.flv", "1", "2.clip"):
-        write_video(tmp_path / "clips/video.flv", 21, codec="flv1").rename(tmp_path / "clips" / name)
+        write_video(tmp_path / "clips/video.flv", 21, codec="flv1").rename(
+            tmp_path / "clips" / name
+        )
         assert frames_of(tmp_path / "clips" / name)[0].shape == (21, 160, 160)
     assert [len(clips) for clips in read(tmp_path / "clips").values()] == [1, 1, 1]
 
 
 def test_a_gif_is_a_picture_or_a_video_by_its_frames(tmp_path):
-    frames = [Image.fromarray(np.full((32, 32), 10 * number, np.uint8)) for number in range(21)]
+    frames = [
+        Image.fromarray(np.full((32, 32), 10 * number, np.uint8))
+        for number in range(21)
+    ]
     for name, count in (("still.gif", 1), ("moves.gif", 5), ("moves", 21)):
-        frames[0].save(tmp_path / name, "GIF", save_all=count > 1, append_images=frames[1:count])
+        frames[0].save(
+            tmp_path / name, "GIF", save_all=count > 1, append_images=frames[1:count]
+        )
         assert is_picture(tmp_path / name) == (count == 1)
         assert is_video(tmp_path / name)
         assert frames_of(tmp_path / name)[0].shape == (count, 160, 160)
 
 
-@pytest.mark.parametrize("text", ["#EXTM3U\n#EXTINF:1,\nb.avi\n", "ffconcat version 1.0\nfile b.avi\n", "P1 text", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#EXTM3U\n#EXTINF:1,\nb.avi\n",
+        "ffconcat version 1.0\nfile b.avi\n",
+        "P1 text",
+        "",
+    ],
+)
 def test_a_text_is_neither_and_a_list_of_other_files_opens_none(tmp_path, text):
     write_video(tmp_path / "b.avi", 21)
     for name in ("a", "a.txt", "a.m3u8", "a.nfo"):
@@ -64,10 +94,16 @@ def test_a_text_is_neither_and_a_list_of_other_files_opens_none(tmp_path, text):
         assert not is_video(tmp_path / name)
 
 
-@pytest.mark.parametrize(("source", "mode"), [("image_folder", "w"), ("class_folders", "zip")])
-def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(opened, tmp_path, source, mode):
+@pytest.mark.parametrize(
+    ("source", "mode"), [("image_folder", "w"), ("class_folders", "zip")]
+)
+def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(
+    opened, tmp_path, source, mode
+):
     top = "train/" if source == "image_folder" else ""
-    root = write_pictures(tmp_path / "images", CLASSES if top else {"cat": 40, "dog": 40})
+    root = write_pictures(
+        tmp_path / "images", CLASSES if top else {"cat": 40, "dog": 40}
+    )
     (root / f"{top}cow").mkdir()
     (root / f"{top}cow/.DS_Store").touch()
     assert_fails(lambda path: opened(source, path), pack(root, mode), "cow")
@@ -75,24 +111,38 @@ def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(opened, tmp_pa
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
 def test_pictures_are_turned_upright_by_their_exif_unless_it_is_damaged(tmp_path, kind):
-    pixels = np.kron(np.random.default_rng(0).integers(0, 2, (3, 5)) * 255, np.ones((16, 16))).astype(np.uint8)
+    pixels = np.kron(
+        np.random.default_rng(0).integers(0, 2, (3, 5)) * 255, np.ones((16, 16))
+    ).astype(np.uint8)
     for orientation, (upright, _) in UPRIGHT.items():
         exif = Image.Exif()
         exif[0x0112] = orientation
         Image.fromarray(pixels).save(tmp_path / "a", kind, exif=exif)
         expected = upright(pixels)
         actual = picture_of(tmp_path / "a", (*expected.shape, 1))[..., 0]
-        np.testing.assert_array_equal(actual > 127, expected > 127, err_msg=str(orientation))
-    Image.fromarray(pixels).save(tmp_path / "a.png", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff")
-    np.testing.assert_array_equal(picture_of(tmp_path / "a.png", (*pixels.shape, 1))[..., 0], pixels)
+        np.testing.assert_array_equal(
+            actual > 127, expected > 127, err_msg=str(orientation)
+        )
+    Image.fromarray(pixels).save(
+        tmp_path / "a.png", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff"
+    )
+    np.testing.assert_array_equal(
+        picture_of(tmp_path / "a.png", (*pixels.shape, 1))[..., 0], pixels
+    )
 
 
 def turned(path, matrix):
-    pixels = np.kron(np.random.default_rng(0).integers(0, 2, (5, 5)) * 255, np.ones((32, 32))).astype(np.uint8)
-    content = bytearray(write_video(path, 3, codec="mpeg4", frames=[pixels] * 3).read_bytes())
+    pixels = np.kron(
+        np.random.default_rng(0).integers(0, 2, (5, 5)) * 255, np.ones((32, 32))
+    ).astype(np.uint8)
+    content = bytearray(
+        write_video(path, 3, codec="mpeg4", frames=[pixels] * 3).read_bytes()
+    )
     start = content.index(b"tkhd") + 44
     a, b, c, d = (int(value * 65536) for value in matrix)
-    content[start : start + 36] = np.array([a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4").tobytes()
+    content[start : start + 36] = np.array(
+        [a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4"
+    ).tobytes()
     path.write_bytes(content)
     return pixels
 

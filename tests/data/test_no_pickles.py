@@ -1,4 +1,5 @@
-"""Pickled files are never loaded, as data or as weights: a command ends in one line, and the pickle runs no code."""
+"""Pickled files are never loaded, as data or as weights: a command ends in one line,
+and the pickle runs no code."""
 
 import pickle
 from pathlib import Path
@@ -10,7 +11,17 @@ from tests.errors import one_line
 from tests.train.commands import refused
 from unroll_jax.train.data.pretrained.folders import open_folder
 
-SOURCES = ("video", "image_folder", "cifar10", "camvid", "table", "imdb", "sst2", "mnli", "alpaca")
+SOURCES = (
+    "video",
+    "image_folder",
+    "cifar10",
+    "camvid",
+    "table",
+    "imdb",
+    "sst2",
+    "mnli",
+    "alpaca",
+)
 
 
 class Payload:
@@ -64,10 +75,17 @@ def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
     file, prompts = pickled(name), tmp_path / "prompts.txt"
     prompts.write_text("a\n")
     source = file if file.parent == tmp_path else file.parent
-    assert str(source) in refused(capsys, "generate", str(source), "--prompts", str(prompts))
+    assert str(source) in refused(
+        capsys, "generate", str(source), "--prompts", str(prompts)
+    )
 
 
 def test_folders_of_pickled_weights_name_them(pickled):
     folder = pickled("folder/pytorch_model.bin").parent
-    with one_line("no model.safetensors but pytorch_model.bin, and pickles are never loaded"), open_folder(folder):
+    with (
+        one_line(
+            "no model.safetensors but pytorch_model.bin, and pickles are never loaded"
+        ),
+        open_folder(folder),
+    ):
         pass

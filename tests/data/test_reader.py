@@ -1,4 +1,5 @@
-"""Batches by number, and records on the disk: functions of the seed and the step, one record at a time."""
+"""Batches by number, and records on the disk: functions of the seed and the step,
+one record at a time."""
 
 import itertools
 import weakref
@@ -16,24 +17,39 @@ def identity(numbers: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def take(num_records: int, count: int, *, batch_size: int = 4, seed: int = 0) -> np.ndarray:
+def take(
+    num_records: int, count: int, *, batch_size: int = 4, seed: int = 0
+) -> np.ndarray:
     batches = shuffled(num_records, identity, batch_size=batch_size, seed=seed)
     return np.array(list(itertools.islice(read_ahead(batches), count)))
 
 
-@pytest.mark.parametrize(("num_records", "batches", "batch_size"), [(10, 15, 4), (3, 6, 10), (40, 30, 4)])
-def test_an_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epochs(num_records, batches, batch_size):
+@pytest.mark.parametrize(
+    ("num_records", "batches", "batch_size"), [(10, 15, 4), (3, 6, 10), (40, 30, 4)]
+)
+def test_an_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epochs(
+    num_records, batches, batch_size
+):
     epochs = take(num_records, batches, batch_size=batch_size).reshape(-1, num_records)
-    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(num_records), (len(epochs), 1)))
+    np.testing.assert_array_equal(
+        np.sort(epochs), np.tile(np.arange(num_records), (len(epochs), 1))
+    )
     assert num_records < 40 or len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
 @pytest.mark.parametrize("start", [0, 1000])
-def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_them(start):
-    batches, parts = shuffled(10, identity, batch_size=4, seed=5), (np.array([0, 3]), np.array([1, 2]))
+def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_them(
+    start,
+):
+    batches, parts = (
+        shuffled(10, identity, batch_size=4, seed=5),
+        (np.array([0, 3]), np.array([1, 2])),
+    )
     from_iterator = itertools.islice(read_ahead(batches, start), 10)  # four epochs
     again = shuffled(10, identity, batch_size=4, seed=5)
-    of_processes = [shuffled(10, identity, batch_size=4, seed=5, rows=rows) for rows in parts]
+    of_processes = [
+        shuffled(10, identity, batch_size=4, seed=5, rows=rows) for rows in parts
+    ]
     for step, batch in enumerate(from_iterator, start=start):
         np.testing.assert_array_equal(batch, again[step])
         for rows, some in zip(parts, of_processes, strict=True):
@@ -57,7 +73,11 @@ def test_no_more_than_a_few_records_are_in_memory(tmp_path):
             yield {"pixels": pixels}
             most["alive"] = max(most["alive"], sum(one() is not None for one in made))
 
-    features = {"pixels": tfds.features.Tensor(shape=(16,), dtype=np.uint8, encoding="bytes")}
-    originals = Originals(features, {split: records(100) for split in SPLITS}, {"of": "train"})
+    features = {
+        "pixels": tfds.features.Tensor(shape=(16,), dtype=np.uint8, encoding="bytes")
+    }
+    originals = Originals(
+        features, {split: records(100) for split in SPLITS}, {"of": "train"}
+    )
     _write(Builder(tmp_path, Kind("made", "1.0.0"), originals))
     assert most["alive"] <= 3

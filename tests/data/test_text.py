@@ -1,4 +1,5 @@
-"""Texts of SST-2, IMDB, MultiNLI and tables: the records, splits and batches of each."""
+"""Texts of SST-2, IMDB, MultiNLI and tables: the records, splits and batches of
+each."""
 
 import json
 import re
@@ -12,17 +13,38 @@ import pytest
 from unroll_jax.train.data.files import SPLITS
 
 SENTENCES = {
-    "train": [("a gripping film .", 1), ("dull", 0), ('"unbalanced quote', 0), ("a\u2028line separator", 1)],
+    "train": [
+        ("a gripping film .", 1),
+        ("dull", 0),
+        ('"unbalanced quote', 0),
+        ("a\u2028line separator", 1),
+    ],
     "dev": [("crème brûlée", 1)],
     "test": [("dull", 0), ("fine", 1)],
 }
-NEGATIVE = {"0_3": "A waste.<br /><br />Really.", "9_4": "Bad.", "10_1": "Worse.", "11_1": "Awful."}
+NEGATIVE = {
+    "0_3": "A waste.<br /><br />Really.",
+    "9_4": "Bad.",
+    "10_1": "Worse.",
+    "11_1": "Awful.",
+}
 POSITIVE = {"0_9": "Great — truly.", "1_8": "Good.", "2_7": "Fine.", "10_7": "Nice."}
-REVIEWS = {"train/unsup/0_0": "No label.", "test/neg/2_2": "Bad.", "test/pos/1_10": "Superb."}
+REVIEWS = {
+    "train/unsup/0_0": "No label.",
+    "test/neg/2_2": "Bad.",
+    "test/pos/1_10": "Superb.",
+}
 REVIEWS |= {f"train/neg/{name}": text for name, text in NEGATIVE.items()}
 REVIEWS |= {f"train/pos/{name}": text for name, text in POSITIVE.items()}
-ROWS = [('warm, "dry" and\tcalm', "sun"), ("a gale", "wind"), ("heavy showers", "rain")] * 12
-PAIRS = [("It rains.", "It is wet.", "entailment"), ("It rains.", "It is dry.", "contradiction")] * 10
+ROWS = [
+    ('warm, "dry" and\tcalm', "sun"),
+    ("a gale", "wind"),
+    ("heavy showers", "rain"),
+] * 12
+PAIRS = [
+    ("It rains.", "It is wet.", "entailment"),
+    ("It rains.", "It is dry.", "contradiction"),
+] * 10
 PAIRS += [("It rains.", "I like it.", "neutral")] * 10
 
 
@@ -41,9 +63,15 @@ def write(path, rows, columns=("text", "label")):
     if path.suffix.lower() == ".jsonl":
         lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
     elif path.suffix.lower() == ".csv":
-        lines = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in [columns, *rows]]
+        lines = [
+            ",".join('"' + field.replace('"', '""') + '"' for field in row)
+            for row in [columns, *rows]
+        ]
     else:
-        lines = ["\t".join(str(field).replace("\t", " ") for field in row) for row in [columns, *rows]]
+        lines = [
+            "\t".join(str(field).replace("\t", " ") for field in row)
+            for row in [columns, *rows]
+        ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -67,18 +95,27 @@ def test_sst2_is_read_as_written_from_folders_and_its_archive(opened, sst2, belo
     assert data.class_names == ("negative", "positive")
     for split, name in zip(SPLITS, SENTENCES, strict=True):
         texts, labels, seconds = data.whole(split)
-        assert (list(zip(texts, labels.tolist(), strict=True)), seconds) == (SENTENCES[name], None)
+        assert (list(zip(texts, labels.tolist(), strict=True)), seconds) == (
+            SENTENCES[name],
+            None,
+        )
     assert any("1 text(s) occur in both train and test" in line for line in lines)
 
 
 def test_sst2_without_test_labels_is_tested_on_dev(opened, sst2):
     folder = sst2 / "glue/SST-2"
     write(folder / "test.tsv", [("0", "dull"), ("1", "fine")], ("index", "sentence"))
-    write(folder / "train.tsv", [(f"sentence {number}", number % 2) for number in range(16)], ("sentence", "label"))
+    write(
+        folder / "train.tsv",
+        [(f"sentence {number}", number % 2) for number in range(16)],
+        ("sentence", "label"),
+    )
     data = opened("sst2", folder, validation_share=0.25)
     assert (data.whole("test").texts, sizes(data)) == (["crème brûlée"], [12, 4, 1])
     kept, held_out = (data.whole(split).texts for split in SPLITS[:2])
-    assert sorted(kept + held_out) == sorted(f"sentence {number}" for number in range(16))
+    assert sorted(kept + held_out) == sorted(
+        f"sentence {number}" for number in range(16)
+    )
 
 
 @pytest.mark.parametrize("packed", [None, "w:gz"])
@@ -94,25 +131,45 @@ def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed
         shutil.rmtree(root / "aclImdb")
     data = opened("imdb", tmp_path if packed else root, validation_share=0.25)
     train, validation, test = (data.whole(split) for split in SPLITS)
-    assert [text for text in (*NEGATIVE.values(), *POSITIVE.values()) if text not in validation.texts] == train.texts
-    assert (validation.labels.tolist(), train.labels.tolist()) == ([0, 1], [0] * 3 + [1] * 3)
+    assert [
+        text
+        for text in (*NEGATIVE.values(), *POSITIVE.values())
+        if text not in validation.texts
+    ] == train.texts
+    assert (validation.labels.tolist(), train.labels.tolist()) == (
+        [0, 1],
+        [0] * 3 + [1] * 3,
+    )
     assert (test.texts, test.labels.tolist()) == (["Bad.", "Superb."], [0, 1])
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(opened, tmp_path, packed):
+def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(
+    opened, tmp_path, packed
+):
     root, columns = tmp_path / "mnli", ("sentence1", "sentence2", "gold_label")
     unusable = [("It rains.", "Really?", "-"), ("", "Empty.", "neutral")]
     write(root / "multinli_1.0_train.jsonl", [*PAIRS, *unusable], columns)
-    write(root / "multinli_1.0_dev_matched.jsonl", [*PAIRS[::7], ("<BR />", "a", "neutral")], columns)
+    write(
+        root / "multinli_1.0_dev_matched.jsonl",
+        [*PAIRS[::7], ("<BR />", "a", "neutral")],
+        columns,
+    )
     if packed:
-        with zipfile.ZipFile(tmp_path / "multinli_1.0.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(
+            tmp_path / "multinli_1.0.zip", "w", zipfile.ZIP_DEFLATED
+        ) as archive:
             for file in root.iterdir():
                 archive.write(file, f"multinli_1.0/{file.name}")
                 archive.writestr(f"__MACOSX/multinli_1.0/._{file.name}", b"\x00\xff")
     lines: list[str] = []
-    data = opened("mnli", tmp_path / "multinli_1.0.zip" if packed else root, lines.append)
-    assert (data.class_names, data.pairs) == (("entailment", "neutral", "contradiction"), True)
+    data = opened(
+        "mnli", tmp_path / "multinli_1.0.zip" if packed else root, lines.append
+    )
+    assert (data.class_names, data.pairs) == (
+        ("entailment", "neutral", "contradiction"),
+        True,
+    )
     assert records(data, "test") == PAIRS[::7]
     assert sorted(records(data, "train") + records(data, "validation")) == sorted(PAIRS)
     assert "  train: leaving out 1 record(s) that have no gold label ('-')" in lines
@@ -121,10 +178,23 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(o
 
 @pytest.mark.parametrize("name", ["{}.tsv", "{}.CSV", "{}.Jsonl"])
 def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, name):
-    rows = [(text.replace("\t", " ") if "sv" in name.lower() else text, label) for text, label in ROWS]
-    for split, part in (("TRAIN", rows[:-6]), ("val", rows[-6:-3]), ("test", rows[-3:])):
+    rows = [
+        (text.replace("\t", " ") if "sv" in name.lower() else text, label)
+        for text, label in ROWS
+    ]
+    for split, part in (
+        ("TRAIN", rows[:-6]),
+        ("val", rows[-6:-3]),
+        ("test", rows[-3:]),
+    ):
         write(tmp_path / "table" / name.format(split), part)
-    for ignored in ("dataset_info.json", "._train.csv", ".test.tsv", "sample_submission.csv", "train.py"):
+    for ignored in (
+        "dataset_info.json",
+        "._train.csv",
+        ".test.tsv",
+        "sample_submission.csv",
+        "train.py",
+    ):
         (tmp_path / "table" / ignored).write_text("no table")
     data = opened("table", tmp_path / "table")
     assert data.class_names == ("rain", "sun", "wind")
@@ -136,18 +206,28 @@ def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, 
 def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
     rows = [(f"review {number}", number % 11, "x") for number in range(88)]
     root = write(tmp_path / "table.jsonl", rows, ("review", "stars", "who"))
-    data = opened("table", root, text_column="review", label_column="stars", validation_share=0.25)
+    data = opened(
+        "table", root, text_column="review", label_column="stars", validation_share=0.25
+    )
     assert data.class_names == tuple(map(str, range(11)))
     actual = [record for split in SPLITS for record in records(data, split)]
     assert sorted(actual) == sorted((review, str(stars)) for review, stars, _ in rows)
 
 
-def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(opened, tmp_path):
-    rows = "".join(f'"first\r\nsecond, {number}",{"ab"[number % 2]}\r\n' for number in range(40))
-    (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n")
+def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(
+    opened, tmp_path
+):
+    rows = "".join(
+        f'"first\r\nsecond, {number}",{"ab"[number % 2]}\r\n' for number in range(40)
+    )
+    (tmp_path / "t.csv").write_bytes(
+        b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n"
+    )
     texts = opened("table", tmp_path / "t.csv").whole("train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
-    rows = "".join(f'"first\rsecond {number}\t{"ab"[number % 2]}\r\n' for number in range(40))
+    rows = "".join(
+        f'"first\rsecond {number}\t{"ab"[number % 2]}\r\n' for number in range(40)
+    )
     (tmp_path / "t.tsv").write_bytes(b"text\tlabel\r\n" + rows.encode() + b"\r\n")
     texts = opened("table", tmp_path / "t.tsv").whole("train").texts
     assert all(re.fullmatch(r'"first\rsecond \d+', text) for text in texts)
@@ -156,7 +236,9 @@ def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_break
 def test_changed_originals_are_prepared_afresh_and_others_once(opened, sst2):
     opened("sst2", sst2)
     lines: list[str] = []
-    batch = next(opened("sst2", sst2, lines.append).batches("train", batch_size=4, seed=5))
+    batch = next(
+        opened("sst2", sst2, lines.append).batches("train", batch_size=4, seed=5)
+    )
     assert lines == []
     assert sorted(batch.texts) == sorted(sentence for sentence, _ in SENTENCES["train"])
     write(sst2 / "glue/SST-2/dev.tsv", [("other", 0)], ("sentence", "label"))
@@ -165,9 +247,16 @@ def test_changed_originals_are_prepared_afresh_and_others_once(opened, sst2):
 
 @pytest.mark.data
 def test_the_published_files_have_their_known_counts(real_data, opened):
-    places = {"imdb": "imdb/aclImdb_labelled.tar.gz", "sst2": "glue/SST-2", "mnli": "mnli"}
+    places = {
+        "imdb": "imdb/aclImdb_labelled.tar.gz",
+        "sst2": "glue/SST-2",
+        "mnli": "mnli",
+    }
     data = {name: opened(name, real_data / place) for name, place in places.items()}
-    counts = {name: [np.bincount(each.whole(split).labels).tolist() for split in SPLITS] for name, each in data.items()}
+    counts = {
+        name: [np.bincount(each.whole(split).labels).tolist() for split in SPLITS]
+        for name, each in data.items()
+    }
     assert counts == {
         "imdb": [[11_250, 11_250], [1_250, 1_250], [12_500, 12_500]],
         "sst2": [[29_780, 37_569], [428, 444], [912, 909]],

@@ -1,4 +1,5 @@
-"""Texts as words and as batches of tokens: pairs, truncation, buckets, and batches by number."""
+"""Texts as words and as batches of tokens: pairs, truncation, buckets, and batches
+by number."""
 
 import itertools
 
@@ -22,7 +23,10 @@ SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
         ("you've he's it’s", ["you", "'ve", "he", "'s", "it", "'s"]),
         ("U.S. 3.5 1,000", ["u.s.", "3.5", "1,000"]),
         ("one<br /><br/>two<BR>three", ["one", "two", "three"]),
-        ("-LRB- director\\/writer -rrb-", ["-lrb-", "director", "/", "writer", "-rrb-"]),
+        (
+            "-LRB- director\\/writer -rrb-",
+            ["-lrb-", "director", "/", "writer", "-rrb-"],
+        ),
         ("Crème brûlée...", ["crème", "brûlée", "..."]),
         (" \t\n", []),
     ],
@@ -40,21 +44,35 @@ def test_texts_are_split_into_the_words_of_the_treebank(text, words):
         (3, "a | g", 1),
     ],
 )
-def test_pairs_are_joined_and_the_longer_text_loses_its_end_first(max_length, expected, truncated):
-    words, (first, second) = WordTokenizer("abcdefghi"), (part.split() for part in expected.split(" | "))
-    swapped = (["a", "b"], ["g", "h", "i"]) if max_length == 6 else (first, second)  # of equals the second
-    for texts, parts in ((("a b c d e f", "g h i"), (first, second)), (("g h i", "a b c d e f"), swapped[::-1])):
+def test_pairs_are_joined_and_the_longer_text_loses_its_end_first(
+    max_length, expected, truncated
+):
+    words, (first, second) = (
+        WordTokenizer("abcdefghi"),
+        (part.split() for part in expected.split(" | ")),
+    )
+    # of equals the second
+    swapped = (["a", "b"], ["g", "h", "i"]) if max_length == 6 else (first, second)
+    for texts, parts in (
+        (("a b c d e f", "g h i"), (first, second)),
+        (("g h i", "a b c d e f"), swapped[::-1]),
+    ):
         encoded = words.encode(texts[:1], texts[1:], max_length=max_length)
         joined = [*parts[0], "<separator>", *parts[1]]
         assert [words.vocabulary[token] for token in encoded.tokens[0]] == joined
-        assert encoded.token_types[0].tolist() == [0] * (len(parts[0]) + 1) + [1] * len(parts[1])
+        assert encoded.token_types[0].tolist() == [0] * (len(parts[0]) + 1) + [1] * len(
+            parts[1]
+        )
         assert encoded.truncated == truncated
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     root = tmp_path_factory.mktemp("texts")
-    lines = [" ".join([f"w{number}", *["and"] * (length - 1)]) for number, length in enumerate(LENGTHS)]
+    lines = [
+        " ".join([f"w{number}", *["and"] * (length - 1)])
+        for number, length in enumerate(LENGTHS)
+    ]
     for name, rows in (("train", lines), ("dev", lines[:12]), ("test", lines[:20])):
         rows = [f"{line}\t{number % 3}" for number, line in enumerate(rows)]
         (root / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -67,16 +85,28 @@ def data(texts):
 
 
 def numbers_of(batch: TokenBatch, data) -> list[int]:
-    return [int(data.tokenizer.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
+    return [
+        int(data.tokenizer.vocabulary[token].removeprefix("w"))
+        for token in batch.tokens[:, 0]
+    ]
 
 
 def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts):
     for batch in itertools.islice(data.batches("train", batch_size=8, seed=1), 20):
-        assert batch.tokens.dtype == batch.token_types.dtype == batch.labels.dtype == np.int32
+        assert (
+            batch.tokens.dtype
+            == batch.token_types.dtype
+            == batch.labels.dtype
+            == np.int32
+        )
         for row, number in enumerate(numbers_of(batch, data)):
             (text,), (label,), _ = texts.read("train", [number])
-            expected = [data.tokenizer.vocabulary.index(word) for word in text.split()][:50]
-            np.testing.assert_array_equal(batch.mask[row], np.arange(batch.tokens.shape[1]) < len(expected))
+            expected = [data.tokenizer.vocabulary.index(word) for word in text.split()][
+                :50
+            ]
+            np.testing.assert_array_equal(
+                batch.mask[row], np.arange(batch.tokens.shape[1]) < len(expected)
+            )
             assert batch.tokens[row][batch.mask[row]].tolist() == expected
             assert not batch.tokens[row][~batch.mask[row]].any()
             assert batch.labels[row] == label == number % 3
@@ -86,17 +116,30 @@ def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts):
 def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data):
     batches = data.batches("train", batch_size=8, seed=0)
     assert data.steps_an_epoch("train", batch_size=8) == 10
-    epochs = [[one for batch in itertools.islice(batches, 10) for one in numbers_of(batch, data)] for _ in range(12)]
+    epochs = [
+        [
+            one
+            for batch in itertools.islice(batches, 10)
+            for one in numbers_of(batch, data)
+        ]
+        for _ in range(12)
+    ]
     assert all(len(set(epoch)) == len(epoch) == 80 for epoch in epochs)
     left = [next(iter({*range(81)} - {*epoch})) for epoch in epochs]
-    assert len({LENGTHS[number] for number in left}) > 3, "what is left over does not depend on its length"
+    assert len({LENGTHS[number] for number in left}) > 3, (
+        "what is left over does not depend on its length"
+    )
     assert len({tuple(epoch) for epoch in epochs}) == 12
 
 
 def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
     batches = list(itertools.islice(data.batches("train", batch_size=8, seed=0), 10))
-    assert {batch.tokens.shape for batch in batches} == {(8, length) for length in SHAPES}
-    filled = sum(batch.mask.sum() for batch in batches) / sum(batch.mask.size for batch in batches)
+    assert {batch.tokens.shape for batch in batches} == {
+        (8, length) for length in SHAPES
+    }
+    filled = sum(batch.mask.sum() for batch in batches) / sum(
+        batch.mask.size for batch in batches
+    )
     one_length = sum(batch.mask.sum() for batch in batches) / (80 * 50)
     assert filled > 0.7 > 0.5 > one_length
     lengths = [batch.tokens.shape[1] for batch in batches]
@@ -106,24 +149,39 @@ def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
 @pytest.mark.parametrize("start", [0, 9])
 def test_batches_depend_on_seed_and_step_alone(data, texts, start):
     again = TokenData(texts, data.tokenizer, max_length=50, log=quiet)
-    resumed = itertools.islice(again.batches("train", batch_size=8, seed=3, start_step=start), 12)
+    resumed = itertools.islice(
+        again.batches("train", batch_size=8, seed=3, start_step=start), 12
+    )
     for step, batch in enumerate(resumed, start=start):
-        for part, wanted in zip(batch, next(data.batches("train", batch_size=8, seed=3, start_step=step)), strict=True):
+        for part, wanted in zip(
+            batch,
+            next(data.batches("train", batch_size=8, seed=3, start_step=step)),
+            strict=True,
+        ):
             np.testing.assert_array_equal(part, wanted)
-    first, other = (next(data.batches("train", batch_size=8, seed=seed)) for seed in (3, 4))
+    first, other = (
+        next(data.batches("train", batch_size=8, seed=seed)) for seed in (3, 4)
+    )
     assert numbers_of(first, data) != numbers_of(other, data)
 
 
 def test_more_texts_a_batch_than_there_are_show_each_equally_often_or_once_more(data):
     batch = next(data.batches("validation", batch_size=30, seed=0, start_step=5))
-    assert sorted(np.bincount(numbers_of(batch, data), minlength=12)) == [2] * 6 + [3] * 6
+    assert (
+        sorted(np.bincount(numbers_of(batch, data), minlength=12)) == [2] * 6 + [3] * 6
+    )
     assert data.steps_an_epoch("validation", batch_size=30) == 1
 
 
 def test_examples_are_each_text_once_in_the_order_that_is_told(data):
-    batches, order = list(data.examples("test", batch_size=8)), data.order("test", batch_size=8)
+    batches, order = (
+        list(data.examples("test", batch_size=8)),
+        data.order("test", batch_size=8),
+    )
     assert [len(batch.labels) for batch in batches] == [8, 8, 4]
-    assert [numbers_of(batch, data) for batch in batches] == [numbers.tolist() for numbers in order]
+    assert [numbers_of(batch, data) for batch in batches] == [
+        numbers.tolist() for numbers in order
+    ]
     assert sorted(np.concatenate(order)) == list(range(20))
     lengths = [batch.tokens.shape[1] for batch in batches]
     assert lengths == sorted(lengths)
@@ -134,20 +192,43 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data):
     shorter = TokenData(texts, data.tokenizer, max_length=25, log=lines.append)
     for _ in range(2):
         batches = list(shorter.examples("train", batch_size=16))
-    assert lines == ["  train: 27 of 81 texts have more than 25 tokens and lose their end"]
+    assert lines == [
+        "  train: 27 of 81 texts have more than 25 tokens and lose their end"
+    ]
     assert max(batch.tokens.shape[1] for batch in batches) == 25
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda data: data.batches("train", batch_size=0, seed=0), "batch_size must be at least 1, got 0"),
-        (lambda data: data.batches("train", batch_size=1, seed=-1), r"seed must be in \[0, 2\*\*32\), got -1"),
-        (lambda data: data.batches("train", batch_size=1, seed=0, start_step=-1), "start_step must be at least 0"),
-        (lambda data: data.batches("dev", batch_size=1, seed=0), "split must be one of train, validation, test"),
-        (lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2), "max_length must be at least 3, got 2"),
-        (lambda data: data.tokenizer.encode(["a"], ["b", "c"]), "seconds must be as many as texts, 1, got 2"),
-        (lambda data: WordTokenizer(["a", "b", "a"]), "words must differ, got 'a' more than once"),
+        (
+            lambda data: data.batches("train", batch_size=0, seed=0),
+            "batch_size must be at least 1, got 0",
+        ),
+        (
+            lambda data: data.batches("train", batch_size=1, seed=-1),
+            r"seed must be in \[0, 2\*\*32\), got -1",
+        ),
+        (
+            lambda data: data.batches("train", batch_size=1, seed=0, start_step=-1),
+            "start_step must be at least 0",
+        ),
+        (
+            lambda data: data.batches("dev", batch_size=1, seed=0),
+            "split must be one of train, validation, test",
+        ),
+        (
+            lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2),
+            "max_length must be at least 3, got 2",
+        ),
+        (
+            lambda data: data.tokenizer.encode(["a"], ["b", "c"]),
+            "seconds must be as many as texts, 1, got 2",
+        ),
+        (
+            lambda data: WordTokenizer(["a", "b", "a"]),
+            "words must differ, got 'a' more than once",
+        ),
     ],
 )
 def test_arguments_out_of_range_are_named(data, call, message):

@@ -1,4 +1,5 @@
-"""Video is prepared once, by any number of processes, whole or not at all; damage to prepared data is reported."""
+"""Video is prepared once, by any number of processes, whole or not at all; damage to
+prepared data is reported."""
 
 import itertools
 import shutil
@@ -13,53 +14,95 @@ from tests.data.conftest import write_pictures
 from tests.errors import one_line
 from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.video import load, open_footage, patch_sequences, prepare, windows
+from unroll_jax.train.data.video import (
+    load,
+    open_footage,
+    patch_sequences,
+    prepare,
+    windows,
+)
 
-FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}  # frames of clips: a and b train, c validates, d tests
+# frames of clips: a and b train, c validates, d tests
+FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}
 
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory) -> tuple[DataConfig, list[str]]:
     folder, lines = tmp_path_factory.mktemp("clips"), []
-    config = DataConfig("video", str(write_pictures(folder / "clips", FLAT, size=(160, 160))), str(folder / "prepared"))
+    config = DataConfig(
+        "video",
+        str(write_pictures(folder / "clips", FLAT, size=(160, 160))),
+        str(folder / "prepared"),
+    )
     prepare(config, log=lines.append)
     return config, lines
 
 
-def test_records_are_the_patch_sequences_of_the_clips_in_order_and_no_splits_share_one(frames):
+def test_records_are_the_patch_sequences_of_the_clips_in_order_and_no_splits_share_one(
+    frames,
+):
     data = load(frames[0])
     assert [data.num_examples(split) for split in SPLITS] == [300, 100, 100]
     with open_footage(Path(str(frames[0].root)), print) as splits:
-        expected = [patch_sequences(window) for clip in splits["train"] for window in windows(clip.frames)]
-    np.testing.assert_array_equal(np.concatenate(list(data.examples("train", batch_size=64))), np.concatenate(expected))
-    assert len({sequence.tobytes() for split in SPLITS for sequence in data.whole(split)}) == 500
-    for step, batch in enumerate(itertools.islice(data.batches("train", batch_size=64, seed=7), 6)):  # 1.3 epochs
+        expected = [
+            patch_sequences(window)
+            for clip in splits["train"]
+            for window in windows(clip.frames)
+        ]
+    np.testing.assert_array_equal(
+        np.concatenate(list(data.examples("train", batch_size=64))),
+        np.concatenate(expected),
+    )
+    assert (
+        len({sequence.tobytes() for split in SPLITS for sequence in data.whole(split)})
+        == 500
+    )
+    # 1.3 epochs
+    for step, batch in enumerate(
+        itertools.islice(data.batches("train", batch_size=64, seed=7), 6)
+    ):
         assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
-        np.testing.assert_array_equal(batch, next(data.batches("train", batch_size=64, seed=7, start_step=step)))
+        np.testing.assert_array_equal(
+            batch, next(data.batches("train", batch_size=64, seed=7, start_step=step))
+        )
 
 
 def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_path):
-    data, other = load(frames[0]), opened("video", write_pictures(tmp_path, dict.fromkeys("abcd", 20)))
+    data, other = (
+        load(frames[0]),
+        opened("video", write_pictures(tmp_path, dict.fromkeys("abcd", 20))),
+    )
     both = data.with_test(other)
     for split in SPLITS:
         expected = (other if split == "test" else data).read(split, [0, 1])
         np.testing.assert_array_equal(both.read(split, [0, 1]), expected)
-    assert (both.spec, both.num_examples("test")) == (data.spec, other.num_examples("test"))
+    assert (both.spec, both.num_examples("test")) == (
+        data.spec,
+        other.num_examples("test"),
+    )
     assert not np.array_equal(data.read("test", [0, 1]), other.read("test", [0, 1]))
 
 
-def test_data_are_prepared_once_say_so_and_go_where_the_environment_says(frames, monkeypatch, tmp_path):
+def test_data_are_prepared_once_say_so_and_go_where_the_environment_says(
+    frames, monkeypatch, tmp_path
+):
     config, lines = frames
     folder = prepare(config, log=(again := []).append)
     assert again == []
     assert str(folder) in lines[0]
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "elsewhere"))
-    assert prepare(DataConfig("video", config.root)).is_relative_to(tmp_path / "elsewhere")
+    assert prepare(DataConfig("video", config.root)).is_relative_to(
+        tmp_path / "elsewhere"
+    )
     monkeypatch.delenv("UNROLL_PREPARED")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert prepare(DataConfig("video", config.root)).is_relative_to(tmp_path / ".cache/unroll_jax")
+    assert prepare(DataConfig("video", config.root)).is_relative_to(
+        tmp_path / ".cache/unroll_jax"
+    )
     (tmp_path / "taken").write_text("a file, not a folder")
-    with one_line(r"cannot write to the folder of prepared data .*taken.*UNROLL_PREPARED"):
+    with one_line(
+        r"cannot write to the folder of prepared data .*taken.*UNROLL_PREPARED"
+    ):
         load(DataConfig("video", config.root, str(tmp_path / "taken")))
 
 
@@ -86,7 +129,9 @@ def prepared(frames, tmp_path) -> tuple[DataConfig, Path]:
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
-def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(prepared, name, damage):
+def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(
+    prepared, name, damage
+):
     config, folder = prepared
     damage(folder / name)
     with one_line("delete that folder and run again", str(folder)):
@@ -103,7 +148,8 @@ def test_records_that_change_under_a_reader_are_an_error(prepared):
         list(data.examples("train", batch_size=50))
 
 
-# Prepares what another process prepares too, reads it, and is killed while it prepares more.
+# Prepares what another process prepares too, reads it, and is killed while it prepares
+# more.
 PROGRAM = """
 import os, signal, sys
 from unroll_jax.train.config.data import DataConfig
@@ -121,10 +167,18 @@ prepare(DataConfig("video", root, other), log=log)
 """
 
 
-def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one_is_done_again(frames, tmp_path):
-    root, shared, other = str(frames[0].root), str(tmp_path / "shared"), tmp_path / "other"
+def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one_is_done_again(
+    frames, tmp_path
+):
+    root, shared, other = (
+        str(frames[0].root),
+        str(tmp_path / "shared"),
+        tmp_path / "other",
+    )
     command = [sys.executable, "-c", PROGRAM, root, shared, str(other)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         assert load(DataConfig("video", root, shared)).num_examples("train") == 300
@@ -142,10 +196,16 @@ def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one
     ("place", "sizes", "logged"),
     [
         ("ucsd_ped2/UCSDped2_160x160.tar", [11000, 1400, 6800], "clips: 14 "),
-        ("clips/pedestrians.avi", [1300, 200, 200], "using the 341 frames that decode, of 682 in the header"),
+        (
+            "clips/pedestrians.avi",
+            [1300, 200, 200],
+            "using the 341 frames that decode, of 682 in the header",
+        ),
     ],
 )
-def test_real_clips_and_a_real_video_become_sequences(real_data, opened, place, sizes, logged):
+def test_real_clips_and_a_real_video_become_sequences(
+    real_data, opened, place, sizes, logged
+):
     lines: list[str] = []
     data = opened("video", real_data / place, lines.append)
     assert [data.num_examples(split) for split in SPLITS] == sizes

@@ -23,11 +23,18 @@ def coding_step(H, D, x, sparsity, c=None):
 
 def mixing_step(H, V, form, *, damping=1.0, graph=None, self_loops=True):
     if form != "plain":
-        return reference.pair_step(H, form=form, W_a=V.T, step_size=damping, graph=graph)
+        return reference.pair_step(
+            H, form=form, W_a=V.T, step_size=damping, graph=graph
+        )
     weights = np.exp(H @ V.T @ V @ H.T) * (1.0 if self_loops else 1.0 - np.eye(len(H)))
-    return (1.0 - damping) * H + damping * weights / weights.sum(axis=1, keepdims=True) @ H
+    return (1.0 - damping) * H + damping * weights / weights.sum(
+        axis=1, keepdims=True
+    ) @ H
 
 
 def draw(seed, count=()):
     rng = np.random.default_rng(seed)
-    return tuple(rng.normal(size=(*count, *shape)) for shape in ((N, ATOMS), (ATOMS, DIM), (RANK, ATOMS), (N, DIM)))
+    return tuple(
+        rng.normal(size=(*count, *shape))
+        for shape in ((N, ATOMS), (ATOMS, DIM), (RANK, ATOMS), (N, DIM))
+    )

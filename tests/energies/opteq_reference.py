@@ -1,4 +1,5 @@
-"""OptEq in float64 NumPy, written from Xie et al. (2021): one vector at a time, convolutions as matrices, no JAX."""
+"""OptEq in float64 NumPy, written from Xie et al. (2021): one vector at a time,
+convolutions as matrices, no JAX."""
 
 import numpy as np
 
@@ -23,7 +24,8 @@ def dense_matrix(W, image):
 
 
 def conv_matrix(kernel, image):
-    """The matrix of a zero-padded convolution on flattened images: every output pixel, tap and pair of channels."""
+    """The matrix of a zero-padded convolution on flattened images: every output
+    pixel, tap and pair of channels."""
     kernel = np.asarray(kernel, np.float64)
     (height, width), (rows, columns, inner, outer) = image, kernel.shape
     matrix = np.zeros((height, width, outer, height, width, inner))

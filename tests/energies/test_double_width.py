@@ -10,15 +10,20 @@ import pytest
 from tests import reference
 from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]  # arrays are float64 unless a test says otherwise
+# arrays are float64 unless a test says otherwise
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 N = 6
 PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
 
 
 def network(rng, dims):
-    """Layers that keep their outputs of order one, far from symmetric, each with its own widths and attention."""
+    """Layers that keep their outputs of order one, far from symmetric, each with its
+    own widths and attention."""
     return [
-        AsymmetricLayer(rng.normal(size=(d, rng.integers(1, 4))), rng.uniform(-0.5, 1.0, size=(d, e)) * 3.0 / d)
+        AsymmetricLayer(
+            rng.normal(size=(d, rng.integers(1, 4))),
+            rng.uniform(-0.5, 1.0, size=(d, e)) * 3.0 / d,
+        )
         for d, e in itertools.pairwise(dims)
     ]
 
@@ -30,16 +35,26 @@ def reference_output(layers, y, *, phi="relu", form="softmax", graph=None):
 
 
 def simulate(layers, y, contractions=(None,), **options):
-    wides = [symmetric_embedding(layers, contraction=contraction, **options) for contraction in contractions]
+    wides = [
+        symmetric_embedding(layers, contraction=contraction, **options)
+        for contraction in contractions
+    ]
 
     @jax.jit  # the contraction affects only the parameters
     def run(params, y):
         start = wides[0].embed(y)
-        _, states = jax.lax.scan(lambda y, _: [wides[0].descent.step(params, y)] * 2, start, length=len(layers))
+        _, states = jax.lax.scan(
+            lambda y, _: [wides[0].descent.step(params, y)] * 2,
+            start,
+            length=len(layers),
+        )
         return jnp.concatenate([start[None], states])
 
     states = [np.asarray(run(wide.params, y)) for wide in wides]
-    return [(wide, trajectory, wide.readout(trajectory[-1])) for wide, trajectory in zip(wides, states, strict=True)]
+    return [
+        (wide, trajectory, wide.readout(trajectory[-1]))
+        for wide, trajectory in zip(wides, states, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("form", "phi"), [("softmax", "relu"), ("jacobi", "identity")])
@@ -48,9 +63,13 @@ def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
     graph = reference.random_graph(rng, N, 0.7)
     layers, y = network(rng, [3, 4, 3]), 6.0 * rng.uniform(size=(N, 3))
     expected = reference_output(layers, y, phi=phi, form=form, graph=graph)
-    assert np.max(np.ptp(expected, axis=0)) > 0.1  # tokens differ still: attention has not made them one
-    contractions = (None, 0.5, 1e-2)  # with two layers nothing that flows back is seen in time
-    for wide, _, actual in simulate(layers, y, contractions, phi=phi, form=form, mask=graph, dtype=jnp.float64):
+    # tokens differ still: attention has not made them one
+    assert np.max(np.ptp(expected, axis=0)) > 0.1
+    # with two layers nothing that flows back is seen in time
+    contractions = (None, 0.5, 1e-2)
+    for wide, _, actual in simulate(
+        layers, y, contractions, phi=phi, form=form, mask=graph, dtype=jnp.float64
+    ):
         np.testing.assert_allclose(actual, expected, atol=1e-14, rtol=1e-12)
         np.testing.assert_array_equal(wide.params.W_f, np.asarray(wide.params.W_f).T)
 
@@ -62,10 +81,16 @@ def test_networks_of_any_depth_and_widths_are_simulated(depth):
     y = 6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))
     [(wide, states, actual)] = simulate(layers, y, dtype=jnp.float64)
     expected = reference_output(layers, y)
-    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
-    assert states[0].shape == (N, sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1])
+    np.testing.assert_allclose(
+        actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected))
+    )
+    assert states[0].shape == (
+        N,
+        sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1],
+    )
     np.testing.assert_array_equal(states[0][:, y.shape[1] :], 0.0)
-    # Each half lowers its part: attention always, a linear map of step size 1/2 where that is at most 2 / L.
+    # Each half lowers its part: attention always, a linear map of step size 1/2 where
+    # that is at most 2 / L.
     assert 2.0 / (max(np.linalg.eigvalsh(wide.params.W_f)[-1], 0.0) + 1.0) >= 0.5
 
 
@@ -73,16 +98,24 @@ def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
     rng = np.random.default_rng(1)
     layers, y = network(rng, [3, 3, 3, 3]), 6.0 * rng.uniform(size=(N, 3))
     expected = reference_output(layers, y)
-    outputs = [output for *_, output in simulate(layers, y, (0.5, 0.05), dtype=jnp.float64)]
+    outputs = [
+        output for *_, output in simulate(layers, y, (0.5, 0.05), dtype=jnp.float64)
+    ]
     errors = np.max(np.abs(np.array(outputs) - expected), axis=(1, 2))
     assert errors[0] > 1e-6
-    assert errors[1] < 1e-2 * errors[0]  # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
+    # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
+    assert errors[1] < 1e-2 * errors[0]
 
 
 def test_single_precision_is_as_good_as_its_epsilon():
     rng = np.random.default_rng(2)
-    layers, y = network(rng, [3] * 6), (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
+    layers, y = (
+        network(rng, [3] * 6),
+        (6.0 * rng.uniform(size=(N, 3))).astype(np.float32),
+    )
     [(_, states, actual)] = simulate(layers, y)
     expected = reference_output(layers, y)
     assert states[-1].dtype == jnp.float32
-    np.testing.assert_allclose(actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)
+    np.testing.assert_allclose(
+        actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5
+    )

@@ -1,4 +1,5 @@
-"""Bad arguments of layers, graphs and penalties: one error that names the argument, as in tests/hostile/calls.py."""
+"""Bad arguments of layers, graphs and penalties: one error that names the argument,
+as in tests/hostile/calls.py."""
 
 import jax
 import jax.numpy as jnp
@@ -39,12 +40,20 @@ Y, H, X = ones(2, N, DIM), ones(N, ATOMS), ones(N, DIM)
 FAR = float("inf")
 SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
-MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(W=0.1 * ones(6, 4))
+MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(
+    W=0.1 * ones(6, 4)
+)
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
 HEADS = {"num_heads": 2, "head_dim": 2}
 CUDNN, PAIR = {"form": "softmax", "kernel": "cudnn"}, np.ones((3, 3), bool)
-NAMES = {"Anchor": Anchor, "check_tokens": check_tokens, "energies": energies, "preimage": opteq_preimage, "rho": rho}
+NAMES = {
+    "Anchor": Anchor,
+    "check_tokens": check_tokens,
+    "energies": energies,
+    "preimage": opteq_preimage,
+    "rho": rho,
+}
 # By the error, the words of the message that name the argument, and the calls.
 CALLS = r"""
 ValueError
@@ -120,7 +129,8 @@ def test_an_error_names_the_argument(error, words, expression):
 
 @pytest.mark.parametrize("name", [name for name in uj.DESCENTS if "opteq" not in name])
 def test_params_of_another_shape_are_named(name):
-    """Also those that broadcasting would let pass, and None; OptEq takes weights of any width."""
+    """Also those that broadcasting would let pass, and None; OptEq takes weights of
+    any width."""
     layers = []
 
     def example(key):
@@ -131,6 +141,12 @@ def test_params_of_another_shape_are_named(name):
     shapes, *tokens = jax.eval_shape(example, jax.random.key(0))
     params = like(shapes)
     for field, leaf in zip(getattr(params, "_fields", ()), params or (), strict=True):
-        for other in [ones(2)] if leaf is None else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]:
+        for other in (
+            [ones(2)]
+            if leaf is None
+            else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]
+        ):
             with pytest.raises(ValueError, match=f"{field} must be"):
-                jax.eval_shape(layers[0].energy, params._replace(**{field: other}), *tokens)
+                jax.eval_shape(
+                    layers[0].energy, params._replace(**{field: other}), *tokens
+                )

@@ -1,4 +1,5 @@
-"""Every system of `DESCENTS`, and options that its examples leave out: derivatives, absent tokens, low precision."""
+"""Every system of `DESCENTS`, and options that its examples leave out: derivatives,
+absent tokens, low precision."""
 
 import functools
 
@@ -15,38 +16,65 @@ from unroll_jax.energies import AttentionParams
 
 TOKENS, DIM, ATOMS = 5, 4, 6
 CHAIN = np.abs(np.subtract.outer(np.arange(TOKENS), np.arange(TOKENS))) <= 2
-GRAPH = {"rho": "student", "form": "softmax", "ridge": 0.7, "step_size": 0.6, "dim": DIM}
-# Further layers on tokens (5, 4) with an input like them; of "dust" and "lista", on codes (5, 6).
+GRAPH = {
+    "rho": "student",
+    "form": "softmax",
+    "ridge": 0.7,
+    "step_size": 0.6,
+    "dim": DIM,
+}
+# Further layers on tokens (5, 4) with an input like them; of "dust" and "lista", on
+# codes (5, 6).
 FURTHER = {
     "attention, student": uj.attention(**GRAPH, mask=CHAIN),
-    "heads, wide": uj.multihead_attention(DIM, num_heads=3, rank=2, ridge=0.7, form="softmax"),
+    "heads, wide": uj.multihead_attention(
+        DIM, num_heads=3, rank=2, ridge=0.7, form="softmax"
+    ),
     "feedforward, spectrum": uj.feedforward(DIM, spectrum=(0.1, 0.6)),
-    "transformer, softplus": uj.transformer(DIM, phi="softplus", ridge=0.3, anchor="row", rho="log"),
+    "transformer, softplus": uj.transformer(
+        DIM, phi="softplus", ridge=0.3, anchor="row", rho="log"
+    ),
     "crate, published": uj.crate(DIM, num_heads=2, head_dim=2),
     "energy transformer, fixed step": uj.energy_transformer(
         DIM, num_heads=2, head_dim=3, num_memories=5, guaranteed=False
     ),
     "hyper-set, published": uj.hyper_set(DIM, num_heads=2, head_dim=3, width=5),
-    "dust, plain": uj.dust(DIM, ATOMS, form="plain", self_loops=False, attention_scale=0.5, attention_step_size=0.7),
+    "dust, plain": uj.dust(
+        DIM,
+        ATOMS,
+        form="plain",
+        self_loops=False,
+        attention_scale=0.5,
+        attention_step_size=0.7,
+    ),
 }
-SHORTER = {"attention, student": uj.attention(**GRAPH, mask=CHAIN[:3, :3])}  # the same of the first three tokens
+# the same of the first three tokens
+SHORTER = {"attention, student": uj.attention(**GRAPH, mask=CHAIN[:3, :3])}
 # Further layers with a custom derivative: of pairs, heads and weights.
 DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 
 
 @functools.cache
 def drawn(name):
-    """A layer, and parameters, state and input of the shapes of its example, drawn where its energy is finite."""
+    """A layer, and parameters, state and input of the shapes of its example, drawn
+    where its energy is finite."""
     layers = [FURTHER.get(name)]
 
     def example(key):
         if name in FURTHER:
             width = ATOMS if name.startswith("dust") else DIM
-            return layers[0].init(key), jnp.ones((TOKENS, width)), jnp.ones((TOKENS, DIM))
+            return (
+                layers[0].init(key),
+                jnp.ones((TOKENS, width)),
+                jnp.ones((TOKENS, DIM)),
+            )
         layers[0], y, x = uj.DESCENTS[name].example(key, ())
         return layers[0].init(key), y, x
 
-    shapes, rng = jax.eval_shape(example, jax.random.key(0, impl="rbg")), np.random.default_rng(0)
+    shapes, rng = (
+        jax.eval_shape(example, jax.random.key(0, impl="rbg")),
+        np.random.default_rng(0),
+    )
     params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
     if "transformer" in name or name.startswith("crate"):
         y = np.abs(np.tanh(y))
@@ -56,7 +84,8 @@ def drawn(name):
 @pytest.mark.usefixtures("x64", "unchecked")
 @pytest.mark.parametrize("name", [*uj.DESCENTS, *DIFFERENTIATED])
 def test_derivatives_equal_finite_differences(name):
-    """Derivatives of the energy and a random sum over the step, in parameters, state and input along one direction."""
+    """Derivatives of the energy and a random sum over the step, in parameters, state
+    and input along one direction."""
     layer, *point = drawn(name)
     weight = np.random.default_rng(4).normal(size=point[1].shape)
 
@@ -71,11 +100,19 @@ def test_derivatives_equal_finite_differences(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
-    """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in test_hopfield.py."""
+    """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in
+    test_hopfield.py."""
     layer, params, y, x = drawn(name)
     shorter, present = SHORTER.get(name, layer), jnp.asarray(np.arange(TOKENS) < 3)
-    blank = lambda tokens: None if tokens is None else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)  # noqa: E731
-    first = lambda tokens: None if tokens is None else tokens[:3]  # noqa: E731
+
+    def blank(tokens):
+        return (
+            None
+            if tokens is None
+            else np.where(np.arange(TOKENS)[:, None] < 3, tokens, np.nan)
+        )
+
+    first = lambda tokens: None if tokens is None else tokens[:3]
 
     @jax.jit
     def run(p, y, x, *alone):
@@ -89,16 +126,30 @@ def test_absent_tokens_neither_count_nor_move(name):
 
 @pytest.mark.usefixtures("x64", "unchecked")
 def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_there():
-    layer, (y, x) = uj.attention(ridge=0.5), np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM))
+    layer, (y, x) = (
+        uj.attention(ridge=0.5),
+        np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM)),
+    )
     some, everyone = np.arange(TOKENS) < 3, np.ones((3, TOKENS), bool)
 
     @jax.jit
     def all_of(y, x, some, everyone):
-        run = lambda y, x: uj.unroll(layer, AttentionParams(None), y, x, num_layers=2, unroll=1)  # noqa: E731
-        marked = lambda y, x, present: run(y, Anchor(x, present))  # noqa: E731
+        def run(y, x):
+            return uj.unroll(layer, AttentionParams(None), y, x, num_layers=2, unroll=1)
+
+        marked = lambda y, x, present: run(y, Anchor(x, present))
         each = jnp.broadcast_to(some, everyone.shape)
-        partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked, out_axes=(0, 1))(y, x, each)
-        return partly, (run(y, x), run(y, Anchor(x)), marked(y, x, everyone), marked(y, x, jnp.ones((1,), bool)))
+        partly = (
+            marked(y, x, some),
+            marked(y, x, each),
+            jax.vmap(marked, out_axes=(0, 1))(y, x, each),
+        )
+        return partly, (
+            run(y, x),
+            run(y, Anchor(x)),
+            marked(y, x, everyone),
+            marked(y, x, jnp.ones((1,), bool)),
+        )
 
     for expected, *others in all_of(y, x, some, everyone):
         for other in others:
@@ -107,29 +158,52 @@ def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_ther
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["attention", "attention, student", "heads, wide", "hopfield", "cross_attention"])
+@pytest.mark.parametrize(
+    "name",
+    ["attention", "attention, student", "heads, wide", "hopfield", "cross_attention"],
+)
 def test_an_input_that_broadcasts_is_one_written_out(name):
-    (layer, params, *_), rng, keys = drawn(name), np.random.default_rng(0), name == "cross_attention"
+    (layer, params, *_), rng, keys = (
+        drawn(name),
+        np.random.default_rng(0),
+        name == "cross_attention",
+    )
     rows = 3 if keys else TOKENS
-    shapes = [(rows, DIM), (1, rows, DIM)] if keys else [(DIM,), (TOKENS, DIM), (1, TOKENS, DIM), (2, 1, DIM)]
+    shapes = (
+        [(rows, DIM), (1, rows, DIM)]
+        if keys
+        else [(DIM,), (TOKENS, DIM), (1, TOKENS, DIM), (2, 1, DIM)]
+    )
     y, *inputs = (rng.normal(size=size) for size in ((2, TOKENS, DIM), *shapes))
 
     def of(y, x):
         marks = jnp.arange(rows) < 2
         some = Anchor(x, jnp.broadcast_to(marks, x.shape[:-1]) if keys else marks)
-        return layer.energy(params, y, x), layer.step(params, y, x), layer.step(params, y, some)
+        return (
+            layer.energy(params, y, x),
+            layer.step(params, y, x),
+            layer.step(params, y, some),
+        )
 
     @jax.jit
     def all_of(y, inputs):
         whole = jnp.stack([jnp.broadcast_to(x, (2, rows, DIM)) for x in inputs])
         ys = jnp.broadcast_to(y, (len(inputs), *y.shape))
-        return [of(y, x) for x in inputs], of(ys, whole), layer.step(params, ys, 2.0 * whole)
+        return (
+            [of(y, x) for x in inputs],
+            of(ys, whole),
+            layer.step(params, ys, 2.0 * whole),
+        )
 
     of_shapes, whole, doubled = all_of(y, inputs)
-    assert np.all(np.max(np.abs(whole[1] - doubled), axis=(1, 2, 3)) > 0.01), "the input does nothing"
+    assert np.all(np.max(np.abs(whole[1] - doubled), axis=(1, 2, 3)) > 0.01), (
+        "the input does nothing"
+    )
     for i, results in enumerate(of_shapes):
         expected = jax.tree.map(lambda leaf, i=i: leaf[i], whole)
-        chex.assert_trees_all_close(results, expected, rtol=1e-12, atol=1e-12, custom_message=str(shapes[i]))
+        chex.assert_trees_all_close(
+            results, expected, rtol=1e-12, atol=1e-12, custom_message=str(shapes[i])
+        )
 
 
 @pytest.mark.slow
@@ -139,10 +213,17 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     params = jax.tree.map(np.float32, params)
     y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), arrays)
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (y, x))
-    (energy, stepped), (expected, moved) = jax.jit(lambda p: (both(layer, p, y, x), both(layer, p, *wide)))(params)
+    (energy, stepped), (expected, moved) = jax.jit(
+        lambda p: (both(layer, p, y, x), both(layer, p, *wide))
+    )(params)
     assert (energy.dtype, stepped.dtype) == (jnp.float32, jnp.bfloat16)
     np.testing.assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(stepped.astype(np.float32), moved, rtol=2.0**-7, atol=2.0**-7 * np.max(np.abs(moved)))
+    np.testing.assert_allclose(
+        stepped.astype(np.float32),
+        moved,
+        rtol=2.0**-7,
+        atol=2.0**-7 * np.max(np.abs(moved)),
+    )
 
 
 @pytest.mark.slow
@@ -150,13 +231,20 @@ def test_a_replaced_step_or_energy_is_the_one_that_counts_and_what_is_replaced_w
     layer, y = uj.attention(form="softmax"), np.ones((3, 2), np.float32)
     moved = layer._replace(step=lambda params, y, x=None: y + 1.0)
     for record in ("energy", None):
-        np.testing.assert_array_equal(uj.unroll(moved, AttentionParams(None), y, num_layers=2, record=record)[0], 3.0)
+        np.testing.assert_array_equal(
+            uj.unroll(moved, AttentionParams(None), y, num_layers=2, record=record)[0],
+            3.0,
+        )
     measured = layer._replace(energy=lambda params, y, x=None: jnp.float32(7.0))
-    np.testing.assert_array_equal(uj.unroll(measured, AttentionParams(None), y, num_layers=2)[1].energy, 7.0)
+    np.testing.assert_array_equal(
+        uj.unroll(measured, AttentionParams(None), y, num_layers=2)[1].energy, 7.0
+    )
     layer = uj.opteq(2, 3, 1)
     assert layer.factored is not None
     assert layer.symmetric
     halved = layer._replace(step=lambda params, y, x: 0.5 * y)
     assert (halved.factored, halved.symmetric, halved.check) == (None, False, None)
-    both = lambda params, y, x: (y, jnp.zeros(()))  # noqa: E731
-    assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[3:6] == (both, None, True)
+    both = lambda params, y, x: (y, jnp.zeros(()))
+    assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[
+        3:6
+    ] == (both, None, True)

@@ -1,4 +1,5 @@
-"""Fast weights: the delta rule, its proximal form and mesa layers, against loops in float64 NumPy."""
+"""Fast weights: the delta rule, its proximal form and mesa layers, against loops in
+float64 NumPy."""
 
 import functools
 
@@ -18,7 +19,10 @@ N, K, V = 38, 5, 3
 def draw(count=N, batch=(2,)):
     rng, dtype = np.random.default_rng(0), jnp.result_type(float)
     q, k, v = (rng.normal(size=(*batch, count, width)) for width in (K, K, V))
-    return tuple(np.asarray(array, dtype) for array in (q, k, v, rng.uniform(size=(*batch, count)) / K))
+    return tuple(
+        np.asarray(array, dtype)
+        for array in (q, k, v, rng.uniform(size=(*batch, count)) / K)
+    )
 
 
 def delta_reference(q, k, v, b, form, W):
@@ -34,42 +38,74 @@ def delta_reference(q, k, v, b, form, W):
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
 def test_the_delta_rule_in_chunks_and_in_parts_is_the_loop(form):
     arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
-    rule = jax.jit(functools.partial(delta_rule, form=form), static_argnames="chunk_size")
+    rule = jax.jit(
+        functools.partial(delta_rule, form=form), static_argnames="chunk_size"
+    )
     results = [rule(*arrays, chunk_size=size, state=W) for size in (1, 8, 64)]
     first, state = rule(*(array[:, : N // 2] for array in arrays), state=W)
     second, end = rule(*(array[:, N // 2 :] for array in arrays), state=state)
     results.append((np.concatenate([first, second], axis=1), end))
     alone = rule(*(array[1] for array in arrays), chunk_size=8, state=W[1])
-    expected = [delta_reference(*(array[row] for array in arrays), form, W[row]) for row in range(2)]
+    expected = [
+        delta_reference(*(array[row] for array in arrays), form, W[row])
+        for row in range(2)
+    ]
     for outputs, end in results:
         for row in range(2):
-            chex.assert_trees_all_close((outputs[row], end[row]), expected[row], rtol=0.0, atol=1e-11)
+            chex.assert_trees_all_close(
+                (outputs[row], end[row]), expected[row], rtol=0.0, atol=1e-11
+            )
     chex.assert_trees_all_close(alone, expected[1], rtol=0.0, atol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
 def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
     q, k, v, _ = draw(count=1)
-    pair, W = np.concatenate([k, v], axis=-1), np.random.default_rng(5).normal(size=(2, V, K))
+    pair, W = (
+        np.concatenate([k, v], axis=-1),
+        np.random.default_rng(5).normal(size=(2, V, K)),
+    )
     for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
-        stepped = jax.jit(fast_weights(K, V, form=form, step_size=step_size).step)(None, W, pair)
-        rates = step_size / np.sum(k**2, axis=-1) if form == "gradient" else np.full((2, 1), step_size)
+        stepped = jax.jit(fast_weights(K, V, form=form, step_size=step_size).step)(
+            None, W, pair
+        )
+        rates = (
+            step_size / np.sum(k**2, axis=-1)
+            if form == "gradient"
+            else np.full((2, 1), step_size)
+        )
         for row in range(2):
-            expected = delta_reference(*(array[row] for array in (q, k, v, rates)), form, W[row])[1]
+            expected = delta_reference(
+                *(array[row] for array in (q, k, v, rates)), form, W[row]
+            )[1]
             np.testing.assert_allclose(stepped[row], expected, atol=1e-12)
-        end = jax.jit(functools.partial(delta_rule, form=form))(q, k, v, rates, state=W)[1]
+        end = jax.jit(functools.partial(delta_rule, form=form))(
+            q, k, v, rates, state=W
+        )[1]
         np.testing.assert_allclose(end, stepped, atol=1e-12)
-    full = jax.jit(fast_weights(4, 3).step)  # learns W k = v; the square of a key of 1e20 is not in float32
+    # learns W k = v; the square of a key of 1e20 is not in float32
+    full = jax.jit(fast_weights(4, 3).step)
     for size, learned in ((1e10, 0.25), (5e18, 0.25), (1e20, np.nan)):
-        pair, W = np.float32([[size] * 4 + [1.0] * 3]), np.full((3, 4), 1.0 / size, np.float32)
+        pair, W = (
+            np.float32([[size] * 4 + [1.0] * 3]),
+            np.full((3, 4), 1.0 / size, np.float32),
+        )
         np.testing.assert_allclose(size * full(None, W, pair), learned, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("x64")
 def test_absent_pairs_do_not_count_whatever_they_hold():
-    layers = [fast_weights(K, V, form=form, ridge=0.1) for form in ("gradient", "proximal")]
-    W, pairs = np.random.default_rng(5).normal(size=(2, V, K)), np.random.default_rng(6).normal(size=(2, 7, K + V))
-    padded, present = np.where(np.arange(7)[:, None] < 4, pairs, np.nan), np.broadcast_to(np.arange(7) < 4, (2, 7))
+    layers = [
+        fast_weights(K, V, form=form, ridge=0.1) for form in ("gradient", "proximal")
+    ]
+    W, pairs = (
+        np.random.default_rng(5).normal(size=(2, V, K)),
+        np.random.default_rng(6).normal(size=(2, 7, K + V)),
+    )
+    padded, present = (
+        np.where(np.arange(7)[:, None] < 4, pairs, np.nan),
+        np.broadcast_to(np.arange(7) < 4, (2, 7)),
+    )
 
     @jax.jit
     def run(W, x):
@@ -77,24 +113,44 @@ def test_absent_pairs_do_not_count_whatever_they_hold():
             energy, stepped = layer.energy(None, W, x), layer.step(None, W, x)
             return jnp.sum(energy) + jnp.sum(stepped**2), (energy, stepped)
 
-        return [jax.grad(functools.partial(both, layer), has_aux=True)(W) for layer in layers]
+        return [
+            jax.grad(functools.partial(both, layer), has_aux=True)(W)
+            for layer in layers
+        ]
 
-    chex.assert_trees_all_close(run(W, Anchor(padded, present)), run(W, pairs[:, :4]), rtol=1e-10, atol=1e-12)
+    chex.assert_trees_all_close(
+        run(W, Anchor(padded, present)), run(W, pairs[:, :4]), rtol=1e-10, atol=1e-12
+    )
 
 
 @pytest.mark.usefixtures("x64")
 def test_a_mesa_layer_is_ridge_regression_on_every_prefix_in_chunks_and_in_parts():
     q, k, v, b = arrays = draw()
-    read = jax.jit(functools.partial(mesa, ridge=0.3, tol=1e-12), static_argnames="chunk_size")
-    first = read(*(array[:, : N // 2] for array in arrays), state=MesaState(np.zeros((2, K, K)), np.zeros((2, K, V))))
+    read = jax.jit(
+        functools.partial(mesa, ridge=0.3, tol=1e-12), static_argnames="chunk_size"
+    )
+    first = read(
+        *(array[:, : N // 2] for array in arrays),
+        state=MesaState(np.zeros((2, K, K)), np.zeros((2, K, V))),
+    )
     second = read(*(array[:, N // 2 :] for array in arrays), state=first[1])
     outputs, residuals = (np.concatenate([first[i], second[i]], axis=1) for i in (0, 2))
-    results = [(outputs, second[1], residuals), *(read(*arrays, chunk_size=size) for size in (8, 64))]
+    results = [
+        (outputs, second[1], residuals),
+        *(read(*arrays, chunk_size=size) for size in (8, 64)),
+    ]
     for outputs, state, residuals in results:
         for t in (0, 6, N // 2, N - 1):
-            H, G = (np.einsum("rs,rsk,rsv->rkv", b[:, : t + 1], k[:, : t + 1], z[:, : t + 1]) for z in (k, v))
+            H, G = (
+                np.einsum(
+                    "rs,rsk,rsv->rkv", b[:, : t + 1], k[:, : t + 1], z[:, : t + 1]
+                )
+                for z in (k, v)
+            )
             solved = np.linalg.solve(H + 0.3 * np.eye(K), q[:, t, :, None])[..., 0]
-            np.testing.assert_allclose(outputs[:, t], np.einsum("rk,rkv->rv", solved, G), atol=1e-10)
+            np.testing.assert_allclose(
+                outputs[:, t], np.einsum("rk,rkv->rv", solved, G), atol=1e-10
+            )
         np.testing.assert_allclose(state.G, G, atol=1e-12)
         assert residuals.shape == (2, N)
         assert np.all(residuals <= 1e-12)
@@ -108,30 +164,57 @@ def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
     @jax.jit
     def run(q, k, v):
         pairs = jnp.concatenate([k, v], axis=-1)
-        layers = [fast_weights(K, V, form=form, ridge=0.5) for form in ("gradient", "proximal")]
-        equilibria = [equilibrium(one, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000) for one in layers]
-        return mesa(q, k, v, jnp.ones(k.shape[:-1]), ridge=0.5, tol=1e-12)[0], equilibria
+        layers = [
+            fast_weights(K, V, form=form, ridge=0.5)
+            for form in ("gradient", "proximal")
+        ]
+        equilibria = [
+            equilibrium(
+                one, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000
+            )
+            for one in layers
+        ]
+        return (
+            mesa(q, k, v, jnp.ones(k.shape[:-1]), ridge=0.5, tol=1e-12)[0],
+            equilibria,
+        )
 
     outputs, equilibria = run(q, k, v)
     for W, info in equilibria:
         assert np.all(info.converged)
-        np.testing.assert_allclose(np.einsum("rvk,rk->rv", W, q[:, -1]), outputs[:, -1], atol=1e-7)
+        np.testing.assert_allclose(
+            np.einsum("rvk,rk->rv", W, q[:, -1]), outputs[:, -1], atol=1e-7
+        )
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, tol=1e-13, ridge=0.3)])
+@pytest.mark.parametrize(
+    "read", [delta_rule, functools.partial(mesa, tol=1e-13, ridge=0.3)]
+)
 def test_gradients_of_sequences(read):
     arrays, weight = draw(count=10), np.random.default_rng(7).normal(size=(2, 10, V))
-    assert_derivative(lambda arrays: jnp.sum(weight * read(*arrays, chunk_size=4)[0]), arrays, rtol=1e-6)
+    assert_derivative(
+        lambda arrays: jnp.sum(weight * read(*arrays, chunk_size=4)[0]),
+        arrays,
+        rtol=1e-6,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", [delta_rule, mesa])
 def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
     def temporaries(count):
-        shapes = [jax.ShapeDtypeStruct((count, width), jnp.float32) for width in (16, 16, 16)]
-        gradient = jax.grad(lambda *arrays: jnp.sum(layer(*arrays)[0] ** 2), (0, 1, 2, 3))
-        compiled = jax.jit(gradient).lower(*shapes, jax.ShapeDtypeStruct((count,), jnp.float32)).compile()
+        shapes = [
+            jax.ShapeDtypeStruct((count, width), jnp.float32) for width in (16, 16, 16)
+        ]
+        gradient = jax.grad(
+            lambda *arrays: jnp.sum(layer(*arrays)[0] ** 2), (0, 1, 2, 3)
+        )
+        compiled = (
+            jax.jit(gradient)
+            .lower(*shapes, jax.ShapeDtypeStruct((count,), jnp.float32))
+            .compile()
+        )
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporaries(4096) < 4.5 * temporaries(1024)
@@ -139,14 +222,22 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
 
 @pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
 @pytest.mark.parametrize("read", [delta_rule, mesa])
-def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(read, shape):
-    queries, values, rates = jnp.ones((*shape, 4)), jnp.ones((*shape, 3)), jnp.ones(shape)
+def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(
+    read, shape
+):
+    queries, values, rates = (
+        jnp.ones((*shape, 4)),
+        jnp.ones((*shape, 3)),
+        jnp.ones(shape),
+    )
 
     def total(values):
         outputs, *others = read(queries, queries, values, rates)
         return jnp.sum(outputs), (outputs, *others)
 
-    gradient, (outputs, state, *residuals) = jax.jit(jax.grad(total, has_aux=True))(values)
+    gradient, (outputs, state, *residuals) = jax.jit(jax.grad(total, has_aux=True))(
+        values
+    )
     assert gradient.shape == outputs.shape == values.shape
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(state))
     assert [residual.shape for residual in residuals] == [shape] * (read is mesa)
@@ -156,12 +247,16 @@ def test_a_query_of_zero_has_a_finite_gradient_one_of_nan_no_number_and_an_unsol
     ones = np.ones((5, 4), np.float32)
 
     def total(queries):
-        outputs, _, residuals = mesa(queries, *map(jnp.asarray, (ones, ones, ones[:, 0])), chunk_size=2)
+        outputs, _, residuals = mesa(
+            queries, *map(jnp.asarray, (ones, ones, ones[:, 0])), chunk_size=2
+        )
         return jnp.sum(outputs) + jnp.sum(residuals), outputs
 
     queries = np.float32([1.0, 0.0, 1.0, np.nan, 1.0])[:, None] * ones
     gradient, outputs = map(np.asarray, jax.jit(jax.grad(total, has_aux=True))(queries))
-    *_, unsolved = jax.jit(functools.partial(mesa, ridge=1e-4, max_steps=1))(*draw(count=9))
+    *_, unsolved = jax.jit(functools.partial(mesa, ridge=1e-4, max_steps=1))(
+        *draw(count=9)
+    )
     assert np.max(unsolved) > 1e-2
     np.testing.assert_array_equal(np.isnan(outputs).all(axis=-1), np.arange(5) == 3)
     assert np.isfinite(gradient[:2]).all()
@@ -171,7 +266,9 @@ def test_a_query_of_zero_has_a_finite_gradient_one_of_nan_no_number_and_an_unsol
 def test_sequences_of_bfloat16_are_computed_in_float32(read):
     arrays = [jnp.asarray(array, jnp.bfloat16) for array in draw(count=9)]
     wide = [array.astype(jnp.float32) for array in arrays]
-    (outputs, state, *_), (expected, ends, *_) = jax.jit(lambda: (read(*arrays), read(*wide)))()
+    (outputs, state, *_), (expected, ends, *_) = jax.jit(
+        lambda: (read(*arrays), read(*wide))
+    )()
     assert outputs.dtype == jnp.bfloat16
     np.testing.assert_array_equal(outputs, expected.astype(jnp.bfloat16))
     chex.assert_trees_all_equal(state, ends)
@@ -179,13 +276,19 @@ def test_sequences_of_bfloat16_are_computed_in_float32(read):
 
 @pytest.mark.usefixtures("x64")
 def test_mesa_of_any_size_is_that_of_float64():
-    """Of size 1: keys and queries of another one, with a ridge of its square, have the same outputs."""
+    """Of size 1: keys and queries of another one, with a ridge of its square, have
+    the same outputs."""
     queries, keys, values, towards = np.random.default_rng(0).normal(size=(4, 9, 4))
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def run(size, dtype):
-        arguments = [jnp.asarray(leaf, dtype) for leaf in (size * queries, size * keys, values)]
-        read = lambda *leaves: mesa(*leaves, jnp.ones(9, dtype), ridge=size**2, tol=1e-7)[0]  # noqa: E731
+        arguments = [
+            jnp.asarray(leaf, dtype) for leaf in (size * queries, size * keys, values)
+        ]
+
+        def read(*leaves):
+            return mesa(*leaves, jnp.ones(9, dtype), ridge=size**2, tol=1e-7)[0]
+
         outputs, pull = jax.vjp(read, *arguments)
         of_queries, of_keys, of_values = pull(jnp.asarray(towards, dtype))
         return outputs, size * of_queries, size * of_keys, of_values
@@ -193,4 +296,6 @@ def test_mesa_of_any_size_is_that_of_float64():
     expected = run(1.0, "float64")
     for size in (1e-10, 1e10):
         for theirs, leaf in zip(expected, run(size, "float32"), strict=True):
-            np.testing.assert_allclose(leaf, theirs, rtol=1e-4, atol=1e-4, err_msg=str(size))
+            np.testing.assert_allclose(
+                leaf, theirs, rtol=1e-4, atol=1e-4, err_msg=str(size)
+            )

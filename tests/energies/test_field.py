@@ -1,8 +1,11 @@
-"""Published layers that are descents by construction or claim to be: CRATE, Energy Transformer, Hyper-SET; safeguards.
-Their steps are compared with NumPy written from the authors' public code (read, not copied: Ma-Lab-Berkeley/CRATE,
-bhoov/energy-transformer-jax, huyunzhe/hyper-set), to 1e-8 in float64. CRATE's model/crate.py adds attention at the
-scale head_dim^(-1/2) to the tokens and takes ISTA steps of .1 at a sparsity of .1; the Energy Transformer's core.py
-takes twelve steps of .1."""
+"""Published layers that are descents by construction or claim to be: CRATE, Energy
+Transformer, Hyper-SET; safeguards. Their steps are compared with NumPy written from the
+authors' public code (read, not copied: Ma-Lab-Berkeley/CRATE,
+bhoov/energy-transformer-jax, huyunzhe/hyper-set), to 1e-8 in float64. CRATE's
+model/crate.py adds attention at the scale head_dim^(-1/2) to the tokens and takes ISTA
+steps of .1 at a sparsity of .1; the Energy Transformer's core.py takes twelve steps of
+.1.
+"""
 
 import functools
 
@@ -18,12 +21,26 @@ from unroll_jax import Descent, crate, energy_transformer, hyper_set, safeguarde
 N, DIM = 6, 4
 
 
-def crate_reference(params, y, *, form="published", sparsity=0.1, precision=0.5, step_size=None, compression=None):
+def crate_reference(
+    params,
+    y,
+    *,
+    form="published",
+    sparsity=0.1,
+    precision=0.5,
+    step_size=None,
+    compression=None,
+):
     U = params.U
     heads = [y @ basis for basis in U]
 
     def rate(z):
-        return 0.5 * np.linalg.slogdet(np.eye(z.shape[1]) + z.shape[1] / (len(z) * precision**2) * z.T @ z)[1]
+        return (
+            0.5
+            * np.linalg.slogdet(
+                np.eye(z.shape[1]) + z.shape[1] / (len(z) * precision**2) * z.T @ z
+            )[1]
+        )
 
     energy = sum(map(rate, heads)) - rate(y) + sparsity * np.sum(np.abs(y))
     if form == "proximal":
@@ -33,22 +50,36 @@ def crate_reference(params, y, *, form="published", sparsity=0.1, precision=0.5,
             c = z.shape[1] * unit
             return c * z @ np.linalg.inv(np.eye(z.shape[1]) + c * z.T @ z)
 
-        slope = sum(gradient(z) @ basis.T for z, basis in zip(heads, U, strict=True)) - gradient(y)
+        slope = sum(
+            gradient(z) @ basis.T for z, basis in zip(heads, U, strict=True)
+        ) - gradient(y)
         L = unit * (2 * sum(np.linalg.norm(basis.T @ basis) for basis in U) + 2 * DIM)
         return energy, np.maximum(y - step_size / L * (slope + sparsity), 0.0)
-    attended = sum(softmax(z @ z.T / np.sqrt(2), -1) @ z @ basis.T for z, basis in zip(heads, U, strict=True))
-    half = y + attended if compression is None else (1 - compression) * y + compression * attended
+    attended = sum(
+        softmax(z @ z.T / np.sqrt(2), -1) @ z @ basis.T
+        for z, basis in zip(heads, U, strict=True)
+    )
+    half = (
+        y + attended
+        if compression is None
+        else (1 - compression) * y + compression * attended
+    )
     eta, D = step_size or 0.1, params.D
-    return energy, np.maximum(half + eta * (half @ D - half @ D.T @ D) - eta * sparsity, 0.0)
+    return energy, np.maximum(
+        half + eta * (half @ D - half @ D.T @ D) - eta * sparsity, 0.0
+    )
 
 
 def energy_transformer_reference(params, y, *, guaranteed, step_size=0.1, epsilon=1e-5):
-    normed = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + epsilon)
+    normed = (y - y.mean(-1, keepdims=True)) / np.sqrt(
+        y.var(-1, keepdims=True) + epsilon
+    )
     g = params.scale * normed + params.shift
     beta, energy, slope = 1 / np.sqrt(3), 0.0, np.zeros_like(g)
     for W_Q, W_K in zip(params.W_Q, params.W_K, strict=True):
         q, k = g @ W_Q.T, g @ W_K.T
-        scores = np.where(np.eye(N, dtype=bool), -np.inf, beta * q @ k.T)  # queries by keys
+        # queries by keys
+        scores = np.where(np.eye(N, dtype=bool), -np.inf, beta * q @ k.T)
         shares = softmax(scores, -1)
         energy -= np.sum(logsumexp(scores, -1)) / beta
         slope -= shares @ k @ W_Q + shares.T @ q @ W_K
@@ -94,7 +125,10 @@ REFERENCES = {
     "energy_transformer": (
         functools.partial(energy_transformer, num_heads=2, head_dim=3, num_memories=5),
         energy_transformer_reference,
-        [{"guaranteed": False}, {"guaranteed": False, "step_size": 0.5, "epsilon": 0.1}],
+        [
+            {"guaranteed": False},
+            {"guaranteed": False, "step_size": 0.5, "epsilon": 0.1},
+        ],
     ),
     "hyper_set": (
         functools.partial(hyper_set, num_heads=2, head_dim=3, width=5),
@@ -114,15 +148,21 @@ def test_energy_and_step_equal_the_public_code_in_numpy(name):
     for options in table:
         layer = make(DIM, **options)
         shapes = jax.eval_shape(layer.init, jax.random.key(0))
-        params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape) / np.sqrt(DIM), shapes)
-        cases[str(options)] = Case(layer, params, y, None, *reference(params, y, **options))
+        params = jax.tree.map(
+            lambda leaf: rng.normal(size=leaf.shape) / np.sqrt(DIM), shapes
+        )
+        cases[str(options)] = Case(
+            layer, params, y, None, *reference(params, y, **options)
+        )
     assert_equal(cases, rtol=1e-8, atol=1e-10)
 
 
 def rises(layers, params, y):
     @jax.jit
     def energies(params, y):
-        return layers[0].energy(params, jnp.stack([y, *(layer.step(params, y) for layer in layers)]))
+        return layers[0].energy(
+            params, jnp.stack([y, *(layer.step(params, y) for layer in layers)])
+        )
 
     before, *after = np.asarray(energies(params, y))
     return np.array(after) > before + 1e-5 * (1.0 + np.abs(before))
@@ -131,7 +171,11 @@ def rises(layers, params, y):
 def test_a_fixed_step_raises_the_energy_of_an_energy_transformer_and_the_guaranteed_one_does_not():
     """Keys and queries five times their initial size: training makes such."""
     sizes = {"num_heads": 1, "head_dim": 2, "num_memories": 2}
-    made = [energy_transformer(2, step_size=a, guaranteed=g, **sizes) for g in (False, True) for a in (0.1, 1.0, 10.0)]
+    made = [
+        energy_transformer(2, step_size=a, guaranteed=g, **sizes)
+        for g in (False, True)
+        for a in (0.1, 1.0, 10.0)
+    ]
     y = np.random.default_rng(1).normal(size=(500, 2, 2)).astype("float32")
     params = jax.tree.map(np.asarray, jax.jit(made[0].init)(jax.random.key(0)))
     risen = rises(made, params._replace(W_Q=5.0 * params.W_Q, W_K=5.0 * params.W_K), y)
@@ -146,7 +190,9 @@ def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation
     def slope(key):
         key_init, key_y = jax.random.split(key)
         params, y = layer.init(key_init), jax.random.normal(key_y, (3, 3))
-        return jnp.sum(jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y))
+        return jnp.sum(
+            jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y)
+        )
 
     drawn = jax.jit(lambda key: jax.vmap(slope)(jax.random.split(key, 1000)))
     slopes = np.asarray(drawn(jax.random.key(0, impl="rbg")))
@@ -154,10 +200,15 @@ def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation
 
 
 def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has_it():
-    """Only the attention half, on the rates of subspaces with an orthonormal basis: no ISTA, no sparsity."""
+    """Only the attention half, on the rates of subspaces with an orthonormal basis:
+    no ISTA, no sparsity."""
     rng = np.random.default_rng(1)
     y = np.abs(rng.normal(size=(500, 8, 16))).astype("float32")
-    basis = np.linalg.qr(rng.normal(size=(16, 16)).astype("float32"))[0].reshape(16, 4, 4).transpose(1, 0, 2)
+    basis = (
+        np.linalg.qr(rng.normal(size=(16, 16)).astype("float32"))[0]
+        .reshape(16, 4, 4)
+        .transpose(1, 0, 2)
+    )
 
     def rates(z):
         heads = np.einsum("bnd,hdp->bhnp", z, basis)
@@ -171,7 +222,9 @@ def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has
         assert np.all(rates(y + share * (attended - y)) < rates(y))
     assert np.all(rates(y + attended) > rates(y))
     # The whole published layer, at its own initialisation, on its own objective.
-    published, compressed = (crate(16, num_heads=4, head_dim=4, compression=share) for share in (None, 0.3))
+    published, compressed = (
+        crate(16, num_heads=4, head_dim=4, compression=share) for share in (None, 0.3)
+    )
     params = jax.jit(published.init)(jax.random.key(2, impl="rbg"))
     adding, mixing = np.mean(rises([published, compressed], params, y), axis=1)
     assert mixing < adding == 1.0
@@ -179,14 +232,22 @@ def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has
 
 def wild(scale):
     """Gradient steps on |y|^2 / 2 that are ``scale`` times too long."""
-    return Descent(lambda key: None, lambda p, y, x: 0.5 * jnp.sum(y**2, (-2, -1)), lambda p, y, x: -scale * y)
+    return Descent(
+        lambda key: None,
+        lambda p, y, x: 0.5 * jnp.sum(y**2, (-2, -1)),
+        lambda p, y, x: -scale * y,
+    )
 
 
 def test_a_safeguarded_step_is_the_longest_half_of_a_half_that_does_not_rise():
     y = np.float32([1.0, -2.0, 3.0])[:, None, None]
-    step = jax.jit(lambda scale, y: safeguarded(wild(scale), halvings=4).step(None, y, None))
+    step = jax.jit(
+        lambda scale, y: safeguarded(wild(scale), halvings=4).step(None, y, None)
+    )
     for scale, length in ((0.5, 1.0), (1.5, 0.5), (6.0, 0.25), (1e6, 0.0)):
-        np.testing.assert_allclose(step(scale, y), (1.0 - length * (scale + 1.0)) * y, rtol=1e-6)
+        np.testing.assert_allclose(
+            step(scale, y), (1.0 - length * (scale + 1.0)) * y, rtol=1e-6
+        )
     layer = wild(0.5)._replace(smooth=lambda params, y, x: 0.0 * y)
     assert safeguarded(layer).smooth is layer.smooth
 
@@ -194,8 +255,12 @@ def test_a_safeguarded_step_is_the_longest_half_of_a_half_that_does_not_rise():
 def test_a_safeguarded_step_stays_where_the_step_is_not_a_number():
     @jax.jit
     def step(bad, y):
-        broken = wild(0.5)._replace(step=lambda params, y, x: jnp.where(y > 0.0, bad, 0.5 * y))
+        broken = wild(0.5)._replace(
+            step=lambda params, y, x: jnp.where(y > 0.0, bad, 0.5 * y)
+        )
         return safeguarded(broken).step(None, y, None)
 
     for bad in (np.nan, np.inf):
-        np.testing.assert_array_equal(step(bad, np.float32([[[1.0]], [[-1.0]]])), [[[1.0]], [[-0.5]]])
+        np.testing.assert_array_equal(
+            step(bad, np.float32([[[1.0]], [[-1.0]]])), [[[1.0]], [[-0.5]]]
+        )

@@ -10,7 +10,8 @@ from tests.energies.comparing import Case, assert_equal
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 N, M, DIM = 5, 7, 3
 OWN = HopfieldParams(None)
 
@@ -40,17 +41,25 @@ def test_energy_and_step_equal_the_reference():
             ("patterns", learned, HopfieldParams(S), None, S, 0.0),
             ("patterns and anchor", learned, HopfieldParams(S), B, S, B),
         ):
-            energy, step = reference_energy(y, kept, b, anchor), reference_step(y, kept, b, anchor, size)
+            energy, step = (
+                reference_energy(y, kept, b, anchor),
+                reference_step(y, kept, b, anchor, size),
+            )
             cases[f"b={b}, {name}"] = Case(layer, params, y, x, energy, step)
     assert_equal(cases)
 
 
 def test_cold_lookups_return_the_nearest_pattern():
-    """For patterns of one length the limit of b to infinity is retrieval of the nearest of them, in one step."""
+    """For patterns of one length the limit of b to infinity is retrieval of the
+    nearest of them, in one step."""
     S, y = tokens(6, (M, DIM)), tokens(7, (4, N, DIM))
     S /= np.linalg.norm(S, axis=1, keepdims=True)
     nearest = S[np.argmin(np.linalg.norm(y[..., None, :] - S, axis=-1), axis=-1)]
-    np.testing.assert_allclose(jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S), nearest, atol=1e-9)
+    np.testing.assert_allclose(
+        jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S),
+        nearest,
+        atol=1e-9,
+    )
 
 
 def test_learned_patterns_have_about_unit_length(getkey):

@@ -13,30 +13,72 @@ DIM = 6
 
 @pytest.mark.usefixtures("x64")
 def test_energy_and_step_equal_the_reference_and_the_layer_norm_of_flax():
-    """The step is y less a gradient step. Falls of the energy are in test_proven_falls.py."""
-    rng, cases = np.random.default_rng(0), [(None, 0.0), (None, 1e-6), (0.7, 0.0), (2.0, 0.1)]
+    """The step is y less a gradient step. Falls of the energy are in
+    test_proven_falls.py."""
+    rng, cases = (
+        np.random.default_rng(0),
+        [(None, 0.0), (None, 1e-6), (0.7, 0.0), (2.0, 0.1)],
+    )
     y = rng.normal(size=(2, 3, 5, DIM)) + 3.0 * rng.normal(size=(2, 3, 5, 1))
     y *= 10.0 ** rng.uniform(-3.0, 3.0, size=(2, 3, 5, 1))
-    squares, offset = np.sum((y - y.mean(axis=-1, keepdims=True)) ** 2, axis=-1), y.sum(axis=-1) ** 2 / (2 * DIM)
+    squares, offset = (
+        np.sum((y - y.mean(axis=-1, keepdims=True)) ** 2, axis=-1),
+        y.sum(axis=-1) ** 2 / (2 * DIM),
+    )
 
     @jax.jit
     def measure(y):
         results = []
         for radius, epsilon in cases:
-            plain, damped = (uj.layer_norm(DIM, radius=radius, epsilon=epsilon, step_size=a) for a in (1.0, 0.3))
-            gradient = jax.grad(lambda y, energy=plain.energy: jnp.sum(energy(None, y)))(y)
-            flax = nn.LayerNorm(epsilon=epsilon, use_bias=False, use_scale=False, param_dtype=jnp.float64).apply({}, y)
-            results.append((plain.energy(None, y), gradient, plain.step(None, y), damped.step(None, y), flax))
+            plain, damped = (
+                uj.layer_norm(DIM, radius=radius, epsilon=epsilon, step_size=a)
+                for a in (1.0, 0.3)
+            )
+            gradient = jax.grad(
+                lambda y, energy=plain.energy: jnp.sum(energy(None, y))
+            )(y)
+            flax = nn.LayerNorm(
+                epsilon=epsilon,
+                use_bias=False,
+                use_scale=False,
+                param_dtype=jnp.float64,
+            ).apply({}, y)
+            results.append(
+                (
+                    plain.energy(None, y),
+                    gradient,
+                    plain.step(None, y),
+                    damped.step(None, y),
+                    flax,
+                )
+            )
         return results
 
     for (radius, epsilon), results in zip(cases, measure(y), strict=True):
         energy, gradient, stepped, damped, flax = map(np.asarray, results)
         radius, message = radius or np.sqrt(DIM), f"{radius=}, {epsilon=}"
-        tokens = offset + 0.5 * squares - radius * np.sqrt(squares + DIM * epsilon) + 0.5 * radius**2
-        np.testing.assert_allclose(energy, np.sum(tokens, axis=-1), rtol=1e-12, err_msg=message)
-        np.testing.assert_allclose(stepped, y - gradient, rtol=1e-11, atol=1e-11 * np.abs(y).max(), err_msg=message)
-        np.testing.assert_allclose(damped, y - 0.3 * gradient, rtol=1e-9, atol=1e-9, err_msg=message)
-        np.testing.assert_allclose(stepped, flax * radius / np.sqrt(DIM), rtol=1e-9, atol=1e-9, err_msg=message)
+        tokens = (
+            offset
+            + 0.5 * squares
+            - radius * np.sqrt(squares + DIM * epsilon)
+            + 0.5 * radius**2
+        )
+        np.testing.assert_allclose(
+            energy, np.sum(tokens, axis=-1), rtol=1e-12, err_msg=message
+        )
+        np.testing.assert_allclose(
+            stepped,
+            y - gradient,
+            rtol=1e-11,
+            atol=1e-11 * np.abs(y).max(),
+            err_msg=message,
+        )
+        np.testing.assert_allclose(
+            damped, y - 0.3 * gradient, rtol=1e-9, atol=1e-9, err_msg=message
+        )
+        np.testing.assert_allclose(
+            stepped, flax * radius / np.sqrt(DIM), rtol=1e-9, atol=1e-9, err_msg=message
+        )
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-5])
@@ -45,15 +87,26 @@ def test_tokens_of_any_size_are_normalised(epsilon):
 
     @jax.jit
     def step_and_slopes(y):
-        return layer.step(None, y), jax.jacobian(lambda y: layer.step(None, y)[0])(y)[:, 0]
+        return layer.step(None, y), jax.jacobian(lambda y: layer.step(None, y)[0])(y)[
+            :, 0
+        ]
 
-    for size in (1e-36, 1e-30, 1e-10, 1e-3, 1.0, 1e10, 1e25, 1e37):  # entries below 1.2e-38 are 0 to compiled code
+    # entries below 1.2e-38 are 0 to compiled code
+    for size in (1e-36, 1e-30, 1e-10, 1e-3, 1.0, 1e10, 1e25, 1e37):
         y = np.float32(size * np.array([[1.0, 2.0, -1.0], [0.5, -3.0, 0.25]]))
         wide = y.astype(np.float64)
         centred = wide - wide.mean(-1, keepdims=True)
         length = np.sqrt(np.mean(centred**2, -1, keepdims=True) + epsilon)
         normed, slopes = step_and_slopes(y)
-        np.testing.assert_allclose(normed, centred / length, rtol=1e-5, atol=1e-30, err_msg=f"size {size}")
+        np.testing.assert_allclose(
+            normed, centred / length, rtol=1e-5, atol=1e-30, err_msg=f"size {size}"
+        )
         u, n = centred[0], length[0]
         expected = (np.eye(3) - 1 / 3) / n - np.outer(u, u) / (3 * n**3)
-        np.testing.assert_allclose(slopes, expected, rtol=2e-5, atol=max(2e-6 / n[0], 2e-38), err_msg=f"size {size}")
+        np.testing.assert_allclose(
+            slopes,
+            expected,
+            rtol=2e-5,
+            atol=max(2e-6 / n[0], 2e-38),
+            err_msg=f"size {size}",
+        )

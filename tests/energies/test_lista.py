@@ -9,29 +9,51 @@ import numpy as np
 import pytest
 
 from tests.energies.comparing import Case, assert_equal
-from tests.energies.dust_reference import ATOMS, DIM, N, coding_energy, coding_step, draw
+from tests.energies.dust_reference import (
+    ATOMS,
+    DIM,
+    N,
+    coding_energy,
+    coding_step,
+    draw,
+)
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def test_lista_equals_the_reference():
     H, D, _, x = draw(0)
     cases = {}
     for s, c in itertools.product((0.0, 0.3), (None, 7.0)):
-        layer, expected = lista(DIM, ATOMS, sparsity=s, curvature=c), coding_step(H, D, x, s, c)
-        cases[s, c] = Case(layer, ListaParams(D), H, x, coding_energy(H, D, x, s), expected)
+        layer, expected = (
+            lista(DIM, ATOMS, sparsity=s, curvature=c),
+            coding_step(H, D, x, s, c),
+        )
+        cases[s, c] = Case(
+            layer, ListaParams(D), H, x, coding_energy(H, D, x, s), expected
+        )
     assert_equal(cases)
 
 
 @pytest.mark.parametrize("shape", [(9, 12), (40, 9), (5, 1)], ids=str)
 def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape):
-    """In float32, for dictionaries of any spread of singular values and any size; rounding apart."""
+    """In float32, for dictionaries of any spread of singular values and any size;
+    rounding apart."""
     rng = np.random.default_rng(21)
     D = rng.normal(size=(60, *shape)) * 10.0 ** rng.uniform(-2, 2, size=(60, 1, 1))
-    D *= 10.0 ** (rng.uniform(0, 3, size=(60, 1, 1)) * rng.uniform(-1, 0, size=(60, 1, shape[1])))
-    D[:20] = np.linalg.qr(rng.normal(size=(20, max(shape), min(shape))))[0].reshape(20, *shape)  # some are tight frames
-    x, start = rng.normal(size=(4, shape[1])).astype(np.float32), jnp.zeros((4, shape[0]), jnp.float32)
+    D *= 10.0 ** (
+        rng.uniform(0, 3, size=(60, 1, 1)) * rng.uniform(-1, 0, size=(60, 1, shape[1]))
+    )
+    # some are tight frames
+    D[:20] = np.linalg.qr(rng.normal(size=(20, max(shape), min(shape))))[0].reshape(
+        20, *shape
+    )
+    x, start = (
+        rng.normal(size=(4, shape[1])).astype(np.float32),
+        jnp.zeros((4, shape[0]), jnp.float32),
+    )
 
     @jax.jit
     @jax.vmap
@@ -47,14 +69,24 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape)
 
 
 @pytest.mark.parametrize("atoms", [4, 7])
-def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_values_are_alike(atoms):
-    """A step from zero is x D^T / c, which shrinks as D grows: its derivative along D is minus itself."""
-    D, (x, weight) = cosine_dictionary(atoms, 4), (np.random.default_rng(0).normal(size=(3, k)) for k in (4, atoms))
+def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_values_are_alike(
+    atoms,
+):
+    """A step from zero is x D^T / c, which shrinks as D grows: its derivative along
+    D is minus itself."""
+    D, (x, weight) = (
+        cosine_dictionary(atoms, 4),
+        (np.random.default_rng(0).normal(size=(3, k)) for k in (4, atoms)),
+    )
     layer = lista(4, atoms, sparsity=0.0)
 
     @jax.jit
     def along(D):
-        made = lambda D: jnp.sum(weight * layer.step(ListaParams(D), jnp.zeros((3, atoms)), x))  # noqa: E731
+        def made(D):
+            return jnp.sum(
+                weight * layer.step(ListaParams(D), jnp.zeros((3, atoms)), x)
+            )
+
         return jnp.sum(jax.grad(made)(D) * D), made(D)
 
     derivative, value = along(jnp.asarray(D))
@@ -62,8 +94,14 @@ def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_va
 
 
 def test_a_dictionary_of_zeros_leaves_no_code():
-    zeros, codes, signal = np.zeros((ATOMS, DIM)), np.ones((N, ATOMS)), np.ones((N, DIM))
-    np.testing.assert_array_equal(jax.jit(lista(DIM, ATOMS).step)(ListaParams(zeros), codes, signal), 0.0)
+    zeros, codes, signal = (
+        np.zeros((ATOMS, DIM)),
+        np.ones((N, ATOMS)),
+        np.ones((N, DIM)),
+    )
+    np.testing.assert_array_equal(
+        jax.jit(lista(DIM, ATOMS).step)(ListaParams(zeros), codes, signal), 0.0
+    )
 
 
 def test_lista_with_one_dictionary_converges_to_the_sparse_code():
@@ -72,12 +110,16 @@ def test_lista_with_one_dictionary_converges_to_the_sparse_code():
 
     @jax.jit
     def solve(params, x):
-        H = jax.lax.fori_loop(0, 3000, lambda _, H: layer.step(params, H, x), jnp.zeros((N, ATOMS)))
+        H = jax.lax.fori_loop(
+            0, 3000, lambda _, H: layer.step(params, H, x), jnp.zeros((N, ATOMS))
+        )
         return H, layer.energy(params, H, x)
 
     H, energy = map(np.asarray, solve(ListaParams(D), x))
     variable = cvxpy.Variable((N, ATOMS))
-    objective = 0.5 * cvxpy.sum_squares(x - variable @ D) + 0.3 * cvxpy.sum(cvxpy.abs(variable))
+    objective = 0.5 * cvxpy.sum_squares(x - variable @ D) + 0.3 * cvxpy.sum(
+        cvxpy.abs(variable)
+    )
     least = cvxpy.Problem(cvxpy.Minimize(objective)).solve(solver=cvxpy.CLARABEL)
     np.testing.assert_allclose(energy, least, rtol=1e-7)
     assert 0 < np.sum(H == 0.0) < H.size  # sparse, and not all of it
@@ -85,7 +127,8 @@ def test_lista_with_one_dictionary_converges_to_the_sparse_code():
 
 @pytest.mark.parametrize(("atoms", "dim"), [(10, 4), (3, 9), (12, 5), (1, 1)])
 def test_the_dictionary_has_unit_cosines_from_low_to_high_frequency(atoms, dim):
-    """An overcomplete one needs more than curvature 1, half of its |D|^2 at least (docs/explanation/errata.md)."""
+    """An overcomplete one needs more than curvature 1, half of its |D|^2 at least
+    (docs/explanation/errata.md)."""
     assert np.linalg.norm(cosine_dictionary(64, 16), 2) ** 2 > 3.0
     D = cosine_dictionary(atoms, dim)
     assert D.shape == (atoms, dim)
@@ -94,5 +137,12 @@ def test_the_dictionary_has_unit_cosines_from_low_to_high_frequency(atoms, dim):
     if atoms <= dim:
         np.testing.assert_allclose(D @ D.T, np.eye(atoms), atol=1e-12)
     if int(np.sqrt(dim)) ** 2 != dim:
-        wave = np.cos(np.pi * np.arange(atoms)[:, None] * (2 * np.arange(dim) + 1) / (2 * max(atoms, dim)))
-        np.testing.assert_allclose(D, wave / np.linalg.norm(wave, axis=1, keepdims=True), atol=1e-12)
+        wave = np.cos(
+            np.pi
+            * np.arange(atoms)[:, None]
+            * (2 * np.arange(dim) + 1)
+            / (2 * max(atoms, dim))
+        )
+        np.testing.assert_allclose(
+            D, wave / np.linalg.norm(wave, axis=1, keepdims=True), atol=1e-12
+        )

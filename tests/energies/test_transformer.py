@@ -8,7 +8,13 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import TransformerParams, UnrolledLayerParams, attention, examples, unrolled_layer
+from unroll_jax.energies import (
+    TransformerParams,
+    UnrolledLayerParams,
+    attention,
+    examples,
+    unrolled_layer,
+)
 from unroll_jax.energies.attention.pairwise import AttentionParams
 from unroll_jax.energies.transformer import EXAMPLE
 
@@ -17,34 +23,49 @@ N, DIM = 5, 3
 
 @pytest.mark.usefixtures("x64")
 def test_the_default_layer_is_equation_20():
-    """prox_phi([softmax_beta(Y W_a W_a^T Y^T) Y] W_f^s + a B), the Y that the paper's print drops included."""
+    """prox_phi([softmax_beta(Y W_a W_a^T Y^T) Y] W_f^s + a B), the Y that the
+    paper's print drops included."""
     rng = np.random.default_rng(1)
-    y, x, W_a, W_f = rng.uniform(size=(N, DIM)), *(rng.normal(size=s) for s in ((N, DIM), (DIM, 2), (DIM, DIM)))
+    y, x, W_a, W_f = (
+        rng.uniform(size=(N, DIM)),
+        *(rng.normal(size=s) for s in ((N, DIM), (DIM, 2), (DIM, DIM))),
+    )
     mixing = 0.5 * np.eye(DIM) - 0.5 * (W_f + W_f.T) / 2
     expected = np.maximum(reference.softmax_attention(y, W_a) @ mixing + 0.5 * x, 0.0)
-    actual = jax.jit(uj.transformer(DIM, rank=2).step)(TransformerParams(W_a, W_f), y, x)
+    actual = jax.jit(uj.transformer(DIM, rank=2).step)(
+        TransformerParams(W_a, W_f), y, x
+    )
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.usefixtures("x64")
 def test_the_unrolled_layer_equals_the_reference_and_its_masked_tokens_stay_and_reach_nothing():
     rng = np.random.default_rng(8)
-    y, V, W, U = (rng.normal(size=shape) for shape in ((2, 3, N, DIM), (2, DIM), (3, 3), (3, 3)))
+    y, V, W, U = (
+        rng.normal(size=shape) for shape in ((2, 3, N, DIM), (2, DIM), (3, 3), (3, 3))
+    )
     params, mask = UnrolledLayerParams(V, W, U), jnp.arange(N) < 3
     padded = np.where(mask[:, None], y[0, 0], np.nan)
 
     @jax.jit
     def run(params, y, padded):
-        masked = lambda params: unrolled_layer(params, padded, mask)  # noqa: E731
+        masked = lambda params: unrolled_layer(params, padded, mask)
         slopes = jax.grad(lambda params: jnp.sum(masked(params)[:3]))(params)
-        expected = jax.grad(lambda params: jnp.sum(unrolled_layer(params, y[0, 0, :3])))(params)
+        expected = jax.grad(
+            lambda params: jnp.sum(unrolled_layer(params, y[0, 0, :3]))
+        )(params)
         return unrolled_layer(params, y), masked(params), (slopes, expected)
 
     stepped, with_padding, slopes = run(params, y, padded)
     for place in np.ndindex(2, 3):
         expected = reference.unrolled_layer(y[place], V, W, U)
         np.testing.assert_allclose(stepped[place], expected, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(with_padding[:3], reference.unrolled_layer(y[0, 0, :3], V, W, U), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        with_padding[:3],
+        reference.unrolled_layer(y[0, 0, :3], V, W, U),
+        rtol=1e-12,
+        atol=1e-14,
+    )
     np.testing.assert_array_equal(with_padding[3:], padded[3:])
     chex.assert_trees_all_close(*slopes, rtol=1e-10, atol=1e-12)
 
@@ -60,12 +81,24 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
         layer, y, x = entry.example(key, ())
         params = layer.init(jax.random.fold_in(key, 0))
         W_a, symmetric = AttentionParams(params.W_a), (params.W_f + params.W_f.T) / 2
-        left = (pair.step(W_a, y) - y) @ ((1.0 - a) * jnp.eye(examples.DIM) - a * symmetric)
+        left = (pair.step(W_a, y) - y) @ (
+            (1.0 - a) * jnp.eye(examples.DIM) - a * symmetric
+        )
         error = jnp.linalg.norm(a * jax.grad(pair.energy, 1)(W_a, y) + left)
-        smoothness = examples.TOKENS * jnp.sum(W_a.W_a**2) + jnp.linalg.norm(params.W_f) + 1.0
-        return entry.condition(params, y, x), error / jnp.linalg.norm(layer.step(params, y, x) - y), a * smoothness
+        smoothness = (
+            examples.TOKENS * jnp.sum(W_a.W_a**2) + jnp.linalg.norm(params.W_f) + 1.0
+        )
+        return (
+            entry.condition(params, y, x),
+            error / jnp.linalg.norm(layer.step(params, y, x) - y),
+            a * smoothness,
+        )
 
-    held, share, length = map(np.asarray, measure(jax.random.split(jax.random.key(2), 1000)))
+    held, share, length = map(
+        np.asarray, measure(jax.random.split(jax.random.key(2), 1000))
+    )
     assert np.sum((share > 0.51) & (share < 0.99) & (length <= 0.99)) > 10
     clear = (np.abs(share - 0.5) > 1e-3) & (np.abs(length - 1.0) > 1e-3)
-    np.testing.assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])
+    np.testing.assert_array_equal(
+        held[clear], ((share <= 0.5) & (length <= 1.0))[clear]
+    )

@@ -1,4 +1,5 @@
-"""Corollary 4.5 of Yang et al. (2022): a transformer's energy falls outside of a ball, whose radius is known here."""
+"""Corollary 4.5 of Yang et al. (2022): a transformer's energy falls outside of a
+ball, whose radius is known here."""
 
 import jax
 import jax.numpy as jnp
@@ -13,31 +14,54 @@ DIM, TOKENS = 3, 6
 
 
 def radius(W_a, W_f, step_size):
-    r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f), around 0. Attention moves no
-    token by more than (n - 1) e^(-1/2) in z = W_a^T y, as weights fall like exp(-r^2 / 2), and so Y by kappa at most;
-    the gradient step then shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy is between
-    -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N + kappa)^2 - N^2) / 2, N = |Y|_M."""
+    r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f),
+    around 0. Attention moves no token by more than (n - 1) e^(-1/2) in z = W_a^T y, as
+    weights fall like exp(-r^2 / 2), and so Y by kappa at most; the gradient step then
+    shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy is
+    between -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N +
+    kappa)^2 - N^2) / 2, N = |Y|_M.
+    """
     mu = 1.0 + np.linalg.eigvalsh(0.5 * (W_f + W_f.T))
-    kappa = np.sqrt(mu[-1] * TOKENS / np.e) * (TOKENS - 1) / np.linalg.svd(W_a, compute_uv=False)[-1]
+    kappa = (
+        np.sqrt(mu[-1] * TOKENS / np.e)
+        * (TOKENS - 1)
+        / np.linalg.svd(W_a, compute_uv=False)[-1]
+    )
     q, pairs = np.max(np.abs(1.0 - step_size * mu)), TOKENS * (TOKENS - 1)
     assert q < 1.0
-    return np.max(np.roots([1.0 - q**2, -2.0 * q**2 * kappa, -(q**2) * kappa**2 - pairs]))
+    return np.max(
+        np.roots([1.0 - q**2, -2.0 * q**2 * kappa, -(q**2) * kappa**2 - pairs])
+    )
 
 
 def change(layer):
-    return jax.jit(lambda params, y: layer.energy(params, layer.step(params, y), None) - layer.energy(params, y, None))
+    return jax.jit(
+        lambda params, y: (
+            layer.energy(params, layer.step(params, y), None)
+            - layer.energy(params, y, None)
+        )
+    )
 
 
 def draw(seed, step_size):
     rng = np.random.default_rng(seed)
-    W_a, basis = rng.normal(size=(DIM, DIM)), np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
+    W_a, basis = (
+        rng.normal(size=(DIM, DIM)),
+        np.linalg.qr(rng.normal(size=(DIM, DIM)))[0],
+    )
     M = basis @ np.diag(rng.uniform(0.05, 1.9 / step_size, DIM)) @ basis.T
     y = rng.normal(size=(3, 200, TOKENS, DIM))
     y[1] = y[1, :, :1] + 0.1 * y[1]
     y[2] = y[2, :, :1, :] * rng.uniform(0.5, 1.5, (200, TOKENS, 1)) + 0.01 * y[2]
     size = np.sqrt(np.einsum("...nd,de,...ne->...", y, M, y))
-    scale = radius(W_a, M - np.eye(DIM), step_size) * rng.choice([1.0, 1.1, 3.0, 100.0], size.shape) / size
-    return TransformerParams(jnp.asarray(W_a), jnp.asarray(M - np.eye(DIM))), jnp.asarray(scale[..., None, None] * y)
+    scale = (
+        radius(W_a, M - np.eye(DIM), step_size)
+        * rng.choice([1.0, 1.1, 3.0, 100.0], size.shape)
+        / size
+    )
+    return TransformerParams(
+        jnp.asarray(W_a), jnp.asarray(M - np.eye(DIM))
+    ), jnp.asarray(scale[..., None, None] * y)
 
 
 def test_corollary_4_5_the_energy_falls_outside_of_the_ball():
@@ -48,20 +72,40 @@ def test_corollary_4_5_the_energy_falls_outside_of_the_ball():
 
 
 def test_inside_of_the_ball_it_may_rise():
-    """A hub and leaves: attention moves leaves to the hub, away from 0, by more than the short other step undoes."""
-    y = np.concatenate([100.0 * np.eye(1, 6), np.concatenate([np.full((5, 1), 99.5), 2.0 * np.eye(5)], axis=1)])
-    layer, weights = transformer(6, phi="identity", step_size=1e-5), (np.eye(6), np.zeros((6, 6)))
-    assert change(layer)(TransformerParams(*map(jnp.asarray, weights)), jnp.asarray(y)) > 1.0
+    """A hub and leaves: attention moves leaves to the hub, away from 0, by more than
+    the short other step undoes."""
+    y = np.concatenate(
+        [
+            100.0 * np.eye(1, 6),
+            np.concatenate([np.full((5, 1), 99.5), 2.0 * np.eye(5)], axis=1),
+        ]
+    )
+    layer, weights = (
+        transformer(6, phi="identity", step_size=1e-5),
+        (np.eye(6), np.zeros((6, 6))),
+    )
+    assert (
+        change(layer)(TransformerParams(*map(jnp.asarray, weights)), jnp.asarray(y))
+        > 1.0
+    )
     assert np.linalg.norm(y) < radius(*weights, 1e-5)
 
 
 def test_with_fewer_columns_than_rows_in_w_a_there_is_no_ball():
-    """Tokens differ where W_a does not look: attention moves them by a share of their size, however large that is."""
-    n, a = 20, 0.3  # one token attends to all; the others to it with weight a, to one another with a^2 before softmax
-    place = np.sqrt(-2.0 * np.log(a)) * np.concatenate([np.zeros((1, n - 1)), np.eye(n - 1)])
+    """Tokens differ where W_a does not look: attention moves them by a share of
+    their size, however large that is."""
+    # one token attends to all; the others to it with weight a, to one another with a^2
+    # before softmax
+    n, a = 20, 0.3
+    place = np.sqrt(-2.0 * np.log(a)) * np.concatenate(
+        [np.zeros((1, n - 1)), np.eye(n - 1)]
+    )
     W_a = np.concatenate([np.eye(n - 1), np.zeros((1, n - 1))])
     rise = change(transformer(n, rank=n - 1, phi="identity", step_size=0.005))
     params = TransformerParams(jnp.asarray(W_a), jnp.zeros((n, n)))
     height = np.where(np.arange(n) == 0, 1.5, 1.0)[:, None]
     for scale in (1e2, 1e4, 1e6):
-        assert rise(params, jnp.asarray(np.concatenate([place, scale * height], axis=1))) > 0.01 * scale**2
+        assert (
+            rise(params, jnp.asarray(np.concatenate([place, scale * height], axis=1)))
+            > 0.01 * scale**2
+        )

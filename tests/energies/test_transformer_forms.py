@@ -1,4 +1,5 @@
-"""The transformer layer in every residual form, against its equations in float64 NumPy, and taken apart."""
+"""The transformer layer in every residual form, against its equations in float64
+NumPy, and taken apart."""
 
 import jax
 import numpy as np
@@ -12,7 +13,12 @@ N, DIM, STEP = 5, 3, 0.05
 GRAPH = reference.random_graph(np.random.default_rng(3), N, 0.7)
 FORMS = {
     "plain": {},
-    "input and row": {"anchor": "row", "ridge": 1.0, "form": "jacobi", "attention_step_size": 0.01},
+    "input and row": {
+        "anchor": "row",
+        "ridge": 1.0,
+        "form": "jacobi",
+        "attention_step_size": 0.01,
+    },
     "spectrum": {"spectrum": (0.0, 0.5)},
     "rho and graph": {"rho": "student", "mask": GRAPH, "form": "jacobi"},
     "tanh": {"phi": "tanh", "ridge": 0.2},
@@ -21,43 +27,76 @@ QUICK = ("plain", "input and row")  # all others run in make test-rest
 
 
 def reference_layer(options, params, y, x):
-    A, B, W_f = x if "ridge" in options else None, x if params.row is None else params.row, params.W_f
+    A, B, W_f = (
+        x if "ridge" in options else None,
+        x if params.row is None else params.row,
+        params.W_f,
+    )
     if "spectrum" in options:
         values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
         W_f = (basis * np.clip(values, *options["spectrum"])) @ basis.T
     pair = {"W_a": params.W_a, "ridge": options.get("ridge", 0.0), "anchor": A}
     pair |= {"rho": options.get("rho", "softmax"), "graph": options.get("mask")}
     energy = reference.pair_energy(y, **pair) + reference.feedforward_energy(y, W_f, B)
-    activation = lambda u, step_size: np.maximum(u, 0.0)  # noqa: E731
+    activation = lambda u, step_size: np.maximum(u, 0.0)
     if options.get("phi") == "tanh":
-        activation = lambda u, step_size: np.tanh(u)  # noqa: E731
+        activation = lambda u, step_size: np.tanh(u)
         conjugate = 0.5 * ((1.0 + y) * np.log(1.0 + y) + (1.0 - y) * np.log(1.0 - y))
         energy += np.sum(conjugate - 0.5 * y**2) / STEP
     damping = options.get("attention_step_size", 1.0)
-    mixed = reference.pair_step(y, form=options.get("form", "softmax"), step_size=damping, **pair)
-    return energy, reference.feedforward_step(mixed, W_f, B, step_size=STEP, prox=activation)
+    mixed = reference.pair_step(
+        y, form=options.get("form", "softmax"), step_size=damping, **pair
+    )
+    return energy, reference.feedforward_step(
+        mixed, W_f, B, step_size=STEP, prox=activation
+    )
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "form", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FORMS]
+    "form",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in FORMS
+    ],
 )
 def test_energy_and_step_equal_the_reference_and_those_of_the_parts(form):
     options, rng = FORMS[form], np.random.default_rng(0)
-    layer, parts = (make(DIM, rank=2, step_size=STEP, **options) for make in (uj.transformer, uj.transformer_parts))
-    W_a, W_f, row = (rng.normal(size=shape) for shape in ((DIM, 2), (DIM, DIM), (1, DIM)))
-    params = TransformerParams(W_a, W_f, row if options.get("anchor") == "row" else None)
+    layer, parts = (
+        make(DIM, rank=2, step_size=STEP, **options)
+        for make in (uj.transformer, uj.transformer_parts)
+    )
+    W_a, W_f, row = (
+        rng.normal(size=shape) for shape in ((DIM, 2), (DIM, DIM), (1, DIM))
+    )
+    params = TransformerParams(
+        W_a, W_f, row if options.get("anchor") == "row" else None
+    )
     y, x = rng.uniform(0.1, 0.9, size=(N, DIM)), rng.normal(size=(N, DIM))
     shapes = jax.eval_shape(layer.init, jax.random.key(0))
-    assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, shapes)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(
+        lambda leaf: leaf.shape, shapes
+    )
 
     @jax.jit
     def everything(params, y, x):
-        terms = [part.energy(params, y, x) for part in (parts.attention, parts.feedforward)]
+        terms = [
+            part.energy(params, y, x) for part in (parts.attention, parts.feedforward)
+        ]
         mixed = parts.feedforward.step(params, parts.attention.step(params, y, x), x)
-        features = parts.feedforward.step(params, y, x), y - STEP * jax.grad(parts.feedforward.energy, 1)(params, y, x)
-        of_parts = sum(terms) + parts.phi.penalty(y), parts.phi.prox(mixed, parts.step_size)
-        return (layer.energy(params, y, x), layer.step(params, y, x)), of_parts, features
+        features = (
+            parts.feedforward.step(params, y, x),
+            y - STEP * jax.grad(parts.feedforward.energy, 1)(params, y, x),
+        )
+        of_parts = (
+            sum(terms) + parts.phi.penalty(y),
+            parts.phi.prox(mixed, parts.step_size),
+        )
+        return (
+            (layer.energy(params, y, x), layer.step(params, y, x)),
+            of_parts,
+            features,
+        )
 
     (energy, stepped), of_parts, features = everything(params, y, x)
     for expected_energy, expected in (reference_layer(options, params, y, x), of_parts):
@@ -67,7 +106,11 @@ def test_energy_and_step_equal_the_reference_and_those_of_the_parts(form):
 
 
 def test_all_parameters_are_drawn_apart():
-    params = jax.tree.map(np.asarray, jax.jit(uj.transformer(8, anchor="row").init)(jax.random.key(0, impl="rbg")))
-    assert abs(np.corrcoef(params.W_a.ravel(), params.W_f.ravel())[0, 1]) < 0.5  # both would be one matrix, scaled
+    params = jax.tree.map(
+        np.asarray,
+        jax.jit(uj.transformer(8, anchor="row").init)(jax.random.key(0, impl="rbg")),
+    )
+    # both would be one matrix, scaled
+    assert abs(np.corrcoef(params.W_a.ravel(), params.W_f.ravel())[0, 1]) < 0.5
     for W in (params.W_a, params.W_f):
         assert np.ptp(params.row / W[:1]) > 0.1  # and so would the row

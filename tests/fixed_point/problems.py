@@ -1,4 +1,5 @@
-"""Fixed-point problems with known answers, drawn by NumPy, and their gradients by unrolled autodiff."""
+"""Fixed-point problems with known answers, drawn by NumPy, and their gradients by
+unrolled autodiff."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +8,16 @@ import numpy as np
 import unroll_jax as uj
 
 
-def symmetric_weights(dim=8, width=6, *, inputs=3, square=0.8, seed=0, dtype=jnp.float64):
-    """W (width, dim) with spectral norm^2 = square, U (width, inputs): the layer W^T relu(W z + U x)."""
+def symmetric_weights(
+    dim=8, width=6, *, inputs=3, square=0.8, seed=0, dtype=jnp.float64
+):
+    """W (width, dim) with spectral norm^2 = square, U (width, inputs): the layer W^T
+    relu(W z + U x)."""
     draw = np.random.default_rng(seed)
     W, U = draw.normal(size=(width, dim)), draw.normal(size=(width, inputs))
-    return jnp.asarray(W * np.sqrt(square) / np.linalg.norm(W, 2), dtype), jnp.asarray(U, dtype)
+    return jnp.asarray(W * np.sqrt(square) / np.linalg.norm(W, 2), dtype), jnp.asarray(
+        U, dtype
+    )
 
 
 def symmetric_step(params, z, x):
@@ -19,13 +25,18 @@ def symmetric_step(params, z, x):
     return jax.nn.relu(z @ W.T + x @ U.T) @ W
 
 
-def factored_layer(dim, width, square=0.9, activation="relu", dtype=jnp.float32, **options):
+def factored_layer(
+    dim, width, square=0.9, activation="relu", dtype=jnp.float32, **options
+):
     W, U = symmetric_weights(dim, width, square=square, dtype=dtype)
-    return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
+    return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(
+        W, U, jnp.zeros(width, dtype)
+    )
 
 
 def skew_weights(dim=8, *, norm=0.7, seed=0, dtype=jnp.float64):
-    """A strictly upper triangular matrix and a little more: its Jacobian is far from normal."""
+    """A strictly upper triangular matrix and a little more: its Jacobian is far from
+    normal."""
     draw = np.random.default_rng(seed)
     A = np.triu(draw.normal(size=(dim, dim)), 1) + 0.1 * draw.normal(size=(dim, dim))
     return jnp.asarray(norm * A / np.linalg.norm(A, 2), dtype)
@@ -40,23 +51,36 @@ def inputs(*shape, seed=1, dtype=jnp.float64):
 
 
 def unrolled(step, params, z, x, *, steps):
-    """The equilibrium by so many plain steps that it is exact to round-off; autodiff goes through them."""
+    """The equilibrium by so many plain steps that it is exact to round-off; autodiff
+    goes through them."""
     return jax.lax.scan(lambda z, _: (step(params, z, x), None), z, length=steps)[0]
 
 
 def program(step, **options):
-    """``(params, start, x) -> (z, info)``, compiled; by default one example per row, and failures are accepted."""
+    """``(params, start, x) -> (z, info)``, compiled; by default one example per row,
+    and failures are accepted."""
     options = {"batch_ndim": 1, "on_failure": "accept"} | options
-    return jax.jit(lambda params, start, x=None: uj.equilibrium(step, params, start, x, **options))
+    return jax.jit(
+        lambda params, start, x=None: uj.equilibrium(step, params, start, x, **options)
+    )
 
 
 def programs(step, solvers, **options):
     runs = {str(solver): program(step, solver=solver, **options) for solver in solvers}
-    return jax.jit(lambda params, start, x=None: {solver: run(params, start, x) for solver, run in runs.items()})
+    return jax.jit(
+        lambda params, start, x=None: {
+            solver: run(params, start, x) for solver, run in runs.items()
+        }
+    )
 
 
 def relative_error(a, b):
-    a, b = (np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]) for t in (a, b))
+    a, b = (
+        np.concatenate(
+            [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]
+        )
+        for t in (a, b)
+    )
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 

@@ -1,4 +1,5 @@
-"""Sequential averaging: its steps. Which fixed point it chooses is in tests/test_opteq_convergence.py."""
+"""Sequential averaging: its steps. Which fixed point it chooses is in
+tests/test_opteq_convergence.py."""
 
 import jax
 import jax.numpy as jnp
@@ -14,34 +15,59 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
-    R, smoothness, eta, p, c = (lambda z: 1.5 * jnp.sum((z - 1.0) ** 2)), 3.0, 0.8, 0.4, 0.2
+    R, smoothness, eta, p, c = (
+        (lambda z: 1.5 * jnp.sum((z - 1.0) ** 2)),
+        3.0,
+        0.8,
+        0.4,
+        0.2,
+    )
     A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
 
     def looped(x):
         z, gamma = np.zeros(8), 0.5 / smoothness
         for k in range(1, 7):
             beta, weight = eta / k**p, eta / k**c
-            z = beta * ((1 - gamma * weight) * z - gamma * 3.0 * (z - 1.0)) + (1 - beta) * np.tanh(z @ A + x)
+            z = beta * ((1 - gamma * weight) * z - gamma * 3.0 * (z - 1.0)) + (
+                1 - beta
+            ) * np.tanh(z @ A + x)
         return z
 
     solver = fp.averaged(R, smoothness=smoothness, eta=eta, p=p, c=c)
-    start, options = jnp.zeros(8), {"solver": solver, "tol": 0.9, "on_failure": "accept"}
-    run = lambda x, **given: uj.equilibrium(tanh_step, jnp.asarray(A), start, x, **options | given)  # noqa: E731
-    averaged = lambda x: run(x, adjoint=fp.unrolled(6))[0]  # noqa: E731
+    start, options = (
+        jnp.zeros(8),
+        {"solver": solver, "tol": 0.9, "on_failure": "accept"},
+    )
+
+    def run(x, **given):
+        return uj.equilibrium(tanh_step, jnp.asarray(A), start, x, **options | given)
+
+    averaged = lambda x: run(x, adjoint=fp.unrolled(6))[0]
     step = 1e-6 * np.cos(np.arange(8.0))
-    both = jax.jit(lambda x, step: (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6)))
+    both = jax.jit(
+        lambda x, step: (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6))
+    )
     (value, slope), (unstopped, info) = both(x, step)
     np.testing.assert_allclose(value, looped(x), rtol=1e-12)
-    np.testing.assert_allclose(unstopped, np.tanh(looped(x) @ A + x), rtol=1e-12)  # f of the last state
+    # f of the last state
+    np.testing.assert_allclose(unstopped, np.tanh(looped(x) @ A + x), rtol=1e-12)
     assert int(info.steps) == 6  # also where the tolerance is met
-    np.testing.assert_allclose(slope, (looped(x + step) - looped(x - step)) / 2, rtol=1e-5, atol=1e-13)
+    np.testing.assert_allclose(
+        slope, (looped(x + step) - looped(x - step)) / 2, rtol=1e-5, atol=1e-13
+    )
 
 
 def test_a_regulariser_of_the_whole_batch_sees_the_whole_batch():
-    """With T = 0, one step from z is beta S(z). S has the slope of R over all rows, by finite differences."""
+    """With T = 0, one step from z is beta S(z). S has the slope of R over all rows,
+    by finite differences."""
     R, z = decorrelation().value, np.random.default_rng(0).normal(size=(5, 3))
     solver = fp.averaged(R, smoothness=2.0, couples_examples=True)
-    options = {"solver": solver, "adjoint": fp.unrolled(1), "batch_ndim": 1, "on_failure": "accept"}
+    options = {
+        "solver": solver,
+        "adjoint": fp.unrolled(1),
+        "batch_ndim": 1,
+        "on_failure": "accept",
+    }
     shifts = 1e-6 * np.eye(z.size).reshape(z.size, *z.shape)
 
     @jax.jit

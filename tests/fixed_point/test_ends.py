@@ -1,4 +1,5 @@
-"""Rows end separately: at round-off, at their best state, at 0, and at sizes from 1e-25 to 1e25."""
+"""Rows end separately: at round-off, at their best state, at 0, and at sizes from
+1e-25 to 1e25."""
 
 import functools
 import itertools
@@ -23,7 +24,10 @@ from unroll_jax.fixed_point import SOLVERS
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, STALLED
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-A, ONES = np.asarray(skew_weights(norm=0.8, dtype=jnp.float32)), np.ones((1, 3), np.float32)
+A, ONES = (
+    np.asarray(skew_weights(norm=0.8, dtype=jnp.float32)),
+    np.ones((1, 3), np.float32),
+)
 
 
 def grow(p, z, x):
@@ -32,7 +36,9 @@ def grow(p, z, x):
 
 @functools.cache
 def growing():
-    return programs(grow, ["picard", "damped", "accelerated_gradient", None], max_steps=1000)
+    return programs(
+        grow, ["picard", "damped", "accelerated_gradient", None], max_steps=1000
+    )
 
 
 DRIFT, EXP, LEAVES, TANH = range(4)
@@ -40,10 +46,16 @@ DRIFT, EXP, LEAVES, TANH = range(4)
 
 @functools.cache
 def by_kind():
-    """Maps of rows by their kind: one that goes on for ever, exp, one that leaves its domain, and tanh."""
+    """Maps of rows by their kind: one that goes on for ever, exp, one that leaves
+    its domain, and tanh."""
 
     def step(p, z, kind):
-        images = z + jax.nn.softplus(-z) + p, jnp.exp(p * z), jnp.where(z > p, jnp.nan, z + 1.0), jnp.tanh(p * z)
+        images = (
+            z + jax.nn.softplus(-z) + p,
+            jnp.exp(p * z),
+            jnp.where(z > p, jnp.nan, z + 1.0),
+            jnp.tanh(p * z),
+        )
         return jnp.select([kind == number for number in range(4)], images)
 
     return programs(step, ["anderson", "picard", "damped", "accelerated_gradient"])
@@ -59,50 +71,73 @@ def stalling():
 def factored():
     """A factored layer, its arguments, and the program of its solve."""
     layer, params = factored_layer(8, 12)
-    arguments = params, np.zeros((4, 8), np.float32), np.asarray(inputs(4, 3, dtype=jnp.float32))
+    arguments = (
+        params,
+        np.zeros((4, 8), np.float32),
+        np.asarray(inputs(4, 3, dtype=jnp.float32)),
+    )
     return layer, arguments, program(layer, tol=1e-6)
 
 
 def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_told_from_a_contraction_to_zero():
-    """An example that is at its fixed point comes back bit for bit, however long another one takes."""
+    """An example that is at its fixed point comes back bit for bit, however long
+    another one takes."""
     x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]], np.float32)
     for solver, (y, info) in growing()(0.5, 0.0 * x, x).items():
         assert info.steps.tolist()[0] == 1 < info.steps.tolist()[1], solver
         assert not np.any(np.asarray(y)[0]), solver
     x = np.repeat(np.array([[0.1], [1.0]], np.float32), 3, axis=1)
     for start in (1e-6, 1.0, 10.0):
-        for solver, (z, info) in growing()(0.9, np.full((2, 3), start, np.float32), x).items():
+        for solver, (z, info) in growing()(
+            0.9, np.full((2, 3), start, np.float32), x
+        ).items():
             assert np.all(info.converged), (solver, start)
             np.testing.assert_allclose(z, 10.0 * x, rtol=2e-4, err_msg=solver)
-    for solver, (z, info) in growing()(0.95, np.ones((2, 3), np.float32), 0.0 * x).items():
+    for solver, (z, info) in growing()(
+        0.95, np.ones((2, 3), np.float32), 0.0 * x
+    ).items():
         assert np.all(info.converged), solver
         assert np.abs(z).max() < 2e-6, solver
-        assert np.all(info.steps < 600), solver  # of `damped`, half as far a step, twice as many
+        # of `damped`, half as far a step, twice as many
+        assert np.all(info.steps < 600), solver
 
 
 def test_stalled_at_round_off_is_an_outcome_of_its_own():
-    """A tolerance under float32's round-off ends long before the cap, and counts as converged."""
+    """A tolerance under float32's round-off ends long before the cap, and counts as
+    converged."""
     x = np.asarray(inputs(8, 8, dtype=jnp.float32))
     ends = stalling()(A, 0.0 * x, x)
     for solver in ("picard", "damped", "anderson"):
         info = ends[solver][1]
         assert set(info.status.tolist()) <= {CONVERGED, STALLED}, solver
-        assert solver == "picard" or STALLED in info.status.tolist(), solver  # Picard may land on it exactly
+        # Picard may land on it exactly
+        assert solver == "picard" or STALLED in info.status.tolist(), solver
         assert int(np.max(info.steps)) < 300, solver
         assert float(np.max(info.residual)) < 16 * np.finfo(np.float32).eps, solver
 
 
 def test_bfloat16_ends_at_its_round_off_and_not_before():
-    p, start, one = jnp.asarray(0.95, jnp.bfloat16), jnp.zeros((1, 3), jnp.bfloat16), jnp.ones((1, 3), jnp.bfloat16)
+    p, start, one = (
+        jnp.asarray(0.95, jnp.bfloat16),
+        jnp.zeros((1, 3), jnp.bfloat16),
+        jnp.ones((1, 3), jnp.bfloat16),
+    )
     for solver, (z, info) in programs(grow, ["picard", None])(p, start, one).items():
         assert np.all(info.converged), solver
-        np.testing.assert_allclose(np.asarray(z, np.float32), 20.0, rtol=0.1, err_msg=solver)
-    assert np.all(program(grow, solver="picard", max_steps=3)(p, start, one)[1].status == MAX_STEPS)
+        np.testing.assert_allclose(
+            np.asarray(z, np.float32), 20.0, rtol=0.1, err_msg=solver
+        )
+    assert np.all(
+        program(grow, solver="picard", max_steps=3)(p, start, one)[1].status
+        == MAX_STEPS
+    )
 
 
 def test_a_map_without_a_fixed_point_does_not_converge():
     for drift, start in ((0.1, 0.0), (0.1, 3.0), (0.005, 0.0), (0.001, 0.0)):
-        ends = by_kind()(drift, np.full((3, 1), start, np.float32), np.full((3, 1), DRIFT))
+        ends = by_kind()(
+            drift, np.full((3, 1), start, np.float32), np.full((3, 1), DRIFT)
+        )
         for solver, (_, info) in ends.items():
             assert not np.any(info.converged), (solver, drift, start)
             assert np.all(info.residual > 1e-5), (solver, drift, start)
@@ -111,36 +146,56 @@ def test_a_map_without_a_fixed_point_does_not_converge():
 def test_the_best_state_is_returned():
     """Started at the fixed point of a rotation that grows, every step is worse."""
     turn = 1.5 * np.array([[0.0, 1.0], [-1.0, 0.0]], np.float32)
-    near = np.linalg.solve(np.eye(2) - turn.T, np.ones(2)).astype(np.float32) + np.array([1e-3, 0.0], np.float32)
-    y, info = program(lambda p, z, x: z @ p + 1.0, solver="picard", max_steps=30)(turn, near[None])
+    near = np.linalg.solve(np.eye(2) - turn.T, np.ones(2)).astype(
+        np.float32
+    ) + np.array([1e-3, 0.0], np.float32)
+    y, info = program(lambda p, z, x: z @ p + 1.0, solver="picard", max_steps=30)(
+        turn, near[None]
+    )
     assert relative_error(y[0], near @ turn + 1.0) < 1e-6
     assert float(info.residual[0]) < 3e-3
 
 
 def test_nan_in_is_nan_out_and_reaches_no_other_example():
-    """A NaN of the input, of a parameter or, at the default tolerance, of the start; by every solver and in the small
-    space of a factored layer."""
+    """A NaN of the input, of a parameter or, at the default tolerance, of the start; by
+    every solver and in the small space of a factored layer.
+    """
     _, small, solve = factored()
     x = np.asarray(inputs(8, 8, dtype=jnp.float32))
     for run, (params, start, given) in (
         (stalling(), (A, 0.0 * x, x)),
         (lambda *each: {"factored": solve(*each)}, small),
-        (lambda p, kind, z: by_kind()(p, z, kind), (2.0, np.full((3, 1), TANH), np.full((3, 1), 0.5, np.float32))),
+        (
+            lambda p, kind, z: by_kind()(p, z, kind),
+            (2.0, np.full((3, 1), TANH), np.full((3, 1), 0.5, np.float32)),
+        ),
     ):
-        dirty, no_params = given.copy(), jax.tree.map(lambda leaf: np.nan * leaf, params)
+        dirty, no_params = (
+            given.copy(),
+            jax.tree.map(lambda leaf: np.nan * leaf, params),
+        )
         dirty[1] = np.nan
-        ends = [run(params, start, given), run(params, start, dirty), run(no_params, start, given)]
+        ends = [
+            run(params, start, given),
+            run(params, start, dirty),
+            run(no_params, start, given),
+        ]
         clean, lost, broken = jax.tree.map(np.asarray, ends)
         for solver, (z, info) in lost.items():
             assert np.isnan(z[1]).all(), solver
             assert info.status[1] == NONFINITE, solver
-            np.testing.assert_array_equal(np.delete(z, 1, 0), np.delete(clean[solver][0], 1, 0), err_msg=solver)
+            np.testing.assert_array_equal(
+                np.delete(z, 1, 0), np.delete(clean[solver][0], 1, 0), err_msg=solver
+            )
             assert np.isnan(broken[solver][0]).all(), solver
 
 
 def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
-    """In two rows exp leaves the range after some steps, in one a map its domain; anderson returns to its best."""
-    ends = by_kind()(2.0, np.full((3, 1), 0.5, np.float32), np.array([[EXP], [LEAVES], [EXP]]))
+    """In two rows exp leaves the range after some steps, in one a map its domain;
+    anderson returns to its best."""
+    ends = by_kind()(
+        2.0, np.full((3, 1), 0.5, np.float32), np.array([[EXP], [LEAVES], [EXP]])
+    )
     for solver, (z, info) in ends.items():
         assert info.status.tolist() == [NONFINITE] * 3, solver
         assert np.all((info.steps > 1) & (info.steps < 10)), solver
@@ -153,7 +208,8 @@ def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
 
 
 def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_point():
-    """The reciprocal of its size is subnormal there, and so taken for 0; of 64 entries the norm overflows."""
+    """The reciprocal of its size is subnormal there, and so taken for 0; of 64
+    entries the norm overflows."""
     for width, p in itertools.product((3, 64), (1.5, 3.0, -2.0, 10.0, 1e6)):
         x = np.ones((2, width), np.float32)
         for solver, (z, info) in growing()(p, 0.0 * x, x).items():
@@ -162,45 +218,62 @@ def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_poi
 
 
 def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor_the_answer():
-    """With relu it is positively homogeneous. Squares of these sizes are outside float32's range."""
+    """With relu it is positively homogeneous. Squares of these sizes are outside
+    float32's range."""
     _, (params, zeros, given), run = factored()
     usual, of_usual = run(params, zeros, given)
     for size in map(np.float32, (1e-25, 1e-15, 1e15, 1e25)):
         z, info = run(params, zeros, size * given)
         assert info.converged.all(), size
-        assert np.abs(np.asarray(info.steps) - np.asarray(of_usual.steps)).max() <= 2, size
+        assert np.abs(np.asarray(info.steps) - np.asarray(of_usual.steps)).max() <= 2, (
+            size
+        )
         assert relative_error(np.asarray(z, np.float64) / size, usual) < 1e-5, size
 
 
 def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():
     """tanh(2 z) leaves the unstable 0 for 0.957504, the root of z = tanh(2 z)."""
-    z, info = by_kind()(2.0, np.float32([[1e-6], [1.0], [1e6]]), np.full((3, 1), TANH))["picard"]
+    z, info = by_kind()(2.0, np.float32([[1e-6], [1.0], [1e6]]), np.full((3, 1), TANH))[
+        "picard"
+    ]
     assert np.all(info.converged)
     np.testing.assert_allclose(z, 0.95750402, rtol=1e-4)
 
 
 def test_an_absolute_tolerance_ends_the_solve():
     """Of a step, of unrolled steps and of a factored layer."""
-    (layer, arguments, of_layer), given = factored(), {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"}
+    (layer, arguments, of_layer), given = (
+        factored(),
+        {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"},
+    )
 
     @jax.jit
     def run(ones, arguments):
-        solve = lambda *given_arrays, **options: uj.equilibrium(*given_arrays, **given | options)  # noqa: E731
+        def solve(*given_arrays, **options):
+            return uj.equilibrium(*given_arrays, **given | options)
+
         return {
             "absolute": solve(grow, 0.95, ones, 0.0, atol=1e-3),
             "relative": solve(grow, 0.95, ones, 0.0, atol=0.0),
-            "both": solve(grow, 0.5, jnp.zeros((1, 1)), jnp.ones((1, 1)), tol=1e-3, atol=2e-3),
-            "unrolled": solve(grow, 0.9, ones, 0.0, atol=1e-3, adjoint=fp.unrolled(100)),
+            "both": solve(
+                grow, 0.5, jnp.zeros((1, 1)), jnp.ones((1, 1)), tol=1e-3, atol=2e-3
+            ),
+            "unrolled": solve(
+                grow, 0.9, ones, 0.0, atol=1e-3, adjoint=fp.unrolled(100)
+            ),
             "loose": solve(layer, *arguments, solver=None, tol=1e-6, atol=1e-1),
         }
 
     ends = run(ONES, arguments)
-    assert all(ends[name][1].converged.all() for name in ("absolute", "unrolled", "loose"))
+    assert all(
+        ends[name][1].converged.all() for name in ("absolute", "unrolled", "loose")
+    )
     # z is f of the state that was judged.
     assert 0.9e-3 < 0.05 * np.linalg.norm(ends["absolute"][0]) / 0.95 <= 1.001e-3
     z, info = ends["relative"]
     assert info.status[0] == MAX_STEPS
     np.testing.assert_allclose(info.residual[0], 1 / 0.95 - 1, rtol=1e-4)
     assert np.abs(z).max() < 1e-4  # the last state all the same
-    assert ends["both"][1].steps[0] == 9  # |f(z) - z| = 2^-k, at most 2e-3 + 1e-3 * 2 from k = 8 on
+    # |f(z) - z| = 2^-k, at most 2e-3 + 1e-3 * 2 from k = 8 on
+    assert ends["both"][1].steps[0] == 9
     assert np.all(ends["loose"][1].steps < of_layer(*arguments)[1].steps)

@@ -1,4 +1,5 @@
-"""Every solver of the table and every adjoint of the table, against float64 autodiff through a converged unroll."""
+"""Every solver of the table and every adjoint of the table, against float64 autodiff
+through a converged unroll."""
 
 from typing import NamedTuple
 
@@ -8,12 +9,20 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.fixed_point.problems import inputs, relative_error, skew_weights, symmetric_weights, tanh_step, unrolled
+from tests.fixed_point.problems import (
+    inputs,
+    relative_error,
+    skew_weights,
+    symmetric_weights,
+    tanh_step,
+    unrolled,
+)
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
 pytestmark = pytest.mark.usefixtures("x64")
-# Averaging takes all of its steps, to the point of least regulariser, at another rate: see test_averaging.
+# Averaging takes all of its steps, to the point of least regulariser, at another rate:
+# see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
 # The first two are inexact by choice; the others have no adjoint system.
 EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled")]
@@ -21,7 +30,8 @@ OPTIONS = {"tol": 1e-10, "max_steps": 2000, "on_failure": "accept", "batch_ndim"
 
 
 class Problem(NamedTuple):
-    """A layer, and the entries that are crossed on it; None is the default of `equilibrium`."""
+    """A layer, and the entries that are crossed on it; None is the default of
+    `equilibrium`."""
 
     layer: object
     step: object
@@ -36,19 +46,40 @@ def named(names, table, *, symmetric):
 
 
 def general():
-    """Far from normal: for the entries that need no symmetry. An example is smaller than the others."""
+    """Far from normal: for the entries that need no symmetry. An example is smaller
+    than the others."""
     x = inputs(4, 8) * np.array([1.0, 0.01, 1.0, 1.0])[:, None]
-    solvers, adjoints = named(SOLVING, SOLVERS, symmetric=False), named(EXACT, ADJOINTS, symmetric=False)
-    return Problem(tanh_step, tanh_step, skew_weights(), x, [*solvers, None], [*adjoints, None])
+    solvers, adjoints = (
+        named(SOLVING, SOLVERS, symmetric=False),
+        named(EXACT, ADJOINTS, symmetric=False),
+    )
+    return Problem(
+        tanh_step, tanh_step, skew_weights(), x, [*solvers, None], [*adjoints, None]
+    )
 
 
 def opteq():
-    """Symmetric, for the entries that need it, and factored: named entries are solved in the layer's small space. A
-    general entry of each table represents all: the two share the point and, if only one is named, the small space."""
+    """Symmetric, for the entries that need it, and factored: named entries are solved
+    in the layer's small space. A general entry of each table represents all: the two
+    share the point and, if only one is named, the small space.
+    """
     W, U = symmetric_weights()
-    layer, params = uj.opteq(8, 6, 3, skip=0.9), uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
-    solvers, adjoints = named(SOLVING, SOLVERS, symmetric=True), named(EXACT, ADJOINTS, symmetric=True)
-    return Problem(layer, layer.step, params, inputs(4, 3), ["picard", *solvers, None], ["gmres", *adjoints, None])
+    layer, params = (
+        uj.opteq(8, 6, 3, skip=0.9),
+        uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6))),
+    )
+    solvers, adjoints = (
+        named(SOLVING, SOLVERS, symmetric=True),
+        named(EXACT, ADJOINTS, symmetric=True),
+    )
+    return Problem(
+        layer,
+        layer.step,
+        params,
+        inputs(4, 3),
+        ["picard", *solvers, None],
+        ["gmres", *adjoints, None],
+    )
 
 
 PROBLEMS = {"general": general, "opteq": opteq}
@@ -59,32 +90,44 @@ def loss_of(y):
 
 
 def by_unroll(problem, params, x):
-    loss = lambda params, x: loss_of(unrolled(problem.step, params, jnp.zeros((4, 8)), x, steps=400))  # noqa: E731
+    def loss(params, x):
+        return loss_of(unrolled(problem.step, params, jnp.zeros((4, 8)), x, steps=400))
+
     return jax.grad(loss, (0, 1))(params, x)
 
 
 def gradient_from(problem, solver, adjoint):
     def loss(params, x, start):
-        y, info = uj.equilibrium(problem.layer, params, start, x, solver=solver, adjoint=adjoint, **OPTIONS)
+        y, info = uj.equilibrium(
+            problem.layer, params, start, x, solver=solver, adjoint=adjoint, **OPTIONS
+        )
         return loss_of(y), (y, info.converged.all())
 
     return jax.grad(loss, (0, 1), has_aux=True)
 
 
 def staying():
-    """A solver that stays at its start. The gradient is then the adjoint's, at a point found before."""
+    """A solver that stays at its start. The gradient is then the adjoint's, at a
+    point found before."""
     none = jnp.asarray(np.zeros(4, np.int32))
-    return fixed_point.picard()._replace(whole=lambda apply, z, tol, max_steps: (z, none))
+    return fixed_point.picard()._replace(
+        whole=lambda apply, z, tol, max_steps: (z, none)
+    )
 
 
-PAIRS = {"general": [(None, None)], "opteq": [(None, None), (None, "conjugate_gradient")]}
+PAIRS = {
+    "general": [(None, None)],
+    "opteq": [(None, None), (None, "conjugate_gradient")],
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_gradient_is_that_of_an_unroll(name):
-    """Gradients of every adjoint at every solver's point, of pairs in one call, and of every solver that unrolls. The
-    two solves share only the point: each is compiled once. In one call a factored layer reuses its forward solve."""
+    """Gradients of every adjoint at every solver's point, of pairs in one call, and of
+    every solver that unrolls. The two solves share only the point: each is compiled
+    once. In one call a factored layer reuses its forward solve.
+    """
     problem = PROBLEMS[name]()
     unrolling = [solver for solver in problem.solvers if solver]
 
@@ -92,15 +135,32 @@ def test_every_gradient_is_that_of_an_unroll(name):
     def run(params, x):
         start = jnp.zeros((4, 8))
         given = params, x, start
-        solved = [uj.equilibrium(problem.layer, params, start, x, solver=s, **OPTIONS) for s in problem.solvers]
+        solved = [
+            uj.equilibrium(problem.layer, params, start, x, solver=s, **OPTIONS)
+            for s in problem.solvers
+        ]
         points = jnp.stack([y for y, _ in solved])
-        at_all = lambda adjoint: jax.vmap(gradient_from(problem, staying(), adjoint), (None, None, 0))  # noqa: E731
+
+        def at_all(adjoint):
+            return jax.vmap(gradient_from(problem, staying(), adjoint), (None, None, 0))
+
         results = [at_all(adjoint)(params, x, points) for adjoint in problem.adjoints]
         pairs = [gradient_from(problem, *pair)(*given) for pair in PAIRS[name]]
-        steps = [gradient_from(problem, solver, fixed_point.unrolled(150))(*given)[0] for solver in unrolling]
-        return [info.converged for _, info in solved], results, pairs, steps, by_unroll(problem, params, x)
+        steps = [
+            gradient_from(problem, solver, fixed_point.unrolled(150))(*given)[0]
+            for solver in unrolling
+        ]
+        return (
+            [info.converged for _, info in solved],
+            results,
+            pairs,
+            steps,
+            by_unroll(problem, params, x),
+        )
 
-    converged, results, pairs, steps, expected = jax.tree.map(np.asarray, run(problem.params, problem.x))
+    converged, results, pairs, steps, expected = jax.tree.map(
+        np.asarray, run(problem.params, problem.x)
+    )
     for solver, rows in zip(problem.solvers, converged, strict=True):
         assert rows.all(), solver
     for adjoint, (gradients, (_, still)) in zip(problem.adjoints, results, strict=True):
@@ -115,38 +175,68 @@ def test_every_gradient_is_that_of_an_unroll(name):
         assert relative_error(gradient, expected) < 1e-6, solver
 
 
-SLOPE = 4.0 / 27.0**0.5  # the largest slope of sech^2, the derivative of tanh, is 4 / (3 sqrt 3)
+# the largest slope of sech^2, the derivative of tanh, is 4 / (3 sqrt 3)
+SLOPE = 4.0 / 27.0**0.5
 LAYER = uj.opteq(8, 8, activation="tanh")
 
 
 def drawn(kind, seed):
-    """Weights, and c, beta, L_J, L_B of f = tanh(A z + b), or of W^T tanh(W z + b): B = W^T D and J = W^T D W."""
+    """Weights, and c, beta, L_J, L_B of f = tanh(A z + b), or of W^T tanh(W z + b):
+    B = W^T D and J = W^T D W."""
     c = (0.3, 0.7, 0.95)[seed % 3]
     if kind == "tanh":
         return skew_weights(norm=c, seed=seed), (c, 1.0, SLOPE * c**2, SLOPE * c)
-    return symmetric_weights(8, 8, square=c, seed=seed)[0], (c, c**0.5, SLOPE * c**1.5, SLOPE * c)
+    return symmetric_weights(8, 8, square=c, seed=seed)[0], (
+        c,
+        c**0.5,
+        SLOPE * c**1.5,
+        SLOPE * c,
+    )
 
 
 BOUNDED = {
-    "tanh": [("picard", "gmres", 1e-3), ("picard", "gmres", 1e-7), ("anderson", "gmres", 1e-3)],
-    "opteq": [(None, None, 1e-3), (None, None, 1e-7), ("accelerated_gradient", "conjugate_gradient", 1e-7)],
+    "tanh": [
+        ("picard", "gmres", 1e-3),
+        ("picard", "gmres", 1e-7),
+        ("anderson", "gmres", 1e-3),
+    ],
+    "opteq": [
+        (None, None, 1e-3),
+        (None, None, 1e-7),
+        ("accelerated_gradient", "conjugate_gradient", 1e-7),
+    ],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_the_documented_error_bounds_hold_over_random_problems(kind):
-    """Loss |y|^2 / 2 with L_v = 1; gradient in b. Problems of the same shape share one program."""
+    """Loss |y|^2 / 2 with L_v = 1; gradient in b. Problems of the same shape share
+    one program."""
     layer = tanh_step if kind == "tanh" else LAYER
-    split = lambda weights, b: (weights, b) if kind == "tanh" else (uj.OptEqParams(weights, None, b), None)  # noqa: E731
+
+    def split(weights, b):
+        return (
+            (weights, b) if kind == "tanh" else (uj.OptEqParams(weights, None, b), None)
+        )
+
     step = layer if callable(layer) else layer.step
-    apply = lambda weights, b, z: (lambda params, x: step(params, z, x))(*split(weights, b))  # noqa: E731
+
+    def apply(weights, b, z):
+        return (lambda params, x: step(params, z, x))(*split(weights, b))
 
     def by_equilibrium(weights, b, solver, adjoint, tol):
         def loss(b):
             params, x = split(weights, b)
             y, info = uj.equilibrium(
-                layer, params, jnp.zeros(8), x, tol=tol, adjoint_tol=tol, solver=solver, adjoint=adjoint
+                layer,
+                params,
+                jnp.zeros(8),
+                x,
+                tol=tol,
+                adjoint_tol=tol,
+                solver=solver,
+                adjoint=adjoint,
             )
             return 0.5 * jnp.sum(y**2), (y, info.residual)
 
@@ -155,17 +245,37 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
 
     @jax.jit
     def figures(weights, b):
-        exact = jax.lax.scan(lambda z, _: (apply(weights, b, z), None), jnp.zeros(8), length=2000)[0]
+        exact = jax.lax.scan(
+            lambda z, _: (apply(weights, b, z), None), jnp.zeros(8), length=2000
+        )[0]
         B, J = jax.jacobian(lambda b, z: apply(weights, b, z), (0, 1))(b, exact)
-        return exact, B, J, [by_equilibrium(weights, b, *entry) for entry in BOUNDED[kind]]
+        return (
+            exact,
+            B,
+            J,
+            [by_equilibrium(weights, b, *entry) for entry in BOUNDED[kind]],
+        )
 
     for seed in range(9):
         weights, (c, beta, L_J, L_B) = drawn(kind, seed)
-        exact, B, J, results = jax.tree.map(np.asarray, figures(weights, inputs(8, seed=seed)))
-        right, size = B.T @ np.linalg.solve(np.eye(8) - J.T, exact), np.linalg.norm(exact)
-        for (*pair, tol), (y, residual, gradient) in zip(BOUNDED[kind], results, strict=True):
+        exact, B, J, results = jax.tree.map(
+            np.asarray, figures(weights, inputs(8, seed=seed))
+        )
+        right, size = (
+            B.T @ np.linalg.solve(np.eye(8) - J.T, exact),
+            np.linalg.norm(exact),
+        )
+        for (*pair, tol), (y, residual, gradient) in zip(
+            BOUNDED[kind], results, strict=True
+        ):
             e = residual * np.linalg.norm(y) / (1.0 - c)
             assert np.linalg.norm(y - exact) <= c * e + 1e-13, (seed, pair, tol)
             rho = tol * np.linalg.norm(y)
-            bound = beta / (1.0 - c) * (rho + c * e + L_J * e * size / (1.0 - c)) + L_B * e * size / (1.0 - c)
-            assert 0.0 < np.linalg.norm(gradient - right) <= bound + 1e-13, (seed, pair, tol)
+            bound = beta / (1.0 - c) * (
+                rho + c * e + L_J * e * size / (1.0 - c)
+            ) + L_B * e * size / (1.0 - c)
+            assert 0.0 < np.linalg.norm(gradient - right) <= bound + 1e-13, (
+                seed,
+                pair,
+                tol,
+            )

@@ -1,4 +1,5 @@
-"""Weights of norm above 1, for which an OptEq layer need have no equilibrium: one error where they are known."""
+"""Weights of norm above 1, for which an OptEq layer need have no equilibrium: one
+error where they are known."""
 
 import re
 
@@ -10,12 +11,18 @@ import pytest
 import unroll_jax as uj
 from tests.energies.opteq_layers import convolutional, dense
 from tests.energies.opteq_reference import conv_matrix
-from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective
+from unroll_jax.energies.equilibrium.opteq_objective import (
+    deep_opteq_objective,
+    opteq_objective,
+)
 from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import unrolled
 
 pytestmark = pytest.mark.usefixtures("x64")
-MESSAGE = r"\|W\| must be at most 1, got ([\d.]+|nan): .*spectral_normalise.*allow_expansive=True"
+MESSAGE = (
+    r"\|W\| must be at most 1, got ([\d.]+|nan):"
+    r" .*spectral_normalise.*allow_expansive=True"
+)
 
 
 def of_norm(size, make, **options):
@@ -35,12 +42,21 @@ def test_a_norm_above_1_is_one_error_that_says_so_and_consent_takes_it_away(make
     layer, params, z, x = of_norm(1.2, make)
 
     def solve(z, x, params=params, layer=layer):
-        return jnp.sum(uj.equilibrium(layer, params, z, x, adjoint=unrolled(2), on_failure="accept")[0])
+        return jnp.sum(
+            uj.equilibrium(
+                layer, params, z, x, adjoint=unrolled(2), on_failure="accept"
+            )[0]
+        )
 
     assert stated_norm(lambda: solve(z, x)) == pytest.approx(1.2, rel=1e-2)
-    for transform in (jax.grad, jax.jit, lambda f: jax.jit(jax.grad(f)), jax.vmap):  # the weights are closed over
-        assert stated_norm(lambda: transform(solve)(z, x)) == pytest.approx(1.2, rel=1e-2)  # noqa: B023
-    assert stated_norm(lambda: jax.grad(lambda params: solve(z, x, params))(params)) == pytest.approx(1.2, rel=1e-2)
+    # the weights are closed over
+    for transform in (jax.grad, jax.jit, lambda f: jax.jit(jax.grad(f)), jax.vmap):
+        assert stated_norm(lambda: transform(solve)(z, x)) == pytest.approx(  # noqa: B023
+            1.2, rel=1e-2
+        )
+    assert stated_norm(
+        lambda: jax.grad(lambda params: solve(z, x, params))(params)
+    ) == pytest.approx(1.2, rel=1e-2)
     allowed = of_norm(1.2, make, allow_expansive=True)[0]
     assert allowed.check is None
     assert jnp.isfinite(solve(z, x, layer=allowed))
@@ -50,12 +66,22 @@ def test_a_norm_above_1_is_one_error_that_says_so_and_consent_takes_it_away(make
 def test_no_weights_within_the_bound_are_refused(make):
     """Norms by NumPy; at 1 exactly, rounded to float32 and to bfloat16 too."""
     layer, params, z, _ = of_norm(1.0, make)
-    matrix = np.asarray(params.W) if params.W.ndim == 2 else conv_matrix(params.W, z.shape[1:3])
+    matrix = (
+        np.asarray(params.W)
+        if params.W.ndim == 2
+        else conv_matrix(params.W, z.shape[1:3])
+    )
     assert abs(np.linalg.norm(matrix, 2) - 1.0) < 1e-12
     for dtype in (jnp.float64, jnp.float32, jnp.bfloat16):
         layer.check(params._replace(W=params.W.astype(dtype)), z)
-    assert 1.01 < stated_norm(lambda: layer.check(params._replace(W=1.02 * params.W), z)) <= 1.02
-    assert np.isnan(stated_norm(lambda: layer.check(params._replace(W=jnp.nan * params.W), z)))
+    assert (
+        1.01
+        < stated_norm(lambda: layer.check(params._replace(W=1.02 * params.W), z))
+        <= 1.02
+    )
+    assert np.isnan(
+        stated_norm(lambda: layer.check(params._replace(W=jnp.nan * params.W), z))
+    )
 
 
 def test_the_layer_of_a_deep_opteq_is_named_and_its_consent_is_its_own():
@@ -76,6 +102,10 @@ def test_the_layer_of_a_deep_opteq_is_named_and_its_consent_is_its_own():
 def test_the_objective_asks_for_consent_too():
     _, params, z, x = of_norm(1.2, dense)
     for skip in (0.5, 1.0):
-        assert stated_norm(lambda: opteq_objective(params, z, x, skip=skip)) == pytest.approx(1.2, rel=1e-3)  # noqa: B023
-    assert stated_norm(lambda: deep_opteq_objective([params], [z], x, skip=0.5)) == pytest.approx(1.2, rel=1e-3)
+        assert stated_norm(
+            lambda: opteq_objective(params, z, x, skip=skip)  # noqa: B023
+        ) == pytest.approx(1.2, rel=1e-3)
+    assert stated_norm(
+        lambda: deep_opteq_objective([params], [z], x, skip=0.5)
+    ) == pytest.approx(1.2, rel=1e-3)
     assert opteq_objective(params, z, x, skip=0.5, allow_expansive=True).shape == (3,)

@@ -1,4 +1,5 @@
-"""Layers that are solved in their small space: inputs that broadcast, examples that go wrong, precision."""
+"""Layers that are solved in their small space: inputs that broadcast, examples that
+go wrong, precision."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,14 @@ def test_an_input_may_broadcast_over_some_batch_axes():
 
     @jax.jit
     def run(params, rows):
-        states = [uj.equilibrium(layer, params, jnp.zeros((2, 5, 8)), x, tol=1e-12)[0] for x in rows]
+        states = [
+            uj.equilibrium(layer, params, jnp.zeros((2, 5, 8)), x, tol=1e-12)[0]
+            for x in rows
+        ]
         whole = [jnp.broadcast_to(x, (2, 5, 3)) for x in rows]
-        return states, [layer.step(params, z, x) for z, x in zip(states, whole, strict=True)]
+        return states, [
+            layer.step(params, z, x) for z, x in zip(states, whole, strict=True)
+        ]
 
     for x, z, again in zip(rows, *run(params, rows), strict=True):
         np.testing.assert_allclose(z, again, atol=1e-10, err_msg=str(x.shape))
@@ -29,23 +35,41 @@ def test_an_input_may_broadcast_over_some_batch_axes():
 
 @pytest.mark.slow
 def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
-    wobbly = Monotone(lambda t: jnp.where(t > 0.0, t, -1e-12 * t), lambda t: 0.5 * jax.nn.relu(t) ** 2)
-    layers = [factored_layer(8, 12, activation=activation)[0] for activation in (wobbly, "relu")]
+    wobbly = Monotone(
+        lambda t: jnp.where(t > 0.0, t, -1e-12 * t), lambda t: 0.5 * jax.nn.relu(t) ** 2
+    )
+    layers = [
+        factored_layer(8, 12, activation=activation)[0]
+        for activation in (wobbly, "relu")
+    ]
 
     @jax.jit
     def both(params, x):
-        return [uj.equilibrium(layer, params, jnp.zeros((5, 8)), x, on_failure="error")[0] for layer in layers]
+        return [
+            uj.equilibrium(layer, params, jnp.zeros((5, 8)), x, on_failure="error")[0]
+            for layer in layers
+        ]
 
-    assert relative_error(*both(factored_layer(8, 12)[1], inputs(5, 3, dtype=jnp.float32))) < 1e-4
+    assert (
+        relative_error(*both(factored_layer(8, 12)[1], inputs(5, 3, dtype=jnp.float32)))
+        < 1e-4
+    )
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
-    """|W|^2 = 4, in weights that are traced: the systems are indefinite. Conjugate gradients that see it end there."""
+    """|W|^2 = 4, in weights that are traced: the systems are indefinite. Conjugate
+    gradients that see it end there."""
     layer, params = factored_layer(30, 30, square=4.0, dtype=jnp.float64)
-    run = jax.jit(lambda params, x: uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50)[1])
-    with pytest.warns(ConvergenceWarning, match="reached max_steps.*certificates.spectral_normalise"):
+    run = jax.jit(
+        lambda params, x: uj.equilibrium(
+            layer, params, jnp.zeros((rows, 30)), x, max_steps=50
+        )[1]
+    )
+    with pytest.warns(
+        ConvergenceWarning, match="reached max_steps.*certificates.spectral_normalise"
+    ):
         info = finish(run(params, inputs(rows, 3)))
     assert not np.any(info.converged)
     assert int(np.max(info.steps)) < 50 * 20
@@ -53,18 +77,26 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
 
 @pytest.mark.slow
 def test_products_are_in_full_precision_unless_the_user_says_otherwise():
-    """By default GPUs and TPUs keep three digits of float32 products, too few for the usual tolerances."""
+    """By default GPUs and TPUs keep three digits of float32 products, too few for
+    the usual tolerances."""
     layer, params = factored_layer(8, 12)
     conv = uj.opteq_conv(2, 3)
     z, images = np.zeros((4, 8), np.float32), np.zeros((2, 5, 5, 2), np.float32)
 
     def counts(layer, params, z):
-        loss = lambda params: jnp.sum(uj.equilibrium(layer, params, z)[0] ** 2)  # noqa: E731
+        loss = lambda params: jnp.sum(uj.equilibrium(layer, params, z)[0] ** 2)
         text = jax.jit(jax.grad(loss)).lower(params).as_text()
-        lines = [line for line in text.splitlines() if "dot_general" in line or "stablehlo.convolution" in line]
+        lines = [
+            line
+            for line in text.splitlines()
+            if "dot_general" in line or "stablehlo.convolution" in line
+        ]
         return len(lines), sum("HIGHEST" in line for line in lines)
 
-    for case in ((layer, params, z), (conv, jax.eval_shape(conv.init, jax.random.key(0)), images)):
+    for case in (
+        (layer, params, z),
+        (conv, jax.eval_shape(conv.init, jax.random.key(0)), images),
+    ):
         count, highest = counts(*case)
         assert count == highest > 0
         with jax.default_matmul_precision("tensorfloat32"):

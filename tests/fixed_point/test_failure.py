@@ -1,4 +1,5 @@
-"""Solves that do not converge: an error, a warning or accepted, as asked, in both passes, under every transform."""
+"""Solves that do not converge: an error, a warning or accepted, as asked, in both
+passes, under every transform."""
 
 import contextlib
 import re
@@ -10,10 +11,22 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.fixed_point.problems import factored_layer, finish, inputs, relative_error, skew_weights, tanh_step
+from tests.fixed_point.problems import (
+    factored_layer,
+    finish,
+    inputs,
+    relative_error,
+    skew_weights,
+    tanh_step,
+)
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
-from unroll_jax.fixed_point.reports import EquilibriumInfo, Reporting, call_site, report_failures
+from unroll_jax.fixed_point.reports import (
+    EquilibriumInfo,
+    Reporting,
+    call_site,
+    report_failures,
+)
 
 FORWARD = {"max_steps": 2, "solver": "picard"}
 BACKWARD = {"adjoint_max_steps": 1, "adjoint_tol": 1e-6}
@@ -21,7 +34,9 @@ BACKWARD = {"adjoint_max_steps": 1, "adjoint_tol": 1e-6}
 
 def value(x, **options):
     A = skew_weights(norm=0.9, dtype=jnp.float32)
-    y, info = uj.equilibrium(tanh_step, A, np.zeros(x.shape, np.float32), x, batch_ndim=x.ndim - 1, **options)
+    y, info = uj.equilibrium(
+        tanh_step, A, np.zeros(x.shape, np.float32), x, batch_ndim=x.ndim - 1, **options
+    )
     return jnp.sum(y**2), info
 
 
@@ -38,7 +53,9 @@ TRANSFORMS = {
     "eager": lambda f: f,
     "jit": jax.jit,
     "vmap": lambda f: jax.jit(jax.vmap(f)),
-    "scan": lambda f: jax.jit(lambda x: jax.lax.scan(lambda carry, row: (carry, f(row)), 0.0, x)[1]),
+    "scan": lambda f: jax.jit(
+        lambda x: jax.lax.scan(lambda carry, row: (carry, f(row)), 0.0, x)[1]
+    ),
     "checkpoint": lambda f: jax.jit(jax.checkpoint(f)),
 }
 BOTH = ((value, FORWARD, "equilibrium"), (gradient, BACKWARD, "adjoint of equilibrium"))
@@ -47,16 +64,28 @@ LOUD = ": .* examples failed at tol.*reached max_steps.*raise"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_accepted(transform):
+def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_accepted(
+    transform,
+):
     def run(x):
-        return [[f(x, on_failure=outcome, **o) for f, o, _ in BOTH] for outcome in ("warn", "accept")]
+        return [
+            [f(x, on_failure=outcome, **o) for f, o, _ in BOTH]
+            for outcome in ("warn", "accept")
+        ]
 
     with pytest.warns(ConvergenceWarning, match=LOUD) as caught:
         warned, accepted = finish(TRANSFORMS[transform](run)(draw(4)))
     messages = [str(warning.message) for warning in caught]
-    rows, times = (1, 4) if transform == "scan" else (4, 1)  # under vmap all examples are reported at once
+    # under vmap all examples are reported at once
+    rows, times = (1, 4) if transform == "scan" else (4, 1)
     for _, _, what in BOTH:
-        assert sum(message.startswith(f"{what}: {rows} of {rows} examples") for message in messages) == times, what
+        assert (
+            sum(
+                message.startswith(f"{what}: {rows} of {rows} examples")
+                for message in messages
+            )
+            == times
+        ), what
     assert relative_error(accepted, warned) == 0.0
 
 
@@ -72,7 +101,9 @@ def test_by_default_a_line_of_the_user_warns_once_and_its_warning_names_it():
 PARTS = {
     "steps": lambda x: value(x, **FORWARD)[1].steps,
     "a gradient that holds no state": jax.grad(lambda x: linear(x).sum()),
-    "a derivative forward": lambda x: jax.jvp(lambda x: linear(x, forward_mode=True), (x,), (x,))[1],
+    "a derivative forward": lambda x: jax.jvp(
+        lambda x: linear(x, forward_mode=True), (x,), (x,)
+    )[1],
 }
 
 
@@ -83,20 +114,34 @@ def linear(x, **options):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part):
-    with pytest.warns(ConvergenceWarning, match="^equilibrium: .* after 2 steps; raise max_steps or tol"):
+    with pytest.warns(
+        ConvergenceWarning,
+        match="^equilibrium: .* after 2 steps; raise max_steps or tol",
+    ):
         finish(jax.jit(PARTS[part])(draw(4)))
 
 
 @pytest.mark.parametrize(
     ("p", "words"),
     [
-        (-2.0, "reached max_steps .* after 50 steps; raise max_steps .*spectral_normalise"),
+        (
+            -2.0,
+            "reached max_steps .* after 50 steps; raise max_steps .*spectral_normalise",
+        ),
         (np.nan, "met a value that is not finite .*; look for NaN in params and x"),
     ],
 )
 def test_an_error_says_how_many_examples_failed_and_how(p, words):
-    options = {"batch_ndim": 1, "on_failure": "error", "max_steps": 50, "solver": "picard"}
-    with pytest.raises(ConvergenceError, match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{words}.*$"):
+    options = {
+        "batch_ndim": 1,
+        "on_failure": "error",
+        "max_steps": 50,
+        "solver": "picard",
+    }
+    with pytest.raises(
+        ConvergenceError,
+        match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{words}.*$",
+    ):
         uj.equilibrium(lambda p, z, x: p * z + 1.0, p, jnp.zeros((5, 3)), **options)
 
 
@@ -113,29 +158,52 @@ GOOD, STALL, CUT, LOST = STATUS[:4]
         ([0.5, np.nan, 0.1], [CUT, LOST, CUT], 1),
     ],
 )
-def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(residual, statuses, worst):
+def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(
+    residual, statuses, worst
+):
     status = np.array([STATUS.index(name) for name in statuses], np.int32)
-    info = EquilibriumInfo(np.asarray(residual, np.float32), np.full(3, 7, np.int32), status)
-    error = worst is not None and f"{sum(s in (CUT, LOST) for s in statuses)} of 3 .* example {worst} {statuses[worst]}"
-    with pytest.raises(ConvergenceError, match=error) if error else contextlib.nullcontext():
-        report_failures((), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site()))
+    info = EquilibriumInfo(
+        np.asarray(residual, np.float32), np.full(3, 7, np.int32), status
+    )
+    error = (
+        worst is not None
+        and f"{sum(s in (CUT, LOST) for s in statuses)} of 3 .* example {worst} {statuses[worst]}"
+    )
+    with (
+        pytest.raises(ConvergenceError, match=error)
+        if error
+        else contextlib.nullcontext()
+    ):
+        report_failures(
+            (), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site())
+        )
 
 
 def problem_of(sizes, square, dtype):
     dim, width, rows = sizes or (8, 0, 4)
     if sizes is None:
-        layer, params, given = tanh_step, skew_weights(norm=0.9, dtype=dtype), {"solver": "picard", "batch_ndim": 1}
+        layer, params, given = (
+            tanh_step,
+            skew_weights(norm=0.9, dtype=dtype),
+            {"solver": "picard", "batch_ndim": 1},
+        )
     else:
         (layer, params), given = factored_layer(dim, width, square, "tanh", dtype), {}
 
     def solve(x, **options):
-        return uj.equilibrium(layer, params, jnp.zeros((rows, dim), dtype), x, **given, **options)[0]
+        return uj.equilibrium(
+            layer, params, jnp.zeros((rows, dim), dtype), x, **given, **options
+        )[0]
 
     return solve, inputs(rows, 3 if sizes else dim, dtype=dtype)
 
 
 @pytest.mark.parametrize(
-    "sizes", [None, *(pytest.param(s, marks=pytest.mark.slow) for s in ((8, 12, 16), (12, 48, 16)))]
+    "sizes",
+    [
+        None,
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ((8, 12, 16), (12, 48, 16))),
+    ],
 )
 def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
     """Slow systems use the matrix that all examples of a factored layer share."""
@@ -153,17 +221,30 @@ def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("sizes", [None, (12, 48, 5), (8, 12, 1)])
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
-    """A solve that ends, one that is cut short, one to a looser tolerance, and one after a single forward step."""
+    """A solve that ends, one that is cut short, one to a looser tolerance, and one
+    after a single forward step."""
     solve, x = problem_of(sizes, 0.99, jnp.float64)
-    cases = [{}, {"adjoint_max_steps": 1, "on_failure": "warn"}, {"adjoint_tol": 1e-2}, {"max_steps": 1}]
+    cases = [
+        {},
+        {"adjoint_max_steps": 1, "on_failure": "warn"},
+        {"adjoint_tol": 1e-2},
+        {"max_steps": 1},
+    ]
 
     def loss(probe, x, case):
-        return jnp.sum(solve(x, probe=probe, tol=1e-6, **{"on_failure": "accept"} | case) ** 2)
+        return jnp.sum(
+            solve(x, probe=probe, tol=1e-6, **{"on_failure": "accept"} | case) ** 2
+        )
 
     run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, case) for case in cases])
-    with pytest.warns(ConvergenceWarning, match=f"^adjoint of equilibrium{LOUD} adjoint_max_steps"):
-        good, cut, loose, brief = jax.tree.map(np.asarray, finish(run(x, fixed_point.zero_probe(len(x)))))
-    for info, bound in ((good, 1e-6), (loose, 1e-2), (brief, 1e-6)):  # adjoints have 200 steps at least
+    with pytest.warns(
+        ConvergenceWarning, match=f"^adjoint of equilibrium{LOUD} adjoint_max_steps"
+    ):
+        good, cut, loose, brief = jax.tree.map(
+            np.asarray, finish(run(x, fixed_point.zero_probe(len(x))))
+        )
+    # adjoints have 200 steps at least
+    for info, bound in ((good, 1e-6), (loose, 1e-2), (brief, 1e-6)):
         assert (info.residual <= bound).all()
         assert info.converged.all()
         assert (info.steps > 1).all()
@@ -173,12 +254,20 @@ def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
     assert (cut.steps <= 1).all()
 
 
-LOPSIDED = next(text for text in STATUS if text.startswith("has a Jacobian that is not symmetric, which this method"))
+LOPSIDED = next(
+    text
+    for text in STATUS
+    if text.startswith("has a Jacobian that is not symmetric, which this method")
+)
 
 
 def test_a_jacobian_that_is_not_symmetric_is_an_error_for_an_adjoint_that_needs_symmetry():
     with pytest.raises(jax.errors.JaxRuntimeError, match=re.escape(LOPSIDED)):
-        finish(jax.jit(lambda x: gradient(x, adjoint="conjugate_gradient", on_failure="error"))(draw(4)))
+        finish(
+            jax.jit(
+                lambda x: gradient(x, adjoint="conjugate_gradient", on_failure="error")
+            )(draw(4))
+        )
 
 
 @pytest.mark.slow
@@ -186,21 +275,34 @@ def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it():
     """With and without vmap; also unrolled, where the residual meets this tolerance."""
     cases = {
         "accelerated_gradient": {"solver": "accelerated_gradient"},
-        "unrolled": {"solver": "accelerated_gradient", "adjoint": "unrolled", "tol": 0.9},
+        "unrolled": {
+            "solver": "accelerated_gradient",
+            "adjoint": "unrolled",
+            "tol": 0.9,
+        },
     }
-    infos = lambda x: {name: value(x, **options)[1] for name, options in cases.items()}  # noqa: E731
+    infos = lambda x: {name: value(x, **options)[1] for name, options in cases.items()}
     with pytest.warns(ConvergenceWarning, match=re.escape(LOPSIDED)) as caught:
-        alone, mapped = finish(jax.jit(lambda x: (infos(x), jax.vmap(infos)(x)))(draw(2)))
+        alone, mapped = finish(
+            jax.jit(lambda x: (infos(x), jax.vmap(infos)(x)))(draw(2))
+        )
     assert len(caught) == 2 * len(cases)
     for name in cases:
         for info in (alone[name], mapped[name]):
-            assert {STATUS[status] for status in np.ravel(info.status)} == {LOPSIDED}, name
+            assert {STATUS[status] for status in np.ravel(info.status)} == {LOPSIDED}, (
+                name
+            )
             assert not np.any(info.converged), name
 
 
 def test_an_inexact_adjoint_by_choice_is_no_failure():
     """Two terms of the series are far from its limit here."""
     ways = {"neumann": fixed_point.neumann(2), "one_step": "one_step"}
-    run = jax.jit(lambda x: {name: gradient(x, adjoint=way, on_failure="error") for name, way in ways.items()})
+    run = jax.jit(
+        lambda x: {
+            name: gradient(x, adjoint=way, on_failure="error")
+            for name, way in ways.items()
+        }
+    )
     for name, slope in finish(run(draw(4))).items():
         assert np.isfinite(slope).all(), name

@@ -1,4 +1,5 @@
-"""Implicit gradients and their derivatives: against float64 autodiff through an unroll, and finite differences."""
+"""Implicit gradients and their derivatives: against float64 autodiff through an
+unroll, and finite differences."""
 
 import functools
 
@@ -21,29 +22,51 @@ from unroll_jax import fixed_point
 
 pytestmark = pytest.mark.usefixtures("x64")
 # The quickest to compile, for tests of neither solver nor adjoint.
-PLAIN = {"tol": 1e-11, "solver": "picard", "adjoint": fixed_point.neumann(100), "batch_ndim": 1}
+PLAIN = {
+    "tol": 1e-11,
+    "solver": "picard",
+    "adjoint": fixed_point.neumann(100),
+    "batch_ndim": 1,
+}
 
 
 def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
     A, x = skew_weights(norm=0.5), inputs(8)
-    ways = [("one_step", 1), *((fixed_point.neumann(terms), terms) for terms in (1, 5, 40))]
+    ways = [
+        ("one_step", 1),
+        *((fixed_point.neumann(terms), terms) for terms in (1, 5, 40)),
+    ]
 
     @jax.jit
     def run(A, x):
         def loss(x, adjoint):
-            options = PLAIN | {"batch_ndim": 0, "adjoint": adjoint, "on_failure": "error"}
+            options = PLAIN | {
+                "batch_ndim": 0,
+                "adjoint": adjoint,
+                "on_failure": "error",
+            }
             y, _ = uj.equilibrium(tanh_step, A, jnp.zeros(8), x, **options)
             return jnp.sum(jnp.sin(y) * jnp.arange(8.0))
 
-        return unrolled(tanh_step, A, jnp.zeros(8), x, steps=200), [jax.grad(loss)(x, adjoint) for adjoint, _ in ways]
+        return unrolled(tanh_step, A, jnp.zeros(8), x, steps=200), [
+            jax.grad(loss)(x, adjoint) for adjoint, _ in ways
+        ]
 
     z, gradients = jax.tree.map(np.asarray, run(A, x))
-    slope = 1.0 - z**2  # the derivative of tanh; once more for the gradient with respect to x
+    # the derivative of tanh; once more for the gradient with respect to x
+    slope = 1.0 - z**2
     transposed, v = np.asarray(A) * slope, np.cos(z) * np.arange(8.0)
     for (_, terms), gradient in zip(ways, gradients, strict=True):
-        expected = sum(np.linalg.matrix_power(transposed, k) @ v for k in range(terms)) * slope
+        expected = (
+            sum(np.linalg.matrix_power(transposed, k) @ v for k in range(terms)) * slope
+        )
         assert relative_error(gradient, expected) < 1e-8, terms
-    assert relative_error(gradients[-1], np.linalg.solve(np.eye(8) - transposed, v) * slope) < 1e-5
+    assert (
+        relative_error(
+            gradients[-1], np.linalg.solve(np.eye(8) - transposed, v) * slope
+        )
+        < 1e-5
+    )
 
 
 def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_the_answer():
@@ -73,24 +96,40 @@ def test_a_state_may_be_a_pytree_and_what_the_step_closes_over_gets_its_gradient
     def both(A, x, order):
         def by_equilibrium(A, x):
             def step(params, state, none):
-                after = tanh_step(A, jnp.concatenate([state["a"].reshape(4, 6), state["b"]], -1), x)[:, order]
+                after = tanh_step(
+                    A, jnp.concatenate([state["a"].reshape(4, 6), state["b"]], -1), x
+                )[:, order]
                 return {"a": after[:, :6].reshape(4, 2, 3), "b": after[:, 6:]}
 
             y, _ = uj.equilibrium(step, (), zeros, **PLAIN)
             return jnp.sum(y["a"] ** 2) + jnp.sum(y["b"] ** 2)
 
-        ordered = lambda A, z, x: tanh_step(A, z, x)[:, order]  # noqa: E731
-        by_steps = lambda A, x: jnp.sum(unrolled(ordered, A, jnp.zeros((4, 8)), x, steps=200) ** 2)  # noqa: E731
-        return [jax.grad(jax.jit(loss), (0, 1))(A, x) for loss in (by_equilibrium, by_steps)]
+        ordered = lambda A, z, x: tanh_step(A, z, x)[:, order]
 
-    assert relative_error(*both(skew_weights(), inputs(4, 8), jnp.arange(8)[::-1])) < 1e-8
+        def by_steps(A, x):
+            return jnp.sum(unrolled(ordered, A, jnp.zeros((4, 8)), x, steps=200) ** 2)
+
+        return [
+            jax.grad(jax.jit(loss), (0, 1))(A, x) for loss in (by_equilibrium, by_steps)
+        ]
+
+    assert (
+        relative_error(*both(skew_weights(), inputs(4, 8), jnp.arange(8)[::-1])) < 1e-8
+    )
 
 
-SMALL = lambda: (skew_weights(dim=5, norm=0.6), inputs(2, 5))  # noqa: E731
+SMALL = lambda: (skew_weights(dim=5, norm=0.6), inputs(2, 5))
 
 
 def implicit(A, x, step=tanh_step, **options):
-    y, _ = uj.equilibrium(step, A, np.zeros(x.shape), x, batch_ndim=1, **{"tol": 1e-12, "solver": "picard"} | options)
+    y, _ = uj.equilibrium(
+        step,
+        A,
+        np.zeros(x.shape),
+        x,
+        batch_ndim=1,
+        **{"tol": 1e-12, "solver": "picard"} | options,
+    )
     return jnp.sum(y**3)
 
 
@@ -100,25 +139,39 @@ def plain(A, x):
 
 @pytest.mark.slow
 def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_of_an_unroll():
-    """Forward, with two adjoints; reverse; forward over reverse; and reverse over reverse, in one program."""
+    """Forward, with two adjoints; reverse; forward over reverse; and reverse over
+    reverse, in one program."""
 
     def derivatives(f, A, x, direction, tangent):
         gradient = jax.grad(f)
         return {
             "forward": jax.jvp(f, (A, x), (direction, tangent))[1],
             "reverse": gradient(A, x),
-            "forward over reverse": jax.jvp(lambda A: gradient(A, x), (A,), (direction,))[1],
-            "reverse over reverse": jax.grad(lambda A: jnp.sum(gradient(A, x) * direction))(A),
+            "forward over reverse": jax.jvp(
+                lambda A: gradient(A, x), (A,), (direction,)
+            )[1],
+            "reverse over reverse": jax.grad(
+                lambda A: jnp.sum(gradient(A, x) * direction)
+            )(A),
         }
 
-    ours, wide = (functools.partial(implicit, forward_mode=True, adjoint=a) for a in ("gmres", fixed_point.gmres(20)))
+    ours, wide = (
+        functools.partial(implicit, forward_mode=True, adjoint=a)
+        for a in ("gmres", fixed_point.gmres(20))
+    )
 
     @jax.jit
     def run(*point):
         A, x, direction, tangent = point
-        return derivatives(ours, *point), derivatives(plain, *point), jax.jvp(wide, (A, x), (direction, tangent))[1]
+        return (
+            derivatives(ours, *point),
+            derivatives(plain, *point),
+            jax.jvp(wide, (A, x), (direction, tangent))[1],
+        )
 
-    actual, expected, of_wide = run(*SMALL(), inputs(5, 5, seed=3), inputs(2, 5, seed=4))
+    actual, expected, of_wide = run(
+        *SMALL(), inputs(5, 5, seed=3), inputs(2, 5, seed=4)
+    )
     for mode in expected:
         assert relative_error(actual[mode], expected[mode]) < 1e-8, mode
     assert relative_error(of_wide, expected["forward"]) < 1e-8
@@ -127,17 +180,22 @@ def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equa
 def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
     params, zeros = symmetric_weights(), np.zeros((4, 8))
     options = PLAIN | {"adjoint": "conjugate_gradient", "forward_mode": True}
-    ours = lambda x: uj.equilibrium(symmetric_step, params, zeros, x, **options)[0]  # noqa: E731
-    theirs = lambda x: unrolled(symmetric_step, params, zeros, x, steps=300)  # noqa: E731
-    both = jax.jit(lambda x: [jax.jvp(find, (x,), (jnp.cos(x),)) for find in (ours, theirs)])
+    ours = lambda x: uj.equilibrium(symmetric_step, params, zeros, x, **options)[0]
+    theirs = lambda x: unrolled(symmetric_step, params, zeros, x, steps=300)
+    both = jax.jit(
+        lambda x: [jax.jvp(find, (x,), (jnp.cos(x),)) for find in (ours, theirs)]
+    )
     assert relative_error(*both(inputs(4, 3))) < 1e-8
 
 
 def test_second_derivatives_through_the_unrolled_adjoint_equal_autodiff():
     A, x = SMALL()
-    product = lambda f, x: jax.jvp(jax.grad(lambda x: f(A, x)), (x,), (jnp.cos(x),))[1]  # noqa: E731
+    product = lambda f, x: jax.jvp(jax.grad(lambda x: f(A, x)), (x,), (jnp.cos(x),))[1]
     functions = functools.partial(implicit, adjoint=fixed_point.unrolled(120)), plain
-    assert relative_error(*jax.jit(lambda x: [product(f, x) for f in functions])(x)) < 1e-10
+    assert (
+        relative_error(*jax.jit(lambda x: [product(f, x) for f in functions])(x))
+        < 1e-10
+    )
 
 
 REFUSED = {  # transforms of a function of one array
@@ -152,9 +210,17 @@ REFUSED = {  # transforms of a function of one array
 @pytest.mark.slow
 @pytest.mark.parametrize("argument", [0, 1])
 @pytest.mark.parametrize("transform", REFUSED)
-def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a_number(transform, argument):
+def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a_number(
+    transform, argument
+):
     point = SMALL()
-    function = REFUSED[transform](lambda leaf: implicit(*(leaf if i == argument else p for i, p in enumerate(point))))
+    function = REFUSED[transform](
+        lambda leaf: implicit(
+            *(leaf if i == argument else p for i, p in enumerate(point))
+        )
+    )
     for run in (function, jax.jit(function)):
-        with pytest.raises(TypeError, match=r"equilibrium supports .*; pass forward_mode=True"):
+        with pytest.raises(
+            TypeError, match=r"equilibrium supports .*; pass forward_mode=True"
+        ):
             run(point[argument])

@@ -1,4 +1,5 @@
-"""The loop of both directions: the steps of its solvers and adjoints, and when it accelerates."""
+"""The loop of both directions: the steps of its solvers and adjoints, and when it
+accelerates."""
 
 import functools
 
@@ -37,21 +38,25 @@ def symmetric(size=8, norm=0.99):
 
 
 def iterates(solver, step, count):
-    """The states after every one of a number of updates: those that the step is given, and the last."""
+    """The states after every one of a number of updates: those that the step is
+    given, and the last."""
     seen, rule = [], Rule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
 
     def watched(z):
         jax.debug.callback(lambda z: seen.append(np.array(z[0])), z, ordered=True)
         return step(z)
 
-    last = jax.jit(lambda z: unroll_solver(watched, z, solver, rule)[0])(np.zeros((1, 8)))
+    last = jax.jit(lambda z: unroll_solver(watched, z, solver, rule)[0])(
+        np.zeros((1, 8))
+    )
     jax.effects_barrier()
     return np.stack([*seen[1:], last[0]])
 
 
 @in_float64
 def test_anderson_takes_the_step_of_least_linearised_residual():
-    """By NumPy's least squares over differences that are orthogonal in turn to the window of those before."""
+    """By NumPy's least squares over differences that are orthogonal in turn to the
+    window of those before."""
     window = 2
     A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
     z, Q, U, last = np.zeros(8), [], [], None
@@ -62,11 +67,19 @@ def test_anderson_takes_the_step_of_least_linearised_residual():
         if last is not None:
             q, u = d - last[0], fz - last[1]
             shares = [q @ old for old in Q[-window:]]
-            q, u = (a - sum(s * old for s, old in zip(shares, B[-window:], strict=True)) for a, B in ((q, Q), (u, U)))
-            Q, U = [*Q, q / np.linalg.norm(q)][-window:], [*U, u / np.linalg.norm(q)][-window:]
+            q, u = (
+                a - sum(s * old for s, old in zip(shares, B[-window:], strict=True))
+                for a, B in ((q, Q), (u, U))
+            )
+            Q, U = (
+                [*Q, q / np.linalg.norm(q)][-window:],
+                [*U, u / np.linalg.norm(q)][-window:],
+            )
         last = d, fz
         z = fz - sum((d @ q) * u for q, u in zip(Q, U, strict=True))
-        np.testing.assert_allclose(states[k], z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}")
+        np.testing.assert_allclose(
+            states[k], z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}"
+        )
 
 
 @in_float64
@@ -92,23 +105,36 @@ def test_damped_is_the_stated_iteration():
     A, x, z, share = np.asarray(skew_weights()), np.asarray(inputs(8)), np.zeros(8), 0.3
     for _ in range(6):
         z = (1.0 - share) * z + share * np.tanh(z @ A + x)
-    y, _ = program(tanh_step, solver=fp.damped(share), adjoint=fp.unrolled(6))(A, np.zeros((1, 8)), x[None])
+    y, _ = program(tanh_step, solver=fp.damped(share), adjoint=fp.unrolled(6))(
+        A, np.zeros((1, 8)), x[None]
+    )
     np.testing.assert_allclose(y[0], z, rtol=1e-13)
 
 
 @in_float64
 def test_acceleration_takes_a_share_of_plain_steps_and_costs_little_where_it_does_not_help():
-    """Problems of 8 numbers have zeros for the others: all of them share one program."""
+    """Problems of 8 numbers have zeros for the others: all of them share one
+    program."""
     draw = np.random.default_rng(7)
-    half, rotation = draw.normal(size=(8, 8)), np.linalg.qr(draw.normal(size=(64, 64)))[0]
-    slow, both = 0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2, ["picard", "anderson"]
+    half, rotation = (
+        draw.normal(size=(8, 8)),
+        np.linalg.qr(draw.normal(size=(64, 64)))[0],
+    )
+    slow, both = (
+        0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2,
+        ["picard", "anderson"],
+    )
     run = programs(affine, [*both, "accelerated_gradient"], tol=1e-8, max_steps=20_000)
 
     def steps_of(solvers, p, x):
         """The most steps of an example of z' = z p + x from 0, by solver."""
         wide = 64 - len(p)
         p, x = np.pad(p, (0, wide)), np.pad(x, ((0, 0), (0, wide)))
-        infos = {solver: info for solver, (_, info) in run(p, 0.0 * x, x).items() if solver in solvers}
+        infos = {
+            solver: info
+            for solver, (_, info) in run(p, 0.0 * x, x).items()
+            if solver in solvers
+        }
         assert all(info.converged.all() for info in infos.values())
         return {solver: int(np.max(info.steps)) for solver, info in infos.items()}
 
@@ -117,14 +143,16 @@ def test_acceleration_takes_a_share_of_plain_steps_and_costs_little_where_it_doe
     assert steps["anderson"] < 0.05 * steps["picard"]
     steps = steps_of(both, 0.9 * rotation, draw.normal(size=(4, 64)))
     assert steps["anderson"] < 1.4 * steps["picard"]
-    # Where a map contracts tenfold, plain steps come first and stay; residuals are checked every four steps.
+    # Where a map contracts tenfold, plain steps come first and stay; residuals are
+    # checked every four steps.
     steps = steps_of(both, 0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
     assert 0 <= steps["anderson"] - steps["picard"] < 4
 
 
 @in_float64
 def test_a_map_that_plain_steps_leave_is_solved():
-    """Eigenvalues from -1.5, and a rotation that grows threefold among them: forward and backward."""
+    """Eigenvalues from -1.5, and a rotation that grows threefold among them: forward
+    and backward."""
     A, x = np.linalg.qr(np.asarray(skew_weights(16)))[0], np.asarray(inputs(4, 16))
     parts = np.diag([0.0, 0.0, *np.linspace(-1.5, 0.6, 14)])
     parts[:2, :2] = [[0.0, -3.0], [3.0, 0.0]]
@@ -132,14 +160,22 @@ def test_a_map_that_plain_steps_leave_is_solved():
     direct = np.linalg.solve(np.eye(16) - grown.T, x.T).T
 
     def loss(x):
-        options = {"batch_ndim": 1, "tol": 1e-9, "solver": fp.anderson(10), "adjoint": fp.gmres(20)}
+        options = {
+            "batch_ndim": 1,
+            "tol": 1e-9,
+            "solver": fp.anderson(10),
+            "adjoint": fp.gmres(20),
+        }
         z, info = uj.equilibrium(affine, grown, np.zeros((4, 16)), x, **options)
         return jnp.sum(z**2), (z, info.converged)
 
     gradient, (z, converged) = jax.jit(jax.grad(loss, has_aux=True))(x)
     assert converged.all()
     assert relative_error(z, direct) < 1e-7
-    assert relative_error(gradient, np.linalg.solve(np.eye(16) - grown, 2.0 * direct.T).T) < 1e-6
+    assert (
+        relative_error(gradient, np.linalg.solve(np.eye(16) - grown, 2.0 * direct.T).T)
+        < 1e-6
+    )
 
 
 SYSTEMS = {
@@ -155,59 +191,99 @@ SYSTEMS = {
 def test_the_adjoint_of_a_general_map_is_a_direct_solve():
     """Each row is solved separately, with the true residual."""
     draw, turn = np.random.default_rng(0), np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
-    J = np.triu(draw.normal(size=(12, 12))) + 0.2 * np.tril(draw.normal(size=(12, 12)), -1)
+    J = np.triu(draw.normal(size=(12, 12))) + 0.2 * np.tril(
+        draw.normal(size=(12, 12)), -1
+    )
     J = np.stack([make(J / np.linalg.norm(J, 2), turn) for make in SYSTEMS.values()])
     v = draw.normal(size=(len(J), 12))
     v[:] /= np.linalg.norm(v, axis=1, keepdims=True)
-    w, info = jax.jit(lambda v: fp.gmres().solve(lambda w: jnp.einsum("bij,bj->bi", J, w), v, 1e-9, 400))(v)
+    w, info = jax.jit(
+        lambda v: fp.gmres().solve(
+            lambda w: jnp.einsum("bij,bj->bi", J, w), v, 1e-9, 400
+        )
+    )(v)
     expected = np.linalg.solve(np.eye(12) - J, v[..., None])[..., 0]
     for row, name in enumerate(SYSTEMS):
         assert info.converged[row], (name, info)
         assert relative_error(w[row], expected[row]) < 1e-5, name
-    assert (np.linalg.norm(v - (w - np.einsum("bij,bj->bi", J, w)), axis=1) <= 1e-8).all()
+    assert (
+        np.linalg.norm(v - (w - np.einsum("bij,bj->bi", J, w)), axis=1) <= 1e-8
+    ).all()
 
 
 def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
     J = np.diag(np.linspace(0.0, 0.95, 8)).astype(np.float32)
     v = np.stack([np.zeros(8), np.full(8, 8.0**-0.5)]).astype(np.float32)
     for name in ("gmres", "conjugate_gradient"):
-        w, info = jax.jit(functools.partial(fp.ADJOINTS[name]().solve, lambda w: w @ J, tol=1e-5, max_steps=4))(v)
+        w, info = jax.jit(
+            functools.partial(
+                fp.ADJOINTS[name]().solve, lambda w: w @ J, tol=1e-5, max_steps=4
+            )
+        )(v)
         assert not np.any(w[0]), name
         assert info.status.tolist() == [CONVERGED, MAX_STEPS], name
 
 
 @in_float64
 def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
-    """The recurrence falls long after the true residual has stopped, until its squares cannot be divided any more."""
-    J, v = np.float32(symmetric(128, 0.999)), np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32)
+    """The recurrence falls long after the true residual has stopped, until its
+    squares cannot be divided any more."""
+    J, v = (
+        np.float32(symmetric(128, 0.999)),
+        np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32),
+    )
     v /= np.linalg.norm(v, axis=1, keepdims=True)
-    w, info = jax.jit(lambda J, v: fp.conjugate_gradient().solve(lambda w: w @ J, v, 1e-300, 9000))(J, v)
+    w, info = jax.jit(
+        lambda J, v: fp.conjugate_gradient().solve(lambda w: w @ J, v, 1e-300, 9000)
+    )(J, v)
     truth = np.linalg.solve(np.eye(128) - J.astype(np.float64), v.T).T
     assert int(info.steps.max()) < 9000
-    assert np.abs(np.asarray(w) - truth).max() <= 1e4 * np.finfo(np.float32).eps * np.abs(truth).max()
+    assert (
+        np.abs(np.asarray(w) - truth).max()
+        <= 1e4 * np.finfo(np.float32).eps * np.abs(truth).max()
+    )
 
 
 def test_asymmetry_within_round_off_is_no_asymmetry():
-    A, ones = np.array([[0.5, 0.1], [0.09, 0.3]], np.float32), np.ones((1, 2), np.float32)
+    A, ones = (
+        np.array([[0.5, 0.1], [0.09, 0.3]], np.float32),
+        np.ones((1, 2), np.float32),
+    )
     info = fp.EquilibriumInfo(np.zeros(1, np.float32), *np.zeros((2, 1), np.int32))
     spacings = [float(jnp.finfo(dtype).eps) for dtype in ("float32", "bfloat16")]
-    run = jax.jit(lambda ones: [asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings])
+    run = jax.jit(
+        lambda ones: [
+            asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings
+        ]
+    )
     assert np.ravel(run(ones)).tolist() == [NONSYMMETRIC, CONVERGED]
 
 
 def test_an_adjoint_rounds_at_the_size_of_its_solution():
-    """A solve that ends at a residual of 1e-3: round-off of a w that is 1e4 times v, a failure of one of its size."""
+    """A solve that ends at a residual of 1e-3: round-off of a w that is 1e4 times v,
+    a failure of one of its size."""
 
     def ended_at(size):
-        info = fp.EquilibriumInfo(np.full(1, 1e-3, np.float32), np.full(1, 5), np.full(1, MAX_STEPS))
+        info = fp.EquilibriumInfo(
+            np.full(1, 1e-3, np.float32), np.full(1, 5), np.full(1, MAX_STEPS)
+        )
         return fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
 
     def loss(probe, size):
         zeros, ones = np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32)
-        options = {"adjoint": ended_at(size), "batch_ndim": 1, "probe": probe, "on_failure": "accept"}
-        return jnp.sum(uj.equilibrium(lambda c, z, x: c * z + x, 0.5, zeros, ones, **options)[0])
+        options = {
+            "adjoint": ended_at(size),
+            "batch_ndim": 1,
+            "probe": probe,
+            "on_failure": "accept",
+        }
+        return jnp.sum(
+            uj.equilibrium(lambda c, z, x: c * z + x, 0.5, zeros, ones, **options)[0]
+        )
 
-    large, usual = jax.jit(lambda probe: [jax.grad(loss)(probe, size) for size in (1e4, 1.0)])(fp.zero_probe(1))
+    large, usual = jax.jit(
+        lambda probe: [jax.grad(loss)(probe, size) for size in (1e4, 1.0)]
+    )(fp.zero_probe(1))
     assert (large.converged[0], usual.converged[0]) == (1.0, 0.0)
 
 
@@ -215,37 +291,70 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     """With the adjoints of the state, and in the small space of a factored layer."""
-    (W, U), x = symmetric_weights(8, 12, square=0.9, dtype=jnp.float32), inputs(4, 3, dtype=jnp.float32)
+    (W, U), x = (
+        symmetric_weights(8, 12, square=0.9, dtype=jnp.float32),
+        inputs(4, 3, dtype=jnp.float32),
+    )
 
     def pulled(x, adjoint):
         layer, params = (
-            (symmetric_step, (W, U)) if adjoint else (uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12)))
+            (symmetric_step, (W, U))
+            if adjoint
+            else (uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12)))
         )
-        options = {"tol": 1e-6, "solver": adjoint and "picard", "adjoint": adjoint, "batch_ndim": 1}
-        y, pull = jax.vjp(lambda x: uj.equilibrium(layer, params, jnp.zeros((4, 8)), x, **options)[0], x)
+        options = {
+            "tol": 1e-6,
+            "solver": adjoint and "picard",
+            "adjoint": adjoint,
+            "batch_ndim": 1,
+        }
+        y, pull = jax.vjp(
+            lambda x: uj.equilibrium(layer, params, jnp.zeros((4, 8)), x, **options)[0],
+            x,
+        )
         return [pull(jnp.full_like(y, size))[0] for size in (1.0, 1e-12, 1e-30)]
 
-    adjoints = {"gmres": "gmres", "conjugate_gradient": "conjugate_gradient", "factored": None}
-    gradients = jax.jit(lambda x: {name: pulled(x, adjoint) for name, adjoint in adjoints.items()})(x)
+    adjoints = {
+        "gmres": "gmres",
+        "conjugate_gradient": "conjugate_gradient",
+        "factored": None,
+    }
+    gradients = jax.jit(
+        lambda x: {name: pulled(x, adjoint) for name, adjoint in adjoints.items()}
+    )(x)
     for name, (full, *tiny) in gradients.items():
         for size, gradient in zip((1e-12, 1e-30), tiny, strict=True):
-            assert relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5, (name, size)
+            assert (
+                relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5
+            ), (name, size)
 
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")
 @pytest.mark.parametrize("name", ["FixedPointIteration", "Broyden"])
-def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_states_are_an_error(name):
+def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_states_are_an_error(
+    name,
+):
     import jaxopt
 
     solver = fp.jaxopt_solver(getattr(jaxopt, name))
     A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
     z, info = program(affine, solver=solver)(A, 0.0 * x, x)
     assert info.converged.all()
-    np.testing.assert_allclose(z, np.linalg.solve(np.eye(8) - np.asarray(A).T, np.asarray(x).T).T, atol=1e-3)
+    np.testing.assert_allclose(
+        z, np.linalg.solve(np.eye(8) - np.asarray(A).T, np.asarray(x).T).T, atol=1e-3
+    )
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.sharding.PartitionSpec("data")
-    run = lambda x: uj.equilibrium(affine, A, jnp.zeros_like(x), x, solver=solver, batch_ndim=1)[0]  # noqa: E731
+
+    def run(x):
+        return uj.equilibrium(
+            affine, A, jnp.zeros_like(x), x, solver=solver, batch_ndim=1
+        )[0]
+
     with pytest.raises(ValueError, match="jaxopt's solvers take no sharded states"):
         jax.eval_shape(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows), x)
-    with pytest.raises(ValueError, match='adjoint="unrolled" needs a solver whose steps can be differentiated'):
+    with pytest.raises(
+        ValueError,
+        match='adjoint="unrolled" needs a solver whose steps can be differentiated',
+    ):
         program(affine, solver=solver, adjoint="unrolled")(A, 0.0 * x, x)

@@ -1,4 +1,5 @@
-"""Steps as users have them: modules as params, complex states, auxiliary results, keys. See also test_layers."""
+"""Steps as users have them: modules as params, complex states, auxiliary results,
+keys. See also test_layers."""
 
 import equinox as eqx
 import jax
@@ -14,7 +15,8 @@ from unroll_jax.fixed_point import neumann
 pytestmark = pytest.mark.usefixtures("unchecked")
 X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
 START = jnp.zeros((5, 3))
-PLAIN = {"tol": 1e-6, "solver": "picard", "adjoint": neumann(60)}  # what compiles soonest, for steps that contract
+# what compiles soonest, for steps that contract
+PLAIN = {"tol": 1e-6, "solver": "picard", "adjoint": neumann(60)}
 
 
 def concatenated(z, x):
@@ -22,7 +24,9 @@ def concatenated(z, x):
 
 
 def solved(step, params):
-    return jnp.sum(uj.equilibrium(step, params, START, X, batch_ndim=1, **PLAIN)[0] ** 2)
+    return jnp.sum(
+        uj.equilibrium(step, params, START, X, batch_ndim=1, **PLAIN)[0] ** 2
+    )
 
 
 def unrolled(step, params):
@@ -39,24 +43,42 @@ class Cell(nnx.Module):
 
 
 def of_equinox(way):
-    module = eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0)), eqx.nn.Dropout(0.5, inference=True)
-    step = lambda pair, z, x: 0.3 * jax.vmap(lambda v: pair[1](pair[0](v)))(concatenated(z, x))  # noqa: E731
-    return eqx.filter(eqx.filter_jit(eqx.filter_grad(lambda module: way(step, module)))(module), eqx.is_array)
+    module = (
+        eqx.nn.MLP(6, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(0)),
+        eqx.nn.Dropout(0.5, inference=True),
+    )
+
+    def step(pair, z, x):
+        return 0.3 * jax.vmap(lambda v: pair[1](pair[0](v)))(concatenated(z, x))
+
+    return eqx.filter(
+        eqx.filter_jit(eqx.filter_grad(lambda module: way(step, module)))(module),
+        eqx.is_array,
+    )
 
 
 def of_nnx(way):
-    # A copy in each step belongs to the loop's trace. Its counts of masks are discarded, as by `equilibrium`.
-    step = lambda cell, z, x: (cell if way is solved else jax.tree.map(jnp.asarray, cell))(z, x)  # noqa: E731
-    return nnx.to_pure_dict(nnx.jit(nnx.grad(lambda cell: way(step, cell)))(Cell(nnx.Rngs(0))))
+    # A copy in each step belongs to the loop's trace. Its counts of masks are
+    # discarded, as by `equilibrium`.
+    def step(cell, z, x):
+        return (cell if way is solved else jax.tree.map(jnp.asarray, cell))(z, x)
+
+    return nnx.to_pure_dict(
+        nnx.jit(nnx.grad(lambda cell: way(step, cell)))(Cell(nnx.Rngs(0)))
+    )
 
 
-@pytest.mark.parametrize("gradient", [of_nnx, pytest.param(of_equinox, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "gradient", [of_nnx, pytest.param(of_equinox, marks=pytest.mark.slow)]
+)
 def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradient):
     assert problems.relative_error(gradient(solved), gradient(unrolled)) < 1e-4
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("forward_mode", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "forward_mode", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_complex_states_are_solved_and_differentiated(forward_mode):
     draw = np.random.default_rng(1)
     A = draw.normal(size=(3, 3)) + 1j * draw.normal(size=(3, 3))
@@ -72,9 +94,13 @@ def test_complex_states_are_solved_and_differentiated(forward_mode):
         state, info = uj.equilibrium(step, A, start, b, **options)
         return jnp.sum(jnp.abs(state["z"]) ** 2) + state["r"], (state, info)
 
-    gradient, (state, info) = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(A, b)
+    gradient, (state, info) = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(
+        A, b
+    )
     z = np.linalg.solve(np.eye(3) - A, b)  # of the loss |z|^2 + 2 |z_0|
-    slope = np.linalg.solve(np.eye(3) - A.T, 2.0 * (z + np.eye(3)[0] * z / np.abs(z)).conj())
+    slope = np.linalg.solve(
+        np.eye(3) - A.T, 2.0 * (z + np.eye(3)[0] * z / np.abs(z)).conj()
+    )
     assert bool(info.converged)
     np.testing.assert_allclose(state["z"], z, rtol=1e-8)
     for got, expected in zip(gradient, (np.outer(slope, z), slope), strict=True):
@@ -88,7 +114,9 @@ def test_keys_are_params_and_aux_is_that_of_the_equilibrium_and_has_a_gradient()
 
     def total(w):
         params = {"w": w, "key": jax.random.key(3, impl="rbg")}
-        z, info, aux = uj.equilibrium(step, params, jnp.zeros(3), has_aux=True, batch_ndim=0, **PLAIN)
+        z, info, aux = uj.equilibrium(
+            step, params, jnp.zeros(3), has_aux=True, batch_ndim=0, **PLAIN
+        )
         return jnp.sum(aux["product"]), (z, info)
 
     slope, (z, info) = jax.jit(jax.grad(total, has_aux=True))(0.5)

@@ -1,4 +1,5 @@
-"""Implicit gradients of any solver's result: against closed forms, autodiff of them and SciPy's results."""
+"""Implicit gradients of any solver's result: against closed forms, autodiff of them
+and SciPy's results."""
 
 import warnings
 
@@ -27,7 +28,8 @@ ridge_loss_and_slope = jax.jit(jax.value_and_grad(ridge_loss, 1))
 
 
 def slopes_of_ridge(weight):
-    """Of |w|^2 in the weight and in X, where H w = X^T y / n: -<u, w> and the derivative of <u, X^T (y - X w) / n>."""
+    """Of |w|^2 in the weight and in X, where H w = X^T y / n: -<u, w> and the
+    derivative of <u, X^T (y - X w) / n>."""
     H = X.T @ X / len(Y) + weight * np.eye(5)
     w = np.linalg.solve(H, X.T @ Y / len(Y))
     u = 2.0 * np.linalg.solve(H, w)
@@ -36,10 +38,15 @@ def slopes_of_ridge(weight):
 
 def by_scipy(weight, w, X, y):
     def value_and_slope(w):
-        return tuple(np.asarray(part, np.float64) for part in ridge_loss_and_slope(weight, w, X, y))
+        return tuple(
+            np.asarray(part, np.float64)
+            for part in ridge_loss_and_slope(weight, w, X, y)
+        )
 
     options = {"gtol": 1e-10, "ftol": 1e-15}
-    return scipy.optimize.minimize(value_and_slope, np.asarray(w), jac=True, method="L-BFGS-B", options=options).x
+    return scipy.optimize.minimize(
+        value_and_slope, np.asarray(w), jac=True, method="L-BFGS-B", options=options
+    ).x
 
 
 def by_callback(*args):
@@ -49,61 +56,99 @@ def by_callback(*args):
 @pytest.mark.parametrize("solver", [by_scipy, by_callback])
 def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10)(solver)
-    gradient = jax.grad(lambda weight, X: jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2), argnums=(0, 1))
+    gradient = jax.grad(
+        lambda weight, X: jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2),
+        argnums=(0, 1),
+    )
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, slopes_of_ridge(0.1))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+        got,
+        slopes_of_ridge(0.1),
+    )
 
 
 @pytest.mark.slow
 def test_forward_mode_gives_tangents_and_second_derivatives():
-    closed = lambda weight, *_: jnp.linalg.solve(X.T @ X / len(Y) + weight * jnp.eye(5), X.T @ Y / len(Y))  # noqa: E731
+    def closed(weight, *_):
+        return jnp.linalg.solve(
+            X.T @ X / len(Y) + weight * jnp.eye(5), X.T @ Y / len(Y)
+        )
+
     solve = uj.implicit_argmin(ridge_loss, forward_mode=True, adjoint_tol=1e-12)(closed)
-    functions = lambda weight: jnp.sum(solve(weight, jnp.zeros(5), X, Y)), lambda weight: jnp.sum(closed(weight))
+    functions = (
+        lambda weight: jnp.sum(solve(weight, jnp.zeros(5), X, Y)),
+        lambda weight: jnp.sum(closed(weight)),
+    )
     results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in functions]
-    got, expected = jax.jit(lambda weight: [[slope(weight) for slope in slopes] for slopes in results])(0.1)
+    got, expected = jax.jit(
+        lambda weight: [[slope(weight) for slope in slopes] for slopes in results]
+    )(0.1)
     np.testing.assert_allclose(got, expected, rtol=1e-8)
 
 
 def test_a_condition_of_any_scale_leaves_the_root_alone():
     cases = [((), 1e6), ((2, 3), 1e-6)]
-    points = [np.linspace(-2.0, 3.0, int(np.prod(batch)) * 4).reshape(*batch, 4) for batch, _ in cases]
+    points = [
+        np.linspace(-2.0, 3.0, int(np.prod(batch)) * 4).reshape(*batch, 4)
+        for batch, _ in cases
+    ]
 
     def root(a, batch, scale):
-        @uj.implicit_root(lambda a, z: scale * (z**3 + z - a), batch_ndim=len(batch), adjoint_tol=1e-10)
+        @uj.implicit_root(
+            lambda a, z: scale * (z**3 + z - a),
+            batch_ndim=len(batch),
+            adjoint_tol=1e-10,
+        )
         def cubic(a, z0):
-            return jax.lax.fori_loop(0, 30, lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0), z0)
+            return jax.lax.fori_loop(
+                0, 30, lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0), z0
+            )
 
         z, pull = jax.vjp(lambda a: cubic(a, jnp.zeros_like(a)), a)
         return z, pull(jnp.ones_like(a))[0]
 
-    run = jax.jit(lambda points: [root(a, *case) for a, case in zip(points, cases, strict=True)])
+    run = jax.jit(
+        lambda points: [root(a, *case) for a, case in zip(points, cases, strict=True)]
+    )
     for a, (z, slope) in zip(points, run(points), strict=True):
         np.testing.assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
-        np.testing.assert_allclose(slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8)
+        np.testing.assert_allclose(
+            slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8
+        )
 
 
 def test_adjoints_by_name_and_value_and_pytrees():
-    matrix, start = np.array([[1.0, 0.2], [0.2, 0.8]]), {"u": np.zeros(2), "v": np.zeros(3)}
+    matrix, start = (
+        np.array([[1.0, 0.2], [0.2, 0.8]]),
+        {"u": np.zeros(2), "v": np.zeros(3)},
+    )
 
     def optimality(params, z, x):
         return {"u": matrix @ z["u"] - params, "v": z["v"] - x}
 
     def gradient(adjoint, p, x):
         decorate = uj.implicit_root(optimality, adjoint=adjoint, adjoint_tol=1e-10)
-        solve = decorate(lambda params, z0, x: {"u": np.linalg.inv(matrix) @ params, "v": x})
-        total = lambda root: jnp.sum(root["u"]) + jnp.sum(root["v"] ** 2)  # noqa: E731
+        solve = decorate(
+            lambda params, z0, x: {"u": np.linalg.inv(matrix) @ params, "v": x}
+        )
+        total = lambda root: jnp.sum(root["u"]) + jnp.sum(root["v"] ** 2)
         return jax.grad(lambda p, x: total(solve(p, start, x)), (0, 1))(p, x)
 
     adjoints = ("gmres", fp.conjugate_gradient())
     run = jax.jit(lambda *point: [gradient(adjoint, *point) for adjoint in adjoints])
     for for_p, for_x in run(jnp.ones(2), jnp.arange(3.0)):
-        np.testing.assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
+        np.testing.assert_allclose(
+            for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8
+        )
         np.testing.assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
 
 
 def test_closed_over_values_aux_and_the_probe():
     def root(a, probe):
-        solve = uj.implicit_root(lambda _, z: z**2 - a, has_aux=True)(lambda _, z0: (2.0 * z0, "two"))
+        solve = uj.implicit_root(lambda _, z: z**2 - a, has_aux=True)(
+            lambda _, z0: (2.0 * z0, "two")
+        )
         z, aux = solve(None, jnp.ones(()), probe=probe)
         assert aux == "two"
         return z
@@ -115,10 +160,14 @@ def test_closed_over_values_aux_and_the_probe():
 
 def test_a_singular_condition_is_reported():
     def gradient(on_failure):
-        solve = uj.implicit_root(lambda a, z: a + 0.0 * z, on_failure=on_failure)(lambda a, z0: z0)
+        solve = uj.implicit_root(lambda a, z: a + 0.0 * z, on_failure=on_failure)(
+            lambda a, z0: z0
+        )
         return jax.grad(lambda a: jnp.sum(solve(a, jnp.ones(2))))(1.0)
 
-    with pytest.warns(fp.ConvergenceWarning, match="derivative in z may be singular at the solution"):
+    with pytest.warns(
+        fp.ConvergenceWarning, match="derivative in z may be singular at the solution"
+    ):
         gradient("warn")
     with pytest.raises(fp.ConvergenceError, match="1 of 1 examples failed"):
         gradient("error")
@@ -137,13 +186,21 @@ def by_data(params, x):
 
 
 def by_sklearn(weight, z0, x):
-    return Lasso(alpha=float(weight), fit_intercept=False, tol=1e-14, max_iter=10_000).fit(*x).coef_
+    return (
+        Lasso(alpha=float(weight), fit_intercept=False, tol=1e-14, max_iter=10_000)
+        .fit(*x)
+        .coef_
+    )
 
 
 FISTA = fp.accelerated_gradient(proximal=True)
 
 
-@pytest.mark.parametrize("solver", [pytest.param(None, marks=pytest.mark.slow), FISTA], ids=["default", "fista"])
+@pytest.mark.parametrize(
+    "solver",
+    [pytest.param(None, marks=pytest.mark.slow), FISTA],
+    ids=["default", "fista"],
+)
 def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
     layer = uj.prox_gradient(
         squares,
@@ -153,27 +210,49 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
     )
 
     def size(weight):
-        z, _ = uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), solver=solver, tol=1e-10, max_steps=2000)
+        z, _ = uj.equilibrium(
+            layer,
+            weight,
+            jnp.zeros(5),
+            (X, Y),
+            solver=solver,
+            tol=1e-10,
+            max_steps=2000,
+        )
         return jnp.sum(z**2), z
 
     slope, z = jax.jit(jax.grad(size, has_aux=True))(0.1)
     np.testing.assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
-    above, below = (np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4))
+    above, below = (
+        np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4)
+    )
     np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
-    shrink = lambda weight, z, size: soft_threshold(weight).prox(z, size)  # noqa: E731
+    shrink = lambda weight, z, size: soft_threshold(weight).prox(z, size)
     wrapped = uj.implicit_argmin(squares, prox=shrink, step_size=0.5)(by_sklearn)
-    of_sklearn = jax.grad(lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2))(0.1)
+    of_sklearn = jax.grad(
+        lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2)
+    )(0.1)
     np.testing.assert_allclose(of_sklearn, slope, rtol=1e-5)
 
 
 def test_pairs_by_name_batches_and_the_energy_of_a_step():
-    z0, x = jnp.asarray(DRAW.normal(size=(2, 3, 4))), jnp.asarray(DRAW.normal(size=(2, 3, 4)))
-    layer = uj.prox_gradient(lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, (-2, -1)), "soft_threshold", step_size=0.5)
+    z0, x = (
+        jnp.asarray(DRAW.normal(size=(2, 3, 4))),
+        jnp.asarray(DRAW.normal(size=(2, 3, 4))),
+    )
+    layer = uj.prox_gradient(
+        lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, (-2, -1)),
+        "soft_threshold",
+        step_size=0.5,
+    )
 
     @jax.jit
     def run(z0, x):
         z, info = uj.equilibrium(layer, None, z0, x, tol=1e-10)
-        energies = layer.energy(None, layer.step(None, z0, x), x), layer.energy(None, z0, x)
+        energies = (
+            layer.energy(None, layer.step(None, z0, x), x),
+            layer.energy(None, z0, x),
+        )
         return z, info.converged, soft_threshold(1.0).prox(x, 1.0), energies
 
     z, converged, expected, (after, before) = run(z0, x)

@@ -1,4 +1,5 @@
-"""Problems of the tests of jaxopt (fixed_point_iteration_test, anderson_test), re-expressed with their tolerances."""
+"""Problems of the tests of jaxopt (fixed_point_iteration_test, anderson_test),
+re-expressed with their tolerances."""
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +27,17 @@ def cosine(z):
     return jnp.cos(z) + jnp.array([0.0, jnp.pi / 2])
 
 
-TURNED, FAR = jnp.asarray(np.random.default_rng(0).uniform(size=14), jnp.float32), jnp.arange(1.0, 15.0)
-POWERS = jnp.array([0.6, 0.0, -0.1]), (jnp.array([[0.7], [0.5]]), jnp.array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0)
+TURNED, FAR = (
+    jnp.asarray(np.random.default_rng(0).uniform(size=14), jnp.float32),
+    jnp.arange(1.0, 15.0),
+)
+POWERS = (
+    jnp.array([0.6, 0.0, -0.1]),
+    (jnp.array([[0.7], [0.5]]), jnp.array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0),
+)
 COSINE = jnp.array([0.3, jnp.pi / 4]), jnp.array([0.73908514, jnp.pi / 2])
-# A map, a start, its fixed point, absolute and relative tolerances of both, and options.
+# A map, a start, its fixed point, absolute and relative tolerances of both, and
+# options.
 PROBLEMS = {
     "sines and powers": (
         powers,
@@ -38,10 +46,27 @@ PROBLEMS = {
         1e-6,
         {"solver": fp.anderson(3), "tol": 1e-6, "max_steps": 100_000},
     ),
-    # At pi / 2 the slope is -1: plain steps converge sublinearly, and jaxopt allows them as many.
-    "cosine, plain": (cosine, *COSINE, 1e-2, {"solver": "picard", "tol": 1e-2, "max_steps": 100_000}),
-    "cosine, Anderson": (cosine, *COSINE, 1e-5, {"solver": fp.anderson(4), "tol": 1e-6}),
-    "rotations": (rotation, TURNED, FAR, 1e-3, {"solver": fp.anderson(10), "max_steps": 400}),
+    # At pi / 2 the slope is -1: plain steps converge sublinearly, and jaxopt allows
+    # them as many.
+    "cosine, plain": (
+        cosine,
+        *COSINE,
+        1e-2,
+        {"solver": "picard", "tol": 1e-2, "max_steps": 100_000},
+    ),
+    "cosine, Anderson": (
+        cosine,
+        *COSINE,
+        1e-5,
+        {"solver": fp.anderson(4), "tol": 1e-6},
+    ),
+    "rotations": (
+        rotation,
+        TURNED,
+        FAR,
+        1e-3,
+        {"solver": fp.anderson(10), "max_steps": 400},
+    ),
 }
 
 
@@ -50,4 +75,8 @@ def test_a_problem_of_a_peer_is_solved_to_its_tolerance(name):
     step, start, solution, tolerance, options = PROBLEMS[name]
     z, info = program(lambda params, z, x: step(z), batch_ndim=0, **options)((), start)
     assert bool(info.converged.all())
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), z, solution)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance),
+        z,
+        solution,
+    )

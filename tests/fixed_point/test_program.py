@@ -1,4 +1,5 @@
-"""Programs of steps: compiled once outside of jit, one error where examples depend on each other, and collectives."""
+"""Programs of steps: compiled once outside of jit, one error where examples depend
+on each other, and collectives."""
 
 import contextlib
 import functools
@@ -15,22 +16,42 @@ from tests.fixed_point.problems import inputs, relative_error, skew_weights
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
-PLAIN = {"solver": "picard", "adjoint": fp.neumann(30)}  # what compiles soonest; exact for slopes of up to a half
+# what compiles soonest; exact for slopes of up to a half
+PLAIN = {"solver": "picard", "adjoint": fp.neumann(30)}
 
 
-def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_changed_closure_are_seen(caplog):
-    """A new function of the same body and other values reuse programs; another constant is another program."""
+def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_changed_closure_are_seen(
+    caplog,
+):
+    """A new function of the same body and other values reuse programs; another
+    constant is another program."""
     global SCALE
     weights, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
-    for share, array, scale, is_new in ((0.9, x, 1.0, True), (0.5, 2.0 * x, 1.0, False), (1.0, x, 0.5, True)):
+    for share, array, scale, is_new in (
+        (0.9, x, 1.0, True),
+        (0.5, 2.0 * x, 1.0, False),
+        (1.0, x, 0.5, True),
+    ):
         SCALE, A = scale, share * weights
-        step = lambda A, z, none: jax.nn.relu(SCALE * (z @ A + array))  # noqa: B023, E731
-        step = step if is_new else functools.partial(lambda same, *each: same(*each), step)  # another code object
-        loss = lambda A: jnp.sum(uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, **PLAIN)[0] ** 2)  # noqa: B023, E731
+        step = lambda A, z, none: jax.nn.relu(SCALE * (z @ A + array))  # noqa: B023
+        # another code object
+        step = (
+            step if is_new else functools.partial(lambda same, *each: same(*each), step)
+        )
+
+        def loss(A):
+            return jnp.sum(
+                uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1, **PLAIN)[0]  # noqa: B023
+                ** 2
+            )
+
         caplog.clear()
         with jax.log_compiles():
             value, slope = jax.value_and_grad(loss)(A)
-        assert is_new == any("Finished XLA compilation" in record.getMessage() for record in caplog.records)
+        assert is_new == any(
+            "Finished XLA compilation" in record.getMessage()
+            for record in caplog.records
+        )
         z = np.zeros((4, 8))
         for _ in range(80):
             z = np.maximum(scale * (z @ np.asarray(A) + np.asarray(array)), 0.0)
@@ -43,13 +64,25 @@ X = np.array([[1.0], [3.0]], np.float32)
 
 def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
     norm, options = lambda p, z, x: 0.3 * jnp.mean(z, 0) + x, {"tol": 1e-6, **PLAIN}
-    solve = lambda x, ndim: uj.equilibrium(norm, (), jnp.zeros_like(x), x, batch_ndim=ndim, **options)[0]  # noqa: E731
-    with pytest.raises(ValueError, match=r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"):
+
+    def solve(x, ndim):
+        return uj.equilibrium(
+            norm, (), jnp.zeros_like(x), x, batch_ndim=ndim, **options
+        )[0]
+
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"
+        ),
+    ):
         solve(X, 1)
     with pytest.raises(ValueError, match=r"example \d changes another"):
         jax.grad(lambda x: solve(x, 1)[0, 0])(X)
     gradient = jax.jit(jax.grad(lambda x: solve(x, 0)[0, 0]))(X)
-    np.testing.assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
+    np.testing.assert_allclose(
+        np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4
+    )
 
 
 DEPENDENT = [  # shares of an example itself and of another, and which that is
@@ -61,24 +94,41 @@ DEPENDENT = [  # shares of an example itself and of another, and which that is
 
 
 def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show():
-    """A gain of 0, the usual start of a norm, comes before; all are values of one program."""
-    step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x  # noqa: E731
+    """A gain of 0, the usual start of a norm, comes before; all are values of one
+    program."""
+    step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x
     for itself, other, row in DEPENDENT:
         other = np.float32(other)
         x = jnp.asarray(1.0 + 0.0 * other)
-        for gain, outcome in ((0.0, contextlib.nullcontext()), (1.0, pytest.raises(ValueError, match="ndim=1 must"))):
+        for gain, outcome in (
+            (0.0, contextlib.nullcontext()),
+            (1.0, pytest.raises(ValueError, match="ndim=1 must")),
+        ):
             with outcome:
                 params = itself, jnp.asarray(gain * other), np.array(row)
-                uj.equilibrium(step, params, jnp.zeros_like(x), x, batch_ndim=1, on_failure="accept", **PLAIN)
-    mean = lambda p, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x  # noqa: E731
+                uj.equilibrium(
+                    step,
+                    params,
+                    jnp.zeros_like(x),
+                    x,
+                    batch_ndim=1,
+                    on_failure="accept",
+                    **PLAIN,
+                )
+    mean = lambda p, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x
     with pytest.raises(ValueError, match="batch_ndim=2 must"):
-        uj.equilibrium(mean, (), jnp.zeros((2, 4)), jnp.ones((2, 4)), batch_ndim=2, **PLAIN)
+        uj.equilibrium(
+            mean, (), jnp.zeros((2, 4)), jnp.ones((2, 4)), batch_ndim=2, **PLAIN
+        )
 
 
 def test_dependence_of_a_condition_is_found():
-    condition = lambda a, z: z - 0.3 * jnp.mean(z, 0) - a  # noqa: E731
+    condition = lambda a, z: z - 0.3 * jnp.mean(z, 0) - a
     decorate = functools.partial(uj.implicit_root, condition, batch_ndim=1)
-    solve, checked = (decorate(check=on)(lambda a, z0: a + 0.3 / 0.7 * jnp.mean(a, 0)) for on in (False, True))
+    solve, checked = (
+        decorate(check=on)(lambda a, z0: a + 0.3 / 0.7 * jnp.mean(a, 0))
+        for on in (False, True)
+    )
     with pytest.raises(ValueError, match="batch_ndim=1 must"):
         jax.grad(lambda a: solve(a, a).sum())(X)
     with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
@@ -95,19 +145,26 @@ def ruled(slope):
 
 
 def slope_of(slope):
-    """The derivative of sum(z) in w at w = 1: 3 f(z) / (1 - s) for a rule of slope s, where f(z) = z = 2."""
-    solve = lambda w: uj.equilibrium(ruled(slope), w, jnp.zeros(3), tol=1e-6, **PLAIN)[0].sum()  # noqa: E731
+    """The derivative of sum(z) in w at w = 1: 3 f(z) / (1 - s) for a rule of slope
+    s, where f(z) = z = 2."""
+
+    def solve(w):
+        return uj.equilibrium(ruled(slope), w, jnp.zeros(3), tol=1e-6, **PLAIN)[0].sum()
+
     return jax.grad(solve)(1.0)
 
 
-in_jit = lambda slope: jax.jit(lambda: slope_of(slope))()  # noqa: E731
-of_jit = lambda slope: jax.jit(lambda slope: slope_of(slope))(slope)  # noqa: E731
+in_jit = lambda slope: jax.jit(lambda: slope_of(slope))()
+of_jit = lambda slope: jax.jit(lambda slope: slope_of(slope))(slope)
 ANY = [jnp.asarray, np.asarray]
 
 
-@pytest.mark.parametrize(("way", "kinds"), [(slope_of, ANY), (in_jit, ANY), (of_jit, ANY[1:])])
+@pytest.mark.parametrize(
+    ("way", "kinds"), [(slope_of, ANY), (in_jit, ANY), (of_jit, ANY[1:])]
+)
 def test_rules_that_close_over_other_arrays_are_other_programs(way, kinds):
-    """Outside of jit, in it, and where the array is a value of a jit that is traced again."""
+    """Outside of jit, in it, and where the array is a value of a jit that is traced
+    again."""
     for kind, share in itertools.product(kinds, (0.5, 0.1)):
         slope = kind(share * np.eye(3, dtype=np.float32))
         np.testing.assert_allclose(way(slope), 6.0 / (1.0 - share), rtol=1e-4)
@@ -115,7 +172,8 @@ def test_rules_that_close_over_other_arrays_are_other_programs(way, kinds):
 
 @pytest.mark.parametrize("slope", [1.0, 0.5])
 def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
-    """They differ only in the derivative in z; a derivative in both shows no difference."""
+    """They differ only in the derivative in z; a derivative in both shows no
+    difference."""
 
     @jax.custom_jvp
     def f(w, z):
@@ -128,8 +186,15 @@ def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
         return f(w, z), 0.5 * (share * w * dz + z * dw)
 
     f.defjvp(rule, symbolic_zeros=True)
-    solve = lambda w: uj.equilibrium(lambda w, z, x: f(w, z), w, jnp.zeros(3), tol=1e-6, **PLAIN)[0]  # noqa: E731
-    np.testing.assert_allclose(jax.grad(lambda w: solve(w).sum())(1.0), 3.0 / (1.0 - 0.5 * slope), rtol=1e-4)
+
+    def solve(w):
+        return uj.equilibrium(
+            lambda w, z, x: f(w, z), w, jnp.zeros(3), tol=1e-6, **PLAIN
+        )[0]
+
+    np.testing.assert_allclose(
+        jax.grad(lambda w: solve(w).sum())(1.0), 3.0 / (1.0 - 0.5 * slope), rtol=1e-4
+    )
 
 
 def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solved():
@@ -140,29 +205,50 @@ def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solve
         return 0.5 * z + constant
 
     f.defvjp(lambda z: (f(z), None), lambda _, g: (0.5 * g,))
-    loop = lambda z: jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, 0.5 * c[1] + 0.75), (0, z))[1]  # noqa: E731
+
+    def loop(z):
+        return jax.lax.while_loop(
+            lambda c: c[0] < 2, lambda c: (c[0] + 1, 0.5 * c[1] + 0.75), (0, z)
+        )[1]
+
     shape = jax.ShapeDtypeStruct((2, 3), jnp.float32)
-    outside = lambda z: jax.pure_callback(lambda z: np.float32(0.5) * z + np.float32(1.0), shape, z)  # noqa: E731
+
+    def outside(z):
+        return jax.pure_callback(
+            lambda z: np.float32(0.5) * z + np.float32(1.0), shape, z
+        )
+
     for function, value in ((loop, 1.5), (outside, 2.0)):
-        step = lambda w, z, x: jax.nn.relu(function(z))  # noqa: B023, E731
-        z = uj.equilibrium(step, None, jnp.zeros((2, 3)), batch_ndim=1, solver="picard")[0]
+        step = lambda w, z, x: jax.nn.relu(function(z))  # noqa: B023
+        z = uj.equilibrium(
+            step, None, jnp.zeros((2, 3)), batch_ndim=1, solver="picard"
+        )[0]
         np.testing.assert_allclose(z, value, rtol=1e-4)
-    solve = lambda w: uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)), **PLAIN)[0]  # noqa: E731
+
+    def solve(w):
+        return uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)), **PLAIN)[
+            0
+        ]
+
     value, gradient = jax.value_and_grad(lambda w: solve(w).sum())(1.0)
     np.testing.assert_allclose([value, gradient], [12.0, 24.0], rtol=1e-4)
 
 
 def test_states_without_entries_are_solved():
-    assert uj.equilibrium(lambda w, z, x: 0.5 * z, None, jnp.zeros((2, 0)), batch_ndim=1)[0].shape == (2, 0)
+    assert uj.equilibrium(
+        lambda w, z, x: 0.5 * z, None, jnp.zeros((2, 0)), batch_ndim=1
+    )[0].shape == (2, 0)
 
 
 def test_inside_of_jit_dependence_is_checked_on_request():
     """Of a share of the mean, a value: at 0 examples do not depend on each other."""
-    step = lambda share, z, x: 0.3 * (share * jnp.mean(z, 0) + (1.0 - share) * z) + x  # noqa: E731
+    step = lambda share, z, x: 0.3 * (share * jnp.mean(z, 0) + (1.0 - share) * z) + x
 
     @functools.partial(jax.jit, static_argnames="check")
     def solve(share, check):
-        return uj.equilibrium(step, share, 0.0 * X, X, batch_ndim=1, solver="picard", check=check)[0]
+        return uj.equilibrium(
+            step, share, 0.0 * X, X, batch_ndim=1, solver="picard", check=check
+        )[0]
 
     assert np.isfinite(solve(1.0, check=False)).all()
     with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
@@ -175,21 +261,36 @@ def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
     rows = PartitionSpec("data")
 
     def shard(step, spec):
-        run = lambda x: uj.equilibrium(step, (), jnp.zeros((2, 3)), x, batch_ndim=1)[0]  # noqa: E731
+        run = lambda x: uj.equilibrium(step, (), jnp.zeros((2, 3)), x, batch_ndim=1)[0]
         return jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec)
 
-    averaging = lambda p, z, x: 0.5 * jax.lax.pmean(z, "data") + x  # noqa: E731
-    with pytest.raises(ValueError, match=r"must not combine states over the axis 'data'.*lax.pmean"):
+    averaging = lambda p, z, x: 0.5 * jax.lax.pmean(z, "data") + x
+    with pytest.raises(
+        ValueError, match=r"must not combine states over the axis 'data'.*lax.pmean"
+    ):
         jax.eval_shape(shard(averaging, rows), jnp.ones((2, 3)))
-    one = lambda x: uj.equilibrium(lambda p, z, x: 0.5 * jax.lax.pmean(z, "i") + x, (), jnp.zeros(3), x)[0]  # noqa: E731
+
+    def one(x):
+        return uj.equilibrium(
+            lambda p, z, x: 0.5 * jax.lax.pmean(z, "i") + x, (), jnp.zeros(3), x
+        )[0]
+
     with pytest.raises(ValueError, match="must not combine states over the axis 'i'"):
         jax.vmap(one, axis_name="i")(jnp.ones((2, 3)))
-    parts = lambda p, z, x: 0.5 * z + jax.lax.psum(jax.lax.pcast(1.0, "data", to="varying"), "data") + x  # noqa: E731
+
+    def parts(p, z, x):
+        return (
+            0.5 * z + jax.lax.psum(jax.lax.pcast(1.0, "data", to="varying"), "data") + x
+        )
+
     z = jax.jit(shard(parts, PartitionSpec()))(jnp.ones((2, 3)))
     np.testing.assert_allclose(z, 4.0, rtol=1e-4)
 
 
 def test_a_state_that_is_judged_as_one_example_warns_where_its_rows_are_far():
     rates, x = jnp.array([[0.5], [0.99]]), jnp.array([[1e6], [1.0]])
-    with pytest.warns(fp.ConvergenceWarning, match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at"):
+    with pytest.warns(
+        fp.ConvergenceWarning,
+        match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at",
+    ):
         uj.equilibrium(lambda p, z, x: p * z + x, rates, 0.0 * x, x, solver="picard")

@@ -1,4 +1,5 @@
-"""Monotone operator equilibria against NumPy: the weights as matrices, the equilibria by plain damped iteration."""
+"""Monotone operator equilibria against NumPy: the weights as matrices, the
+equilibria by plain damped iteration."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error"}
 
 
 def params_of(kind, seed=0):
-    """Random A and B, more skew than not: plain iteration of sigma(W z + x) would not converge."""
+    """Random A and B, more skew than not: plain iteration of sigma(W z + x) would
+    not converge."""
     draw = np.random.default_rng(seed)
     shape = (6, 6) if kind == "dense" else (3, 3, 2, 2)
     A, B = (jnp.asarray(draw.normal(size=shape)) for _ in range(2))
@@ -25,11 +27,14 @@ def params_of(kind, seed=0):
 
 
 def circular_matrix(kernel):
-    """The matrix of a convolution that wraps around, on flattened images: pixel by pixel, tap by tap."""
+    """The matrix of a convolution that wraps around, on flattened images: pixel by
+    pixel, tap by tap."""
     (height, width), (rows, columns, inner, outer) = IMAGE, kernel.shape
     matrix = np.zeros((height, width, outer, height, width, inner))
     for i, j, k, m in np.ndindex(height, width, rows, columns):
-        matrix[i, j, :, (i + k - rows // 2) % height, (j + m - columns // 2) % width, :] += kernel[k, m].T
+        matrix[
+            i, j, :, (i + k - rows // 2) % height, (j + m - columns // 2) % width, :
+        ] += kernel[k, m].T
     return matrix.reshape(height * width * outer, height * width * inner)
 
 
@@ -44,7 +49,9 @@ def matrix_of(params):
 
 
 def weight_of(params):
-    return fp.monotone_weight(params, margin=MARGIN, image_shape=IMAGE if params.A.ndim == 4 else None)
+    return fp.monotone_weight(
+        params, margin=MARGIN, image_shape=IMAGE if params.A.ndim == 4 else None
+    )
 
 
 def inputs_for(kind, *batch, seed=1):
@@ -53,30 +60,40 @@ def inputs_for(kind, *batch, seed=1):
 
 
 def solve_by_scipy(W, x, sigma):
-    solution = scipy.optimize.root(lambda z: z - sigma(W @ z + x), np.zeros(len(x)), method="hybr", tol=1e-13)
+    solution = scipy.optimize.root(
+        lambda z: z - sigma(W @ z + x), np.zeros(len(x)), method="hybr", tol=1e-13
+    )
     assert np.linalg.norm(solution.x - sigma(W @ solution.x + x)) < 1e-11
     return solution.x
 
 
 @pytest.mark.parametrize("kind", ["dense", "images"])
-def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_the_margin(kind):
+def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_the_margin(
+    kind,
+):
     params, z = params_of(kind), inputs_for(kind, 2)
 
     @jax.jit
     def products(params, z):
         W = weight_of(params)
-        return monotone.monotone_product(W, z), monotone.monotone_product(monotone.monotone_resolvent(W, 0.6), z)
+        return monotone.monotone_product(W, z), monotone.monotone_product(
+            monotone.monotone_resolvent(W, 0.6), z
+        )
 
     matrix, flat = matrix_of(params), np.asarray(z).reshape(2, -1)
     image, solved = (np.asarray(leaf).reshape(2, -1) for leaf in products(params, z))
     np.testing.assert_allclose(image, flat @ matrix.T, atol=1e-12)
-    assert np.linalg.eigvalsh(np.eye(len(matrix)) - (matrix + matrix.T) / 2)[0] >= MARGIN - 1e-12
+    assert (
+        np.linalg.eigvalsh(np.eye(len(matrix)) - (matrix + matrix.T) / 2)[0]
+        >= MARGIN - 1e-12
+    )
     assert np.linalg.norm(matrix - matrix.T) > 1.0
     inverse = np.linalg.inv(np.eye(len(matrix)) + 0.6 * (np.eye(len(matrix)) - matrix))
     np.testing.assert_allclose(solved, flat @ inverse.T, atol=1e-12)
 
 
-# An activation, a dtype, options, and how near the equilibrium must be; float32 converges to its round-off.
+# An activation, a dtype, options, and how near the equilibrium must be; float32
+# converges to its round-off.
 CASES = [
     ("tanh", jnp.float64, {}, 1e-8),
     ("relu", jnp.float64, {"step_size": 0.05}, 1e-8),
@@ -84,7 +101,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["dense", pytest.param("images", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["dense", pytest.param("images", marks=pytest.mark.slow)]
+)
 def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
     params, x = params_of(kind), inputs_for(kind, 2)
 
@@ -92,17 +111,27 @@ def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
     def run(params, x):
         results = []
         for name, dtype, options, _ in CASES:
-            given, rows = jax.tree.map(lambda leaf, dtype=dtype: leaf.astype(dtype), (params, x))
+            given, rows = jax.tree.map(
+                lambda leaf, dtype=dtype: leaf.astype(dtype), (params, x)
+            )
             W = weight_of(given)
-            results.append(fp.monotone_equilibrium(W, rows, activation=name, **OPTIONS | options))
+            results.append(
+                fp.monotone_equilibrium(W, rows, activation=name, **OPTIONS | options)
+            )
         return results
 
     matrix = matrix_of(params)
-    for (name, dtype, _, tolerance), (z, info) in zip(CASES, run(params, x), strict=True):
+    for (name, dtype, _, tolerance), (z, info) in zip(
+        CASES, run(params, x), strict=True
+    ):
         assert (z.dtype, info.steps.shape) == (dtype, (2,))
         assert np.all(info.converged)
-        expected = [solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in np.asarray(x)]
-        np.testing.assert_allclose(np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name)
+        expected = [
+            solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in np.asarray(x)
+        ]
+        np.testing.assert_allclose(
+            np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name
+        )
 
 
 @pytest.mark.slow
@@ -114,18 +143,37 @@ def test_gradients_are_those_of_an_unroll(kind):
 
     def unrolled(params, x):
         W = weight_of(params)
-        step = lambda z, _: (jax.nn.relu(z + 2 * share * (monotone.monotone_product(W, z) + x - z)), None)  # noqa: E731
+
+        def step(z, _):
+            return (
+                jax.nn.relu(z + 2 * share * (monotone.monotone_product(W, z) + x - z)),
+                None,
+            )
+
         return jax.lax.scan(step, jnp.zeros_like(x), length=1500)[0]
 
-    finders = unrolled, lambda params, x: fp.monotone_equilibrium(weight_of(params), x, **OPTIONS)[0]
-    losses = [lambda params, x, find=find: jnp.sum(jnp.sin(find(params, x))) for find in finders]
-    expected, actual = jax.jit(lambda params, x: [jax.grad(loss, (0, 1))(params, x) for loss in losses])(params, x)
+    finders = (
+        unrolled,
+        lambda params, x: fp.monotone_equilibrium(weight_of(params), x, **OPTIONS)[0],
+    )
+    losses = [
+        lambda params, x, find=find: jnp.sum(jnp.sin(find(params, x)))
+        for find in finders
+    ]
+    expected, actual = jax.jit(
+        lambda params, x: [jax.grad(loss, (0, 1))(params, x) for loss in losses]
+    )(params, x)
     assert relative_error(actual, expected) < 1e-7
 
 
 def test_weights_of_zero_have_a_finite_gradient():
     params = jax.eval_shape(lambda: fp.monotone_init(jax.random.key(0), 3))
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
-    W, gradient = jax.jit(lambda p: (fp.monotone_weight(p), jax.grad(lambda p: fp.monotone_weight(p).sum())(p)))(params)
+    W, gradient = jax.jit(
+        lambda p: (
+            fp.monotone_weight(p),
+            jax.grad(lambda p: fp.monotone_weight(p).sum())(p),
+        )
+    )(params)
     np.testing.assert_array_equal(W, 0.0)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

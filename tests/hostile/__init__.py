@@ -1,1 +1,2 @@
-"""Inputs meant to break: tables of them, each handled rightly or rejected in one line."""
+"""Inputs meant to break: tables of them, each handled rightly or rejected in one
+line."""

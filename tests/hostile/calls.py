@@ -6,18 +6,23 @@ __all__ = ["CALLS", "calls"]
 
 
 def calls(table: str) -> Iterator[tuple[type[Exception], str, str]]:
-    """Yields the error, the named argument and the call of each entry; an indented line continues the one before."""
+    """Yields the error, the named argument and the call of each entry; an indented
+    line continues the one before."""
     error: type[Exception] = Exception
     for line in table.replace("\n    ", " ").strip().splitlines():
         if line in ("TypeError", "ValueError"):
             error = TypeError if line == "TypeError" else ValueError
         else:
             name, _, expressions = line.partition(": ")
-            yield from ((error, name, expression.strip()) for expression in expressions.split(";"))
+            yield from (
+                (error, name, expression.strip())
+                for expression in expressions.split(";")
+            )
 
 
 CALLS = {
-    "layers": r"""
+    "layers": (
+        r"""
 TypeError
 dim: uj.attention(dim="4"); uj.multihead_attention("4", num_heads=2); uj.feedforward("4"); uj.layer_norm("4");
     uj.transformer("4"); uj.hopfield("4"); uj.lista("4", 6); uj.opteq("4", 3)
@@ -98,8 +103,10 @@ lower: energies.box(1.0, 0.0); energies.box(nan, 1.0)
 gelu: uj.feedforward(4, phi="gelu")
 threshold: energies.soft_threshold(-1.0); energies.group_shrinkage(nan)
 slope: energies.leaky_relu(slope=2.0)
-""",
-    "solvers": r"""
+"""
+    ),
+    "solvers": (
+        r"""
 TypeError
 num_layers: uj.unroll(uj.attention(), P, Y, num_layers="2")
 y: uj.unroll(half, None, [[1.0]], num_layers=2, record=None); uj.unroll(half, None, "tokens", num_layers=2, record=None)
@@ -187,8 +194,10 @@ image_shape: fp.monotone_weight(fp.monotone_init(K, 2, 3));
     fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(2, 9))
 images: fp.monotone_equilibrium(fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(4, 5)), ones((4, 2, 2)));
     fp.monotone_equilibrium(fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(4, 5)), ones((5, 2)))
-""",
-    "training": r"""
+"""
+    ),
+    "training": (
+        r"""
 TypeError
 step_size: jax.jit(lambda a: uj.attention(step_size=a))(0.5)
 alpha: uj.descent_constraints("0.2")
@@ -235,5 +244,6 @@ level: uj.tail_mean(2.0)
 x: Transformer(dim="4", num_layers=2).init(K, Y); Transformer(dim=4, num_layers=2).init(K, Y[..., :3])
 y: Transformer(dim=4, num_layers=2).init(K, Y[:, :0])
 dct: Transformer(dim=4, num_layers=2, rank=9).init(K, Y)
-""",
+"""
+    ),
 }

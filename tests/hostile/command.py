@@ -11,7 +11,9 @@ import pytest
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.commands import Membership
 
-CONTROLS = re.compile(r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CONTROLS = re.compile(
+    r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
 OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
 MEMBERSHIP = [f"--{field.name}" for field in dataclasses.fields(Membership)]
 LONGEST = 120  # seconds; a command that takes longer hangs
@@ -21,12 +23,19 @@ LONGEST = 120  # seconds; a command that takes longer hangs
 class Command:
     line: str  # the arguments behind `unroll-jax`, split at spaces
     words: tuple[str, ...]  # of its one-line error, or of its output if it succeeds
-    given: Callable[[Path], None] | None = None  # writes files into the folder beforehand
+    # writes files into the folder beforehand
+    given: Callable[[Path], None] | None = None
     code: int = 2  # of an error; 0 for any valid command, however odd
-    gone: tuple[str, ...] = ()  # paths that must not exist afterwards: outputs that a failed command may not begin
+    # paths that must not exist afterwards: outputs that a failed command may not begin
+    gone: tuple[str, ...] = ()
 
 
-def assert_handled(command: Command, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def assert_handled(
+    command: Command,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
     if command.given:
         command.given(folder)
     patch.chdir(folder)
@@ -41,7 +50,9 @@ def assert_handled(command: Command, folder: Path, patch: pytest.MonkeyPatch, ca
     printed = output.err if command.code else output.out + output.err
     assert code == command.code, printed
     assert "Traceback" not in output.out + output.err
-    assert not CONTROLS.findall(output.out + output.err), "a name must not steer the terminal"
+    assert not CONTROLS.findall(output.out + output.err), (
+        "a name must not steer the terminal"
+    )
     for word in command.words:
         assert word in printed, printed
     if command.code:

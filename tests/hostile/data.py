@@ -1,4 +1,5 @@
-"""Videos, images, texts and encoders meant to break what reads them: a line that names the root (more: tests/data)."""
+"""Videos, images, texts and encoders meant to break what reads them: a line that
+names the root (more: tests/data)."""
 
 import json
 from pathlib import Path
@@ -12,7 +13,11 @@ from tests.hostile.given import Given, bomb, both, files, image, pictures
 
 THREE = {"d/a": 20, "d/b": 20, "d/c": 20}
 CLASSES = {"d/train/cat": 10, "d/train/dog": 10, "d/test/cat": 2}
-IMAGES = {f"{name}/{n}.png": image(n, mode="RGB") for name, count in CLASSES.items() for n in range(count)}
+IMAGES = {
+    f"{name}/{n}.png": image(n, mode="RGB")
+    for name, count in CLASSES.items()
+    for n in range(count)
+}
 CSV = "text,label\n" + "".join(f"film {n},{'ab'[n % 2]}\n" for n in range(40))
 
 
@@ -28,25 +33,66 @@ def encoder(**config: Any) -> Given:
 # The words of `prepare`, a word of the error besides the root, and the files.
 PREPARE = [
     ("video --from d", "grey", pictures(THREE, black=True)),
-    ("video --from d", "control characters", pictures({"d/a\x1b[31m": 20, "d/b c": 20, "d/c": 20})),
-    ("image_folder --from d", "cat/3.png", files(IMAGES | {"d/train/cat/3.png": bomb()})),
+    (
+        "video --from d",
+        "control characters",
+        pictures({"d/a\x1b[31m": 20, "d/b c": 20, "d/c": 20}),
+    ),
+    (
+        "image_folder --from d",
+        "cat/3.png",
+        files(IMAGES | {"d/train/cat/3.png": bomb()}),
+    ),
     ("cifar10 --from d", "", files({"d": b"\x1f\x8b" + bytes(50)})),
-    ("table --from t.csv", "separated by commas", files({"t.csv": CSV.replace(",", ";")})),
-    ("table --from t.jsonl", "line 1", files({"t.jsonl": '{"text": "a", "label": NaN}\n'})),
+    (
+        "table --from t.csv",
+        "separated by commas",
+        files({"t.csv": CSV.replace(",", ";")}),
+    ),
+    (
+        "table --from t.jsonl",
+        "line 1",
+        files({"t.jsonl": '{"text": "a", "label": NaN}\n'}),
+    ),
 ]
-ENCODER = "run text-encoder --model.pretrained e --max-length 12 --data.source table --data.root t.csv"
+ENCODER = (
+    "run text-encoder --model.pretrained e --max-length 12 --data.source table"
+    " --data.root t.csv"
+)
 FILE = both(pictures(THREE), files({"p": "a file"}))
 RUNS = [
     (ENCODER, "--model.pretrained e", files({"t.csv": CSV, "e": "a file"})),
     (ENCODER, "hidden_size", encoder(hidden_size=-8)),
     (ENCODER, "num_layers=1000000000", encoder(num_hidden_layers=10**9)),
     (ENCODER, "NaN", encoder(layer_norm_eps=float("nan"))),
-    ("run video-ut --data.source video --data.root d --batch-size 101", "--batch-size", pictures(THREE)),
-    ("run image-dnn --data.source image_folder --data.root d --train-examples 19", "--train-examples", files(IMAGES)),
-    ("run text-ut --data.source table --data.root t.csv --min-count 100", "--min-count 100", files({"t.csv": CSV})),
-    ("run video-ut --data.source video --data.root d --data.prepared p", "--data.prepared", FILE),
+    (
+        "run video-ut --data.source video --data.root d --batch-size 101",
+        "--batch-size",
+        pictures(THREE),
+    ),
+    (
+        "run image-dnn --data.source image_folder --data.root d --train-examples 19",
+        "--train-examples",
+        files(IMAGES),
+    ),
+    (
+        "run text-ut --data.source table --data.root t.csv --min-count 100",
+        "--min-count 100",
+        files({"t.csv": CSV}),
+    ),
+    (
+        "run video-ut --data.source video --data.root d --data.prepared p",
+        "--data.prepared",
+        FILE,
+    ),
 ]
 COMMANDS = [
-    *(Command(f"prepare {line}", (line.rpartition(" ")[2], word), given) for line, word, given in PREPARE),
-    *(Command(f"{line} --out runs/x", (word,), given, gone=("runs",)) for line, word, given in RUNS),
+    *(
+        Command(f"prepare {line}", (line.rpartition(" ")[2], word), given)
+        for line, word, given in PREPARE
+    ),
+    *(
+        Command(f"{line} --out runs/x", (word,), given, gone=("runs",))
+        for line, word, given in RUNS
+    ),
 ]

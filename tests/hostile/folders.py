@@ -1,4 +1,5 @@
-"""Run folders meant to break the commands that read them before anything is computed."""
+"""Run folders meant to break the commands that read them before anything is
+computed."""
 
 import json
 from functools import partial
@@ -13,8 +14,18 @@ from unroll_jax.train.runs import identity
 
 def run(folder: Path, experiment: str = "video-ut", name: str = "run") -> None:
     config = identity(experiment, EXPERIMENTS[experiment].config, {"pixel_std": 0.25})
-    status = {"state": "finished", "steps": 6, "train_seconds": 1.0, "messages": [], "experiment": experiment}
-    contents = {"config.json": json.dumps(config), "status.json": json.dumps(status), "metrics.jsonl": ""}
+    status = {
+        "state": "finished",
+        "steps": 6,
+        "train_seconds": 1.0,
+        "messages": [],
+        "experiment": experiment,
+    }
+    contents = {
+        "config.json": json.dumps(config),
+        "status.json": json.dumps(status),
+        "metrics.jsonl": "",
+    }
     files({f"{name}/{file}": content for file, content in contents.items()})(folder)
     folders(f"{name}/checkpoints/6")(folder)
 
@@ -30,15 +41,38 @@ READERS = [
     ("run", "run", both(run, as_folder("config.json"))),
     ("run/config.json", "run/config.json", run),
     ("a", "a/run", both(partial(run, name="a/run"), partial(run, name="b/run"))),
-    ("run", "run/config.json", both(run, text("config.json", '{"experiment": "video-ut"'))),
-    ("run", "run", both(run, text("config.json", json.dumps({"format": "unroll_jax 1"})))),
+    (
+        "run",
+        "run/config.json",
+        both(run, text("config.json", '{"experiment": "video-ut"')),
+    ),
+    (
+        "run",
+        "run",
+        both(run, text("config.json", json.dumps({"format": "unroll_jax 1"}))),
+    ),
     ("run", "checkpoints", both(run, as_file("checkpoints"))),
     ("run", "checkpoints", EMPTY),
-    ("run", "checkpoints", both(EMPTY, folders("run/checkpoints/6.orbax-checkpoint-tmp"))),
+    (
+        "run",
+        "checkpoints",
+        both(EMPTY, folders("run/checkpoints/6.orbax-checkpoint-tmp")),
+    ),
 ]
 CONFIGS = {
-    "config.json": [b"\xff\xfe{}", bytes(4096), "[]", "[" * 100_000, '{"steps": NaN}', f'{{"steps": 1{"0" * 5000}}}'],
-    "'task'": [{"task": "video-2030"}, {"task": ["video"]}, lambda row: row.pop("task")],
+    "config.json": [
+        b"\xff\xfe{}",
+        bytes(4096),
+        "[]",
+        "[" * 100_000,
+        '{"steps": NaN}',
+        f'{{"steps": 1{"0" * 5000}}}',
+    ],
+    "'task'": [
+        {"task": "video-2030"},
+        {"task": ["video"]},
+        lambda row: row.pop("task"),
+    ],
     "'experiment'": [lambda row: row.pop("experiment"), {"experiment": ["video-ut"]}],
     "experiment was video-ut, is now ucsd-ut": [{"experiment": "ucsd-ut"}],
     "'found'": [{"found": "x"}, lambda row: row.pop("found")],
@@ -53,7 +87,11 @@ LINES = [
     ("export run --out /proc/out", "--out /proc/out", run),
     ("report run --out /proc/out", "run", run),
     ("report run", "evaluation.json", beside({"run/evaluation.json": "{}"})),
-    ("report run", "is not a finite number", beside({"run/evaluation.json": f'{{"num_layers": 1{"0" * 400}}}'})),
+    (
+        "report run",
+        "is not a finite number",
+        beside({"run/evaluation.json": f'{{"num_layers": 1{"0" * 400}}}'}),
+    ),
     ("report nowhere run", "nowhere", run),
     ("predict run --text good", "video-ut", run),
     ("predict run --file /dev/zero", "--file /dev/zero", beside({}, "text-ut")),
@@ -64,7 +102,12 @@ LINES = [
 def with_config(change: object) -> Given:
     if isinstance(change, str | bytes):
         return beside({"run/config.json": change})
-    return both(run, values("config.json", **change) if isinstance(change, dict) else edited("config.json", change))
+    return both(
+        run,
+        values("config.json", **change)
+        if isinstance(change, dict)
+        else edited("config.json", change),
+    )
 
 
 COMMANDS = [

@@ -1,4 +1,5 @@
-"""Files for hostile commands: functions that write them into the empty folder of a command."""
+"""Files for hostile commands: functions that write them into the empty folder of a
+command."""
 
 import io
 import struct
@@ -18,13 +19,17 @@ def files(contents: Mapping[str, str | bytes]) -> Given:
     def write(folder: Path) -> None:
         for name, content in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            (folder / name).write_bytes(
+                content.encode() if isinstance(content, str) else content
+            )
 
     return write
 
 
 def folders(*names: str) -> Given:
-    return lambda folder: [(folder / name).mkdir(parents=True, exist_ok=True) for name in names] and None
+    return lambda folder: (
+        [(folder / name).mkdir(parents=True, exist_ok=True) for name in names] and None
+    )
 
 
 def link(name: str, target: str) -> Given:
@@ -40,7 +45,9 @@ def both(*parts: Given) -> Given:
 
 
 def image(seed: int | None = 0, *, mode: str = "L") -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 1 if seed is None else 256, (SIDE, SIDE, 3), np.uint8)
+    pixels = np.random.default_rng(seed).integers(
+        0, 1 if seed is None else 256, (SIDE, SIDE, 3), np.uint8
+    )
     picture, stream = Image.fromarray(pixels), io.BytesIO()
     picture.convert(mode).save(stream, "PNG")
     return stream.getvalue()
@@ -55,4 +62,6 @@ def bomb() -> bytes:
 
 def pictures(counts: Mapping[str, int], *, black: bool = False) -> Given:
     numbers = [(name, n) for name, count in counts.items() for n in range(count)]
-    return files({f"{name}/{n}.png": image(None if black else n) for name, n in numbers})
+    return files(
+        {f"{name}/{n}.png": image(None if black else n) for name, n in numbers}
+    )

@@ -1,4 +1,5 @@
-"""Damage to a finished run, of `tests.train.conftest.Clips`, for the commands that read it or go on with it."""
+"""Damage to a finished run, of `tests.train.conftest.Clips`, for the commands that
+read it or go on with it."""
 
 import json
 import shutil
@@ -9,13 +10,18 @@ from tests.hostile.command import Command
 from tests.hostile.given import Given, both, files
 
 # With the options of `tests.train.conftest.config`.
-RUN = "run video-ut --out run --steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3"
+RUN = (
+    "run video-ut --out run --steps 6 --batch-size 4 --validate-every 2 --test-gammas"
+    " 0 0.3"
+)
 RUN += " --model.num-layers 2 --model.rank 4"
 EVALUATED = ("RMSE", "feasible")
 
 
 def each(pattern: str, act: Callable[[Path], object]) -> Given:
-    return lambda folder: [act(path) for path in (folder / "run").glob(pattern)] and None
+    return lambda folder: (
+        [act(path) for path in (folder / "run").glob(pattern)] and None
+    )
 
 
 def delete(path: Path) -> None:
@@ -52,19 +58,35 @@ def as_file(name: str) -> Given:
 
 
 def lines(change: Callable[[list[bytes]], list[bytes]]) -> Given:
-    return each("metrics.jsonl", lambda path: path.write_bytes(b"".join(change(path.read_bytes().splitlines(True)))))
+    return each(
+        "metrics.jsonl",
+        lambda path: path.write_bytes(
+            b"".join(change(path.read_bytes().splitlines(True)))
+        ),
+    )
 
 
 OTHERS = ("notes.txt", "checkpoints/README", "checkpoints/.hidden", "left.partial")
 OTHER_FILES = files({f"run/{name}": "mine" for name in OTHERS})
 # Trained to step 4, as a kill leaves it.
-CUT = both(gone("checkpoints/6", "evaluation.json"), values("status.json", state="running", steps=4))
+CUT = both(
+    gone("checkpoints/6", "evaluation.json"),
+    values("status.json", state="running", steps=4),
+)
 ON = "checkpoint of step 4"
 HANDLED = [  # commands that succeed, and words that they print
     ("evaluate run", EVALUATED, OTHER_FILES),
-    ("evaluate run", EVALUATED, gone("status.json", "metrics.jsonl", ".lock", "evaluation.json")),
+    (
+        "evaluate run",
+        EVALUATED,
+        gone("status.json", "metrics.jsonl", ".lock", "evaluation.json"),
+    ),
     ("evaluate run", EVALUATED, text("evaluation.json", "{")),
-    ("report run", ("metrics.jsonl has 3 of 6 steps",), lines(lambda rows: [*rows[:4], rows[4][:9]])),
+    (
+        "report run",
+        ("metrics.jsonl has 3 of 6 steps",),
+        lines(lambda rows: [*rows[:4], rows[4][:9]]),
+    ),
     (RUN, ("finished already after 6 steps", *EVALUATED), gone("evaluation.json")),
     (RUN, (ON, *EVALUATED), both(CUT, gone("status.json"), text(".lock", "99999"))),
     (RUN, (ON, *EVALUATED), both(CUT, lines(lambda rows: rows[:2]))),

@@ -1,4 +1,5 @@
-"""Every hostile command is handled, or ends in one line: no traceback, no hang, nothing left half done."""
+"""Every hostile command is handled, or ends in one line: no traceback, no hang,
+nothing left half done."""
 
 import contextlib
 import shutil
@@ -15,10 +16,18 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.report import figures
 
-TABLES = {"options": options.COMMANDS, "folders": folders.COMMANDS, "data": data.COMMANDS}
+TABLES = {
+    "options": options.COMMANDS,
+    "folders": folders.COMMANDS,
+    "data": data.COMMANDS,
+}
 QUICK = ("options", "folders")  # make test runs these; data are read by the others
 COMMANDS = [
-    pytest.param(command, id=f"{name}: {command.line}", marks=[] if name in QUICK else [pytest.mark.slow])
+    pytest.param(
+        command,
+        id=f"{name}: {command.line}",
+        marks=[] if name in QUICK else [pytest.mark.slow],
+    )
     for name, table in TABLES.items()
     for command in table
 ]
@@ -30,7 +39,9 @@ def _prepared(monkeypatch, tmp_path_factory):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_hostile_command_is_handled_or_ends_in_one_line(command, tmp_path, monkeypatch, capsys):
+def test_a_hostile_command_is_handled_or_ends_in_one_line(
+    command, tmp_path, monkeypatch, capsys
+):
     assert_handled(command, tmp_path, monkeypatch, capsys)
 
 
@@ -44,11 +55,21 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(runs.COMMANDS)), ids=lambda n: f"{n}: {runs.COMMANDS[n].line[:60]}")
-def test_a_damaged_run_is_handled_or_refused_in_one_line(number, trained, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "number",
+    range(len(runs.COMMANDS)),
+    ids=lambda n: f"{n}: {runs.COMMANDS[n].line[:60]}",
+)
+def test_a_damaged_run_is_handled_or_refused_in_one_line(
+    number, trained, tmp_path, monkeypatch, capsys
+):
     command = runs.COMMANDS[number]
     shutil.copytree(trained, tmp_path / "run")
-    with clips_in_memory() if not command.line.startswith("report") else contextlib.nullcontext():
+    with (
+        clips_in_memory()
+        if not command.line.startswith("report")
+        else contextlib.nullcontext()
+    ):
         assert_handled(command, tmp_path, monkeypatch, capsys)
 
 
@@ -56,7 +77,11 @@ DRAWN = ("curves", "evaluation", "status")  # reports: slower
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in DRAWN else []) for name in READERS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in DRAWN else [])
+        for name in READERS
+    ],
 )
 @pytest.mark.filterwarnings("ignore")  # of numbers that overflow
 def test_a_changed_file_is_accepted_or_refused(name, tmp_path, monkeypatch):
@@ -77,7 +102,9 @@ def test_a_changed_file_is_accepted_or_refused(name, tmp_path, monkeypatch):
         with contextlib.suppress(UserError):
             read(tmp_path)
 
-    original = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("still reading after 30 seconds"))
+    original = signal.signal(
+        signal.SIGALRM, lambda *_: pytest.fail("still reading after 30 seconds")
+    )
     try:
         attempt()
     finally:

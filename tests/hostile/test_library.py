@@ -60,4 +60,6 @@ def test_a_hostile_call_is_one_error_that_names_the_argument(expression, error, 
         eval(expression, dict(NAMES))
     assert re.search(rf"\b{re.escape(name)}\b", str(caught.value))
     assert "\n" not in str(caught.value)
-    assert "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename, "raised by JAX or NumPy"
+    assert (
+        "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename
+    ), "raised by JAX or NumPy"

@@ -34,7 +34,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def options(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> SetConfig:
-    return SetConfig(root=str(folders), size=4, set_size=4, prepared=str(tmp_path_factory.mktemp("prepared")))
+    return SetConfig(
+        root=str(folders),
+        size=4,
+        set_size=4,
+        prepared=str(tmp_path_factory.mktemp("prepared")),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +69,8 @@ def task(config: ImageSetConfig, data: SetData) -> ImageSetTask:
 
 @pytest.fixture(autouse=True)
 def _batches_of_150_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations of 300 and of 400 sets share a program, and the last batch of 400 is smaller."""
+    """Evaluations of 300 and of 400 sets share a program, and the last batch of 400
+    is smaller."""
     monkeypatch.setattr(PerturbedTask, "score_batch", 150)
 
 

@@ -14,17 +14,35 @@ from unroll_jax.train.data import image_sets
 from unroll_jax.train.data.image_sets import NUM_SETS, SetSpec
 
 
-def test_folders_of_classes_become_stratified_splits_of_grey_images_of_one_size(data, folders):
+def test_folders_of_classes_become_stratified_splits_of_grey_images_of_one_size(
+    data, folders
+):
     assert data.spec.class_names == CLASSES
-    assert {split: data.num_images(split) for split in NUM_SETS} == {"train": 36, "validation": 12, "test": 12}
+    assert {split: data.num_images(split) for split in NUM_SETS} == {
+        "train": 36,
+        "validation": 12,
+        "test": 12,
+    }
     everything = []
     for place, name in enumerate(CLASSES):
         images = np.concatenate([data.by_class(split)[place] for split in NUM_SETS])
-        grey = [Image.open(folders / name / f"{number:02d}.png").convert("L") for number in range(COUNT)]
-        expected = np.stack([np.asarray(one.resize((4, 4), Image.Resampling.BILINEAR)).ravel() for one in grey])
-        np.testing.assert_array_equal(np.unique(images, axis=0), np.unique(expected, axis=0))
+        grey = [
+            Image.open(folders / name / f"{number:02d}.png").convert("L")
+            for number in range(COUNT)
+        ]
+        expected = np.stack(
+            [
+                np.asarray(one.resize((4, 4), Image.Resampling.BILINEAR)).ravel()
+                for one in grey
+            ]
+        )
+        np.testing.assert_array_equal(
+            np.unique(images, axis=0), np.unique(expected, axis=0)
+        )
         everything.append(data.by_class("train")[place])
-    assert data.spec.pixel_std == pytest.approx(np.std(np.concatenate(everything) / 255.0), rel=1e-5)
+    assert data.spec.pixel_std == pytest.approx(
+        np.std(np.concatenate(everything) / 255.0), rel=1e-5
+    )
     assert SetSpec.from_json(data.spec.to_json()) == data.spec
 
 
@@ -34,7 +52,12 @@ def test_sets_have_as_many_images_of_each_of_their_classes_and_none_twice(data):
     known = [{image.tobytes() for image in images} for images in data.by_class("train")]
     pairs = set()
     for one in sets:
-        classes = [place for image in one for place in range(3) if image.tobytes() in known[place]]
+        classes = [
+            place
+            for image in one
+            for place in range(3)
+            if image.tobytes() in known[place]
+        ]
         assert sorted(classes.count(place) for place in range(3)) == [0, 2, 2]
         assert len(np.unique(one, axis=0)) == 4
         pairs.add(frozenset(classes))
@@ -43,13 +66,17 @@ def test_sets_have_as_many_images_of_each_of_their_classes_and_none_twice(data):
 
 def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
     def batches(seed, start, rows=None):
-        return data.batches("train", batch_size=6, seed=seed, start_step=start, rows=rows)
+        return data.batches(
+            "train", batch_size=6, seed=seed, start_step=start, rows=rows
+        )
 
     first, second = next(iterator := batches(0, 0)), next(iterator)
     np.testing.assert_array_equal(next(batches(0, 1)), second)
     np.testing.assert_array_equal(next(batches(0, 0, np.array([1, 4]))), first[[1, 4]])
     assert not np.array_equal(next(batches(1, 0)), first)
-    whole, parts = (np.concatenate([*data.examples("test", batch_size=size)]) for size in (400, 150))
+    whole, parts = (
+        np.concatenate([*data.examples("test", batch_size=size)]) for size in (400, 150)
+    )
     np.testing.assert_array_equal(whole, parts)
     assert len(whole) == NUM_SETS["test"]
 
@@ -57,16 +84,28 @@ def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"set_size": 10}, "class bars has 4 images in the validation split, a set takes 5"),
+        (
+            {"set_size": 10},
+            "class bars has 4 images in the validation split, a set takes 5",
+        ),
         ({"classes": 4}, "data.classes=4 is more than the 3"),
     ],
 )
-def test_sets_that_the_folders_cannot_fill_are_one_line(options, tmp_path, fields, words):
+def test_sets_that_the_folders_cannot_fill_are_one_line(
+    options, tmp_path, fields, words
+):
     with one_line(words):
-        image_sets.load(dataclasses.replace(options, prepared=str(tmp_path), **fields), log=quiet)
+        image_sets.load(
+            dataclasses.replace(options, prepared=str(tmp_path), **fields), log=quiet
+        )
 
 
 def test_a_folder_of_one_class_is_one_line(options, folders, tmp_path):
     shutil.copytree(folders / "bars", tmp_path / "images" / "bars")
     with one_line("two classes or more"):
-        image_sets.load(dataclasses.replace(options, root=str(tmp_path / "images"), prepared=str(tmp_path)), log=quiet)
+        image_sets.load(
+            dataclasses.replace(
+                options, root=str(tmp_path / "images"), prepared=str(tmp_path)
+            ),
+            log=quiet,
+        )

@@ -29,7 +29,9 @@ def params(task):
     return perturbed(jax.jit(task.init)(jax.random.key(0)))
 
 
-def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(task, params, data):
+def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(
+    task, params, data
+):
     sets = data.draw("train", 400, seed=0)
 
     @jax.jit
@@ -39,28 +41,48 @@ def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(task, p
 
     noisy, losses = run(jnp.asarray(sets), params)
     layers = [np.asarray(leaf, np.float64) for leaf in params["params"]["layers"]]
-    for one, clean, row in zip(np.float64(noisy.noisy[:5]), sets[:5] / 255.0, np.asarray(losses[:5]), strict=True):
+    for one, clean, row in zip(
+        np.float64(noisy.noisy[:5]),
+        sets[:5] / 255.0,
+        np.asarray(losses[:5]),
+        strict=True,
+    ):
         outputs = [one]
         for weights in zip(*layers, strict=True):
             outputs.append(unrolled_layer(outputs[-1], *weights))
-        expected = [0.5 * np.sum((output - clean) ** 2, axis=-1).mean() for output in outputs]
+        expected = [
+            0.5 * np.sum((output - clean) ** 2, axis=-1).mean() for output in outputs
+        ]
         np.testing.assert_allclose(row, expected, rtol=1e-4)
-    assert np.var(noisy.noisy - noisy.clean) == pytest.approx(0.2 * data.spec.pixel_std, rel=0.02)
+    assert np.var(noisy.noisy - noisy.clean) == pytest.approx(
+        0.2 * data.spec.pixel_std, rel=0.02
+    )
 
 
 def test_trials_are_levels_of_noise_layers_with_noise_and_layers_left_out(task, params):
     trials = (Trial(0.2), Trial(0.2, lost=1), Trial(0.2, layer_noise=0.1))
-    plain, lost, noisy = (task.reading(params, "test", trial).losses for trial in trials)
+    plain, lost, noisy = (
+        task.reading(params, "test", trial).losses for trial in trials
+    )
     assert plain.shape == (400, 3)
     np.testing.assert_array_equal(lost[:, 0], lost[:, 1])
     np.testing.assert_allclose(plain[:, 0], lost[:, 0], rtol=1e-6)
     np.testing.assert_allclose(noisy[:, 1] - plain[:, 1], 0.5 * 16 * 0.1**2, atol=0.15)
-    assert np.mean(noisy[:, 1] - plain[:, 1]) == pytest.approx(0.5 * 16 * 0.1**2, rel=0.05)
-    assert set(task.trials()) == {f"{kind}half_squared_error" for kind in ("", "layer_noise_", "lost_layer_")}
+    assert np.mean(noisy[:, 1] - plain[:, 1]) == pytest.approx(
+        0.5 * 16 * 0.1**2, rel=0.05
+    )
+    assert set(task.trials()) == {
+        f"{kind}half_squared_error" for kind in ("", "layer_noise_", "lost_layer_")
+    }
 
 
-def test_another_seed_shares_compiled_programs_and_another_method_does_not(task, config):
-    other, plain = (task.with_config(changed(config, **fields)) for fields in ({"seed": 7}, {"method": "plain"}))
+def test_another_seed_shares_compiled_programs_and_another_method_does_not(
+    task, config
+):
+    other, plain = (
+        task.with_config(changed(config, **fields))
+        for fields in ({"seed": 7}, {"method": "plain"})
+    )
     assert other.programs is task.programs
     assert plain.programs is not task.programs
     first, second = (next(one.batches(0, None)) for one in (task, other))
@@ -69,14 +91,31 @@ def test_another_seed_shares_compiled_programs_and_another_method_does_not(task,
 
 def test_the_mixture_of_gaussians_has_the_posterior_mean_of_scipy():
     rng = np.random.default_rng(0)
-    classes = [rng.normal(size=(30, 4)) @ rng.normal(size=(4, 4)) + 3 * place for place in range(2)]
+    classes = [
+        rng.normal(size=(30, 4)) @ rng.normal(size=(4, 4)) + 3 * place
+        for place in range(2)
+    ]
     noisy, variance, ridge = rng.normal(size=(6, 4)) + 1.5, 0.3, 0.1
-    moments = [(one.mean(0), np.cov(one.T, bias=True) + ridge * np.eye(4)) for one in classes]
-    densities = np.stack([multivariate_normal(mean, C + variance * np.eye(4)).pdf(noisy) for mean, C in moments])
-    means = [mean + (noisy - mean) @ np.linalg.solve(C + variance * np.eye(4), C) for mean, C in moments]
+    moments = [
+        (one.mean(0), np.cov(one.T, bias=True) + ridge * np.eye(4)) for one in classes
+    ]
+    densities = np.stack(
+        [
+            multivariate_normal(mean, C + variance * np.eye(4)).pdf(noisy)
+            for mean, C in moments
+        ]
+    )
+    means = [
+        mean + (noisy - mean) @ np.linalg.solve(C + variance * np.eye(4), C)
+        for mean, C in moments
+    ]
     expected = np.einsum("kn,kni->ni", densities / densities.sum(0), np.stack(means))
-    np.testing.assert_allclose(ClassGaussians.fit(classes, ridge)(noisy, variance), expected, rtol=1e-8)
-    np.testing.assert_allclose(ClassGaussians.fit(classes, ridge)(noisy, 0.0), noisy, rtol=1e-8)
+    np.testing.assert_allclose(
+        ClassGaussians.fit(classes, ridge)(noisy, variance), expected, rtol=1e-8
+    )
+    np.testing.assert_allclose(
+        ClassGaussians.fit(classes, ridge)(noisy, 0.0), noisy, rtol=1e-8
+    )
 
 
 def test_floors_have_the_noise_of_the_networks(task, params, data):
@@ -84,16 +123,22 @@ def test_floors_have_the_noise_of_the_networks(task, params, data):
     scores = floors(data, variance, (("0.2", variance), ("0.0", 0.0)))
     assert set(scores) == {LINEAR, MEAN, MIXTURE}
     clean = np.concatenate([*data.examples("test", batch_size=400)]) / 255.0
-    spread = 0.5 * np.sum((clean - clean.mean(axis=1, keepdims=True)) ** 2, axis=-1).mean()
+    spread = (
+        0.5 * np.sum((clean - clean.mean(axis=1, keepdims=True)) ** 2, axis=-1).mean()
+    )
     assert scores[MEAN]["0.0"] == pytest.approx(spread, rel=1e-5)
-    assert scores[MEAN]["0.2"] == pytest.approx(spread + 0.5 * 16 * variance / 4, rel=0.05)
+    assert scores[MEAN]["0.2"] == pytest.approx(
+        spread + 0.5 * 16 * variance / 4, rel=0.05
+    )
     assert scores[MIXTURE]["0.0"] == pytest.approx(0.0, abs=1e-6)
     assert scores[MIXTURE]["0.2"] < scores[LINEAR]["0.2"] < 0.5 * 16 * variance
     assert scores[LINEAR]["0.2"] > scores[LINEAR]["0.0"] > 0
 
 
 def test_steps_lower_the_loss(config, data):
-    before, after = trained_losses(ImageSetTask(changed(config, method="plain", steps=60), data))
+    before, after = trained_losses(
+        ImageSetTask(changed(config, method="plain", steps=60), data)
+    )
     assert after[-1] < 0.6 * before[-1]
     assert after[0] == before[0]
 
@@ -112,39 +157,68 @@ def test_options_that_cannot_be_are_one_line(config, fields, words):
 
 
 @pytest.mark.slow
-def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals(config, folders, tmp_path):
+def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals(
+    config, folders, tmp_path
+):
     seeds = changed(config, method="both", seeds=2)
     runs = fit(seeds, out=tmp_path / "demo", experiment="demo", log=quiet)
     assert [run.name.rpartition("-")[2] for run in runs] == ["0", "1"] * 2
     summary = read(tmp_path / "demo" / "report" / "summary.json")
     assert all(method["seeds"] == [0, 1] for method in summary["methods"].values())
-    assert set(summary["methods"]["constrained"]["half_squared_error"]) == {"0.0", "0.2", "0.4"}
+    assert set(summary["methods"]["constrained"]["half_squared_error"]) == {
+        "0.0",
+        "0.2",
+        "0.4",
+    }
     assert {LINEAR, MEAN, MIXTURE} <= set(summary["floors"])
-    assert set(read(runs[-1] / "evaluation.json")["lost_layer_half_squared_error"]) == {"1", "2"}
+    assert set(read(runs[-1] / "evaluation.json")["lost_layer_half_squared_error"]) == {
+        "1",
+        "2",
+    }
     pictures = [next((folders / "dots").iterdir()), np.zeros((9, 9), np.uint8)]
-    with without_data(runs[-1], tmp_path / "model", "unroll_jax.train.tasks.image_sets.load") as models:
+    with without_data(
+        runs[-1], tmp_path / "model", "unroll_jax.train.tasks.image_sets.load"
+    ) as models:
         denoised, same = (model.predict(pictures, gamma=0.1) for model in models)
     assert (denoised.shape, denoised.dtype) == ((2, 4, 4), np.uint8)
     np.testing.assert_array_equal(denoised, same)
     config = dict(seeds.variants())["constrained-1"]
-    assert_resumes(config, runs[-1], tmp_path / "again", experiment="demo", steps=(2, 4))
+    assert_resumes(
+        config, runs[-1], tmp_path / "again", experiment="demo", steps=(2, 4)
+    )
 
 
-def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(config, data, monkeypatch):
-    """Digits have 1.804 at the noise of training, for which the defaults were chosen; given bounds stay."""
+def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(
+    config, data, monkeypatch
+):
+    """Digits have 1.804 at the noise of training, for which the defaults were
+    chosen; given bounds stay."""
 
     def bounds_of(given, **fields):
-        return ImageSetTask(changed(config, constraints=given, **fields), data).config.constraints
+        return ImageSetTask(
+            changed(config, constraints=given, **fields), data
+        ).config.constraints
 
     wide = {"train_gamma": 3.0 * config.train_gamma}
-    near, far, given = bounds_of(BOUNDS), bounds_of(BOUNDS, **wide), dataclasses.replace(BOUNDS, reference=500.0)
+    near, far, given = (
+        bounds_of(BOUNDS),
+        bounds_of(BOUNDS, **wide),
+        dataclasses.replace(BOUNDS, reference=500.0),
+    )
     loss = 0.5 * data.spec.size**2 * config.train_gamma * data.spec.pixel_std
-    np.testing.assert_allclose([far.reference, far.floor], 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4]))
+    np.testing.assert_allclose(
+        [far.reference, far.floor], 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4])
+    )
     assert near.reference > loss
     assert bounds_of(given, **wide) == given
     monkeypatch.setattr("unroll_jax.train.tasks.image_sets.load", lambda *_, **__: data)
-    for constraints, bounds in ((BOUNDS, f"--constraints.reference {far.reference:.4g} "), (given, None)):
-        ImageSetTask.open(changed(config, constraints=constraints, **wide), (lines := []).append)
+    for constraints, bounds in (
+        (BOUNDS, f"--constraints.reference {far.reference:.4g} "),
+        (given, None),
+    ):
+        ImageSetTask.open(
+            changed(config, constraints=constraints, **wide), (lines := []).append
+        )
         assert [bounds in line for line in lines] == [True] * (bounds is not None)
     with one_line(r"constraints.reference=0.01 is below the loss of the noisy input"):
         bounds_of(ConstraintConfig(bounds="cumulative", reference=0.01, alpha=(0.2,)))

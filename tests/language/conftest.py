@@ -1,4 +1,5 @@
-"""Few of the built-in instructions, a decoder that compiles in a second, and runs of it."""
+"""Few of the built-in instructions, a decoder that compiles in a second, and runs of
+it."""
 
 import dataclasses
 import functools
@@ -19,7 +20,9 @@ from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language import LanguageTask
 
-TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
+TINY = DecoderOptions(
+    dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12
+)
 SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
 
 
@@ -33,7 +36,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageCon
     prepared = str(tmp_path_factory.mktemp("prepared"))
 
     def make(**fields: Any) -> LanguageConfig:
-        usual = {"steps": 4, "batch_size": 4, "validate_every": 2, "max_length": 64, "test_gammas": (0.0, 1.0), **SIZES}
+        usual = {
+            "steps": 4,
+            "batch_size": 4,
+            "validate_every": 2,
+            "max_length": 64,
+            "test_gammas": (0.0, 1.0),
+            **SIZES,
+        }
         usual |= {"model": TINY, "data": InstructionConfig(prepared=prepared)}
         default = EXPERIMENTS["sft-tiny"].config
         assert isinstance(default, LanguageConfig)
@@ -46,15 +56,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageCon
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]:
-    return functools.cache(lambda **fields: LanguageTask.open(small(**fields), lambda line: None))
+    return functools.cache(
+        lambda **fields: LanguageTask.open(small(**fields), lambda line: None)
+    )
 
 
 def wide(params: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
 
-def given_in(root: Path, small: Callable[..., LanguageConfig], **options: Any) -> tuple[Any, Path]:
-    """``make(**fields)``, a configuration of low-rank changes of the decoder in a folder below, and this folder."""
+def given_in(
+    root: Path, small: Callable[..., LanguageConfig], **options: Any
+) -> tuple[Any, Path]:
+    """``make(**fields)``, a configuration of low-rank changes of the decoder in a
+    folder below, and this folder."""
     folder, file = write_llama(root, **options), root / "given.jsonl"
     lines = [{"prompt": f"{n}?", "answer": "ab" * (1 + n % 3)} for n in range(40)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -62,8 +77,15 @@ def given_in(root: Path, small: Callable[..., LanguageConfig], **options: Any) -
     whole = {f"{split}_examples": None for split in ("train", "validation", "test")}
 
     def make(**fields):
-        usual = {"data": data, "model": DecoderOptions(pretrained=str(folder), lora_rank=2), "max_length": 32, **whole}
-        return small(**{**usual, "batch_size": 2, "steps": 2, "method": "plain", **fields})
+        usual = {
+            "data": data,
+            "model": DecoderOptions(pretrained=str(folder), lora_rank=2),
+            "max_length": 32,
+            **whole,
+        }
+        return small(
+            **{**usual, "batch_size": 2, "steps": 2, "method": "plain", **fields}
+        )
 
     return make, folder
 
@@ -77,33 +99,63 @@ def given(small: Callable[..., LanguageConfig], tmp_path: Path) -> tuple[Any, Pa
 def run_of(
     small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], tuple[Path, Path]]:
-    """``run_of(kind)``: a run from a given decoder, "changes merged" or "tied, Alpaca", and the decoder's folder."""
+    """``run_of(kind)``: a run from a given decoder, "changes merged" or "tied,
+    Alpaca", and the decoder's folder."""
 
     @functools.cache
     def train(kind: str) -> tuple[Path, Path]:
-        root, config, tensors = tmp_path_factory.mktemp("given"), {"max_position_embeddings": 400}, llama_tensors()
+        root, config, tensors = (
+            tmp_path_factory.mktemp("given"),
+            {"max_position_embeddings": 400},
+            llama_tensors(),
+        )
         tied = kind == "tied, Alpaca"
         if tied:
             del tensors["lm_head.weight"]
-        make, folder = given_in(root, small, config=config | {"tie_word_embeddings": tied}, tensors=tensors)
+        make, folder = given_in(
+            root, small, config=config | {"tie_word_embeddings": tied}, tensors=tensors
+        )
         fields = {"primal": dataclasses.replace(make().primal, learning_rate=0.1)}
         if tied:
-            fields = {"model": DecoderOptions(pretrained=str(folder)), "template": "alpaca", "max_length": 256}
-        (run,) = fit(make(**fields), out=root / "run", experiment="sft-tiny", log=lambda line: None)
+            fields = {
+                "model": DecoderOptions(pretrained=str(folder)),
+                "template": "alpaca",
+                "max_length": 256,
+            }
+        (run,) = fit(
+            make(**fields),
+            out=root / "run",
+            experiment="sft-tiny",
+            log=lambda line: None,
+        )
         return run, folder
 
     return train
 
 
 @pytest.fixture(scope="session")
-def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(
+    small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory
+) -> Finished:
     root = tmp_path_factory.mktemp("runs")
-    return Finished(fit(small(method="both"), out=root, experiment="sft-tiny", log=lambda line: None), root / "report")
+    return Finished(
+        fit(
+            small(method="both"), out=root, experiment="sft-tiny", log=lambda line: None
+        ),
+        root / "report",
+    )
 
 
-def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:
-    """Log-probabilities of all words at an answer's tokens, (L + 1, tokens, words), of one text, in float64."""
-    logits = reference.logits(decoder, reference.outputs(decoder, tokens, config), config)
-    logs = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+def answer_logs(
+    decoder: Any, config: Any, tokens: np.ndarray, first: int
+) -> np.ndarray:
+    """Log-probabilities of all words at an answer's tokens, (L + 1, tokens, words),
+    of one text, in float64."""
+    logits = reference.logits(
+        decoder, reference.outputs(decoder, tokens, config), config
+    )
+    logs = logits - np.log(
+        np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)
+    )
     logs -= logits.max(-1, keepdims=True)
     return logs[:, first - 1 : -1]

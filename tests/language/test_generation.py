@@ -1,4 +1,5 @@
-"""`unroll-jax generate` of runs: their weights and template, and answers that an interruption leaves."""
+"""`unroll-jax generate` of runs: their weights and template, and answers that an
+interruption leaves."""
 
 import json
 import shutil
@@ -13,13 +14,28 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.generation import Unfinished
 
 pytestmark = pytest.mark.xdist_group("language")
-ROWS = [{"instruction": "Say bado."}, {"instruction": "Add 1 and 2."}, {"instruction": "Say mi twice."}]
+ROWS = [
+    {"instruction": "Say bado."},
+    {"instruction": "Add 1 and 2."},
+    {"instruction": "Say mi twice."},
+]
 
 
 def command_in(folder, run):
     prompts, out = folder / "prompts.json", folder / "answers.json"
     prompts.write_text(json.dumps(ROWS))
-    words = ["generate", str(run), "--prompts", str(prompts), "--max-tokens", "5", "--batch", "2", "--out", str(out)]
+    words = [
+        "generate",
+        str(run),
+        "--prompts",
+        str(prompts),
+        "--max-tokens",
+        "5",
+        "--batch",
+        "2",
+        "--out",
+        str(out),
+    ]
     return [*words, "--temperature", "1", "--gamma", "0.5", "--seed", "3"], out
 
 
@@ -36,21 +52,34 @@ def whole(finished, tmp_path_factory):
     return out.read_text()
 
 
-def test_a_run_answers_with_its_best_weights_in_its_template_by_seed_and_place(finished, whole):
+def test_a_run_answers_with_its_best_weights_in_its_template_by_seed_and_place(
+    finished, whole
+):
     rows = json.loads(whole)
     assert [row["instruction"] for row in rows] == [row["instruction"] for row in ROWS]
     assert {row["generator"] for row in rows} == {"constrained-gamma0.5"}
     model = load(finished.folders[1], log=quiet)
     config, tokenizer = model.task.data.source.config, model.task.data.source.tokenizer
     questions = tokenizer.encode(["<|user|>Say bado.<|end|><|assistant|>"])
-    options = {"max_tokens": 5, "stops": tokenizer.stops, "dtype": "float32", "temperature": 1.0, "noise": 0.5}
-    key = jax.random.fold_in(jax.random.key(3), 0)  # of the seed and the place of the prompt
-    answers = generate(config, model.params["decoder"], questions, key=key[None], **options)
+    options = {
+        "max_tokens": 5,
+        "stops": tokenizer.stops,
+        "dtype": "float32",
+        "temperature": 1.0,
+        "noise": 0.5,
+    }
+    # of the seed and the place of the prompt
+    key = jax.random.fold_in(jax.random.key(3), 0)
+    answers = generate(
+        config, model.params["decoder"], questions, key=key[None], **options
+    )
     kept = answers.tokens[0][: int(answers.lengths[0]) - bool(answers.stopped[0])]
     assert rows[0]["output"] == tokenizer.decode(kept, special=False).strip()
 
 
-def test_an_interrupted_command_goes_on_behind_the_answers_it_has(finished, whole, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_goes_on_behind_the_answers_it_has(
+    finished, whole, tmp_path, monkeypatch, capsys
+):
     words, out = command_in(tmp_path, finished.folders[1])
     partial, add = out.with_name("answers.unfinished.jsonl"), Unfinished.add
 
@@ -61,14 +90,21 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(finished, whol
     with monkeypatch.context() as patch:
         patch.setattr(Unfinished, "add", killed)
         assert main(words) == 130
-    assert len(partial.read_text().splitlines()) == 3, "what they are of, and the two of the first batch"
+    assert len(partial.read_text().splitlines()) == 3, (
+        "what they are of, and the two of the first batch"
+    )
     assert not out.exists()
     torn = '{"place": 1, "text": "'
     partial.write_text(partial.read_text() + torn)
     capsys.readouterr()
     line = refused(capsys, *with_words(words, "0.5", "1"))
-    assert "holds answers of another command (gamma was 0.5, is now 1.0); give that one again, delete the" in line
-    assert main(with_words(words, "2", "1")) == 0, "in batches of another size: no draw depends on it"
+    assert (
+        "holds answers of another command (gamma was 0.5, is now 1.0); give that one"
+        " again, delete the" in line
+    )
+    assert main(with_words(words, "2", "1")) == 0, (
+        "in batches of another size: no draw depends on it"
+    )
     assert f"{partial}: resumes behind 2 of 3 answers" in capsys.readouterr().out
     assert (out.read_text(), partial.exists()) == (whole, False)
     out.unlink()
@@ -79,16 +115,32 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(finished, whol
 def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, tmp_path, capsys):
     words, _ = command_in(tmp_path, finished.folders[1])
     other = tmp_path / "other"
-    shutil.copytree(finished.folders[0], other, ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(
+        finished.folders[0], other, ignore=shutil.ignore_patterns("checkpoints")
+    )
     description = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(description | {"task": "video", "experiment": "demo"}))
+    (other / "config.json").write_text(
+        json.dumps(description | {"task": "video", "experiment": "demo"})
+    )
     long = tmp_path / "long.txt"
     long.write_text("a" * 80)
     cases = (
-        (with_words(words, words[1], str(other)), "other is a run of demo, not of a language model"),
-        (with_words(words, words[3], str(long)), "prompt 1 has 83 tokens, and the decoder has places for 1 to 59"),
-        (with_words(words, "5", "64"), "--max-tokens must be in [1, max_positions=64), got 64"),
-        ([*words, "--exit-layer", "3", "--draft-length", "1"], "--exit-layer must be in [1, num_layers=3)"),
+        (
+            with_words(words, words[1], str(other)),
+            "other is a run of demo, not of a language model",
+        ),
+        (
+            with_words(words, words[3], str(long)),
+            "prompt 1 has 83 tokens, and the decoder has places for 1 to 59",
+        ),
+        (
+            with_words(words, "5", "64"),
+            "--max-tokens must be in [1, max_positions=64), got 64",
+        ),
+        (
+            [*words, "--exit-layer", "3", "--draft-length", "1"],
+            "--exit-layer must be in [1, num_layers=3)",
+        ),
     )
     for command_words, message in cases:
         assert message in refused(capsys, *command_words)

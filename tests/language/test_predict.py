@@ -21,25 +21,51 @@ ROWS = [
 
 def reference_of(model, prompt, answer):
     """Log-probabilities at the answer's tokens by layer, and these tokens."""
-    decoder, source = wide(jax.device_get(model.params["decoder"])), model.task.model.source
+    decoder, source = (
+        wide(jax.device_get(model.params["decoder"])),
+        model.task.model.source,
+    )
     start = f"<|user|>{prompt}<|end|><|assistant|>"
-    first, tokens = (source.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
+    first, tokens = (
+        source.tokenizer.encode([text])[0]
+        for text in (start, f"{start}{answer}<|end|>")
+    )
     return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
 
 
-def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(finished, tmp_path, capsys):
-    run, file, out = finished.folders[1], tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
+def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(
+    finished, tmp_path, capsys
+):
+    run, file, out = (
+        finished.folders[1],
+        tmp_path / "prompts.json",
+        tmp_path / "new" / "out.jsonl",
+    )
     file.write_text(json.dumps(ROWS))
-    prompts, answers = ["Say bado.", "Add.\n\n1 and 2", "Say mi."], [row["output"] for row in ROWS]
-    with without_data(run, tmp_path / "model", "unroll_jax.train.data.instructions.load") as models:
+    prompts, answers = (
+        ["Say bado.", "Add.\n\n1 and 2", "Say mi."],
+        [row["output"] for row in ROWS],
+    )
+    with without_data(
+        run, tmp_path / "model", "unroll_jax.train.data.instructions.load"
+    ) as models:
         readings = [model.predict(prompts, answers=answers) for model in models]
         assert main(["predict", str(run), "--file", str(file), "--out", str(out)]) == 0
     assert f"{out}: predictions for 3 texts" in capsys.readouterr().out
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    for prompt, answer, row, *each in zip(prompts, answers, rows, *readings, strict=True):
+    for prompt, answer, row, *each in zip(
+        prompts, answers, rows, *readings, strict=True
+    ):
         logs, tokens = reference_of(models[0], prompt, answer)
-        losses, right = -logs[:, np.arange(len(tokens)), tokens], logs.argmax(axis=-1) == tokens
-        assert (row["prompt"], row["answer"], row["tokens"]) == (prompt, answer, len(tokens))
+        losses, right = (
+            -logs[:, np.arange(len(tokens)), tokens],
+            logs.argmax(axis=-1) == tokens,
+        )
+        assert (row["prompt"], row["answer"], row["tokens"]) == (
+            prompt,
+            answer,
+            len(tokens),
+        )
         assert row["layers"] == [0, 1, 2, 3]
         np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(row["accuracies"], right.mean(axis=1))
@@ -49,24 +75,43 @@ def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_refer
             assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
 
 
-def test_what_a_language_run_cannot_read_is_refused_in_one_line(finished, tmp_path, capsys, monkeypatch):
-    run, there, lines = finished.folders[1], tmp_path / "there.jsonl", tmp_path / "lines.jsonl"
+def test_what_a_language_run_cannot_read_is_refused_in_one_line(
+    finished, tmp_path, capsys, monkeypatch
+):
+    run, there, lines = (
+        finished.folders[1],
+        tmp_path / "there.jsonl",
+        tmp_path / "lines.jsonl",
+    )
     there.write_text("old")
     lines.write_text('{"input": "a"}\n')
     long = ["--text", 60 * "a", "--second", "b"]
-    assert "prompt 1 has 63 tokens, with its answer 65, and training took at most 64;" in refused(
-        capsys, "predict", str(run), *long
+    assert (
+        "prompt 1 has 63 tokens, with its answer 65, and training took at most 64;"
+        in refused(capsys, "predict", str(run), *long)
     )
-    monkeypatch.setattr("unroll_jax.train.predict.load", None)  # before the model is read
+    # before the model is read
+    monkeypatch.setattr("unroll_jax.train.predict.load", None)
     cases = (
         ([], "predict needs prompts; give --text, or a --file of them"),
-        (["--text", "a", "b", "--second", "c"], "needs one answer (--second) for each prompt, got 2 prompts and 1"),
-        (["--text", "a", "--second", "\udcff"], "answer 1 is no valid UTF-8; leave it out"),
+        (
+            ["--text", "a", "b", "--second", "c"],
+            "needs one answer (--second) for each prompt, got 2 prompts and 1",
+        ),
+        (
+            ["--text", "a", "--second", "\udcff"],
+            "answer 1 is no valid UTF-8; leave it out",
+        ),
         (["--file", str(lines)], "lines.jsonl line 1 has no instruction"),
-        (["--text", "a", "--out", str(there)], "there.jsonl is there already; pass another file, or --overwrite"),
+        (
+            ["--text", "a", "--out", str(there)],
+            "there.jsonl is there already; pass another file, or --overwrite",
+        ),
     )
     for words, message in cases:
         assert message in refused(capsys, "predict", str(run), *words)
     assert there.read_text() == "old"
     strong = ["--text", "a", "--gamma", "1e30"]
-    assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(capsys, "predict", str(run), *strong)
+    assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(
+        capsys, "predict", str(run), *strong
+    )

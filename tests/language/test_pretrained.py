@@ -1,4 +1,5 @@
-"""Decoders that are given: low-rank changes of a folder's weights, and options that do not fit model or data."""
+"""Decoders that are given: low-rank changes of a folder's weights, and options that
+do not fit model or data."""
 
 import jax
 import numpy as np
@@ -21,50 +22,85 @@ pytestmark = pytest.mark.xdist_group("language")
 
 
 @pytest.mark.slow
-def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_stay(run_of, tmp_path):
+def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_stay(
+    run_of, tmp_path
+):
     run, folder = run_of("changes merged")
     export(run, tmp_path / "model", log=quiet)
     original = jax.device_get(load_decoder(str(folder), log=quiet).params)
     models = [load(place) for place in (run, tmp_path / "model")]
     for model in models:
-        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, jax.device_get(model.params["decoder"]), original)))
+        assert all(
+            jax.tree.leaves(
+                jax.tree.map(
+                    np.array_equal, jax.device_get(model.params["decoder"]), original
+                )
+            )
+        )
         assert any(np.any(part["expand"]) for part in model.params["changes"].values())
-    one, other = ([prediction.losses for prediction in model.predict("7?", answers="ab")] for model in models)
+    one, other = (
+        [prediction.losses for prediction in model.predict("7?", answers="ab")]
+        for model in models
+    )
     np.testing.assert_array_equal(one, other)
     evaluation = read(run / "evaluation.json")
-    assert evaluation["trained_parameters"] == sum(leaf.size for leaf in jax.tree.leaves(models[0].params["changes"]))
+    assert evaluation["trained_parameters"] == sum(
+        leaf.size for leaf in jax.tree.leaves(models[0].params["changes"])
+    )
     assert evaluation["trained_parameters"] < evaluation["parameters"]
 
 
 def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_path):
     make, folder = given
     (folder / "model.safetensors").unlink()
-    like = state_like(LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder))), quiet))
+    like = state_like(
+        LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder))), quiet)
+    )
     assert jax.tree.leaves(like.params), "shapes are all that a plan compiles with"
     with one_line(r"has no model\.safetensors or"):
         fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_device(given):
+def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_device(
+    given,
+):
     make, folder = given
-    task = LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")), quiet)
+    task = LanguageTask.open(
+        make(
+            model=DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")
+        ),
+        quiet,
+    )
     like = state_like(task).params
-    assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["decoder"])} == {"bfloat16"}
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["decoder"])} == {
+        "bfloat16"
+    }
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["changes"])} == {"float32"}
     read = task.pretrained()
     task.pretrained = lambda: read
     state = init_state(task)
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(read)), "the state has their memory"
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(read)), (
+        "the state has their memory"
+    )
     original = load_decoder(str(folder), dtype=np.dtype("bfloat16"), log=quiet).params
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *map(jax.device_get, (state.params["decoder"], original)))))
+    assert all(
+        jax.tree.leaves(
+            jax.tree.map(
+                np.array_equal,
+                *map(jax.device_get, (state.params["decoder"], original)),
+            )
+        )
+    )
 
 
 def test_the_size_of_given_embeddings_is_that_of_train_tokens(given):
     make, folder = given
     tensors = llama_tensors()
     table = 2.0 + 3.0 * tensors["model.embed_tokens.weight"]
-    save_file(tensors | {"model.embed_tokens.weight": table}, folder / "model.safetensors")
+    save_file(
+        tensors | {"model.embed_tokens.weight": table}, folder / "model.safetensors"
+    )
     data = LanguageTask.open(make(), quiet).data
     train = data.packed.whole("train")
     used = table[train.tokens[train.segments > 0]]

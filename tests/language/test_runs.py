@@ -14,9 +14,16 @@ from unroll_jax.train.tasks.language_reading import floors
 pytestmark = pytest.mark.xdist_group("language")
 
 
-def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_reaches(finished):
+def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_reaches(
+    finished,
+):
     page = (finished.report / "index.html").read_text()
-    for words in ("Token accuracy on the test split", "unigram", "Layers on the test split, constrained", "Acceptance"):
+    for words in (
+        "Token accuracy on the test split",
+        "unigram",
+        "Layers on the test split, constrained",
+        "Acceptance",
+    ):
         assert words in page
     summary = read(finished.report / "summary.json")
     assert set(summary["methods"]) == {"plain", "constrained"}
@@ -25,14 +32,22 @@ def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_rea
 
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, small, tmp_path):
     config = dict(small(method="both").variants())["constrained"]
-    assert_resumes(config, finished.folders[1], tmp_path / "run", experiment="sft-tiny", steps=(2, 4))
+    assert_resumes(
+        config,
+        finished.folders[1],
+        tmp_path / "run",
+        experiment="sft-tiny",
+        steps=(2, 4),
+    )
 
 
 def test_an_evaluation_takes_other_strengths_of_noise(finished, tmp_path):
     folder = shutil.copytree(finished.folders[0], tmp_path / "run")
     assert main(["evaluate", str(folder), "--test-gammas", "0", "2"]) == 0
     evaluation = read(folder / "evaluation.json")
-    assert list(evaluation["accuracy"]) == ["0.0", "0.25", "2.0"], "that of training among them"
+    assert list(evaluation["accuracy"]) == ["0.0", "0.25", "2.0"], (
+        "that of training among them"
+    )
 
 
 def test_floors_are_tables_of_the_answers_that_are_trained_on():
@@ -42,10 +57,15 @@ def test_floors_are_tables_of_the_answers_that_are_trained_on():
 
     train, test = split([0, 1, 2, 1], [0, 2, 3], [3, 2]), split([0, 1, 2, 2], [3, 1])
     tables = floors(train, test, 5)
-    single = (np.array([0, 2, 3, 1, 0]) + 1) / 11  # c = counts in answers only: 1, 2, 1; 2, 3; 2
+    # c = counts in answers only: 1, 2, 1; 2, 3; 2
+    single = (np.array([0, 2, 3, 1, 0]) + 1) / 11
     wanted = [1, 2, 2, 1]
     assert tables["unigram"].accuracy == 0.5
     assert tables["unigram"].loss == pytest.approx(-np.log(single[wanted]).mean())
-    # Pairs: 0-1, 1-2, 2-1; 0-2, 2-3; 3-2. Behind 0, 1 and 2 are as frequent, and 2 is the more frequent token.
+    # Pairs: 0-1, 1-2, 2-1; 0-2, 2-3; 3-2. Behind 0, 1 and 2 are as frequent, and 2 is
+    # the more frequent token.
     paired = [(1 + single[1]) / 3, (1 + single[2]) / 2, single[2] / 3, single[1] / 2]
-    assert (tables["bigram"].loss, tables["bigram"].accuracy) == (pytest.approx(-np.log(paired).mean()), 0.25)
+    assert (tables["bigram"].loss, tables["bigram"].accuracy) == (
+        pytest.approx(-np.log(paired).mean()),
+        0.25,
+    )

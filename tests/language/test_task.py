@@ -1,4 +1,5 @@
-"""The task of language: packed losses, masks, layers, positions, low-rank changes and noise."""
+"""The task of language: packed losses, masks, layers, positions, low-rank changes
+and noise."""
 
 import dataclasses
 
@@ -21,14 +22,15 @@ pytestmark = pytest.mark.xdist_group("language")
 @pytest.fixture(scope="module")
 def started(task_of):
     task, rng = task_of(train_gamma=0.0), np.random.default_rng(1)
-    draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)  # noqa: E731
+    draw = lambda leaf: jnp.asarray(rng.normal(scale=0.5, size=leaf.shape), leaf.dtype)
     params = jax.tree.map(draw, jax.eval_shape(task.init, jax.random.key(1)))
     return task, params, wide(params["decoder"])
 
 
 @pytest.fixture(scope="module")
 def alone(started):
-    """Of each text of the test split by itself: losses of its answer, (L + 1, tokens), and words that layers name."""
+    """Of each text of the test split by itself: losses of its answer, (L + 1,
+    tokens), and words that layers name."""
     task, _, decoder = started
     data = instructions.load(task.config.data, log=lambda line: None)
     data.keep("test", task.config.test_examples)
@@ -45,16 +47,22 @@ def measured(started):
     """Losses of the rows of the test split, and their counts."""
     task, params, _ = started
     rows = task.data.packed.whole("test")
-    run = jax.jit(lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows)))
+    run = jax.jit(
+        lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows))
+    )
     return run(params, task.sample_noise(rows, jax.random.key(0)))
 
 
-def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers(started, alone, measured):
+def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers(
+    started, alone, measured
+):
     whole = started[0].data.packed.whole("test")
     assert whole.segments.max() > 1, "several in a row"
     for losses, count, owners in zip(*measured, whole.owners, strict=True):
         texts = [alone[0][number] for number in np.unique(owners[owners >= 0])]
-        np.testing.assert_allclose(losses, sum(text.sum(axis=1) for text in texts), rtol=2e-5)
+        np.testing.assert_allclose(
+            losses, sum(text.sum(axis=1) for text in texts), rtol=2e-5
+        )
         assert count == sum(text.shape[1] for text in texts)
 
 
@@ -66,18 +74,28 @@ def test_evaluation_figures_are_those_of_every_text_alone(started, alone, tmp_pa
     figures, losses = task.evaluate(params, tmp_path)
     np.testing.assert_allclose(losses.mean(axis=0), mean, rtol=2e-5)
     ratios = np.stack([text.mean(axis=1) for text in text_losses])
-    np.testing.assert_allclose(losses[:, 1:] / losses[:, :-1], ratios[:, 1:] / ratios[:, :-1], rtol=5e-5)
+    np.testing.assert_allclose(
+        losses[:, 1:] / losses[:, :-1], ratios[:, 1:] / ratios[:, :-1], rtol=5e-5
+    )
     assert figures["num_tokens"] == tokens
     assert figures["num_examples"] == len(text_losses) == 12
     assert figures["perplexity"]["0.0"] == pytest.approx(np.exp(mean[-1]), rel=2e-5)
     assert figures["accuracy"]["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
     named = np.concatenate(words, axis=1)
-    np.testing.assert_allclose(figures["acceptance"]["0.0"], np.mean(named == named[-1], axis=1), rtol=1e-6)
-    assert figures["area"] == pytest.approx((figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2)
+    np.testing.assert_allclose(
+        figures["acceptance"]["0.0"], np.mean(named == named[-1], axis=1), rtol=1e-6
+    )
+    assert figures["area"] == pytest.approx(
+        (figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2
+    )
 
 
 def test_layers_that_are_read_are_counted_back_from_the_last():
-    for every, expected in {1: (0, 1, 2, 3, 4, 5, 6, 7), 3: (0, 1, 4, 7), 7: (0, 7)}.items():
+    for every, expected in {
+        1: (0, 1, 2, 3, 4, 5, 6, 7),
+        3: (0, 1, 4, 7),
+        7: (0, 7),
+    }.items():
         assert layers_read(DescentOptions(every=every), 7) == expected
 
 
@@ -90,18 +108,31 @@ def test_chosen_positions_count_and_stand_for_all_of_a_row():
     @jax.vmap
     def draw(key):
         chosen, shares = choose(key, weights, 3)
-        return chosen, shares, jnp.sum(jnp.take_along_axis(jnp.asarray(values), chosen, axis=1) * shares, axis=1)
+        return (
+            chosen,
+            shares,
+            jnp.sum(
+                jnp.take_along_axis(jnp.asarray(values), chosen, axis=1) * shares,
+                axis=1,
+            ),
+        )
 
     chosen, shares, sums = draw(jax.random.split(jax.random.key(0), 2000))
     assert chosen.shape == (2000, 2, 3)
     np.testing.assert_allclose(shares.sum(axis=-1), np.tile([6.0, 1.0], (2000, 1)))
     assert set(np.unique(chosen[:, 0])) == set(range(6))
-    assert np.all(np.sort(chosen[:, 0])[:, 1:] != np.sort(chosen[:, 0])[:, :-1]), "each once"
+    assert np.all(np.sort(chosen[:, 0])[:, 1:] != np.sort(chosen[:, 0])[:, :-1]), (
+        "each once"
+    )
     np.testing.assert_allclose(sums[:, 1], 10.0)
-    np.testing.assert_allclose(sums[:, 0].mean(), values[0, :6].sum(), atol=5 * sums[:, 0].std() / 2000**0.5)
+    np.testing.assert_allclose(
+        sums[:, 0].mean(), values[0, :6].sum(), atol=5 * sums[:, 0].std() / 2000**0.5
+    )
 
 
-def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started, measured, task_of):
+def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(
+    started, measured, task_of
+):
     task, params, _ = started
     part = task_of(train_gamma=0.0, descent=DescentOptions(positions=4))
     assert part.config.depth is None, "it depends on the layers that are read"
@@ -112,7 +143,9 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started
         drawn = part.sample_noise(PackedBatch(*map(jnp.asarray, rows)), key)
         return part.losses(params, drawn, None)[0], drawn.chosen
 
-    (first, chosen), (second, others) = (measure(params, jax.random.key(seed)) for seed in (0, 1))
+    (first, chosen), (second, others) = (
+        measure(params, jax.random.key(seed)) for seed in (0, 1)
+    )
     assert chosen.shape[1] == -(-rows.places.shape[1] // 4)
     assert not np.array_equal(chosen, others), "every step draws its own"
     np.testing.assert_allclose(first[:, -1], whole[:, -1], rtol=1e-5)
@@ -131,7 +164,10 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     def measure(params):
         def measured(task):
             drawn = task.sample_noise(rows, jax.random.key(0))
-            losses, pull = jax.vjp(lambda params: jnp.sum(task.losses(params, drawn, None)[0], axis=0), params)
+            losses, pull = jax.vjp(
+                lambda params: jnp.sum(task.losses(params, drawn, None)[0], axis=0),
+                params,
+            )
             return losses, *jax.vmap(pull)(np.stack([before, last]))
 
         return measured(task_of(train_gamma=0.0, method="plain")), measured(constrained)
@@ -139,7 +175,9 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     (watched, gradient), (losses, expected) = measure(params)
     np.testing.assert_allclose(watched, losses, rtol=1e-6)
     assert np.any(expected["decoder"]["embedding"][0])
-    for plain, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+    for plain, other in zip(
+        jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True
+    ):
         assert not np.any(plain[0]), "layers before the last move nothing"
         np.testing.assert_allclose(plain[1], other[1], rtol=1e-4, atol=1e-5)
 
@@ -147,30 +185,48 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
 def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(task_of):
     for noise, expected in (("deviation", 0.5), ("variance", 0.5**0.5)):
         task = task_of(train_gamma=0.5, noise=noise)
-        drawn = jax.jit(task.sample_noise)(task.data.packed.whole("train"), jax.random.key(0))
+        drawn = jax.jit(task.sample_noise)(
+            task.data.packed.whole("train"), jax.random.key(0)
+        )
         assert drawn.noise.shape == (*drawn.batch.tokens.shape, 8)
         assert float(jnp.std(drawn.noise)) == pytest.approx(expected, rel=0.03)
-    assert task_of(train_gamma=0.0).sample_noise(task.data.packed.whole("train"), jax.random.key(0)).noise is None
+    assert (
+        task_of(train_gamma=0.0)
+        .sample_noise(task.data.packed.whole("train"), jax.random.key(0))
+        .noise
+        is None
+    )
     assert task.data.embedding_std == 1.0, "as drawn embeddings start"
 
 
 def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measured):
     base, params, _ = started
-    config = dataclasses.replace(base.config, method="plain", model=dataclasses.replace(TINY, lora_rank=2))
-    task = type(base)(config, base.data)  # past the check: changes are for given decoders
+    config = dataclasses.replace(
+        base.config, method="plain", model=dataclasses.replace(TINY, lora_rank=2)
+    )
+    # past the check: changes are for given decoders
+    task = type(base)(config, base.data)
     task.pretrained = lambda: jax.tree.map(jnp.copy, params["decoder"])
     state = init_state(task)
-    step = jax.jit(lambda state: train_step(task, state, base.data.packed.whole("test")))
+    step = jax.jit(
+        lambda state: train_step(task, state, base.data.packed.whole("test"))
+    )
     second, metrics = step(state)
     after, _ = step(second)
     losses, counts = measured
-    np.testing.assert_allclose(metrics.layer_losses, losses.sum(axis=0) / counts.sum(), rtol=1e-6)
-    moved = jax.tree.map(lambda old, new: not np.array_equal(old, new), state.params, after.params)
+    np.testing.assert_allclose(
+        metrics.layer_losses, losses.sum(axis=0) / counts.sum(), rtol=1e-6
+    )
+    moved = jax.tree.map(
+        lambda old, new: not np.array_equal(old, new), state.params, after.params
+    )
     assert not any(jax.tree.leaves(moved["decoder"]))
     assert all(jax.tree.leaves(moved["changes"]))
     moments = [leaf.shape for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim > 0]
     shapes = [leaf.shape for leaf in jax.tree.leaves(state.params["changes"])]
-    assert sorted(moments) == sorted(2 * shapes), "two moments of each that moves, and of nothing else"
+    assert sorted(moments) == sorted(2 * shapes), (
+        "two moments of each that moves, and of nothing else"
+    )
     assert np.isfinite(metrics.grad_norm)
 
 
@@ -178,9 +234,15 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measure
 def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
     usual = {"train_gamma": 0.5, "descent": DescentOptions(every=2, positions=2)}
     model = dataclasses.replace(TINY, dtype="bfloat16")
-    tasks = [task_of(**usual), task_of(**usual, accumulate=2, remat="everything"), task_of(**usual, model=model)]
+    tasks = [
+        task_of(**usual),
+        task_of(**usual, accumulate=2, remat="everything"),
+        task_of(**usual, model=model),
+    ]
     state, rows = first_state(tasks[0]), next(tasks[0].batches(0, None))
-    whole, parts, half = jax.jit(lambda state, rows: [train_step(task, state, rows)[1] for task in tasks])(state, rows)
+    whole, parts, half = jax.jit(
+        lambda state, rows: [train_step(task, state, rows)[1] for task in tasks]
+    )(state, rows)
     np.testing.assert_allclose(parts.layer_losses, whole.layer_losses, rtol=1e-5)
     np.testing.assert_allclose(parts.grad_norm, whole.grad_norm, rtol=1e-4)
     np.testing.assert_allclose(half.layer_losses, whole.layer_losses, rtol=2e-2)

@@ -1,4 +1,5 @@
-"""Loops of one block: a Python loop in float64, their gradients, memory and program size."""
+"""Loops of one block: a Python loop in float64, their gradients, memory and program
+size."""
 
 import functools
 
@@ -30,20 +31,29 @@ def arguments(*batch, scale=0.3, seed=0):
 def python_loop(params, h, x, loops):
     states = [np.asarray(h)]
     for _ in range(loops):
-        states.append(np.tanh(states[-1] @ np.asarray(params["weight"]) + np.asarray(x)))
+        states.append(
+            np.tanh(states[-1] @ np.asarray(params["weight"]) + np.asarray(x))
+        )
     return np.stack(states)
 
 
 @pytest.mark.parametrize(("batch", "remat"), [((), False), ((2, 3), True)])
-def test_states_are_those_of_a_python_loop_for_known_and_traced_numbers_of_loops(batch, remat, x64):
-    """Free loops come before the others. A traced number of loops stops there and repeats the last record."""
+def test_states_are_those_of_a_python_loop_for_known_and_traced_numbers_of_loops(
+    batch, remat, x64
+):
+    """Free loops come before the others. A traced number of loops stops there and
+    repeats the last record."""
     params, h, x = arguments(*batch)
     states = python_loop(params, h, x, 9)
-    loop = functools.partial(run_loops, block, params, h, x, record=lambda h: h, remat=remat)
+    loop = functools.partial(
+        run_loops, block, params, h, x, record=lambda h: h, remat=remat
+    )
     run = jax.jit(lambda free, count: loop(loops=count, free=free, most=7))
     for free, count in ((0, 0), (0, 7), (2, 1), (2, 4)):
         state, records = run(free, count)
-        chex.assert_trees_all_close(records, states[free + np.minimum(np.arange(8), count)], rtol=1e-12)
+        chex.assert_trees_all_close(
+            records, states[free + np.minimum(np.arange(8), count)], rtol=1e-12
+        )
         chex.assert_trees_all_close(state, states[free + count], rtol=1e-12)
     for free in (0, 4, np.int64(4), jnp.int32(4)):
         state, records = loop(loops=5, free=free)
@@ -54,11 +64,20 @@ def test_states_are_those_of_a_python_loop_for_known_and_traced_numbers_of_loops
 
 def truncated_gradient(params, h, x, free, loops):
     """Of the sum of squares of the last state, by hand."""
-    states, weight = python_loop(params, h, x, free + loops), np.asarray(params["weight"])
+    states, weight = (
+        python_loop(params, h, x, free + loops),
+        np.asarray(params["weight"]),
+    )
     of_state, of_weight, of_x = 2.0 * states[-1], 0.0 * weight, 0.0 * states[0]
-    for before, after in reversed(list(zip(states[free:-1], states[free + 1 :], strict=True))):
+    for before, after in reversed(
+        list(zip(states[free:-1], states[free + 1 :], strict=True))
+    ):
         slope = of_state * (1.0 - after**2)
-        of_state, of_weight, of_x = slope @ weight.T, of_weight + before.T @ slope, of_x + slope
+        of_state, of_weight, of_x = (
+            slope @ weight.T,
+            of_weight + before.T @ slope,
+            of_x + slope,
+        )
     return {"weight": of_weight}, of_state * (free == 0), of_x
 
 
@@ -70,20 +89,30 @@ def test_gradients_are_those_through_the_last_loops(traced, x64):
     options = {"most": 6 if traced else None, "remat": traced}
 
     def loss(operands, free, loops):
-        return jnp.sum(run_loops(block, *operands, loops=loops, free=free, **options)[0] ** 2)
+        return jnp.sum(
+            run_loops(block, *operands, loops=loops, free=free, **options)[0] ** 2
+        )
 
     gradient = jax.jit(jax.grad(loss)) if traced else jax.grad(loss)
     for free, loops in ((0, 4), (3, 4), (3, 1)):
         expected = truncated_gradient(*operands, free, loops)
-        chex.assert_trees_all_close(gradient(operands, free, loops), expected, rtol=1e-10, atol=1e-14)
+        chex.assert_trees_all_close(
+            gradient(operands, free, loops), expected, rtol=1e-10, atol=1e-14
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"remat": True}, {"free": 50}])
 def test_a_program_of_64_loops_is_as_large_as_one_of_4(options):
-    params, h, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), arguments(8))
+    params, h, x = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.float32), arguments(8)
+    )
 
     def lines(loops):
-        loss = lambda p: jnp.sum(run_loops(block, p, h, x, loops=loops, record=jnp.mean, **options)[0])  # noqa: E731
+        def loss(p):
+            return jnp.sum(
+                run_loops(block, p, h, x, loops=loops, record=jnp.mean, **options)[0]
+            )
+
         return len(jax.jit(jax.grad(loss)).lower(params).as_text().splitlines())
 
     assert lines(4) == lines(64)
@@ -91,9 +120,20 @@ def test_a_program_of_64_loops_is_as_large_as_one_of_4(options):
 
 def test_blocks_of_other_libraries_loop():
     x, rng = jnp.ones((2, WIDTH)), np.random.default_rng(0)
-    draw = lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype) if hasattr(leaf, "shape") else leaf  # noqa: E731
-    module = equinox.filter_eval_shape(lambda: equinox.nn.MLP(WIDTH, WIDTH, 4, 1, key=jax.random.key(0)))
-    graph, state = nnx.split(nnx.eval_shape(lambda: nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0))))
+
+    def draw(leaf):
+        return (
+            rng.normal(size=leaf.shape).astype(leaf.dtype)
+            if hasattr(leaf, "shape")
+            else leaf
+        )
+
+    module = equinox.filter_eval_shape(
+        lambda: equinox.nn.MLP(WIDTH, WIDTH, 4, 1, key=jax.random.key(0))
+    )
+    graph, state = nnx.split(
+        nnx.eval_shape(lambda: nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0)))
+    )
     module, state = jax.tree.map(draw, (module, state))
     blocks = [
         (lambda module, h, x: jnp.tanh(jax.vmap(module)(h) + x), module),
@@ -110,11 +150,30 @@ def test_blocks_of_other_libraries_loop():
 @pytest.mark.parametrize(
     ("error", "options", "name"),
     [
-        *((ValueError, options, "") for options in ({"loops": 0}, {"loops": 2, "free": -1}, {"loops": 2, "most": 0})),
+        *(
+            (ValueError, options, "")
+            for options in (
+                {"loops": 0},
+                {"loops": 2, "free": -1},
+                {"loops": 2, "most": 0},
+            )
+        ),
         (ValueError, {"loops": jnp.int32(2), "most": None}, ""),
-        *((ValueError, {"block": lambda params, h, x: h[:1], "loops": 2, "free": free}, "block") for free in (0, 1)),
+        *(
+            (
+                ValueError,
+                {"block": lambda params, h, x: h[:1], "loops": 2, "free": free},
+                "block",
+            )
+            for free in (0, 1)
+        ),
         *((TypeError, {"loops": loops}, "") for loops in (2.0, True)),
     ],
 )
 def test_bad_arguments_are_named(error, options, name):
-    assert_names(error, lambda block=block, **options: run_loops(block, *arguments(2), **options), options, name)
+    assert_names(
+        error,
+        lambda block=block, **options: run_loops(block, *arguments(2), **options),
+        options,
+        name,
+    )

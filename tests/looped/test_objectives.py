@@ -1,4 +1,5 @@
-"""Draws against their distributions, and measures of states against NumPy, over all magnitudes."""
+"""Draws against their distributions, and measures of states against NumPy, over all
+magnitudes."""
 
 import functools
 
@@ -9,20 +10,31 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_names
-from unroll_jax.looped import path_independence, sample_far_start, sample_loops, sample_segment, step_sizes
+from unroll_jax.looped import (
+    path_independence,
+    sample_far_start,
+    sample_loops,
+    sample_segment,
+    step_sizes,
+)
 
 KEYS = jax.random.split(jax.random.key(3), 4000)
 
 
 def test_draws_have_their_distributions():
-    """Uniform ones; those of Huginn, whose quantiles are NumPy's; far starts, a share of all; and segments."""
+    """Uniform ones; those of Huginn, whose quantiles are NumPy's; far starts, a
+    share of all; and segments."""
     huginn = functools.partial(sample_loops, distribution="log_normal_poisson")
 
     @jax.jit
     @jax.vmap
     def draw(key):
         loops = sample_loops(key, 6, least=2), huginn(key, 64, least=10, mean=32.0)
-        return *loops, sample_far_start(key, 10, share=0.25), jnp.stack(sample_segment(key, 5))
+        return (
+            *loops,
+            sample_far_start(key, 10, share=0.25),
+            jnp.stack(sample_segment(key, 5)),
+        )
 
     uniform, cut, far, segments = map(np.asarray, draw(KEYS))
     counts = np.bincount(uniform, minlength=7)
@@ -33,9 +45,15 @@ def test_draws_have_their_distributions():
     expected = rng.poisson(np.exp(rng.normal(np.log(32.0) - 0.125, 0.5, 100_000))) + 1
     assert abs(expected.mean() - 33.0) < 0.2
     assert abs(cut.mean() - np.clip(expected, 10, 64).mean()) < 1.0
-    assert np.abs(np.quantile(cut, shares) / np.quantile(expected, shares) - 1.0).max() < 0.08
+    assert (
+        np.abs(np.quantile(cut, shares) / np.quantile(expected, shares) - 1.0).max()
+        < 0.08
+    )
     assert (cut.min(), cut.max()) == (10, 64)
-    by_default, stated = (jax.make_jaxpr(lambda key, m=m: huginn(key, 64, mean=m))(KEYS[0]) for m in (None, 32.0))
+    by_default, stated = (
+        jax.make_jaxpr(lambda key, m=m: huginn(key, 64, mean=m))(KEYS[0])
+        for m in (None, 32.0)
+    )
     assert str(by_default) == str(stated)
 
     assert abs((far > 0).mean() - 0.25) < 0.03
@@ -43,29 +61,46 @@ def test_draws_have_their_distributions():
     assert np.bincount(far, minlength=11)[1:].min() > 0
 
     # Free loops and those with gradients end within the loops of training.
-    assert set(map(tuple, segments.tolist())) == {(n, k) for n in range(5) for k in range(1, 6 - n)}
+    assert set(map(tuple, segments.tolist())) == {
+        (n, k) for n in range(5) for k in range(1, 6 - n)
+    }
 
 
 def test_path_independence_is_the_mean_cosine_with_the_first_end(x64):
     first, second, third = np.random.default_rng(0).normal(size=(3, 2, 4, 3))
     states = {"a": np.stack([first, second, third]), "b": np.stack([first[:, 0]] * 3)}
-    joined = [np.concatenate([z.reshape(2, -1), first[:, 0]], 1) for z in (first, second, third)]
-    cosine = lambda u, v: (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)  # noqa: E731
+    joined = [
+        np.concatenate([z.reshape(2, -1), first[:, 0]], 1)
+        for z in (first, second, third)
+    ]
+
+    def cosine(u, v):
+        return (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
+
     expected = np.mean([cosine(joined[0], other) for other in joined[1:]], axis=0)
     agreement = jax.jit(path_independence)
     chex.assert_trees_all_close(agreement(states), expected, rtol=1e-12)
     for scale in (1e-200, 1e200):  # whose squares leave the range of float64
-        chex.assert_trees_all_close(agreement(jax.tree.map(lambda leaf, c=scale: c * leaf, states)), expected)
+        chex.assert_trees_all_close(
+            agreement(jax.tree.map(lambda leaf, c=scale: c * leaf, states)), expected
+        )
 
 
-@pytest.mark.parametrize(("shape", "batch_ndim"), [((4, 3), 0), ((4, 2, 3), 1), ((4, 2, 5, 3), 2), ((4, 2, 5, 3), 1)])
-def test_steps_are_root_mean_squares_of_differences_with_finite_gradients_at_rest(shape, batch_ndim, x64):
+@pytest.mark.parametrize(
+    ("shape", "batch_ndim"),
+    [((4, 3), 0), ((4, 2, 3), 1), ((4, 2, 5, 3), 2), ((4, 2, 5, 3), 1)],
+)
+def test_steps_are_root_mean_squares_of_differences_with_finite_gradients_at_rest(
+    shape, batch_ndim, x64
+):
     states = np.random.default_rng(0).normal(size=shape)
     rows = states.reshape(*shape[: 1 + batch_ndim], -1)
     expected = np.linalg.norm(rows[1:] - rows[:-1], axis=-1) / np.sqrt(rows.shape[-1])
     measure = functools.partial(step_sizes, batch_ndim=batch_ndim)
     gradient = jax.grad(lambda states: measure(states).sum())
-    sizes, at_rest = jax.jit(lambda states: (measure(states), gradient(jnp.ones_like(states))))(states)
+    sizes, at_rest = jax.jit(
+        lambda states: (measure(states), gradient(jnp.ones_like(states)))
+    )(states)
     chex.assert_trees_all_close(sizes, expected, rtol=1e-6)
     np.testing.assert_array_equal(at_rest, np.zeros(shape))
 

@@ -1,4 +1,5 @@
-"""A decoder as its papers have it, in float64 NumPy: one text, head by head, rotations by complex numbers."""
+"""A decoder as its papers have it, in float64 NumPy: one text, head by head,
+rotations by complex numbers."""
 
 import math
 
@@ -15,7 +16,8 @@ def softmax(scores):
 
 
 def frequency(place, size, base, scaling):
-    """The frequency of pair ``place`` of a head, as Meta's code of Llama 3.1 computes it."""
+    """The frequency of pair ``place`` of a head, as Meta's code of Llama 3.1
+    computes it."""
     unscaled = 1.0 / base ** (2 * place / size)
     if scaling is None:
         return unscaled
@@ -33,8 +35,15 @@ def frequency(place, size, base, scaling):
 
 def rotated(x, positions, config):
     half = x.shape[-1] // 2
-    speeds = np.array([frequency(j, 2 * half, config.rotary_base, config.rotary_scaling) for j in range(half)])
-    turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * np.asarray(positions)[:, None] * speeds)
+    speeds = np.array(
+        [
+            frequency(j, 2 * half, config.rotary_base, config.rotary_scaling)
+            for j in range(half)
+        ]
+    )
+    turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(
+        1j * np.asarray(positions)[:, None] * speeds
+    )
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
@@ -42,30 +51,46 @@ def layer(params, y, config, positions):
     size, shared = config.head_size, config.num_heads // config.num_key_value_heads
     normed = rms_norm(y, params["attention_norm"]["scale"], config.norm_epsilon)
     queries, keys, values = (
-        normed @ params[name]["kernel"] + params[name].get("bias", 0.0) for name in ("query", "key", "value")
+        normed @ params[name]["kernel"] + params[name].get("bias", 0.0)
+        for name in ("query", "key", "value")
     )
     hidden = np.triu(np.full((len(y), len(y)), -np.inf), 1)
     heads = []
     for head in range(config.num_heads):
-        columns, group = (slice(place * size, (place + 1) * size) for place in (head, head // shared))
+        columns, group = (
+            slice(place * size, (place + 1) * size) for place in (head, head // shared)
+        )
         query, key = queries[:, columns], keys[:, group]
         if config.qk_norm:
             query = rms_norm(query, params["query_norm"]["scale"], config.norm_epsilon)
             key = rms_norm(key, params["key_norm"]["scale"], config.norm_epsilon)
         query, key = rotated(query, positions, config), rotated(key, positions, config)
-        heads.append(softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group])
+        heads.append(
+            softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group]
+        )
     y = y + np.concatenate(heads, axis=-1) @ params["output"]["kernel"]
     normed = rms_norm(y, params["feedforward_norm"]["scale"], config.norm_epsilon)
     gate = normed @ params["gate"]["kernel"]
-    return y + (gate / (1 + np.exp(-gate)) * (normed @ params["up"]["kernel"])) @ params["down"]["kernel"]
+    return (
+        y
+        + (gate / (1 + np.exp(-gate)) * (normed @ params["up"]["kernel"]))
+        @ params["down"]["kernel"]
+    )
 
 
 def outputs(params, tokens, config, *, positions=None, perturbation=None):
-    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as float64 NumPy arrays."""
+    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as
+    float64 NumPy arrays."""
     positions = np.arange(len(tokens)) if positions is None else positions
-    states = [params["embedding"][np.asarray(tokens)] + (0.0 if perturbation is None else perturbation)]
+    states = [
+        params["embedding"][np.asarray(tokens)]
+        + (0.0 if perturbation is None else perturbation)
+    ]
     for place in range(config.num_layers):
-        weights = {name: {key: leaf[place] for key, leaf in part.items()} for name, part in params["layers"].items()}
+        weights = {
+            name: {key: leaf[place] for key, leaf in part.items()}
+            for name, part in params["layers"].items()
+        }
         states.append(layer(weights, states[-1], config, positions))
     return np.stack(states)
 

@@ -1,4 +1,5 @@
-"""Small deep OptEq classifiers, and their equilibria in NumPy: the layers of the paper, iterated by hand."""
+"""Small deep OptEq classifiers, and their equilibria in NumPy: the layers of the
+paper, iterated by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +8,20 @@ import numpy as np
 from tests.energies import opteq_reference as reference
 from tests.models.drawing import drawn, normal
 
-VECTORS = {"convolutional": False, "channels": 6, "widths": (5, 7), "skip": 0.8, "activation": "leaky_relu"}
+VECTORS = {
+    "convolutional": False,
+    "channels": 6,
+    "widths": (5, 7),
+    "skip": 0.8,
+    "activation": "leaky_relu",
+}
 IMAGES = {"channels": 3, "widths": (4, 2), "input_layers": (2,), "features": 2}
-EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 2000, "on_failure": "error"}
+EXACT = {
+    "param_dtype": jnp.float64,
+    "tol": 1e-12,
+    "max_steps": 2000,
+    "on_failure": "error",
+}
 
 
 def vectors(*batch, dtype=jnp.float64):
@@ -36,17 +48,34 @@ def by_hand(model, params, x, steps=3000, z=None):
     sigma = reference.SIGMA[model.activation]
     if model.features is not None:
         weights = next(iter(params["features"].values()))
-        kernel = matrix(weights["kernel"], image) if model.convolutional else weights["kernel"].T
-        x = sigma(kernel @ x.ravel() + np.tile(weights["bias"], len(kernel) // len(weights["bias"])))
-    z = np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1)) if z is None else z
+        kernel = (
+            matrix(weights["kernel"], image)
+            if model.convolutional
+            else weights["kernel"].T
+        )
+        x = sigma(
+            kernel @ x.ravel()
+            + np.tile(weights["bias"], len(kernel) // len(weights["bias"]))
+        )
+    z = (
+        np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1))
+        if z is None
+        else z
+    )
     for _ in range(steps):
         before = z
         for place in range(1, len(model.widths) + 1):
             weights = params[f"layer_{place}"]
             W = matrix(weights["W"], image)
-            U = matrix(weights["U"], image) if "U" in weights else np.zeros((len(W), x.size))
+            U = (
+                matrix(weights["U"], image)
+                if "U" in weights
+                else np.zeros((len(W), x.size))
+            )
             b = np.tile(weights["b"], len(W) // len(weights["b"]))
-            z = reference.step(z, W, U, b, x.ravel(), activation=model.activation, skip=model.skip)
+            z = reference.step(
+                z, W, U, b, x.ravel(), activation=model.activation, skip=model.skip
+            )
         if np.linalg.norm(z - before) < 1e-14:
             break
     return z.reshape(*image, model.channels) if model.convolutional else z
@@ -55,4 +84,6 @@ def by_hand(model, params, x, steps=3000, z=None):
 def logits_by_hand(params, z):
     head = params["params"]["head"]["Dense_0"]
     pooled = z.mean((0, 1)) if z.ndim == 3 else z
-    return pooled @ np.asarray(head["kernel"], np.float64) + np.asarray(head["bias"], np.float64)
+    return pooled @ np.asarray(head["kernel"], np.float64) + np.asarray(
+        head["bias"], np.float64
+    )

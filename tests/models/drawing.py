@@ -10,10 +10,14 @@ def normal(*shape, seed=1, dtype=jnp.float64):
 
 
 def drawn(model, *inputs, scale=0.5, seed=0):
-    """Parameters away from the initial ones, where biases are 0 and norms do nothing; in the model's dtypes."""
+    """Parameters away from the initial ones, where biases are 0 and norms do
+    nothing; in the model's dtypes."""
     draw = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), leaf.dtype), shapes)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), leaf.dtype),
+        shapes,
+    )
 
 
 def float64(tree):

@@ -1,4 +1,5 @@
-"""An encoder as its papers have it, in float64 NumPy: one sequence without padding, head by head."""
+"""An encoder as its papers have it, in float64 NumPy: one sequence without padding,
+head by head."""
 
 import math
 
@@ -8,7 +9,9 @@ from tests.models.decoder_reference import softmax
 
 ACTIVATIONS = {
     "gelu": lambda x: 0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))),
-    "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_tanh": lambda x: (
+        0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    ),
     "relu": lambda x: np.maximum(x, 0.0),
     "silu": lambda x: x / (1.0 + np.exp(-x)),
 }
@@ -28,7 +31,12 @@ def embed(params, tokens, config, *, token_types=None, perturbation=None):
     total = params["word"]["embedding"][tokens]
     if perturbation is not None:
         total = total + perturbation
-    total = total + params["position"]["embedding"][np.arange(len(tokens)) + config.position_offset]
+    total = (
+        total
+        + params["position"]["embedding"][
+            np.arange(len(tokens)) + config.position_offset
+        ]
+    )
     if config.token_types:
         kinds = np.zeros(len(tokens), int) if token_types is None else token_types
         total = total + params["token_type"]["embedding"][kinds]
@@ -46,25 +54,39 @@ def attention(params, y, config):
 
 
 def feed_forward(params, y, config):
-    return dense(ACTIVATIONS[config.activation](dense(y, params["hidden"])), params["output"])
+    return dense(
+        ACTIVATIONS[config.activation](dense(y, params["hidden"])), params["output"]
+    )
 
 
 def layer(params, y, config):
-    y = layer_norm(y + attention(params, y, config), params["attention_norm"], config.norm_epsilon)
-    return layer_norm(y + feed_forward(params, y, config), params["output_norm"], config.norm_epsilon)
+    y = layer_norm(
+        y + attention(params, y, config), params["attention_norm"], config.norm_epsilon
+    )
+    return layer_norm(
+        y + feed_forward(params, y, config), params["output_norm"], config.norm_epsilon
+    )
 
 
 def layer_norm_first(params, y, config):
-    y = y + attention(params, layer_norm(y, params["attention_norm"], config.norm_epsilon), config)
-    return y + feed_forward(params, layer_norm(y, params["output_norm"], config.norm_epsilon), config)
+    y = y + attention(
+        params, layer_norm(y, params["attention_norm"], config.norm_epsilon), config
+    )
+    return y + feed_forward(
+        params, layer_norm(y, params["output_norm"], config.norm_epsilon), config
+    )
 
 
 def of_layer(layers, place):
-    return {name: {key: leaf[place] for key, leaf in part.items()} for name, part in layers.items()}
+    return {
+        name: {key: leaf[place] for key, leaf in part.items()}
+        for name, part in layers.items()
+    }
 
 
 def outputs(params, tokens, config, **inputs):
-    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as float64 NumPy arrays."""
+    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as
+    float64 NumPy arrays."""
     states = [embed(params["embeddings"], np.asarray(tokens), config, **inputs)]
     for place in range(config.num_layers):
         states.append(layer(of_layer(params["layers"], place), states[-1], config))

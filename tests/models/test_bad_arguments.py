@@ -24,7 +24,11 @@ FLOAT, INTS = np.ones((5, 4), np.float32), np.ones((2, 5), np.int32)
 
 
 def shaped(model, *inputs, **named):
-    jax.eval_shape(lambda inputs, named: model.init(jax.random.key(0), *inputs, **named), inputs, named)
+    jax.eval_shape(
+        lambda inputs, named: model.init(jax.random.key(0), *inputs, **named),
+        inputs,
+        named,
+    )
 
 
 def of_vectors(cls, **options):
@@ -45,13 +49,46 @@ def generate(prompts=PROMPTS, max_tokens=5, **options):
 
 
 def speculate(exit_layer=1, **options):
-    m.speculate(GENERATING, {}, PROMPTS, max_tokens=5, exit_layer=exit_layer, draft_length=2, **options)
+    m.speculate(
+        GENERATING,
+        {},
+        PROMPTS,
+        max_tokens=5,
+        exit_layer=exit_layer,
+        draft_length=2,
+        **options,
+    )
 
 
 NAMES = {
-    **{each.__name__: each for each in (shaped, of_vectors, of_images, decode, generate, speculate, classifier)},
-    **{"m": m, "fp": fp, "sampling": sampling, "jax": jax, "np": np, "low_rank_changes": low_rank_changes},
-    **{"VECTORS": VECTORS, "IMAGES": IMAGES, "FLOAT": FLOAT, "INTS": INTS, "TOKENS": TOKENS, "MASK": MASK},
+    **{
+        each.__name__: each
+        for each in (
+            shaped,
+            of_vectors,
+            of_images,
+            decode,
+            generate,
+            speculate,
+            classifier,
+        )
+    },
+    **{
+        "m": m,
+        "fp": fp,
+        "sampling": sampling,
+        "jax": jax,
+        "np": np,
+        "low_rank_changes": low_rank_changes,
+    },
+    **{
+        "VECTORS": VECTORS,
+        "IMAGES": IMAGES,
+        "FLOAT": FLOAT,
+        "INTS": INTS,
+        "TOKENS": TOKENS,
+        "MASK": MASK,
+    },
     "DECODER": DECODER,
     "vit_config": lambda **options: dataclasses.replace(VIT, **options),
     "decoder": m.Decoder(DECODER),
@@ -140,4 +177,6 @@ def test_a_bad_argument_is_named(error, name, expression):
     with pytest.raises(error, match=rf"\b{name}\b") as caught:
         eval(expression, dict(NAMES))
     assert "\n" not in str(caught.value)
-    assert "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename, "raised by JAX or Flax"
+    assert (
+        "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename
+    ), "raised by JAX or Flax"

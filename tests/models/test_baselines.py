@@ -1,4 +1,5 @@
-"""Networks to compare with: the Neural ODE against SciPy's integrator, the plain network against NumPy."""
+"""Networks to compare with: the Neural ODE against SciPy's integrator, the plain
+network against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,17 @@ from unroll_jax.models import FeedForwardNetwork, NeuralODE
 
 
 def field_matrices(weights, image):
-    layers = [weights["field"][f"layer_{place}"] for place in range(1, len(weights["field"]) + 1)]
+    layers = [
+        weights["field"][f"layer_{place}"]
+        for place in range(1, len(weights["field"]) + 1)
+    ]
     if image is None:
         return [(layer["W"], layer["b"]) for layer in layers]
     pixels = image[0] * image[1]
-    return [(conv_matrix(layer["W"], image), np.tile(layer["b"], pixels)) for layer in layers]
+    return [
+        (conv_matrix(layer["W"], image), np.tile(layer["b"], pixels))
+        for layer in layers
+    ]
 
 
 ODE = {"activation": "tanh", "param_dtype": jnp.float64}
@@ -27,44 +34,77 @@ ODE = {"activation": "tanh", "param_dtype": jnp.float64}
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("image", "augment"), [(None, 0), ((3, 4), 2)])
 def test_the_neural_ode_ends_where_scipy_says(image, augment):
-    model = NeuralODE(3, convolutional=image is not None, widths=(5,), augment=augment, tol=1e-9, **ODE)
+    model = NeuralODE(
+        3,
+        convolutional=image is not None,
+        widths=(5,),
+        augment=augment,
+        tol=1e-9,
+        **ODE,
+    )
     x = normal(2, *(image or ()), 2)
     params = drawn(model, x, scale=0.4)
-    (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
+    (logits, info), kept = jax.jit(
+        lambda params: model.apply(params, x, mutable="intermediates")
+    )(params)
     assert info is None
     (W1, b1), (W2, b2) = field_matrices(float64(params["params"]), image)
     channels = 2 + augment
 
     def slope(t, h):
-        seen = np.concatenate([h.reshape(-1, channels), np.full((h.size // channels, 1), t)], axis=1)
+        seen = np.concatenate(
+            [h.reshape(-1, channels), np.full((h.size // channels, 1), t)], axis=1
+        )
         return W2 @ np.tanh(W1 @ seen.ravel() + b1) + b2
 
     for row in range(2):
         start = np.pad(np.asarray(x)[row], [(0, 0)] * (x.ndim - 2) + [(0, augment)])
-        solved = scipy.integrate.solve_ivp(slope, (0.0, 1.0), start.ravel(), rtol=1e-10, atol=1e-12)
+        solved = scipy.integrate.solve_ivp(
+            slope, (0.0, 1.0), start.ravel(), rtol=1e-10, atol=1e-12
+        )
         end = solved.y[:, -1].reshape(start.shape)
         assert np.linalg.norm(end - start) > 0.1
-        np.testing.assert_allclose(np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7)
-        np.testing.assert_allclose(np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7)
+        np.testing.assert_allclose(
+            np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7
+        )
+        np.testing.assert_allclose(
+            np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_gradients_through_the_ode_are_those_of_finite_differences():
-    model = NeuralODE(2, convolutional=False, widths=(4,), features=3, augment=1, tol=1e-10, **ODE)
+    model = NeuralODE(
+        2, convolutional=False, widths=(4,), features=3, augment=1, tol=1e-10, **ODE
+    )
     x = normal(3, 2)
     params, direction = (drawn(model, x, scale=0.4, seed=seed) for seed in (0, 1))
-    run = jax.jit(jax.value_and_grad(lambda params: jnp.sum(model.apply(params, x)[0] ** 2)))
-    pairs = zip(jax.tree.leaves(run(params)[1]), jax.tree.leaves(direction), strict=True)
+    run = jax.jit(
+        jax.value_and_grad(lambda params: jnp.sum(model.apply(params, x)[0] ** 2))
+    )
+    pairs = zip(
+        jax.tree.leaves(run(params)[1]), jax.tree.leaves(direction), strict=True
+    )
     ends = [
-        run(jax.tree.map(lambda p, d, sign=sign: p + sign * 1e-5 * d, *map(float64, (params, direction))))[0]
+        run(
+            jax.tree.map(
+                lambda p, d, sign=sign: p + sign * 1e-5 * d,
+                *map(float64, (params, direction)),
+            )
+        )[0]
         for sign in (1, -1)
     ]
-    np.testing.assert_allclose(sum(np.vdot(a, b) for a, b in pairs), (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+    np.testing.assert_allclose(
+        sum(np.vdot(a, b) for a, b in pairs), (ends[0] - ends[1]) / 2e-5, rtol=1e-6
+    )
 
 
 def test_more_steps_than_allowed_are_an_error():
-    model, x = NeuralODE(2, convolutional=False, tol=1e-6, max_steps=1), jnp.asarray(np.ones((1, 3), np.float32))
+    model, x = (
+        NeuralODE(2, convolutional=False, tol=1e-6, max_steps=1),
+        jnp.asarray(np.ones((1, 3), np.float32)),
+    )
     with pytest.raises(RuntimeError, match="maximum number of solver steps"):
         jax.block_until_ready(jax.jit(model.apply)(drawn(model, x, scale=3.0), x))
 
@@ -72,12 +112,20 @@ def test_more_steps_than_allowed_are_an_error():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("image", [None, (3, 4)], ids=["vectors", "images"])
 def test_the_plain_network_is_its_layers_one_after_the_other(image):
-    options = {"widths": (4, 5), "features": 3, "activation": "tanh", "param_dtype": jnp.float64}
+    options = {
+        "widths": (4, 5),
+        "features": 3,
+        "activation": "tanh",
+        "param_dtype": jnp.float64,
+    }
     model = FeedForwardNetwork(3, convolutional=image is not None, **options)
     batches = ((), (2, 2))
     xs = [normal(*batch, *(image or ()), 2) for batch in batches]
     params = drawn(model, xs[0])
-    weights, outputs = float64(params["params"]), jax.jit(lambda params: [model.apply(params, x) for x in xs])(params)
+    weights, outputs = (
+        float64(params["params"]),
+        jax.jit(lambda params: [model.apply(params, x) for x in xs])(params),
+    )
 
     def by_hand(z):
         for name in ("features", "layer_1", "layer_2"):
@@ -93,4 +141,6 @@ def test_the_plain_network_is_its_layers_one_after_the_other(image):
         assert (logits.shape, info) == ((*batch, 3), None)
         for place in np.ndindex(*batch):
             expected = by_hand(np.asarray(x)[place])
-            np.testing.assert_allclose(np.asarray(logits)[place], expected, atol=1e-12, err_msg=str(batch))
+            np.testing.assert_allclose(
+                np.asarray(logits)[place], expected, atol=1e-12, err_msg=str(batch)
+            )

@@ -7,7 +7,12 @@ import pytest
 
 from tests.models.drawing import drawn, float64
 from tests.models.test_encoder import SMALL, random_params, random_tokens
-from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledTransformer
+from unroll_jax.models import (
+    Classifier,
+    Encoder,
+    UnrolledClassifier,
+    UnrolledTransformer,
+)
 
 MASK = np.array([[True] * 6, [True] * 4 + [False] * 2, [False] * 2 + [True] * 4])
 
@@ -24,13 +29,25 @@ def pooled_by_hand(outputs, pooling):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("pooling", "hidden"), [("first", "tanh"), ("mean", None)])
 def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
-    encoder, mask, tokens = Encoder(SMALL, param_dtype=jnp.float64, unroll=1), jnp.asarray(MASK), random_tokens(3, 6)
+    encoder, mask, tokens = (
+        Encoder(SMALL, param_dtype=jnp.float64, unroll=1),
+        jnp.asarray(MASK),
+        random_tokens(3, 6),
+    )
     model = Classifier(encoder, 3, pooling, hidden)
     params = random_params(model)
     inside = {"params": params["params"]["encoder"]}
-    run = jax.jit(lambda params, inside: (model.apply(params, tokens, mask), encoder.apply(inside, tokens, mask)))
+    run = jax.jit(
+        lambda params, inside: (
+            model.apply(params, tokens, mask),
+            encoder.apply(inside, tokens, mask),
+        )
+    )
     logits, outputs = run(params, inside)
-    head, pooled = float64(params)["params"]["head"], pooled_by_hand(np.asarray(outputs), pooling)
+    head, pooled = (
+        float64(params)["params"]["head"],
+        pooled_by_hand(np.asarray(outputs), pooling),
+    )
     if hidden is not None:
         pooled = np.tanh(pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"])
     expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]
@@ -40,12 +57,16 @@ def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
 
 MODELS = {
     "encoder": Classifier(Encoder(SMALL, dtype=jnp.bfloat16, unroll=1), 3),
-    "unrolled layers": UnrolledClassifier(UnrolledTransformer(8, 3, rank=2), SMALL.vocabulary_size, 3),
+    "unrolled layers": UnrolledClassifier(
+        UnrolledTransformer(8, 3, rank=2), SMALL.vocabulary_size, 3
+    ),
 }
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_record_is_given_the_logits_of_each_layer_and_each_has_a_gradient_in_the_head(model):
+def test_record_is_given_the_logits_of_each_layer_and_each_has_a_gradient_in_the_head(
+    model,
+):
     tokens = random_tokens(2, 5)
     given = (tokens, jnp.asarray(np.ones((2, 5), bool)))
 
@@ -53,7 +74,10 @@ def test_record_is_given_the_logits_of_each_layer_and_each_has_a_gradient_in_the
     def run(params):
         logits, pull = jax.vjp(lambda params: model.apply(params, *given), params)
         best = model.apply(params, *given, record=lambda y: jnp.max(y, axis=-1))
-        of_layer = lambda layer: pull(jnp.zeros_like(logits).at[layer].set(1.0))[0]["params"]["head"]  # noqa: E731
+
+        def of_layer(layer):
+            return pull(jnp.zeros_like(logits).at[layer].set(1.0))[0]["params"]["head"]
+
         return logits, best, jax.vmap(of_layer)(jnp.arange(len(logits)))
 
     logits, best, gradients = run(drawn(model, *given))
@@ -65,5 +89,11 @@ def test_record_is_given_the_logits_of_each_layer_and_each_has_a_gradient_in_the
 def test_outputs_of_all_layers_never_live_at_once():
     tokens = random_tokens(2, 5)
     for model, held in ((Classifier(Encoder(SMALL), 3), False), (Encoder(SMALL), True)):
-        program = str(jax.make_jaxpr(model.apply)(jax.eval_shape(model.init, jax.random.key(0), tokens), tokens))
-        assert any(shape in program for shape in ("f32[3,2,5,8]", "f32[4,2,5,8]")) == held
+        program = str(
+            jax.make_jaxpr(model.apply)(
+                jax.eval_shape(model.init, jax.random.key(0), tokens), tokens
+            )
+        )
+        assert (
+            any(shape in program for shape in ("f32[3,2,5,8]", "f32[4,2,5,8]")) == held
+        )

@@ -1,4 +1,5 @@
-"""The decoder: its outputs, packed texts that do not see each other, a cache that changes nothing, low-rank changes."""
+"""The decoder: its outputs, packed texts that do not see each other, a cache that
+changes nothing, low-rank changes."""
 
 import dataclasses
 
@@ -26,19 +27,46 @@ from unroll_jax.models import (
 from unroll_jax.models.language.rotary import rotary_frequencies
 
 SMALL = DecoderConfig(
-    30, dim=8, num_layers=3, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=40, rotary_base=100.0
+    30,
+    dim=8,
+    num_layers=3,
+    num_heads=4,
+    num_key_value_heads=2,
+    hidden_dim=12,
+    max_positions=40,
+    rotary_base=100.0,
 )
 LLAMA3 = RotaryScaling("llama3", 8.0, original_positions=24)
 KINDS = {
     "grouped": SMALL,
     "one head of keys, wider heads, untied": DecoderConfig(
-        30, 8, 2, 2, 1, 12, head_dim=6, max_positions=40, rotary_base=20.0, rotary_scaling=LLAMA3, tied=False
+        30,
+        8,
+        2,
+        2,
+        1,
+        12,
+        head_dim=6,
+        max_positions=40,
+        rotary_base=20.0,
+        rotary_scaling=LLAMA3,
+        tied=False,
     ),
     "a head of keys each": DecoderConfig(
-        30, 8, 2, 2, 2, 12, max_positions=40, rotary_scaling=RotaryScaling("linear", 4.0), norm_epsilon=1e-3
+        30,
+        8,
+        2,
+        2,
+        2,
+        12,
+        max_positions=40,
+        rotary_scaling=RotaryScaling("linear", 4.0),
+        norm_epsilon=1e-3,
     ),
     "biases, as in Qwen2": dataclasses.replace(SMALL, num_layers=2, qkv_bias=True),
-    "normalised heads, as in Qwen3": dataclasses.replace(SMALL, num_layers=2, head_dim=6, qk_norm=True),
+    "normalised heads, as in Qwen3": dataclasses.replace(
+        SMALL, num_layers=2, head_dim=6, qk_norm=True
+    ),
 }
 ONE = jax.ShapeDtypeStruct((1, 1), jnp.int32)
 
@@ -52,12 +80,20 @@ def random_tokens(*shape, seed=2):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grouped"])  # which is in test_every_model.py
+# which is in test_every_model.py
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grouped"])
 def test_all_outputs_and_logits_equal_the_reference(kind):
     config = KINDS[kind]
-    model = Decoder(config, param_dtype=jnp.float64, unroll=None if kind == "a head of keys each" else 1)
+    model = Decoder(
+        config,
+        param_dtype=jnp.float64,
+        unroll=None if kind == "a head of keys each" else 1,
+    )
     params, tokens = random_params(model), random_tokens(7)
-    inputs = {"positions": np.array([0, 1, 2, 3, 7, 8, 30]), "perturbation": np.asarray(normal(7, 8))}
+    inputs = {
+        "positions": np.array([0, 1, 2, 3, 7, 8, 30]),
+        "perturbation": np.asarray(normal(7, 8)),
+    }
 
     @jax.jit
     def run(params):
@@ -69,13 +105,23 @@ def test_all_outputs_and_logits_equal_the_reference(kind):
     expected = decoder_reference.outputs(weights, tokens, config, **inputs)
     assert states.shape == (config.num_layers + 1, 7, 8)
     np.testing.assert_allclose(states, expected, rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(logits, decoder_reference.logits(weights, expected, config), rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(
+        logits,
+        decoder_reference.logits(weights, expected, config),
+        rtol=1e-10,
+        atol=1e-11,
+    )
 
 
-@pytest.mark.parametrize("scaling", [None, LLAMA3, RotaryScaling("linear", 3.0), RotaryScaling("llama3", 32.0)])
+@pytest.mark.parametrize(
+    "scaling",
+    [None, LLAMA3, RotaryScaling("linear", 3.0), RotaryScaling("llama3", 32.0)],
+)
 def test_frequencies_are_those_of_the_reference(scaling):
     actual = rotary_frequencies(64, 5e5, scaling)
-    expected = [decoder_reference.frequency(place, 64, 5e5, scaling) for place in range(32)]
+    expected = [
+        decoder_reference.frequency(place, 64, 5e5, scaling) for place in range(32)
+    ]
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
@@ -84,13 +130,19 @@ def test_frequencies_are_those_of_the_reference(scaling):
 def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     """Behind each other in one row, with padding of any kind at its end."""
     model = Decoder(SMALL, param_dtype=jnp.float64, unroll=1)
-    params, first, second = random_params(model), random_tokens(5), random_tokens(3, seed=3)
+    params, first, second = (
+        random_params(model),
+        random_tokens(5),
+        random_tokens(3, seed=3),
+    )
     packed = jnp.concatenate([first, second, jnp.array([29, 29, 1])])[None]
     segments = jnp.array([[7] * 5 + [2] * 3 + [0] * 3])
     weight = np.random.default_rng(0).normal(size=(4, 8, 8))
 
     def alone(params):
-        states = jnp.concatenate([model.apply(params, text) for text in (first, second)], axis=1)
+        states = jnp.concatenate(
+            [model.apply(params, text) for text in (first, second)], axis=1
+        )
         return jnp.sum(weight * jnp.sin(states)), states
 
     def together(params):
@@ -98,68 +150,121 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
         return jnp.sum(weight * jnp.sin(states)), states
 
     expected, actual = jax.jit(
-        lambda params: [jax.value_and_grad(run, has_aux=True)(params) for run in (alone, together)]
+        lambda params: [
+            jax.value_and_grad(run, has_aux=True)(params) for run in (alone, together)
+        ]
     )(params)
     chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("kind", ["biases, as in Qwen2", "normalised heads, as in Qwen3"])
+@pytest.mark.parametrize(
+    "kind", ["biases, as in Qwen2", "normalised heads, as in Qwen3"]
+)
 def test_decoding_token_by_token_equals_the_reference(kind):
     config = KINDS[kind]
-    params, tokens = random_params(Decoder(config, param_dtype=jnp.float64)), random_tokens(1, 4)
-    run = jax.jit(lambda cache, token, place: decode(config, params["params"], token, cache, place))
+    params, tokens = (
+        random_params(Decoder(config, param_dtype=jnp.float64)),
+        random_tokens(1, 4),
+    )
+    run = jax.jit(
+        lambda cache, token, place: decode(
+            config, params["params"], token, cache, place
+        )
+    )
     cache, outputs = empty_cache(config, 1, 4, jnp.float64), []
     for place in range(4):
         y, cache = run(cache, tokens[:, place : place + 1], jnp.array([[place]]))
         outputs.append(y[0, 0])
-    expected = decoder_reference.outputs(float64(params)["params"], tokens[0], config)[-1]
+    expected = decoder_reference.outputs(float64(params)["params"], tokens[0], config)[
+        -1
+    ]
     np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
 
 
 def test_a_token_beyond_the_capacity_overwrites_none():
     params, cache = random_params(Decoder(SMALL))["params"], empty_cache(SMALL, 1, 3)
-    run = jax.jit(lambda cache, positions: decode(SMALL, params, random_tokens(1, 2), cache, positions)[1])
+    run = jax.jit(
+        lambda cache, positions: decode(
+            SMALL, params, random_tokens(1, 2), cache, positions
+        )[1]
+    )
     cache = run(cache, jnp.array([[1, 2]]))
     chex.assert_trees_all_equal(run(cache, jnp.array([[3, -1]])), cache)
 
 
 def test_answers_are_those_of_the_rounded_parameters():
-    config = dataclasses.replace(KINDS["one head of keys, wider heads, untied"], qkv_bias=True)
+    config = dataclasses.replace(
+        KINDS["one head of keys, wider heads, untied"], qkv_bias=True
+    )
     params = random_params(Decoder(config))["params"]
     stored = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jnp.bfloat16), params)
     options = {"prompts": [[5, 6, 7, 5, 6], [8]], "max_tokens": 4}
-    expected = generate(config, jax.tree.map(lambda leaf: leaf.astype(np.float32), stored), **options)
+    expected = generate(
+        config, jax.tree.map(lambda leaf: leaf.astype(np.float32), stored), **options
+    )
     plain = generate(config, stored, dtype=jnp.float32, **options)
-    for answers in (plain, speculate(config, stored, exit_layer=1, draft_length=2, dtype=jnp.float32, **options)):
+    for answers in (
+        plain,
+        speculate(
+            config, stored, exit_layer=1, draft_length=2, dtype=jnp.float32, **options
+        ),
+    ):
         np.testing.assert_array_equal(answers.tokens, expected.tokens)
 
 
 @pytest.mark.slow
 def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
-    model, tokens, rng = Decoder(SMALL, unroll=1), random_tokens(1, 5), np.random.default_rng(0)
+    model, tokens, rng = (
+        Decoder(SMALL, unroll=1),
+        random_tokens(1, 5),
+        np.random.default_rng(0),
+    )
     params = random_params(model)["params"]
-    changes = jax.jit(lambda key: low_rank_changes(key, SMALL, rank=2))(jax.random.key(0))
-    assert sorted(changes) == ["down", "gate", "key", "output", "query", "up", "value"], "every kernel"
-    assert (changes["down"]["compress"].shape, changes["key"]["expand"].shape) == ((3, 12, 2), (3, 2, 4))
+    changes = jax.jit(lambda key: low_rank_changes(key, SMALL, rank=2))(
+        jax.random.key(0)
+    )
+    assert sorted(changes) == [
+        "down",
+        "gate",
+        "key",
+        "output",
+        "query",
+        "up",
+        "value",
+    ], "every kernel"
+    assert (changes["down"]["compress"].shape, changes["key"]["expand"].shape) == (
+        (3, 12, 2),
+        (3, 2, 4),
+    )
     moved, merged = {}, dict(params["layers"])
     for part, weights in changes.items():
         expand = rng.normal(size=weights["expand"].shape).astype(np.float32)
         moved[part] = weights | {"expand": expand}
         merged[part] = params["layers"][part] | {
-            "kernel": params["layers"][part]["kernel"] + np.asarray(weights["compress"]) @ expand
+            "kernel": params["layers"][part]["kernel"]
+            + np.asarray(weights["compress"]) @ expand
         }
 
     @jax.jit
     def run(params, moved):
-        outputs = [model.apply({"params": params}, tokens, changes=given) for given in (None, changes, moved)]
+        outputs = [
+            model.apply({"params": params}, tokens, changes=given)
+            for given in (None, changes, moved)
+        ]
         whole = model.apply({"params": params | {"layers": merged}}, tokens)
         decoder_params = params | {"layers": with_changes(params["layers"], moved)}
-        decoded = decode(SMALL, decoder_params, tokens, empty_cache(SMALL, 1, 8), jnp.arange(5)[None])[0]
+        decoded = decode(
+            SMALL, decoder_params, tokens, empty_cache(SMALL, 1, 8), jnp.arange(5)[None]
+        )[0]
         return outputs, whole, decoded, merged_changes(params["layers"], moved)
 
     (plain, start, beside), whole, decoded, ours = run(params, moved)
     np.testing.assert_array_equal(start, plain)
     np.testing.assert_allclose(beside, whole, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-4)
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), ours, merged)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6),
+        ours,
+        merged,
+    )

@@ -1,4 +1,5 @@
-"""DeepOptEq, in every way to its equilibrium and with regularisers, against the layers of the paper in NumPy."""
+"""DeepOptEq, in every way to its equilibrium and with regularisers, against the
+layers of the paper in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -6,35 +7,60 @@ import numpy as np
 import pytest
 
 from tests.fixed_point.problems import relative_error
-from tests.models.deep_opteq_by_hand import EXACT, IMAGES, VECTORS, by_hand, images, logits_by_hand, start, vectors
+from tests.models.deep_opteq_by_hand import (
+    EXACT,
+    IMAGES,
+    VECTORS,
+    by_hand,
+    images,
+    logits_by_hand,
+    start,
+    vectors,
+)
 from unroll_jax import fixed_point as fp
 from unroll_jax.certificates import spectral_normalise
 from unroll_jax.energies.equilibrium.regularisers import decorrelation, half_square
 from unroll_jax.models import DeepOptEq
 
 
-def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(monkeypatch):
+def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(
+    monkeypatch,
+):
     told = []
 
     def watched(params, *, bound, image_shape, **options):
         told.append((bound, image_shape))
-        return spectral_normalise(params, bound=bound, image_shape=image_shape, **options)
+        return spectral_normalise(
+            params, bound=bound, image_shape=image_shape, **options
+        )
 
     monkeypatch.setattr("unroll_jax.models.opteq_base.spectral_normalise", watched)
     model = DeepOptEq(num_classes=3, channels=2, widths=(2, 2), max_norm=0.9)
-    jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 4, 6, 1), jnp.float32))
+    jax.eval_shape(
+        model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 4, 6, 1), jnp.float32)
+    )
     assert told == [(0.9, (4, 6))] * 2
 
 
 @pytest.mark.usefixtures("x64")
 def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
-    options = {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 3, "param_dtype": jnp.float64}
+    options = {
+        **VECTORS,
+        "num_classes": 3,
+        "way": "unrolled",
+        "num_steps": 3,
+        "param_dtype": jnp.float64,
+    }
     free, x = DeepOptEq(**options), vectors(2)
-    kept = [DeepOptEq(**options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)]
+    kept = [
+        DeepOptEq(**options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)
+    ]
     given = [start(free, x, size=size) for size in (3.6, 0.45, 0.9)]
     each = jax.tree.map(lambda *leaves: jnp.stack(leaves), *given)
-    logits = lambda params: [model.apply(params, x)[0] for model in (free, *kept)]  # noqa: E731
-    (_, plain, expected), *others = jax.jit(lambda each: jax.lax.map(logits, each))(each)
+    logits = lambda params: [model.apply(params, x)[0] for model in (free, *kept)]
+    (_, plain, expected), *others = jax.jit(lambda each: jax.lax.map(logits, each))(
+        each
+    )
     for large, small, _ in others:
         np.testing.assert_allclose(large, expected, rtol=5e-3, atol=5e-4)
         np.testing.assert_allclose(small, plain, rtol=1e-12)
@@ -42,18 +68,30 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
 
 @pytest.mark.slow
 def test_a_norm_above_1_is_an_error_outside_of_jit_unless_it_is_allowed():
-    options, x = {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 2}, vectors(2, dtype=jnp.float32)
+    options, x = (
+        {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 2},
+        vectors(2, dtype=jnp.float32),
+    )
     plain = DeepOptEq(**options)
     params = start(plain, x, size=0.9)
     params["params"]["layer_2"]["W"] *= np.float32(2.0)
-    with pytest.raises(ValueError, match=r"^layer 2 of 2: \|W\| must be at most 1, got 1.8"):
+    with pytest.raises(
+        ValueError, match=r"^layer 2 of 2: \|W\| must be at most 1, got 1.8"
+    ):
         plain.apply(params, x)
-    assert np.isfinite(DeepOptEq(**options, allow_expansive=True).apply(params, x)[0]).all()
+    assert np.isfinite(
+        DeepOptEq(**options, allow_expansive=True).apply(params, x)[0]
+    ).all()
 
 
 def run(params, *calls):
-    apply = lambda params: [model.apply(params, x, mutable="intermediates") for model, x in calls]  # noqa: E731
-    return [(*out, np.asarray(kept["intermediates"]["equilibrium"][0])) for out, kept in jax.jit(apply)(params)]
+    def apply(params):
+        return [model.apply(params, x, mutable="intermediates") for model, x in calls]
+
+    return [
+        (*out, np.asarray(kept["intermediates"]["equilibrium"][0]))
+        for out, kept in jax.jit(apply)(params)
+    ]
 
 
 @pytest.mark.usefixtures("x64")
@@ -62,16 +100,26 @@ def run(params, *calls):
     [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
     ids=["vectors", "images"],
 )
-def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
+def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(
+    draw, options
+):
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
     params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
-    (logits, info, z), (logit, info_alone, one) = run(params, (model, x), (model, alone))
-    assert (logits.shape, info.converged.shape, info_alone.converged.shape) == ((2, 2, 3), (2, 2), ())
+    (logits, info, z), (logit, info_alone, one) = run(
+        params, (model, x), (model, alone)
+    )
+    assert (logits.shape, info.converged.shape, info_alone.converged.shape) == (
+        (2, 2, 3),
+        (2, 2),
+        (),
+    )
     assert np.all(info.converged)
     for place in np.ndindex(2, 2):
         expected = by_hand(model, params, x[place])
         np.testing.assert_allclose(z[place], expected, atol=1e-9)
-        np.testing.assert_allclose(np.asarray(logits)[place], logits_by_hand(params, expected), atol=1e-9)
+        np.testing.assert_allclose(
+            np.asarray(logits)[place], logits_by_hand(params, expected), atol=1e-9
+        )
     np.testing.assert_allclose(one, z[1, 1], atol=1e-9)
     np.testing.assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
 
@@ -79,7 +127,8 @@ def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw,
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
-    """Of vectors: below with a regulariser, and in tests/fixed_point/test_every_pair.py."""
+    """Of vectors: below with a regulariser, and in
+    tests/fixed_point/test_every_pair.py."""
     options = {**IMAGES, **EXACT, "max_norm": 0.8}
     implicit = DeepOptEq(num_classes=3, **options)
     unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=150, **options)
@@ -87,18 +136,27 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
 
     @jax.jit
     def gradients(params, x):
-        loss = lambda model: lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)[0]))  # noqa: E731
-        return [jax.grad(loss(model), (0, 1))(params, x) for model in (implicit, unrolled)]
+        def loss(model):
+            return lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)[0]))
+
+        return [
+            jax.grad(loss(model), (0, 1))(params, x) for model in (implicit, unrolled)
+        ]
 
     actual, expected = gradients(start(implicit, x, size=1.0), x)
     assert relative_error(actual, expected) < 1e-8
-    for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+    for leaf, other in zip(
+        jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
+    ):
         assert relative_error(leaf, other) < 1e-6
 
 
 @pytest.mark.slow
 def test_a_failure_is_said_but_not_of_the_dummy_input_of_init():
-    model, x = DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error"), vectors(2, dtype=jnp.float32)
+    model, x = (
+        DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error"),
+        vectors(2, dtype=jnp.float32),
+    )
     params = jax.block_until_ready(jax.jit(model.init)(jax.random.key(0), x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="2 of 2 examples failed"):
         jax.block_until_ready(jax.jit(model.apply)(params, x))
@@ -106,7 +164,9 @@ def test_a_failure_is_said_but_not_of_the_dummy_input_of_init():
 
 @pytest.mark.usefixtures("x64")
 def test_few_unrolled_steps_are_those_steps_and_no_more():
-    model = DeepOptEq(num_classes=3, **VECTORS, way="unrolled", num_steps=3, param_dtype=jnp.float64)
+    model = DeepOptEq(
+        num_classes=3, **VECTORS, way="unrolled", num_steps=3, param_dtype=jnp.float64
+    )
     x = vectors(2)
     params = start(model, x)
     logits, info = jax.jit(model.apply)(params, x)
@@ -124,19 +184,52 @@ def test_averaged_steps_are_those_of_equation_10():
     ways = {  # strength of the regulariser, exponent c, and how they are chosen
         "default": (1.0, 0.2, {}),
         "regulariser": (3.0, 0.2, {"regulariser": R}),
-        "smoothness": (3.0, 0.2, {"regulariser": R._replace(smoothness=None), "regulariser_smoothness": 3.0}),
-        "solver": (3.0, 0.1, {"solver": fp.averaged(R.value, smoothness=R.smoothness, c=0.1)}),
+        "smoothness": (
+            3.0,
+            0.2,
+            {"regulariser": R._replace(smoothness=None), "regulariser_smoothness": 3.0},
+        ),
+        "solver": (
+            3.0,
+            0.1,
+            {"solver": fp.averaged(R.value, smoothness=R.smoothness, c=0.1)},
+        ),
     }
-    options = {**VECTORS, "num_classes": 3, "way": "averaged", "num_steps": 4, "param_dtype": jnp.float64}
-    models, x = {name: DeepOptEq(**options, **way) for name, (_, _, way) in ways.items()}, vectors(1)
+    options = {
+        **VECTORS,
+        "num_classes": 3,
+        "way": "averaged",
+        "num_steps": 4,
+        "param_dtype": jnp.float64,
+    }
+    models, x = (
+        {name: DeepOptEq(**options, **way) for name, (_, _, way) in ways.items()},
+        vectors(1),
+    )
     params = start(models["default"], x)
-    outputs = jax.jit(lambda params: {name: model.apply(params, x)[0] for name, model in models.items()})(params)
+    outputs = jax.jit(
+        lambda params: {
+            name: model.apply(params, x)[0] for name, model in models.items()
+        }
+    )(params)
     for name, (strength, c, _) in ways.items():
         z, gamma = np.zeros(6), 0.5 / strength
         for k in range(1, 5):
-            beta, weight, moved = k**-0.5, k**-c, by_hand(models["default"], params, x[0], 1, z)
-            z = beta * ((1.0 - gamma * weight) * z - gamma * strength * z) + (1.0 - beta) * moved
-        np.testing.assert_allclose(np.asarray(outputs[name])[0], logits_by_hand(params, z), atol=1e-12, err_msg=name)
+            beta, weight, moved = (
+                k**-0.5,
+                k**-c,
+                by_hand(models["default"], params, x[0], 1, z),
+            )
+            z = (
+                beta * ((1.0 - gamma * weight) * z - gamma * strength * z)
+                + (1.0 - beta) * moved
+            )
+        np.testing.assert_allclose(
+            np.asarray(outputs[name])[0],
+            logits_by_hand(params, z),
+            atol=1e-12,
+            err_msg=name,
+        )
 
 
 @pytest.mark.slow
@@ -148,10 +241,19 @@ def test_a_regulariser_is_one_more_layer():
         "inverse_square": lambda z: z + 0.1 * 2.0 * z / (np.sum(z**2) + 1.0) ** 2,
     }
     options = {**VECTORS, **EXACT, "num_classes": 3, "regulariser_step": 0.1}
-    models, x = [DeepOptEq(**options, regulariser=regulariser) for regulariser in layers], vectors(1)
+    models, x = (
+        [DeepOptEq(**options, regulariser=regulariser) for regulariser in layers],
+        vectors(1),
+    )
     params = start(models[0], x)
-    run = jax.jit(lambda params: [model.apply(params, x, mutable="intermediates") for model in models])
-    for (name, layer), ((_, info), kept) in zip(layers.items(), run(params), strict=True):
+    run = jax.jit(
+        lambda params: [
+            model.apply(params, x, mutable="intermediates") for model in models
+        ]
+    )
+    for (name, layer), ((_, info), kept) in zip(
+        layers.items(), run(params), strict=True
+    ):
         z = np.asarray(kept["intermediates"]["equilibrium"][0])[0]
         moved = by_hand(models[0], params, x[0], 1, z)
         assert np.all(info.converged), name
@@ -170,8 +272,15 @@ def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradi
 
     @jax.jit
     def run(params):
-        loss = lambda model: lambda params: (lambda out: (jnp.sum(out[0] ** 2), out[1]))(model.apply(params, x))  # noqa: E731
-        return [jax.value_and_grad(loss(model), has_aux=True)(params) for model in (model, unrolled)]
+        def loss(model):
+            return lambda params: (lambda out: (jnp.sum(out[0] ** 2), out[1]))(
+                model.apply(params, x)
+            )
+
+        return [
+            jax.value_and_grad(loss(model), has_aux=True)(params)
+            for model in (model, unrolled)
+        ]
 
     ((value, info), gradient), ((expected, _), slope) = run(params)
     assert info.converged.shape == ()

@@ -23,7 +23,9 @@ def make(**options):
 def layers_of(params, scale):
     D, V = float64(params["params"]["layers"]) if isinstance(params, dict) else params
     D = np.broadcast_to(D, (LAYERS, ATOMS, DIM))
-    return D, np.broadcast_to(scale * np.eye(ATOMS) if V is None else V, (LAYERS, ATOMS, ATOMS))
+    return D, np.broadcast_to(
+        scale * np.eye(ATOMS) if V is None else V, (LAYERS, ATOMS, ATOMS)
+    )
 
 
 def reference_outputs(params, x, *, scale=0.25, lost=None, **mixing):
@@ -32,7 +34,9 @@ def reference_outputs(params, x, *, scale=0.25, lost=None, **mixing):
     outputs = [codes @ dictionaries[0]]
     for number, (D, V) in enumerate(zip(dictionaries, weights, strict=True), start=1):
         if number != lost:
-            codes = coding_step(mixing_step(codes, V, **{"form": "plain"} | mixing), D, x, 0.05)
+            codes = coding_step(
+                mixing_step(codes, V, **{"form": "plain"} | mixing), D, x, 0.05
+            )
         outputs.append(codes @ D)
     return np.stack(outputs)
 
@@ -40,15 +44,22 @@ def reference_outputs(params, x, *, scale=0.25, lost=None, **mixing):
 CASES = {
     "plain": ({}, {}),
     "tied": ({"tied": True, "attention_scale": 0.5}, {"scale": 0.5}),
-    "softmax, V trained": ({"form": "softmax", "train_attention": True}, {"form": "softmax"}),
+    "softmax, V trained": (
+        {"form": "softmax", "train_attention": True},
+        {"form": "softmax"},
+    ),
     "without self-loops": ({"self_loops": False}, {"self_loops": False}),
 }
 OTHERS = [case for case in CASES if case != "plain"]
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("case", ["plain", *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)])
-def test_all_outputs_equal_the_reference_and_a_lost_layer_leaves_the_codes_which_its_dictionary_reads(case):
+@pytest.mark.parametrize(
+    "case", ["plain", *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)]
+)
+def test_all_outputs_equal_the_reference_and_a_lost_layer_leaves_the_codes_which_its_dictionary_reads(
+    case,
+):
     options, of_reference = CASES[case]
     model, x = make(param_dtype=jnp.float64, **options), normal(TOKENS, DIM)
     params = drawn(model, x)
@@ -62,7 +73,9 @@ def test_all_outputs_equal_the_reference_and_a_lost_layer_leaves_the_codes_which
 def test_layers_start_with_the_cosine_dictionary_and_a_multiple_of_the_identity():
     model, x = make(train_attention=True, attention_scale=0.5), jnp.zeros((TOKENS, DIM))
     D, V = model.init(jax.random.key(0), x)["params"]["layers"]
-    np.testing.assert_allclose(D, np.tile(cosine_dictionary(ATOMS, DIM), (LAYERS, 1, 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        D, np.tile(cosine_dictionary(ATOMS, DIM), (LAYERS, 1, 1)), rtol=1e-6
+    )
     np.testing.assert_array_equal(V, np.tile(0.5 * np.eye(ATOMS), (LAYERS, 1, 1)))
 
 
@@ -71,8 +84,11 @@ def test_layer_0_is_the_input_where_the_dictionary_is_a_tight_frame():
     x = normal(TOKENS, DIM)
     for atoms in (4, 16):  # orthonormal, and four times overcomplete
         model = DUST(DIM, atoms, 1, param_dtype=jnp.float64)
-        outputs = jax.jit(lambda key, model=model: model.apply(model.init(key, x), x))(jax.random.key(0))
-        # The bound of |D|_2^2 is above it by most here, where all singular values are alike.
+        outputs = jax.jit(lambda key, model=model: model.apply(model.init(key, x), x))(
+            jax.random.key(0)
+        )
+        # The bound of |D|_2^2 is above it by most here, where all singular values are
+        # alike.
         np.testing.assert_allclose(outputs[0], x, rtol=0.01)
         assert np.all(np.abs(outputs[0]) <= np.abs(x))
 
@@ -83,6 +99,12 @@ def test_its_bases_turn_pixels_of_atoms_into_coefficients_and_leave_attention_as
     params, gradient = (drawn(model, normal(TOKENS, DIM), seed=seed) for seed in (0, 1))
     rule = uj.in_coordinates(optax.sign_sgd(1.0), dictionary_bases(DIM))
     updates, _ = rule.update(gradient, rule.init(params), params)
-    moved, given, cosine = updates["params"]["layers"], gradient["params"]["layers"], cosine_dictionary(DIM, DIM)
-    np.testing.assert_allclose(moved.D, -np.sign(given.D @ cosine.T) @ cosine, rtol=1e-10, atol=1e-12)
+    moved, given, cosine = (
+        updates["params"]["layers"],
+        gradient["params"]["layers"],
+        cosine_dictionary(DIM, DIM),
+    )
+    np.testing.assert_allclose(
+        moved.D, -np.sign(given.D @ cosine.T) @ cosine, rtol=1e-10, atol=1e-12
+    )
     np.testing.assert_array_equal(moved.V, -np.sign(given.V))

@@ -11,12 +11,36 @@ from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import Encoder, EncoderConfig
 from unroll_jax.models.encoder_layer import ACTIVATIONS
 
-SMALL = EncoderConfig(vocabulary_size=30, dim=8, num_layers=3, num_heads=2, hidden_dim=12, max_positions=10)
+SMALL = EncoderConfig(
+    vocabulary_size=30,
+    dim=8,
+    num_layers=3,
+    num_heads=2,
+    hidden_dim=12,
+    max_positions=10,
+)
 KINDS = {
     "bert": SMALL,
-    "distilbert": EncoderConfig(30, dim=8, num_layers=2, num_heads=4, hidden_dim=12, max_positions=10, token_types=0),
+    "distilbert": EncoderConfig(
+        30,
+        dim=8,
+        num_layers=2,
+        num_heads=4,
+        hidden_dim=12,
+        max_positions=10,
+        token_types=0,
+    ),
     "roberta": EncoderConfig(
-        30, 8, 2, 2, 12, max_positions=10, position_offset=2, token_types=1, norm_epsilon=1e-5, padding_token=1
+        30,
+        8,
+        2,
+        2,
+        12,
+        max_positions=10,
+        position_offset=2,
+        token_types=1,
+        norm_epsilon=1e-5,
+        padding_token=1,
     ),
 }
 
@@ -26,21 +50,29 @@ def random_params(model, seed=0):
 
 
 def random_tokens(*shape, config=SMALL):
-    return jnp.asarray(np.random.default_rng(2).integers(2, config.vocabulary_size, shape), jnp.int32)
+    return jnp.asarray(
+        np.random.default_rng(2).integers(2, config.vocabulary_size, shape), jnp.int32
+    )
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_outputs_equal_the_reference(kind):
     config = KINDS[kind]
-    model = Encoder(config, param_dtype=jnp.float64, unroll=None if kind == "distilbert" else 1)
+    model = Encoder(
+        config, param_dtype=jnp.float64, unroll=None if kind == "distilbert" else 1
+    )
     params, tokens = random_params(model), random_tokens(7)
     inputs = {
-        "token_types": np.random.default_rng(3).integers(0, max(config.token_types, 1), 7),
+        "token_types": np.random.default_rng(3).integers(
+            0, max(config.token_types, 1), 7
+        ),
         "perturbation": np.asarray(normal(7, config.dim)),
     }
     outputs = jax.jit(model.apply)(params, tokens, **inputs)
-    expected = encoder_reference.outputs(float64(params)["params"], tokens, config, **inputs)
+    expected = encoder_reference.outputs(
+        float64(params)["params"], tokens, config, **inputs
+    )
     assert outputs.shape == (config.num_layers + 1, 7, config.dim)
     np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
 
@@ -48,21 +80,29 @@ def test_all_outputs_equal_the_reference(kind):
 @pytest.mark.usefixtures("x64")
 def test_every_activation_is_the_one_of_its_name():
     x = np.linspace(-6.0, 6.0, 101)
-    values = jax.jit(lambda x: {name: activation(x) for name, activation in ACTIVATIONS.items()})(x)
+    values = jax.jit(
+        lambda x: {name: activation(x) for name, activation in ACTIVATIONS.items()}
+    )(x)
     for name, value in values.items():
-        np.testing.assert_allclose(value, encoder_reference.ACTIVATIONS[name](x), atol=1e-14, err_msg=name)
+        np.testing.assert_allclose(
+            value, encoder_reference.ACTIVATIONS[name](x), atol=1e-14, err_msg=name
+        )
 
 
 def test_without_a_mask_all_tokens_are_real_but_those_of_padding():
     model = Encoder(KINDS["roberta"], unroll=1)
     mask = jnp.asarray(np.arange(6) < np.array([[6], [4]]))
     tokens = jnp.asarray(np.where(mask, random_tokens(2, 6), 1))
-    both = jax.jit(lambda params: (model.apply(params, tokens), model.apply(params, tokens, mask)))
+    both = jax.jit(
+        lambda params: (model.apply(params, tokens), model.apply(params, tokens, mask))
+    )
     chex.assert_trees_all_equal(*both(random_params(model)))
 
 
 @pytest.mark.slow
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
     model, tokens = Encoder(SMALL, unroll=1), jnp.array([[3] * 5, [0] * 5])
-    results = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2)))(random_params(model))
+    results = jax.jit(
+        jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2))
+    )(random_params(model))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))

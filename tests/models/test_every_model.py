@@ -1,4 +1,5 @@
-"""Properties of every model whose layers can all be read: batches, records, dtypes, gradients, memory, its program."""
+"""Properties of every model whose layers can all be read: batches, records, dtypes,
+gradients, memory, its program."""
 
 import dataclasses
 import re
@@ -23,7 +24,16 @@ from tests.models import (
 )
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, normal
-from unroll_jax.models import DUST, LISTA, Classifier, Decoder, Encoder, UnrolledClassifier, UnrolledTransformer, ViT
+from unroll_jax.models import (
+    DUST,
+    LISTA,
+    Classifier,
+    Decoder,
+    Encoder,
+    UnrolledClassifier,
+    UnrolledTransformer,
+    ViT,
+)
 from unroll_jax.models.classifier import POOLINGS
 from unroll_jax.perturbations import layer_noise, lost_layer
 
@@ -39,11 +49,15 @@ class Case(NamedTuple):
 
 
 def of(cls, config):
-    return lambda depth=3, **options: cls(dataclasses.replace(config, num_layers=depth), **options)
+    return lambda depth=3, **options: cls(
+        dataclasses.replace(config, num_layers=depth), **options
+    )
 
 
 def dust(**fixed):
-    return lambda depth=3, **options: DUST(4, 7, depth, sparsity=0.05, **fixed, **options)
+    return lambda depth=3, **options: DUST(
+        4, 7, depth, sparsity=0.05, **fixed, **options
+    )
 
 
 def sequences(*batch, dtype=jnp.float32):
@@ -54,19 +68,25 @@ CASES = {
     "decoder": Case(
         of(Decoder, test_decoder.SMALL),
         lambda *batch, dtype=None: test_decoder.random_tokens(*batch, 5),
-        lambda params, x: decoder_reference.outputs(float64(params)["params"], x, test_decoder.SMALL),
+        lambda params, x: decoder_reference.outputs(
+            float64(params)["params"], x, test_decoder.SMALL
+        ),
         (5, 8),
     ),
     "encoder": Case(
         of(Encoder, test_encoder.SMALL),
         lambda *batch, dtype=None: test_encoder.random_tokens(*batch, 5),
-        lambda params, x: encoder_reference.outputs(float64(params)["params"], x, test_encoder.SMALL),
+        lambda params, x: encoder_reference.outputs(
+            float64(params)["params"], x, test_encoder.SMALL
+        ),
         (5, 8),
     ),
     "vit": Case(
         of(ViT, test_vit.CASES["residual"]),
         lambda *batch, dtype=jnp.float32: test_vit.frames(*batch, dtype=dtype),
-        lambda params, x: test_vit.reference_outputs(params, np.asarray(x, np.float64), test_vit.CASES["residual"]),
+        lambda params, x: test_vit.reference_outputs(
+            params, np.asarray(x, np.float64), test_vit.CASES["residual"]
+        ),
         (5, 4),
         0.4,
     ),
@@ -76,75 +96,134 @@ CASES = {
         ut.reference_outputs,
         (5, 4),
     ),
-    "dust": Case(dust(train_attention=True), sequences, test_dust.reference_outputs, (5, 4)),
+    "dust": Case(
+        dust(train_attention=True), sequences, test_dust.reference_outputs, (5, 4)
+    ),
     "tied dust": Case(dust(tied=True), sequences, test_dust.reference_outputs, (5, 4)),
     "lista": Case(
-        lambda depth=3, **options: LISTA(4, 7, depth, **options), sequences, test_lista.reference_codes, (5, 7)
+        lambda depth=3, **options: LISTA(4, 7, depth, **options),
+        sequences,
+        test_lista.reference_codes,
+        (5, 7),
     ),
 }
 QUICK = ("unrolled transformer", "dust")
-OWN_LAYERS = [name for name in CASES if name not in ("tied dust", "lista")]  # theirs are those of dust
+# theirs are those of dust
+OWN_LAYERS = [name for name in CASES if name not in ("tied dust", "lista")]
 every_model = pytest.mark.parametrize("name", CASES)
 every_layer = pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OWN_LAYERS]
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in OWN_LAYERS
+    ],
 )
 
 
 @pytest.mark.usefixtures("x64")
 @every_model
-def test_batches_and_gradients_are_those_of_the_reference_and_layers_are_recorded_and_perturbed(name):
-    """Gradients against finite differences of the reference; records take the place of outputs."""
+def test_batches_and_gradients_are_those_of_the_reference_and_layers_are_recorded_and_perturbed(
+    name,
+):
+    """Gradients against finite differences of the reference; records take the place
+    of outputs."""
     case = CASES[name]
-    model, x = case.make(param_dtype=jnp.float64, remat=DOTS), case.draw(2, 3, dtype=jnp.float64)
+    model, x = (
+        case.make(param_dtype=jnp.float64, remat=DOTS),
+        case.draw(2, 3, dtype=jnp.float64),
+    )
     params = drawn(model, case.draw(dtype=jnp.float64), scale=case.scale)
     rng = np.random.default_rng(0)
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), params)
     weight = rng.normal(size=(4, 2, 3, *case.shape))
-    record = lambda y: (y, jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), jnp.max(y))  # noqa: E731
+
+    def record(y):
+        return (
+            y,
+            jnp.mean((y - 1.0) ** 2, axis=(-2, -1)),
+            jnp.max(y),
+        )
 
     @jax.jit
     def run(params, lost, noise):
-        lose, shake = lost_layer(lost), layer_noise(jax.random.key(1, impl="rbg"), noise)
-        perturb = lambda layer, before, y: shake(layer, before, lose(layer, before, y))  # noqa: E731
-        options = {} if name == "encoder" else {"perturb": perturb}  # which takes no perturbation of layers
-        apply = lambda params: model.apply(params, x, record=record, **options)  # noqa: E731
+        lose, shake = (
+            lost_layer(lost),
+            layer_noise(jax.random.key(1, impl="rbg"), noise),
+        )
+        perturb = lambda layer, before, y: shake(layer, before, lose(layer, before, y))
+        # which takes no perturbation of layers
+        options = {} if name == "encoder" else {"perturb": perturb}
+        apply = lambda params: model.apply(params, x, record=record, **options)
         records, pull = jax.vjp(apply, params)
-        return records, pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0]
+        return (
+            records,
+            pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0],
+        )
 
     (outputs, losses, largest), gradient = jax.tree.map(np.asarray, run(params, 0, 0.0))
     if name != "encoder":
-        lost, noisy = (np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1)))
+        lost, noisy = (
+            np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1))
+        )
         if name != "dust":  # its layers read codes by different dictionaries
             np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
         assert not np.allclose(lost[3], outputs[3])
         assert np.all(np.max(np.abs(noisy - outputs), axis=(1, 2, 3, 4))[1:] > 1e-3)
 
     def expected(params):
-        each = [[case.reference(params, rows) for rows in block] for block in np.asarray(x)]
+        each = [
+            [case.reference(params, rows) for rows in block] for block in np.asarray(x)
+        ]
         return np.moveaxis(np.array(each), 2, 0)
 
     assert outputs.shape == (4, 2, 3, *case.shape)
     np.testing.assert_allclose(outputs, expected(params), rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9)
+    np.testing.assert_allclose(
+        losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9
+    )
     np.testing.assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-9)
-    along = sum(np.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+    along = sum(
+        np.vdot(g, d)
+        for g, d in zip(
+            jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True
+        )
+    )
 
     def shifted(distance):
-        return np.sum(weight * expected(jax.tree.map(lambda leaf, d: leaf + distance * d, float64(params), direction)))
+        return np.sum(
+            weight
+            * expected(
+                jax.tree.map(
+                    lambda leaf, d: leaf + distance * d, float64(params), direction
+                )
+            )
+        )
 
-    np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6), rtol=1e-6)
+    np.testing.assert_allclose(
+        along,
+        reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6),
+        rtol=1e-6,
+    )
 
 
 SIXTY_FOUR = {"param_dtype": jnp.float64}
-ENCODERS = {kind: Encoder(test_encoder.KINDS[kind], unroll=1, **SIXTY_FOUR) for kind in ("bert", "roberta")}
+ENCODERS = {
+    kind: Encoder(test_encoder.KINDS[kind], unroll=1, **SIXTY_FOUR)
+    for kind in ("bert", "roberta")
+}
 NOISE = {"perturbation": np.random.default_rng(3).normal(size=(2, 4, 8))}
 SIGNALS = {"x": np.random.default_rng(4).normal(size=(2, 4, 4))}
 WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
 KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
 OTHERS = {"perturbation": np.nan, "token_types": 99}
-# Models, their inputs, and values at the padding: NaN, or a token or a kind out of range.
+# Models, their inputs, and values at the padding: NaN, or a token or a kind out of
+# range.
 PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
-    "roberta": (ENCODERS["roberta"], WORDS | NOISE, [{"tokens": n, **OTHERS} for n in (17, -1, 30)]),
+    "roberta": (
+        ENCODERS["roberta"],
+        WORDS | NOISE,
+        [{"tokens": n, **OTHERS} for n in (17, -1, 30)],
+    ),
     **{
         f"pooling {kind}": (
             Classifier(ENCODERS["bert"], 3, kind, "tanh"),
@@ -154,11 +233,20 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
         for kind in POOLINGS
     },
     "unrolled classifier": (
-        UnrolledClassifier(UnrolledTransformer(8, 3, rank=2, unroll=1, **SIXTY_FOUR), 11, 3, max_positions=8),
+        UnrolledClassifier(
+            UnrolledTransformer(8, 3, rank=2, unroll=1, **SIXTY_FOUR),
+            11,
+            3,
+            max_positions=8,
+        ),
         WORDS | NOISE,
         [{"tokens": n, **OTHERS} for n in (-1, 11, 10**6)],
     ),
-    "unrolled transformer": (UnrolledTransformer(4, 3, rank=2, unroll=1, **SIXTY_FOUR), SIGNALS, [{"x": 1e3}]),
+    "unrolled transformer": (
+        UnrolledTransformer(4, 3, rank=2, unroll=1, **SIXTY_FOUR),
+        SIGNALS,
+        [{"x": 1e3}],
+    ),
     **{
         f"dust, self_loops={loops}": (
             DUST(4, 7, 3, self_loops=loops, unroll=1, **SIXTY_FOUR),
@@ -172,25 +260,35 @@ SLOW = ("roberta", "pooling first")
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PADDED])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PADDED],
+)
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     model, inputs, fillings = PADDED[name]
     params = drawn(model, next(iter(inputs.values())), scale=0.4)
-    direction = jax.tree.map(lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape), params)
+    direction = jax.tree.map(
+        lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape), params
+    )
 
     def loss(params, inputs, mask, places):
         outputs = model.apply(params, mask=mask, **inputs)
-        real = outputs[:, :, places] if outputs.ndim == 4 else outputs  # (layers, batch, n, d), or logits
+        # (layers, batch, n, d), or logits
+        real = outputs[:, :, places] if outputs.ndim == 4 else outputs
         return jnp.sum(jnp.sin(real)), real
 
     run, plain = jax.jit(jax.value_and_grad(loss, has_aux=True)), jax.jit(loss)
 
     def shifted(distance):
-        moved = jax.tree.map(lambda leaf, d: leaf + distance * d, float64(params), direction)
+        moved = jax.tree.map(
+            lambda leaf, d: leaf + distance * d, float64(params), direction
+        )
         return plain(moved, inputs, np.ones((2, 4), bool), np.arange(4))
 
     expected, first = shifted(0.0), None
-    along = reference.directional_derivative(lambda distance: float(shifted(distance)[0]), 0.0, 1.0, width=1e-4)
+    along = reference.directional_derivative(
+        lambda distance: float(shifted(distance)[0]), 0.0, 1.0, width=1e-4
+    )
     for where in ([0, 1, 2, 3], [3, 4, 5, 6], [0, 2, 3, 5]):
         for filling in fillings:
 
@@ -200,9 +298,16 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
                 return longer
 
             longer = {key: padded(value, filling[key]) for key, value in inputs.items()}
-            actual, gradient = run(params, longer, padded(np.ones((2, 4), bool), False), np.array(where))
+            actual, gradient = run(
+                params, longer, padded(np.ones((2, 4), bool), False), np.array(where)
+            )
             chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-11)
-            slope = sum(np.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+            slope = sum(
+                np.vdot(g, d)
+                for g, d in zip(
+                    *map(jax.tree.leaves, (gradient, direction)), strict=True
+                )
+            )
             np.testing.assert_allclose(slope, along, rtol=1e-9)
             first = gradient if first is None else first
             chex.assert_trees_all_close(gradient, first, rtol=1e-9, atol=1e-11)
@@ -211,38 +316,68 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
 @every_layer
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     case = CASES[name]
-    narrow, wide, x = case.make(dtype=jnp.bfloat16, unroll=1), case.make(unroll=1), case.draw(2)
+    narrow, wide, x = (
+        case.make(dtype=jnp.bfloat16, unroll=1),
+        case.make(unroll=1),
+        case.draw(2),
+    )
     params = drawn(narrow, x, scale=0.2)
-    outputs, expected = jax.jit(lambda params: (narrow.apply(params, x), wide.apply(params, x)))(params)
-    loss = lambda params: (lambda y: (jnp.sum(y), y))(narrow.apply(params, x, record=lambda y: y))  # noqa: E731
+    outputs, expected = jax.jit(
+        lambda params: (narrow.apply(params, x), wide.apply(params, x))
+    )(params)
+
+    def loss(params):
+        return (lambda y: (jnp.sum(y), y))(narrow.apply(params, x, record=lambda y: y))
+
     recorded = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), params)
     leaves = jax.tree.leaves((params, outputs, recorded))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
-    np.testing.assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
-    assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])  # it did compute in bfloat16
+    np.testing.assert_allclose(
+        outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected)))
+    )
+    # it did compute in bfloat16
+    assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
-        assert jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype == jnp.float32
+        assert (
+            jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype
+            == jnp.float32
+        )
     else:
-        products = re.findall(r"dot_general.*: \((.*)\) ->", jax.jit(narrow.apply).lower(params, x).as_text())
+        products = re.findall(
+            r"dot_general.*: \((.*)\) ->",
+            jax.jit(narrow.apply).lower(params, x).as_text(),
+        )
         assert len(products) > 0
         assert all("xf32" not in factors for factors in products)
 
 
 @every_layer
-def test_unrolling_and_remat_change_nothing_but_the_program_and_remat_saves_memory(name):
+def test_unrolling_and_remat_change_nothing_but_the_program_and_remat_saves_memory(
+    name,
+):
     case, x, memory, results = CASES[name], CASES[name].draw(64), [], []
     params = drawn(case.make(13), case.draw(), scale=0.2)
-    each: list[dict[str, Any]] = [{"unroll": 1}, {"unroll": 2, "remat": True}, {"unroll": 1, "remat": DOTS}]
+    each: list[dict[str, Any]] = [
+        {"unroll": 1},
+        {"unroll": 2, "remat": True},
+        {"unroll": 1, "remat": DOTS},
+    ]
     for options in each:
         model = case.make(13, **options)
-        loss = lambda params: jnp.sum(model.apply(params, x, record=lambda y: jnp.sum(jnp.sin(y))))  # noqa: B023, E731
+
+        def loss(params):
+            return jnp.sum(model.apply(params, x, record=lambda y: jnp.sum(jnp.sin(y))))  # noqa: B023
+
         program = jax.jit(jax.value_and_grad(loss)).lower(params).compile()
         memory.append(program.memory_analysis().temp_size_in_bytes)
         results.append(program(params))
     assert max(memory[1:]) < 0.6 * memory[0]
     for result in results[1:]:
         chex.assert_trees_all_close(result, results[0], rtol=1e-4, atol=1e-5)
-    programs = [jax.make_jaxpr(case.make(13, unroll=number).apply)(params, x) for number in (20, None)]
+    programs = [
+        jax.make_jaxpr(case.make(13, unroll=number).apply)(params, x)
+        for number in (20, None)
+    ]
     assert len({re.sub("0x[0-9a-f]+", "", str(program)) for program in programs}) == 1
     with pytest.raises(ValueError, match="unroll must be at least 1, got 0"):
         jax.eval_shape(case.make(13, unroll=0).apply, params, x)
@@ -254,6 +389,6 @@ def test_the_program_does_not_grow_with_depth(name):
     for depth in (2, 12):
         model = case.make(depth)
         params = jax.eval_shape(model.init, jax.random.key(0), case.draw())
-        loss = lambda params: jnp.sum(model.apply(params, case.draw()))  # noqa: B023, E731
+        loss = lambda params: jnp.sum(model.apply(params, case.draw()))  # noqa: B023
         sizes.append(str(jax.make_jaxpr(jax.grad(loss))(params)).count(" = "))
     assert sizes[0] == sizes[1]

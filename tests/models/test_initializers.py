@@ -20,19 +20,30 @@ def cosine_basis(size):
 @pytest.mark.usefixtures("x64")
 def test_dct_is_the_cosine_transform():
     for size in (1, 3):
-        np.testing.assert_allclose(dct(0.3)(KEY, (size, size), jnp.float64), 0.3 * cosine_basis(size), atol=1e-14)
+        np.testing.assert_allclose(
+            dct(0.3)(KEY, (size, size), jnp.float64),
+            0.3 * cosine_basis(size),
+            atol=1e-14,
+        )
 
 
 @pytest.mark.usefixtures("x64")
 def test_dct_of_a_square_number_of_pixels_is_two_dimensional_and_a_stack_repeats_its_lowest_frequencies():
     basis = np.asarray(dct()(KEY, (16, 16), jnp.float64))
-    rows = {tuple(row) for row in np.kron(cosine_basis(4), cosine_basis(4)).round(12) + 0.0}
+    rows = {
+        tuple(row) for row in np.kron(cosine_basis(4), cosine_basis(4)).round(12) + 0.0
+    }
     assert {tuple(row) for row in basis.round(12) + 0.0} == rows
-    np.testing.assert_allclose(basis[0], np.full(16, 0.25), atol=1e-14)  # the mean comes first
-    np.testing.assert_array_equal(dct()(KEY, (3, 4, 16), jnp.float64), np.tile(basis[:4], (3, 1, 1)))
+    # the mean comes first
+    np.testing.assert_allclose(basis[0], np.full(16, 0.25), atol=1e-14)
+    np.testing.assert_array_equal(
+        dct()(KEY, (3, 4, 16), jnp.float64), np.tile(basis[:4], (3, 1, 1))
+    )
 
 
 def test_scaled_identity_is_repeated_over_a_stack():
     stack = scaled_identity(0.9)(KEY, (3, 4, 4), jnp.bfloat16)
     assert stack.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(stack, np.broadcast_to(jnp.bfloat16(0.9) * np.eye(4), (3, 4, 4)))
+    np.testing.assert_array_equal(
+        stack, np.broadcast_to(jnp.bfloat16(0.9) * np.eye(4), (3, 4, 4))
+    )

@@ -1,4 +1,5 @@
-"""LISTA as a Flax module, against ISTA in NumPy; gradients and records are in test_every_model.py."""
+"""LISTA as a Flax module, against ISTA in NumPy; gradients and records are in
+test_every_model.py."""
 
 import jax
 import jax.numpy as jnp
@@ -28,21 +29,38 @@ def reference_codes(params, x, start=0.0):
 @pytest.mark.parametrize("given", [False, True])
 def test_initially_its_layers_are_the_iterates_of_ista(given):
     x = normal(5, DIM)
-    D = np.random.default_rng(2).normal(size=(ATOMS, DIM)) if given else cosine_dictionary(ATOMS, DIM)
+    D = (
+        np.random.default_rng(2).normal(size=(ATOMS, DIM))
+        if given
+        else cosine_dictionary(ATOMS, DIM)
+    )
     options = {"dictionary_init": jax.nn.initializers.constant(D)} if given else {}
-    model = LISTA(DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options)
+    model = LISTA(
+        DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options
+    )
     actual = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
     curvature, codes = np.linalg.norm(D, 2) ** 2, [np.zeros((5, ATOMS))]
     for _ in range(LAYERS):
-        codes.append(soft(codes[-1] + (np.asarray(x) - codes[-1] @ D) @ D.T / curvature, SPARSITY / curvature))
+        codes.append(
+            soft(
+                codes[-1] + (np.asarray(x) - codes[-1] @ D) @ D.T / curvature,
+                SPARSITY / curvature,
+            )
+        )
     assert 0 < np.count_nonzero(codes[-1]) < codes[-1].size
     np.testing.assert_allclose(actual, np.stack(codes), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.usefixtures("x64")
 def test_codes_start_where_they_are_told_and_a_threshold_below_0_counts_as_its_size():
-    model, x, start = LISTA(DIM, ATOMS, LAYERS, param_dtype=jnp.float64), normal(2, 5, DIM), normal(2, 5, ATOMS, seed=3)
+    model, x, start = (
+        LISTA(DIM, ATOMS, LAYERS, param_dtype=jnp.float64),
+        normal(2, 5, DIM),
+        normal(2, 5, ATOMS, seed=3),
+    )
     params = drawn(model, x)
     assert np.min(params["params"]["layers"].theta) < 0.0
     codes = jax.jit(model.apply)(params, x, start)
-    np.testing.assert_allclose(codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13
+    )

@@ -1,4 +1,5 @@
-"""The monotone operator network: its equilibrium in NumPy. Gradients are in tests/fixed_point/test_splitting.py."""
+"""The monotone operator network: its equilibrium in NumPy. Gradients are in
+tests/fixed_point/test_splitting.py."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,12 @@ from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.monotone import monotone_product
 from unroll_jax.models import MonotoneOperatorNetwork
 
-EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 5000, "on_failure": "error"}
+EXACT = {
+    "param_dtype": jnp.float64,
+    "tol": 1e-12,
+    "max_steps": 5000,
+    "on_failure": "error",
+}
 
 
 def start(model, x):
@@ -22,32 +28,54 @@ def start(model, x):
 
 @pytest.mark.usefixtures("x64")
 def test_vectors_are_classified_by_the_equilibrium_that_numpy_iterates_to():
-    model, batches = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, **EXACT), ((), (2, 2))
+    model, batches = (
+        MonotoneOperatorNetwork(
+            3, convolutional=False, channels=5, margin=0.6, **EXACT
+        ),
+        ((), (2, 2)),
+    )
     xs = [normal(*batch, 4) for batch in batches]
     params = start(model, xs[0])
-    outputs = jax.jit(lambda params: [model.apply(params, x, mutable="intermediates") for x in xs])(params)
+    outputs = jax.jit(
+        lambda params: [model.apply(params, x, mutable="intermediates") for x in xs]
+    )(params)
     weights = jax.tree.map(np.asarray, params["params"])
-    A, B = (weights["operator"][name] / np.linalg.norm(weights["operator"][name]) for name in "AB")
+    A, B = (
+        weights["operator"][name] / np.linalg.norm(weights["operator"][name])
+        for name in "AB"
+    )
     W, head = 0.4 * np.eye(5) - A.T @ A + B - B.T, weights["head"]["Dense_0"]
     for batch, x, ((logits, info), kept) in zip(batches, xs, outputs, strict=True):
         assert (logits.shape, info.converged.shape) == ((*batch, 3), batch)
-        z, drive = np.zeros((*batch, 5)), np.asarray(x) @ weights["input"]["kernel"] + weights["input"]["bias"]
+        z, drive = (
+            np.zeros((*batch, 5)),
+            np.asarray(x) @ weights["input"]["kernel"] + weights["input"]["bias"],
+        )
         for _ in range(2000):  # forward-backward with a step far below 2 m / |I - W|^2
             z = np.maximum(z + 0.1 * (z @ W.T + drive - z), 0.0)
-        np.testing.assert_allclose(kept["intermediates"]["equilibrium"][0], z, atol=1e-9, err_msg=str(batch))
-        np.testing.assert_allclose(logits, z @ head["kernel"] + head["bias"], atol=1e-9, err_msg=str(batch))
+        np.testing.assert_allclose(
+            kept["intermediates"]["equilibrium"][0], z, atol=1e-9, err_msg=str(batch)
+        )
+        np.testing.assert_allclose(
+            logits, z @ head["kernel"] + head["bias"], atol=1e-9, err_msg=str(batch)
+        )
 
 
 @pytest.mark.usefixtures("x64")
 def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
-    model, x = MonotoneOperatorNetwork(3, channels=2, pool=3, **EXACT), normal(2, 4, 6, 1)
+    model, x = (
+        MonotoneOperatorNetwork(3, channels=2, pool=3, **EXACT),
+        normal(2, 4, 6, 1),
+    )
     params = start(model, x)
 
     @jax.jit
     def run(params):
         (logits, _), kept = model.apply(params, x, mutable="intermediates")
         z = kept["intermediates"]["equilibrium"][0]
-        W = fp.monotone_weight(fp.MonotoneParams(**params["params"]["operator"]), image_shape=(6, 8))
+        W = fp.monotone_weight(
+            fp.MonotoneParams(**params["params"]["operator"]), image_shape=(6, 8)
+        )
         return logits, z, monotone_product(W, z)
 
     logits, z, product = (np.asarray(leaf) for leaf in run(params))
@@ -55,8 +83,17 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
     weights = jax.tree.map(np.asarray, params["params"])
     # The equilibrium's equation, with U x + b as the taps of a padded convolution.
     padded = np.pad(np.asarray(x), ((0, 0), (2, 2), (2, 2), (0, 0)))
-    drive = sum(padded[:, k : k + 6, m : m + 8] @ weights["input"]["kernel"][k, m] for k in range(3) for m in range(3))
-    np.testing.assert_allclose(z, np.maximum(product + drive + weights["input"]["bias"], 0.0), atol=1e-9)
-    pooled = z[:, :6, :6].reshape(2, 2, 3, 2, 3, 2).mean((2, 4)).reshape(2, -1)  # two columns have no window
+    drive = sum(
+        padded[:, k : k + 6, m : m + 8] @ weights["input"]["kernel"][k, m]
+        for k in range(3)
+        for m in range(3)
+    )
+    np.testing.assert_allclose(
+        z, np.maximum(product + drive + weights["input"]["bias"], 0.0), atol=1e-9
+    )
+    # two columns have no window
+    pooled = z[:, :6, :6].reshape(2, 2, 3, 2, 3, 2).mean((2, 4)).reshape(2, -1)
     head = weights["head"]["Dense_0"]
-    np.testing.assert_allclose(logits, pooled @ head["kernel"] + head["bias"], atol=1e-12)
+    np.testing.assert_allclose(
+        logits, pooled @ head["kernel"] + head["bias"], atol=1e-12
+    )

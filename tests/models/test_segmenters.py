@@ -10,7 +10,12 @@ from tests.energies import opteq_reference as reference
 from tests.fixed_point.problems import relative_error
 from tests.models.deep_opteq_by_hand import start
 from tests.models.drawing import drawn, normal
-from unroll_jax.models import BehindStem, DeepOptEqSegmenter, FeedForwardNetwork, FullyConvolutionalNetwork
+from unroll_jax.models import (
+    BehindStem,
+    DeepOptEqSegmenter,
+    FeedForwardNetwork,
+    FullyConvolutionalNetwork,
+)
 
 SMALL = {"num_classes": 3, "widths": (4, 3), "stem": (3, 5)}
 
@@ -20,14 +25,21 @@ def segmenter(**options):
 
 
 def strided(image, layer):
-    """A convolution of stride 2 whose output is half the size, rounded up, and ReLU (padding as TensorFlow's SAME)."""
+    """A convolution of stride 2 whose output is half the size, rounded up, and ReLU
+    (padding as TensorFlow's SAME)."""
     kernel, (height, width) = layer["kernel"], image.shape[:2]
     sizes = [-(-size // 2) for size in (height, width)]
-    before = [max((out - 1) * 2 + 3 - size, 0) // 2 for out, size in zip(sizes, (height, width), strict=True)]
+    before = [
+        max((out - 1) * 2 + 3 - size, 0) // 2
+        for out, size in zip(sizes, (height, width), strict=True)
+    ]
     padded = np.pad(image, ((before[0], 3), (before[1], 3), (0, 0)))
     result = np.zeros((*sizes, kernel.shape[-1]))
     for i, j in np.ndindex(*sizes):
-        result[i, j] = np.tensordot(padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], kernel, axes=3) + layer["bias"]
+        result[i, j] = (
+            np.tensordot(padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], kernel, axes=3)
+            + layer["bias"]
+        )
     return np.maximum(result, 0.0)
 
 
@@ -39,10 +51,16 @@ def behind_stem(image, weights):
 
 def upsampled(logits, shape):
     """Bilinear, by SciPy: pixel centres at (i + 1/2) / scale - 1/2, edges repeated."""
-    places = [(np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip(shape, logits.shape[:2], strict=True)]
+    places = [
+        (np.arange(n) + 0.5) * m / n - 0.5
+        for n, m in zip(shape, logits.shape[:2], strict=True)
+    ]
     grid = np.meshgrid(*places, indexing="ij")
     return np.stack(
-        [scipy.ndimage.map_coordinates(logits[..., k], grid, order=1, mode="nearest") for k in range(logits.shape[-1])],
+        [
+            scipy.ndimage.map_coordinates(logits[..., k], grid, order=1, mode="nearest")
+            for k in range(logits.shape[-1])
+        ],
         axis=-1,
     )
 
@@ -50,13 +68,17 @@ def upsampled(logits, shape):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
-    model = segmenter(param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error")
+    model = segmenter(
+        param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error"
+    )
     x = normal(1, 2, 9, 11, 2)
     params = start(model, x, size=0.5, scale=0.3)
 
     @jax.jit
     def run(params, x, alone):
-        return model.apply(params, x, mutable="intermediates"), model.apply(params, alone)[0]
+        return model.apply(params, x, mutable="intermediates"), model.apply(
+            params, alone
+        )[0]
 
     ((logits, info), kept), single = run(params, x, np.asarray(x)[0, 1])
     assert (logits.shape, info.converged.shape) == ((1, 2, 9, 11, 3), (1, 2))
@@ -70,7 +92,9 @@ def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
         moved = z.ravel()
         for layer in (weights["layer_1"], weights["layer_2"]):
             W, U = (reference.conv_matrix(layer[name], (3, 3)) for name in "WU")
-            moved = reference.step(moved, W, U, np.tile(layer["b"], 9), features.ravel())
+            moved = reference.step(
+                moved, W, U, np.tile(layer["b"], 9), features.ravel()
+            )
         np.testing.assert_allclose(z.ravel(), moved, atol=1e-9)
         expected = upsampled(z @ head["kernel"] + head["bias"], (9, 11))
         np.testing.assert_allclose(np.asarray(logits)[place], expected, atol=1e-8)
@@ -78,7 +102,10 @@ def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
 
 @pytest.mark.usefixtures("x64")
 def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
-    model, x = FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64), normal(2, 8, 6, 2)
+    model, x = (
+        FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64),
+        normal(2, 8, 6, 2),
+    )
     params = drawn(model, x)
     logits, info = jax.jit(model.apply)(params, x)
     assert (logits.shape, info) == ((2, 8, 6, 3), None)
@@ -101,7 +128,12 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     weights = jax.tree.map(np.asarray, params["params"])
     features = behind_stem(np.asarray(x)[0], weights)
     (inside,) = [weights[name] for name in weights if name != "stem"]
-    run = jax.jit(lambda params, features: (model.apply(params, x), network.apply({"params": inside}, features)))
+    run = jax.jit(
+        lambda params, features: (
+            model.apply(params, x),
+            network.apply({"params": inside}, features),
+        )
+    )
     (logits, info), (expected, _) = run(params, features[None])
     assert (logits.shape, info) == ((2, 3), None)
     np.testing.assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
@@ -117,9 +149,16 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
 def test_bfloat16_states_keep_float32_parameters_and_logits(wide, shape):
     narrow, x = wide.clone(dtype=jnp.bfloat16), normal(*shape, dtype=jnp.float32)
     params = jax.jit(narrow.init)(jax.random.key(0), x)
-    run = jax.jit(lambda params: (narrow.apply(params, x, mutable="intermediates"), wide.apply(params, x)))
+    run = jax.jit(
+        lambda params: (
+            narrow.apply(params, x, mutable="intermediates"),
+            wide.apply(params, x),
+        )
+    )
     ((logits, info), kept), (expected, _) = run(params)
-    assert {leaf.dtype for leaf in jax.tree.leaves((params, logits))} == {jnp.dtype(jnp.float32)}
+    assert {leaf.dtype for leaf in jax.tree.leaves((params, logits))} == {
+        jnp.dtype(jnp.float32)
+    }
     assert 0.0 < relative_error(logits, expected) < 0.02
     assert info is None or np.all(info.converged)
     assert info is None or kept["intermediates"]["equilibrium"][0].dtype == jnp.bfloat16

@@ -1,4 +1,5 @@
-"""Drafted answers are the plain ones token for token; sampled ones have the same distribution, exactly and measured."""
+"""Drafted answers are the plain ones token for token; sampled ones have the same
+distribution, exactly and measured."""
 
 import itertools
 
@@ -17,25 +18,41 @@ COUNT = 8
 
 
 def assert_counts_add_up(answers, draft_length):
-    """A verification yields the accepted tokens and one more; only the last may be cut."""
-    calls, accepted, lengths = (np.asarray(each) for each in (answers.calls, answers.accepted, answers.lengths))
+    """A verification yields the accepted tokens and one more; only the last may be
+    cut."""
+    calls, accepted, lengths = (
+        np.asarray(each) for each in (answers.calls, answers.accepted, answers.lengths)
+    )
     np.testing.assert_array_equal(answers.drafted, draft_length * calls)
     assert np.all(lengths <= 1 + accepted + calls)
     assert np.all(lengths > 1 + accepted + calls - (draft_length + 1))
 
 
 def test_greedy_answers_are_the_plain_ones_for_every_exit_layer():
-    """Rows of different lengths, with noise. They end at different places with a stop."""
+    """Rows of different lengths, with noise. They end at different places with a
+    stop."""
     options = {"max_tokens": COUNT, "noise": 0.2, "key": jax.random.key(1)}
     accepted, lengths = [], []
     for seed in range(3):
         params = small_params(seed)
-        stop = [int(generate(SMALL, params, PROMPTS, stops=[0], **options).tokens[0, 4])]
+        stop = [
+            int(generate(SMALL, params, PROMPTS, stops=[0], **options).tokens[0, 4])
+        ]
         plain = generate(SMALL, params, PROMPTS, stops=stop, **options)
         for exit_layer in (1, 2, 3):
-            answers = speculate(SMALL, params, PROMPTS, stops=stop, exit_layer=exit_layer, draft_length=3, **options)
+            answers = speculate(
+                SMALL,
+                params,
+                PROMPTS,
+                stops=stop,
+                exit_layer=exit_layer,
+                draft_length=3,
+                **options,
+            )
             for name in ("tokens", "lengths", "stopped"):
-                np.testing.assert_array_equal(getattr(answers, name), getattr(plain, name), err_msg=name)
+                np.testing.assert_array_equal(
+                    getattr(answers, name), getattr(plain, name), err_msg=name
+                )
             assert_counts_add_up(answers, draft_length=3)
             accepted.append(answers.accepted)
         lengths.append(plain.lengths)
@@ -44,14 +61,21 @@ def test_greedy_answers_are_the_plain_ones_for_every_exit_layer():
 
 
 def test_the_rule_leaves_the_distribution_of_the_target_exactly():
-    """One drafted token, just below and just above its ratio p / q: each stands, or one is drawn in its place."""
+    """One drafted token, just below and just above its ratio p / q: each stands, or
+    one is drawn in its place."""
     target, judge = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]]), jax.jit(verdict)
     logs = jnp.asarray(np.log(target), jnp.float32)[None]
     for draft in (np.array([0.2, 0.5, 0.3]), np.array([0.9, 0.05, 0.05]), target[0]):
-        outputs, draft_logs = np.zeros(3), jnp.asarray(np.log(draft), jnp.float32)[None, None]
+        outputs, draft_logs = (
+            np.zeros(3),
+            jnp.asarray(np.log(draft), jnp.float32)[None, None],
+        )
         for token, drawn in enumerate(draft):
             ratio = min(1.0, target[0, token] / drawn)
-            for uniform, stands, chance in ((ratio * 0.9999, 1, ratio), (ratio * 1.0001, 0, 1.0 - ratio)):
+            for uniform, stands, chance in (
+                (ratio * 0.9999, 1, ratio),
+                (ratio * 1.0001, 0, 1.0 - ratio),
+            ):
                 if chance == 0.0:
                     continue
                 given = np.array([[token]], np.int32), np.array([[uniform]], np.float32)
@@ -64,16 +88,33 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
         np.testing.assert_allclose(outputs, target[0], atol=1e-6)
 
 
-TINY = DecoderConfig(4, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=12, max_positions=30)
+TINY = DecoderConfig(
+    4,
+    dim=8,
+    num_layers=2,
+    num_heads=2,
+    num_key_value_heads=1,
+    hidden_dim=12,
+    max_positions=30,
+)
 ROWS, TOKENS = 4000, 3
 
 
 def exact_answers(params, prompt, temperature):
     weights, shares = float64(params), np.zeros((4,) * TOKENS)
     for answer in itertools.product(range(4), repeat=TOKENS):
-        states = decoder_reference.outputs(weights, np.array([*prompt, *answer]), TINY)[-1]
-        chances = decoder_reference.softmax(decoder_reference.logits(weights, states, TINY) / temperature)
-        shares[answer] = np.prod([chances[len(prompt) - 1 + place, token] for place, token in enumerate(answer)])
+        states = decoder_reference.outputs(weights, np.array([*prompt, *answer]), TINY)[
+            -1
+        ]
+        chances = decoder_reference.softmax(
+            decoder_reference.logits(weights, states, TINY) / temperature
+        )
+        shares[answer] = np.prod(
+            [
+                chances[len(prompt) - 1 + place, token]
+                for place, token in enumerate(answer)
+            ]
+        )
     return shares
 
 
@@ -85,7 +126,9 @@ def test_sampled_answers_have_the_distribution_of_the_model(way):
     if way == "plain":
         generated = generate(TINY, params, [prompt] * ROWS, **options)
     else:
-        generated = speculate(TINY, params, [prompt] * ROWS, exit_layer=1, draft_length=2, **options)
+        generated = speculate(
+            TINY, params, [prompt] * ROWS, exit_layer=1, draft_length=2, **options
+        )
         share = float(generated.accepted.sum() / generated.drafted.sum())
         assert 0.1 < share < 0.9  # both accepted and redrawn tokens are under test
     counts = np.zeros((4,) * TOKENS)
@@ -93,4 +136,7 @@ def test_sampled_answers_have_the_distribution_of_the_model(way):
     expected = ROWS * exact_answers(params, prompt, 1.5)
     freedom = expected.size - 1
     assert expected.min() > 2.0
-    assert np.sum((counts - expected) ** 2 / expected) < freedom + 4.0 * np.sqrt(2.0 * freedom)  # chi-square
+    # chi-square
+    assert np.sum((counts - expected) ** 2 / expected) < freedom + 4.0 * np.sqrt(
+        2.0 * freedom
+    )

@@ -1,4 +1,5 @@
-"""The unrolled transformer as a Flax module, and the classifier of text over it: padding, noise, frozen embeddings."""
+"""The unrolled transformer as a Flax module, and the classifier of text over it:
+padding, noise, frozen embeddings."""
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +17,29 @@ def reference_outputs(params, x):
     layers = [np.asarray(leaf, dtype=np.float64) for leaf in params["params"]["layers"]]
     outputs = [np.asarray(x, dtype=np.float64)]
     for index in range(LAYERS):
-        outputs.append(reference.unrolled_layer(outputs[-1], *(leaf[index] for leaf in layers)))
+        outputs.append(
+            reference.unrolled_layer(outputs[-1], *(leaf[index] for leaf in layers))
+        )
     return np.stack(outputs)
 
 
 @pytest.mark.usefixtures("x64")
 def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
     """Nobody attends to a masked token. A token with no other is mixed with nothing."""
-    model = UnrolledTransformer(DIM, LAYERS, rank=2, param_dtype=jnp.float64, self_loops=False)
+    model = UnrolledTransformer(
+        DIM, LAYERS, rank=2, param_dtype=jnp.float64, self_loops=False
+    )
     x = normal(LENGTH, DIM)
     params = drawn(model, x)
-    masks = [np.ones(LENGTH, bool), np.array([True, True, False, True, True]), np.arange(LENGTH) == 2]
-    apply = lambda mask: model.apply(params, x, mask)  # noqa: E731
-    plain, masked = jax.jit(lambda masks: (apply(None), jax.lax.map(apply, masks)))(np.stack(masks))
+    masks = [
+        np.ones(LENGTH, bool),
+        np.array([True, True, False, True, True]),
+        np.arange(LENGTH) == 2,
+    ]
+    apply = lambda mask: model.apply(params, x, mask)
+    plain, masked = jax.jit(lambda masks: (apply(None), jax.lax.map(apply, masks)))(
+        np.stack(masks)
+    )
     V, W, U = (np.asarray(leaf[0]) for leaf in params["params"]["layers"])
     rows = np.asarray(x)
     for mask, outputs in zip((masks[0], *masks), (plain, *masked), strict=True):
@@ -37,16 +48,21 @@ def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
             weights = np.exp(rows[others] @ V.T @ V @ rows[token])
             mixed = weights / weights.sum() @ rows[others] if others else np.zeros(DIM)
             expected = np.maximum(mixed @ (W + W.T) / 2 + rows[token] @ U, 0.0)
-            np.testing.assert_allclose(outputs[1, token], expected, rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(
+                outputs[1, token], expected, rtol=1e-10, atol=1e-12
+            )
     single = jax.jit(model.apply)(params, x[:1])[1]
-    np.testing.assert_allclose(single, np.maximum(rows[:1] @ U, 0.0), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        single, np.maximum(rows[:1] @ U, 0.0), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_bfloat16_inputs_compute_in_bfloat16_and_read_out_in_float32():
     model, x = UnrolledTransformer(DIM, LAYERS), normal(LENGTH, DIM, dtype=jnp.bfloat16)
     outputs = jax.jit(model.apply)(drawn(model, x), x)
     assert outputs.dtype == jnp.float32
-    np.testing.assert_array_equal(outputs, np.asarray(outputs, jnp.bfloat16))  # no digits beyond bfloat16's
+    # no digits beyond bfloat16's
+    np.testing.assert_array_equal(outputs, np.asarray(outputs, jnp.bfloat16))
 
 
 TOKENS = np.array([[3, 4, 5, 6, 2], [7, 8, 0, 0, 0]], np.int32)
@@ -56,7 +72,10 @@ GIVEN = jnp.asarray(TOKENS), jnp.asarray(MASK)
 
 def classifier(**options):
     return UnrolledClassifier(
-        UnrolledTransformer(DIM, LAYERS, rank=2, unroll=1), vocabulary_size=11, num_classes=3, **options
+        UnrolledTransformer(DIM, LAYERS, rank=2, unroll=1),
+        vocabulary_size=11,
+        num_classes=3,
+        **options,
     )
 
 
@@ -74,15 +93,22 @@ def reference_logits(variables, noise, *, positions):
 
 @pytest.mark.parametrize("positions", [None, 5])
 def test_a_padded_batch_gives_the_logits_of_each_text_by_itself(positions):
-    model, noise = classifier(max_positions=positions), np.random.default_rng(0).normal(size=(2, 5, DIM))
+    model, noise = (
+        classifier(max_positions=positions),
+        np.random.default_rng(0).normal(size=(2, 5, DIM)),
+    )
     variables = drawn(model, *GIVEN)
-    actual = jax.jit(model.apply)(variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32))
+    actual = jax.jit(model.apply)(
+        variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32)
+    )
     expected = reference_logits(variables, noise, positions=positions is not None)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_frozen_embeddings_get_no_gradient_and_all_else_does_their_perturbation_too():
-    models = {frozen: classifier(frozen=frozen, max_positions=5) for frozen in (False, True)}
+    models = {
+        frozen: classifier(frozen=frozen, max_positions=5) for frozen in (False, True)
+    }
     noise = np.zeros((*TOKENS.shape, DIM), np.float32)
 
     @jax.jit
@@ -90,10 +116,20 @@ def test_frozen_embeddings_get_no_gradient_and_all_else_does_their_perturbation_
         def loss(variables, noise, model):
             return jnp.sum(jnp.sin(model.apply(variables, *GIVEN, perturbation=noise)))
 
-        return {frozen: jax.grad(loss, (0, 1))(variables, noise, model) for frozen, model in models.items()}
+        return {
+            frozen: jax.grad(loss, (0, 1))(variables, noise, model)
+            for frozen, model in models.items()
+        }
 
-    for frozen, (gradient, of_noise) in run(drawn(models[False], *GIVEN), noise).items():
-        moved = {jax.tree_util.keystr(path): bool(np.any(leaf)) for path, leaf in jax.tree.leaves_with_path(gradient)}
-        assert moved.pop("['params']['embeddings']['word']['embedding']") == (not frozen)
+    for frozen, (gradient, of_noise) in run(
+        drawn(models[False], *GIVEN), noise
+    ).items():
+        moved = {
+            jax.tree_util.keystr(path): bool(np.any(leaf))
+            for path, leaf in jax.tree.leaves_with_path(gradient)
+        }
+        assert moved.pop("['params']['embeddings']['word']['embedding']") == (
+            not frozen
+        )
         assert all(moved.values()), frozen
         np.testing.assert_array_equal(np.any(of_noise, axis=-1), MASK)

@@ -1,4 +1,5 @@
-"""The vision transformer: its outputs, its initial layers, and masked patches, which change nothing."""
+"""The vision transformer: its outputs, its initial layers, and masked patches, which
+change nothing."""
 
 import dataclasses
 
@@ -13,9 +14,16 @@ from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import ViT, ViTConfig
 from unroll_jax.models.vit_parts import READINGS
 
-SMALL = ViTConfig(num_patches=5, pixels=4, dim=8, num_layers=3, num_heads=2, hidden_dim=12)
-CASES = {reading: dataclasses.replace(SMALL, reading=reading, mean=0.4, std=0.3) for reading in READINGS}
-CASES["state"] = dataclasses.replace(CASES["state"], class_token=True, activation="gelu_tanh", norm_epsilon=1e-12)
+SMALL = ViTConfig(
+    num_patches=5, pixels=4, dim=8, num_layers=3, num_heads=2, hidden_dim=12
+)
+CASES = {
+    reading: dataclasses.replace(SMALL, reading=reading, mean=0.4, std=0.3)
+    for reading in READINGS
+}
+CASES["state"] = dataclasses.replace(
+    CASES["state"], class_token=True, activation="gelu_tanh", norm_epsilon=1e-12
+)
 X = jax.ShapeDtypeStruct((5, 4), jnp.float32)
 
 
@@ -28,15 +36,20 @@ def random_params(model, seed=0):
 
 
 def reference_outputs(params, x, config):
-    """Reconstructions of layers 0..L of one frame, in float64 NumPy, from the equations of `ViTConfig`."""
+    """Reconstructions of layers 0..L of one frame, in float64 NumPy, from the
+    equations of `ViTConfig`."""
     params = float64(params)["params"]
-    state = encoder_reference.dense((x - config.mean) / config.std, params["embeddings"]["patch"])
+    state = encoder_reference.dense(
+        (x - config.mean) / config.std, params["embeddings"]["patch"]
+    )
     if config.class_token:
         state = np.concatenate([params["embeddings"]["class_token"][None], state])
     states = [state + params["embeddings"]["position"]]
     for place in range(config.num_layers):
         layer_params = encoder_reference.of_layer(params["layers"], place)
-        states.append(encoder_reference.layer_norm_first(layer_params, states[-1], config))
+        states.append(
+            encoder_reference.layer_norm_first(layer_params, states[-1], config)
+        )
     states = np.stack(states)[:, int(config.class_token) :]
     if config.reading == "state":
         colours = np.split(states, config.dim // config.pixels, axis=-1)
@@ -48,20 +61,33 @@ def reference_outputs(params, x, config):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("case", [case for case in CASES if case != "residual"])  # which is in test_every_model.py
+# which is in test_every_model.py
+@pytest.mark.parametrize("case", [case for case in CASES if case != "residual"])
 def test_all_outputs_equal_the_reference(case):
     config = CASES[case]
     model, x = ViT(config, param_dtype=jnp.float64), frames(dtype=jnp.float64)
     params = random_params(model)
     actual = jax.jit(model.apply)(params, x)
-    np.testing.assert_allclose(actual, reference_outputs(params, np.asarray(x), config), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(
+        actual, reference_outputs(params, np.asarray(x), config), rtol=1e-11, atol=1e-12
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reading", ["residual", "state"])
-def test_layer_0_starts_as_the_noisy_input_and_every_layer_with_weights_of_its_own(reading):
-    model, x = ViT(dataclasses.replace(SMALL, reading=reading, num_layers=2, class_token=True), unroll=1), frames(2)
-    outputs, params = jax.jit(lambda key: model.init_with_output(key, x))(jax.random.key(0))
+def test_layer_0_starts_as_the_noisy_input_and_every_layer_with_weights_of_its_own(
+    reading,
+):
+    model, x = (
+        ViT(
+            dataclasses.replace(SMALL, reading=reading, num_layers=2, class_token=True),
+            unroll=1,
+        ),
+        frames(2),
+    )
+    outputs, params = jax.jit(lambda key: model.init_with_output(key, x))(
+        jax.random.key(0)
+    )
     kernels = params["params"]["layers"]["hidden"]["kernel"]
     np.testing.assert_allclose(outputs[0], x, atol=1e-6)
     assert not np.any(kernels[0] == kernels[1])
@@ -71,7 +97,10 @@ def test_layer_0_starts_as_the_noisy_input_and_every_layer_with_weights_of_its_o
 @pytest.mark.usefixtures("x64")
 def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     """Behind a class token, which is never masked."""
-    model, x = ViT(CASES["state"], param_dtype=jnp.float64), np.asarray(frames(dtype=jnp.float64))
+    model, x = (
+        ViT(CASES["state"], param_dtype=jnp.float64),
+        np.asarray(frames(dtype=jnp.float64)),
+    )
     params, mask = random_params(model), np.array([True, False, True, True, False])
 
     def loss(params, x):
@@ -84,7 +113,12 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     np.testing.assert_array_equal(others, outputs)
     # The embedding of a masked patch and its position reach nothing that is read.
     chex.assert_trees_all_close(other_gradient, gradient, rtol=1e-12, atol=1e-12)
-    # The outputs equal a frame's without the masked patches, with the class token there.
+    # The outputs equal a frame's without the masked patches, with the class token
+    # there.
     tree = float64(params)
-    tree["params"]["embeddings"]["position"] = tree["params"]["embeddings"]["position"][np.concatenate([[True], mask])]
-    np.testing.assert_allclose(outputs, reference_outputs(tree, x[mask], model.config), rtol=1e-11, atol=1e-12)
+    tree["params"]["embeddings"]["position"] = tree["params"]["embeddings"]["position"][
+        np.concatenate([[True], mask])
+    ]
+    np.testing.assert_allclose(
+        outputs, reference_outputs(tree, x[mask], model.config), rtol=1e-11, atol=1e-12
+    )

@@ -1,4 +1,5 @@
-"""The transformer of digits at tiny sizes: its readout and losses by NumPy, its methods, and its tables."""
+"""The transformer of digits at tiny sizes: its readout and losses by NumPy, its
+methods, and its tables."""
 
 import dataclasses
 
@@ -35,36 +36,61 @@ def test_every_layer_is_read_by_one_readout(started):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-def test_weights_of_zero_are_plain_training_and_every_method_trains(started, monkeypatch):
+def test_weights_of_zero_are_plain_training_and_every_method_trains(
+    started, monkeypatch
+):
     data = tuple(part[:24] for part in digits.digits())
 
     def drawn(key, setting):
         assert setting.layers == TINY.layers
-        return jax.tree.map(lambda leaf: leaf * (1.0 + 0.1 * jax.random.normal(key)), started[0])
+        return jax.tree.map(
+            lambda leaf: leaf * (1.0 + 0.1 * jax.random.normal(key)), started[0]
+        )
 
     monkeypatch.setattr(digits, "init", drawn)
     plain = digits.train(digits.Method(), TINY, data)
     assert [part.shape for part in plain[:3]] == [(2, 3)] * 3
     assert not np.array_equal(*plain[2]), "each seed has a start of its own"
-    np.testing.assert_array_equal(plain[2], digits.train(digits.Method(weights=(0.0, 0.0, 1.0)), TINY, data)[2])
+    np.testing.assert_array_equal(
+        plain[2], digits.train(digits.Method(weights=(0.0, 0.0, 1.0)), TINY, data)[2]
+    )
     method = digits.methods(2)["cumulative, Adam .2"](None)
-    *_, multipliers, sums = digits.train(method, dataclasses.replace(TINY, seeds=1), data)
+    *_, multipliers, sums = digits.train(
+        method, dataclasses.replace(TINY, seeds=1), data
+    )
     assert multipliers.shape == (1, 3)
     assert sums[0] >= multipliers.sum() > 0.0
-    suggested = digits.methods(2)["cumulative, suggest_alpha, Adam .01"](np.array([2.5, 1.0, 0.5]))
+    suggested = digits.methods(2)["cumulative, suggest_alpha, Adam .01"](
+        np.array([2.5, 1.0, 0.5])
+    )
     alpha = suggest_alpha([2.5, 1.0, 0.5], reference=digits.CHANCE)
     bounds = suggested.constraints.bounds(jnp.ones(3))
-    np.testing.assert_allclose(bounds, digits.CHANCE * (1.0 - alpha) ** np.arange(3), rtol=1e-5)
+    np.testing.assert_allclose(
+        bounds, digits.CHANCE * (1.0 - alpha) ** np.arange(3), rtol=1e-5
+    )
 
 
 def test_the_command_prints_figures_of_every_method(monkeypatch, capsys):
     def train(method, setting, data):
         losses = np.tile([2.5, 1.0, 0.5, 0.4], (2, 1))
-        return np.tile([0.0, 0.25, 0.5, 1.0], (2, 1)), losses, losses, np.ones((2, 3)), np.array([3.0, 4.0])
+        return (
+            np.tile([0.0, 0.25, 0.5, 1.0], (2, 1)),
+            losses,
+            losses,
+            np.ones((2, 3)),
+            np.array([3.0, 4.0]),
+        )
 
     monkeypatch.setattr(digits, "train", train)
     monkeypatch.setattr(digits, "QUICK", dataclasses.replace(TINY, layers=3))
     digits.main(["--quick"])
-    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if " +- " in line]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in capsys.readouterr().out.splitlines()
+        if " +- " in line
+    ]
     assert [row[0] for row in rows] == [*digits.methods(3), *digits.exits(3)]
-    assert all(row[1:3] == ["25.0 +- 0.0", "50.0 +- 0.0"] for row in rows[: len(digits.methods(3))])
+    assert all(
+        row[1:3] == ["25.0 +- 0.0", "50.0 +- 0.0"]
+        for row in rows[: len(digits.methods(3))]
+    )

@@ -9,16 +9,26 @@ from papers.field import DEPTH, LAYERS, draw_sets, linear_floor, plot, study, ta
 
 @pytest.mark.slow
 def test_steps_that_are_proved_to_descend_do_and_those_of_the_public_code_do_not():
-    rows = [row for name in ("CRATE, public code", "softmax attention") for row in study(name, 2)]
+    rows = [
+        row
+        for name in ("CRATE, public code", "softmax attention")
+        for row in study(name, 2)
+    ]
     assert [row.falls.shape for row in rows] == [(DEPTH,)] * 4
     assert all(np.mean(row.falls) < 0.5 for row in rows[:2])
-    assert all(np.all(row.falls == 1.0) and np.all(row.uphill == 0.0) for row in rows[2:])
+    assert all(
+        np.all(row.falls == 1.0) and np.all(row.uphill == 0.0) for row in rows[2:]
+    )
     assert [np.mean(row.guaranteed) for row in rows] == [0.0, 0.0, 1.0, 1.0]
     lines = table(rows, 0.375).splitlines()
-    assert lines[3].startswith("| softmax attention | 100% | 100% | 100% | 100% | 0% | 0% |")
-    bars = plot(rows).axes[0].patches  # of the first layer as drawn: guaranteed, descending, rising
+    assert lines[3].startswith(
+        "| softmax attention | 100% | 100% | 100% | 100% | 0% | 0% |"
+    )
+    # of the first layer as drawn: guaranteed, descending, rising
+    bars = plot(rows).axes[0].patches
     np.testing.assert_allclose(
-        [bar.get_height() for bar in bars[::DEPTH]], [0.0, 100.0 * rows[0].falls[0], 100.0 * (1.0 - rows[0].falls[0])]
+        [bar.get_height() for bar in bars[::DEPTH]],
+        [0.0, 100.0 * rows[0].falls[0], 100.0 * (1.0 - rows[0].falls[0])],
     )
 
 

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.slow
 
 
 def factor(product, left, rng):
-    """Lemma 4: B (n, k) of full rank with product = left B^T, for product (m, n), left (m, k), k > max(m, n)."""
+    """Lemma 4: B (n, k) of full rank with product = left B^T, for product (m, n),
+    left (m, k), k > max(m, n)."""
     exact = np.linalg.pinv(left) @ product
     null = np.eye(left.shape[1]) - np.linalg.pinv(left) @ left
     B = (exact + null @ rng.normal(size=exact.shape)).T
@@ -23,7 +24,10 @@ def factor(product, left, rng):
 
 def network(widths, rng):
     pairs = zip(widths[1:], widths[:-1], strict=True)
-    return [(rng.normal(size=shape) / np.sqrt(shape[1]), 0.3 * rng.normal(size=shape[0])) for shape in pairs]
+    return [
+        (rng.normal(size=shape) / np.sqrt(shape[1]), 0.3 * rng.normal(size=shape[0]))
+        for shape in pairs
+    ]
 
 
 def forward(layers, x, activation):
@@ -34,7 +38,8 @@ def forward(layers, x, activation):
 
 @pytest.mark.usefixtures("x64")
 def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers():
-    """Layers z' = V_k^T sigma(V_k z + b_k), with V_k V_(k-1)^T the weights of the network; y = V_L z."""
+    """Layers z' = V_k^T sigma(V_k z + b_k), with V_k V_(k-1)^T the weights of the
+    network; y = V_L z."""
     rng, m, widths = np.random.default_rng(1), 9, (4, 6, 3, 5, 2)
     layers = network(widths, rng)
     V = [rng.normal(size=(widths[-1], m))]  # from the last to the first
@@ -45,24 +50,34 @@ def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers():
     z = jnp.asarray(V_0.T @ x)
     for (_, bias), weight in zip(layers[:-1], reversed_V[:0:-1], strict=True):
         layer = opteq(m, len(bias), activation="tanh")
-        z = layer.step(OptEqParams(jnp.asarray(weight), None, jnp.asarray(bias)), z, None)
+        z = layer.step(
+            OptEqParams(jnp.asarray(weight), None, jnp.asarray(bias)), z, None
+        )
     expected = forward(layers, x, np.tanh)
     np.testing.assert_allclose(V[0] @ np.asarray(z), expected, atol=1e-10)
 
 
 @pytest.mark.usefixtures("x64")
 def test_lemma_2_a_deep_opteq_contains_any_relu_network():
-    """With W_1 orthogonal to W_L and not 0, as printed: W_1 = 0 cuts off the input as well. Only the first layer sees
-    x. Its W_1 gives W_2 W_1^T as the network asks, and W_1 z = 0 for every z that the last layer returns: the first
-    round ends at the equilibrium."""
+    """With W_1 orthogonal to W_L and not 0, as printed: W_1 = 0 cuts off the input as
+    well. Only the first layer sees x. Its W_1 gives W_2 W_1^T as the network asks, and
+    W_1 z = 0 for every z that the last layer returns: the first round ends at the
+    equilibrium.
+    """
     rng, m, widths = np.random.default_rng(2), 20, (4, 6, 3, 5, 2)
     layers, V = network(widths, rng), [rng.normal(size=(widths[-1], m))]
     for weight, _ in reversed(layers[1:]):
         V.append(factor(weight, V[-1], rng))
     read, *hidden = V[0], *V[:0:-1]
     both = np.concatenate([hidden[1], hidden[-1]])  # W_2 and W_L
-    hidden[0] = factor(np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))]), both, rng)
-    deep = deep_opteq([opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])])
+    hidden[0] = factor(
+        np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))]),
+        both,
+        rng,
+    )
+    deep = deep_opteq(
+        [opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])]
+    )
     x, z = jnp.asarray(rng.normal(size=widths[0])), jnp.asarray(rng.normal(size=m))
 
     def run(first, x=x):
@@ -73,7 +88,8 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
             for weight, U, (_, bias) in zip(weights, inputs, layers, strict=False)
         )
         twice = deep.step(params, deep.step(params, z, x), x)
-        np.testing.assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)  # an equilibrium
+        # an equilibrium
+        np.testing.assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)
         return read @ np.asarray(twice)
 
     expected = forward(layers, np.asarray(x), lambda u: np.maximum(u, 0.0))
@@ -84,7 +100,8 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
 
 
 def test_lemmas_9_and_10_the_averaging_step_contracts_and_nonexpansive_maps_are_monotone():
-    """S(z) = z - g (grad R(z) + l z), g = 1 / (2 L): between |x - y| / 4 and (1 - g l) |x - y|, for l up to L / 2."""
+    """S(z) = z - g (grad R(z) + l z), g = 1 / (2 L): between |x - y| / 4 and (1 - g
+    l) |x - y|, for l up to L / 2."""
     rng, L = np.random.default_rng(4), 3.0
     basis = np.linalg.qr(rng.normal(size=(5, 5)))[0]
     A = basis @ np.diag(rng.uniform(0.0, L, 5)) @ basis.T
@@ -95,7 +112,8 @@ def test_lemmas_9_and_10_the_averaging_step_contracts_and_nonexpansive_maps_are_
         sizes, before = np.linalg.norm(moved, axis=1), np.linalg.norm(x - y, axis=1)
         assert np.all(sizes <= (1.0 - share / 2.0) * before + 1e-12)
         assert np.all(sizes >= 0.25 * before - 1e-12)
-        difference = (x - y) - np.sin((x - y) @ rotation)  # sin is 1-Lipschitz from 0; rotations keep norms
+        # sin is 1-Lipschitz from 0; rotations keep norms
+        difference = (x - y) - np.sin((x - y) @ rotation)
         assert np.all(np.sum(difference * (x - y), axis=1) >= -1e-12)
 
 
@@ -103,24 +121,34 @@ def test_lemmas_9_and_10_the_averaging_step_contracts_and_nonexpansive_maps_are_
 
 
 def constant(a1, a2, L_g):
-    """C of Theorem 4.1 with |a2 - a1|, for which the theorem holds for every a1; L_f does not enter."""
+    """C of Theorem 4.1 with |a2 - a1|, for which the theorem holds for every a1; L_f
+    does not enter."""
     return a2 / (abs(a2 - a1) + a1 * a2 * L_g)
 
 
 def test_remark_4_2_the_constant_grows_as_its_arguments_shrink_and_only_where_the_step_sizes_agree():
-    """Printed: C is Omega(1 / (a1 a2 L_f L_g)) as any of the four becomes small. As proved, C has no L_f, and with
-    a1 = a2 it is 1 / (a1 L_g); with a1 much smaller than a2 it tends to 1, and does not grow."""
+    """Printed: C is Omega(1 / (a1 a2 L_f L_g)) as any of the four becomes small. As
+    proved, C has no L_f, and with a1 = a2 it is 1 / (a1 L_g); with a1 much smaller than
+    a2 it tends to 1, and does not grow.
+    """
     small = np.logspace(-6, -3, 4)
     np.testing.assert_allclose([constant(a, a, 1.0) * a for a in small], 1.0)
-    np.testing.assert_allclose([constant(0.1, 0.1, L_g) * 0.1 * L_g for L_g in small], 1.0)
+    np.testing.assert_allclose(
+        [constant(0.1, 0.1, L_g) * 0.1 * L_g for L_g in small], 1.0
+    )
     np.testing.assert_allclose([constant(a1, 0.1, 1.0) for a1 in small], 1.0, rtol=0.02)
 
 
 def proximal_problem(seed):
-    """A quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, an inexact step y of length a2 = lambda, its noise."""
+    """A quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, an inexact step y of
+    length a2 = lambda, its noise."""
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    A, b, x = basis @ np.diag(rng.uniform(0.1, 1.0, 6)) @ basis.T, rng.normal(size=6), rng.normal(size=6)
+    A, b, x = (
+        basis @ np.diag(rng.uniform(0.1, 1.0, 6)) @ basis.T,
+        rng.normal(size=6),
+        rng.normal(size=6),
+    )
     a2, noise = rng.uniform(0.2, 1.0), 0.3 * rng.normal(size=6)
     gradient = A @ x + b
     moved = x - a2 * (gradient - noise)
@@ -130,7 +158,9 @@ def proximal_problem(seed):
         return 0.5 * z @ A @ z + b @ z
 
     def prox(z):
-        return np.sum((z - x + a2 * gradient) ** 2) / (2.0 * a2) + 0.5 * np.sum(np.abs(z))
+        return np.sum((z - x + a2 * gradient) ** 2) / (2.0 * a2) + 0.5 * np.sum(
+            np.abs(z)
+        )
 
     return h, prox, x, y, gradient, noise, a2
 
@@ -138,21 +168,29 @@ def proximal_problem(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_lemmas_d_1_d_2_and_d_4_of_the_proximal_problem(seed):
     h, prox, x, y, gradient, noise, a2 = proximal_problem(seed)
-    # D.1, whose print has the other sign: the noise is a subgradient of P at y (lambda = a2), which is 1 / a2 convex.
+    # D.1, whose print has the other sign: the noise is a subgradient of P at y (lambda
+    # = a2), which is 1 / a2 convex.
     for z in np.random.default_rng(seed + 100).normal(size=(200, 6)):
-        assert prox(z) >= prox(y) + noise @ (z - y) + np.sum((z - y) ** 2) / (2.0 * a2) - 1e-12
+        assert (
+            prox(z)
+            >= prox(y) + noise @ (z - y) + np.sum((z - y) ** 2) / (2.0 * a2) - 1e-12
+        )
         # D.4: P + eta majorises h + phi and touches it at x.
         eta = h(x) - 0.5 * a2 * np.sum(gradient**2)
         assert prox(z) + eta >= h(z) + 0.5 * np.sum(np.abs(z)) - 1e-12
-    np.testing.assert_allclose(prox(x) + eta, h(x) + 0.5 * np.sum(np.abs(x)), rtol=1e-12)
-    # D.2: descent of P against the distance to its minimiser and the noise, c_P = 1 / a2.
+    np.testing.assert_allclose(
+        prox(x) + eta, h(x) + 0.5 * np.sum(np.abs(x)), rtol=1e-12
+    )
+    # D.2: descent of P against the distance to its minimiser and the noise, c_P = 1 /
+    # a2.
     moved = x - a2 * gradient
     best = np.sign(moved) * np.maximum(np.abs(moved) - 0.5 * a2, 0.0)
     fall, distance = prox(x) - prox(y), np.sum((x - best) ** 2)
     assert fall >= distance / (2.0 * a2) - a2 * np.sum(noise**2) - 1e-12
 
 
-# Porras-Valenzuela, Hadou, Ribeiro: Theorem 2 and Corollary 3 where zeta, nu and M can be computed
+# Porras-Valenzuela, Hadou, Ribeiro: Theorem 2 and Corollary 3 where zeta, nu and M can
+# be computed
 
 
 def test_theorem_2_losses_that_meet_their_bounds_up_to_zeta_end_below_zeta_over_alpha_and_may_end_there():
@@ -160,16 +198,21 @@ def test_theorem_2_losses_that_meet_their_bounds_up_to_zeta_end_below_zeta_over_
     worst, losses = 5.0, 5.0 * np.ones(100)
     for _ in range(400):
         worst = (1.0 - alpha) * worst + zeta  # every constraint met with equality
-        losses = rng.uniform(0.0, 1.0, 100) * ((1.0 - alpha) * losses + zeta)  # or with room
+        # or with room
+        losses = rng.uniform(0.0, 1.0, 100) * ((1.0 - alpha) * losses + zeta)
     np.testing.assert_allclose(worst, zeta / alpha, rtol=1e-9)  # the constant is exact
     assert np.max(losses) <= zeta / alpha
 
 
 @pytest.mark.parametrize("delta", [0.05, 0.3])
-def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_term_is_not_needed_there(delta):
-    """A layer fails with probability delta and then has the loss M nu at most. The bound of the limit inferior is
-    (zeta + delta M nu / (1 - delta)) / alpha; runs of successes bring the best layer to zeta / alpha itself, while the
-    mean over layers needs the second term."""
+def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_term_is_not_needed_there(
+    delta,
+):
+    """A layer fails with probability delta and then has the loss M nu at most. The
+    bound of the limit inferior is (zeta + delta M nu / (1 - delta)) / alpha; runs of
+    successes bring the best layer to zeta / alpha itself, while the mean over layers
+    needs the second term.
+    """
     rng, alpha, zeta, worst = np.random.default_rng(1), 0.3, 0.05, 2.0
     loss, best, history = 5.0 * np.ones(200), np.full(200, np.inf), []
     for _ in range(3000):
@@ -182,17 +225,29 @@ def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_
 
 
 def test_corollary_3_a_shift_adds_one_distance_for_each_loss_and_the_constant_is_reached():
-    """Losses with slopes 1 and -1 in an input that moves by tau: the violation grows by (1 + (1 - alpha)) tau exactly;
-    losses that are C-Lipschitz never by more than C times that."""
+    """Losses with slopes 1 and -1 in an input that moves by tau: the violation grows by
+    (1 + (1 - alpha)) tau exactly; losses that are C-Lipschitz never by more than C
+    times that.
+    """
     rng, alpha, tau = np.random.default_rng(2), 0.3, 0.4
     x = rng.normal(size=1000)
-    violation = lambda x: np.mean(5.0 + x) - (1.0 - alpha) * np.mean(5.0 - x)  # noqa: E731
-    np.testing.assert_allclose(violation(x + tau) - violation(x), (2.0 - alpha) * tau, rtol=1e-12)
+    violation = lambda x: np.mean(5.0 + x) - (1.0 - alpha) * np.mean(5.0 - x)
+    np.testing.assert_allclose(
+        violation(x + tau) - violation(x), (2.0 - alpha) * tau, rtol=1e-12
+    )
     for _ in range(100):
         slopes, centres = rng.uniform(-1.0, 1.0, (2, 5)), rng.normal(size=(2, 5))
-        losses = lambda x: [np.mean(np.abs(x[:, None] - c) @ np.abs(s)) for s, c in zip(slopes, centres, strict=True)]  # noqa: B023, E731
+
+        def losses(x):
+            return [
+                np.mean(np.abs(x[:, None] - c) @ np.abs(s))
+                for s, c in zip(slopes, centres, strict=True)  # noqa: B023
+            ]
+
         shift = tau * rng.uniform(-1.0, 1.0, 1000)
         before, after = losses(x), losses(x + shift)
         C = np.max(np.sum(np.abs(slopes), axis=1))
-        change = (after[1] - (1.0 - alpha) * after[0]) - (before[1] - (1.0 - alpha) * before[0])
+        change = (after[1] - (1.0 - alpha) * after[0]) - (
+            before[1] - (1.0 - alpha) * before[0]
+        )
         assert change <= C * (2.0 - alpha) * np.mean(np.abs(shift)) + 1e-12

@@ -1,4 +1,5 @@
-"""Looped networks on generated tasks: data, network and exits against loops in NumPy; runs, and their table."""
+"""Looped networks on generated tasks: data, network and exits against loops in
+NumPy; runs, and their table."""
 
 import dataclasses
 import functools
@@ -18,25 +19,34 @@ from papers.looped.network import LoopedNetwork
 from papers.looped.study import FLOOR, Study, rises, train, violations
 from papers.looped.tasks import addition, mazes, prefix_sums, shortest_path
 
-TINY = Study(steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6)
+TINY = Study(
+    steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6
+)
 
 
 def test_targets_of_prefix_sums_are_parities():
     inputs, targets = prefix_sums(np.random.default_rng(0), 3, 9)
     assert (inputs.shape, targets.shape) == ((3, 9, 1), (3, 9))
     for row, parities in zip(inputs[..., 0], targets, strict=True):
-        assert [int((row[: place + 1] == 1).sum()) % 2 for place in range(9)] == parities.tolist()
+        assert [
+            int((row[: place + 1] == 1).sum()) % 2 for place in range(9)
+        ] == parities.tolist()
 
 
 def test_mazes_are_trees_whose_path_is_the_only_one():
     inputs, targets = mazes(np.random.default_rng(0), 5, 9)
     for maze, path in zip(inputs, targets, strict=True):
         free = maze[..., 0]
-        assert free.sum() == 2 * 25 - 1  # rooms, and an open wall fewer: a spanning tree
-        start, end = (tuple(np.argwhere(maze[..., channel])[0].tolist()) for channel in (1, 2))
+        # rooms, and an open wall fewer: a spanning tree
+        assert free.sum() == 2 * 25 - 1
+        start, end = (
+            tuple(np.argwhere(maze[..., channel])[0].tolist()) for channel in (1, 2)
+        )
         cells = shortest_path(free, start, end)
         assert set(cells) == set(map(tuple, np.argwhere(path).tolist()))
-        assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in itertools.pairwise(cells))
+        assert all(
+            abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in itertools.pairwise(cells)
+        )
         assert all(free[cell] for cell in cells)
 
 
@@ -48,7 +58,9 @@ def test_sums_are_those_of_integers():
         return sum(int(digit) * 10**place for place, digit in enumerate(digits))
 
     chains = []
-    for first, second, total in zip(inputs[..., :10].argmax(-1), inputs[..., 10:].argmax(-1), targets, strict=True):
+    for first, second, total in zip(
+        inputs[..., :10].argmax(-1), inputs[..., 10:].argmax(-1), targets, strict=True
+    ):
         assert number(first) + number(second) == number(total)
         passed_on = "".join("x" if carries else " " for carries in first + second == 9)
         chains.append(max(map(len, passed_on.split())))
@@ -69,9 +81,15 @@ def convolved(x, kernel):
 def test_the_network_is_its_equation(ndim, shape, x64):
     model = LoopedNetwork(width=4, num_outputs=2, ndim=ndim, param_dtype=jnp.float64)
     x = np.random.default_rng(0).normal(size=shape)
-    rng, shapes = np.random.default_rng(1), jax.eval_shape(lambda: model.init(jax.random.key(0), x, loops=1))
+    rng, shapes = (
+        np.random.default_rng(1),
+        jax.eval_shape(lambda: model.init(jax.random.key(0), x, loops=1)),
+    )
     variables = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
-    run = lambda variables, x: model.apply(variables, x, loops=3, record=lambda logits, h: (logits, h))  # noqa: E731
+
+    def run(variables, x):
+        return model.apply(variables, x, loops=3, record=lambda logits, h: (logits, h))
+
     result = jax.jit(run)(variables, x)
     kernels = variables["params"]
     h, states = np.maximum(convolved(x, kernels["prelude"]), 0.0), []
@@ -81,12 +99,15 @@ def test_the_network_is_its_equation(ndim, shape, x64):
         inner = np.maximum(convolved(recalled, kernels["inner"]), 0.0)
         h = np.maximum(recalled + convolved(inner, kernels["outer"]), 0.0)
     readouts = [convolved(state, kernels["readout"]) for state in states]
-    chex.assert_trees_all_close(result[1], (np.stack(readouts), np.stack(states)), rtol=1e-10, atol=1e-12)
+    chex.assert_trees_all_close(
+        result[1], (np.stack(readouts), np.stack(states)), rtol=1e-10, atol=1e-12
+    )
     chex.assert_trees_all_close(result[0], states[-1], rtol=1e-10, atol=1e-12)
 
 
 def test_exits_are_those_of_each_example_looped_on_its_own():
-    """h <- rate h + 1 from 0, for several rates at once, until a loop changes little."""
+    """h <- rate h + 1 from 0, for several rates at once, until a loop changes
+    little."""
     rates, most = np.array([0.1, 0.5, 0.9, 0.99]), 30
     states, needed = [np.zeros((4, 3))], []
     for _ in range(most):
@@ -98,16 +119,26 @@ def test_exits_are_those_of_each_example_looped_on_its_own():
             if abs(h - before) / abs(h) < 0.05:
                 break
         needed.append(loops)
-    assert exit_loops(np.asarray(jax.jit(state_changes)(np.stack(states))), 0.05).tolist() == needed
+    assert (
+        exit_loops(np.asarray(jax.jit(state_changes)(np.stack(states))), 0.05).tolist()
+        == needed
+    )
     assert len(set(needed)) == 4
 
 
 def test_changes_are_shares_of_the_size_of_the_state():
-    states, changes = np.random.default_rng(0).normal(size=(5, 4, 3, 2)), jax.jit(state_changes)
+    states, changes = (
+        np.random.default_rng(0).normal(size=(5, 4, 3, 2)),
+        jax.jit(state_changes),
+    )
     rows = states.reshape(5, 4, 6)
-    expected = np.linalg.norm(np.diff(rows, axis=0), axis=-1) / np.linalg.norm(rows, axis=-1)[1:]
+    expected = (
+        np.linalg.norm(np.diff(rows, axis=0), axis=-1)
+        / np.linalg.norm(rows, axis=-1)[1:]
+    )
     np.testing.assert_allclose(changes(states), expected, rtol=1e-5)
-    large = 1e19 * 2.0 ** np.arange(5)[:, None, None, None] * np.ones((4, 3, 2))  # 1e-41 is not in float32
+    # 1e-41 is not in float32
+    large = 1e19 * 2.0 ** np.arange(5)[:, None, None, None] * np.ones((4, 3, 2))
     np.testing.assert_allclose(changes(large), 0.5, rtol=1e-6)
     np.testing.assert_allclose(changes(1e-41 * large), 0.5, rtol=1e-4)
     large[1:] = np.nan  # which is never still
@@ -115,7 +146,8 @@ def test_changes_are_shares_of_the_size_of_the_state():
 
 
 def test_the_threshold_is_the_cheapest_of_those_that_keep_the_accuracy():
-    needed = np.random.default_rng(0).integers(1, 9, 400)  # the loop from which an example is right
+    # the loop from which an example is right
+    needed = np.random.default_rng(0).integers(1, 9, 400)
     loops = np.arange(1, 10)[:, None]
     changes = np.where(loops < needed, 0.5, 0.1)
     threshold = exit_threshold(changes, loops >= needed)
@@ -130,12 +162,20 @@ def test_the_threshold_is_the_cheapest_of_those_that_keep_the_accuracy():
 
 def test_a_window_may_not_rise_above_its_start_or_the_floor_and_no_start_is_rewarded_for_a_larger_loss():
     losses = np.random.default_rng(0).uniform(0.001, 2.0, (4, 6)).astype(np.float32)
-    np.testing.assert_allclose(rises(losses), losses[:, 1:] / np.maximum(losses[:, :1], FLOOR) - 1.0, rtol=1e-5)
-    assert jax.grad(lambda f: rises(f).sum())(jnp.array([1.0, 2.0, 3.0])).tolist() == [0.0, 1.0, 1.0]
+    np.testing.assert_allclose(
+        rises(losses), losses[:, 1:] / np.maximum(losses[:, :1], FLOOR) - 1.0, rtol=1e-5
+    )
+    assert jax.grad(lambda f: rises(f).sum())(jnp.array([1.0, 2.0, 3.0])).tolist() == [
+        0.0,
+        1.0,
+        1.0,
+    ]
 
 
 def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
-    measure = jax.jit(functools.partial(violations, dataclasses.replace(TINY, loops=10)))
+    measure = jax.jit(
+        functools.partial(violations, dataclasses.replace(TINY, loops=10))
+    )
     losses, states = np.full((11, 4), 0.02), np.full((11, 4, 5, 2), 10.0)
     states[1:] -= np.linspace(0.1, 1.0, 10)[:, None, None, None]  # steps of 0.1
     met = measure(losses, states)
@@ -143,24 +183,61 @@ def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
         "near": {"level", "size"},
         "far": {"rise", "size", "step"},
     }
-    assert max(float(np.max(value)) for held in met.values() for value in held.values()) <= 1e-5
+    assert (
+        max(float(np.max(value)) for held in met.values() for value in held.values())
+        <= 1e-5
+    )
     losses[10, 0] = 0.04  # one of four samples, the worst quarter
     states[6] = 20.0
     violated = measure(losses, states)
     assert np.isclose(float(violated["far"]["rise"][-1]), 1.0, atol=1e-5)
     assert np.isclose(float(violated["near"]["level"][-1]), 0.25, atol=1e-5)
     assert np.isclose(float(violated["near"]["size"][5]), np.log(2.0), atol=1e-5)
-    assert np.argwhere(np.asarray(violated["far"]["step"]) > 1e-4).ravel().tolist() == [5, 6]
+    assert np.argwhere(np.asarray(violated["far"]["step"]) > 1e-4).ravel().tolist() == [
+        5,
+        6,
+    ]
 
 
 def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
-    options = ["--steps", "2", "--batch", "4", "--loops", "2", "--width", "4", "--size", "5", "--test-examples", "6"]
-    options += ["--method", "all", "--far", "3", "--test-sizes", "5", "--out", str(tmp_path)]
+    options = [
+        "--steps",
+        "2",
+        "--batch",
+        "4",
+        "--loops",
+        "2",
+        "--width",
+        "4",
+        "--size",
+        "5",
+        "--test-examples",
+        "6",
+    ]
+    options += [
+        "--method",
+        "all",
+        "--far",
+        "3",
+        "--test-sizes",
+        "5",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(options) == 0
     (path,) = tmp_path.glob("*.json")
     (results,) = json.loads(path.read_text())["results"].values()
-    assert 1.0 <= results["exit"]["low"] <= results["exit"]["loops"] <= results["exit"]["high"] <= 16.0
-    assert "| all, far starts to 3, steps 2, batch 4, loops 2, width 4, size 5 | 1 |" in capsys.readouterr().out
+    assert (
+        1.0
+        <= results["exit"]["low"]
+        <= results["exit"]["loops"]
+        <= results["exit"]["high"]
+        <= 16.0
+    )
+    assert (
+        "| all, far starts to 3, steps 2, batch 4, loops 2, width 4, size 5 | 1 |"
+        in capsys.readouterr().out
+    )
     assert main(["--loops", "0"]) == 2
     assert "loops" in capsys.readouterr().err
 
@@ -176,11 +253,23 @@ def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
     ],
 )
 def test_every_method_trains(task, method, far):
-    params = jax.device_get(train(dataclasses.replace(TINY, task=task, method=method, far=far)))
+    params = jax.device_get(
+        train(dataclasses.replace(TINY, task=task, method=method, far=far))
+    )
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
 @pytest.mark.slow
 def test_loops_of_all_are_learned(tmp_path):
-    study = Study(steps=200, loops=5, width=16, size=5, test_sizes=(5,), test_examples=64, learning_rate=5e-3)
-    assert run(dataclasses.replace(study, out=str(tmp_path)))["results"]["5"]["best"] > 0.9
+    study = Study(
+        steps=200,
+        loops=5,
+        width=16,
+        size=5,
+        test_sizes=(5,),
+        test_examples=64,
+        learning_rate=5e-3,
+    )
+    assert (
+        run(dataclasses.replace(study, out=str(tmp_path)))["results"]["5"]["best"] > 0.9
+    )

@@ -9,25 +9,50 @@ from papers import theorems
 
 
 def test_the_best_denoiser_is_the_posterior_mean():
-    noisy, clean = (part[:5] for part in theorems.draw_sets(jax.random.key(0), 4096))  # compiled once for all
+    # compiled once for all
+    noisy, clean = (part[:5] for part in theorems.draw_sets(jax.random.key(0), 4096))
     atoms, total = np.asarray(theorems.ATOM, float), 0.0
-    for token, truth in zip(np.asarray(noisy).reshape(-1, 16), np.asarray(clean).reshape(-1, 16), strict=True):
-        weights = np.array([np.exp(-0.5 * np.sum((token - atom) ** 2) / theorems.NOISE**2) for atom in atoms])
-        total += np.mean((weights @ atoms / weights.sum() - truth) ** 2) / theorems.NOISE**2
-    np.testing.assert_allclose(theorems.bayes_loss(noisy, clean), total / noisy[..., 0].size, rtol=1e-4)
+    for token, truth in zip(
+        np.asarray(noisy).reshape(-1, 16),
+        np.asarray(clean).reshape(-1, 16),
+        strict=True,
+    ):
+        weights = np.array(
+            [
+                np.exp(-0.5 * np.sum((token - atom) ** 2) / theorems.NOISE**2)
+                for atom in atoms
+            ]
+        )
+        total += (
+            np.mean((weights @ atoms / weights.sum() - truth) ** 2) / theorems.NOISE**2
+        )
+    np.testing.assert_allclose(
+        theorems.bayes_loss(noisy, clean), total / noisy[..., 0].size, rtol=1e-4
+    )
 
 
 def test_the_distance_of_two_sizes_of_noise_is_that_of_coupled_sets():
-    """E |e| of n standard normal entries is close to sqrt(n - 1/2), and sets of one key differ by (s' - s) e."""
-    noisy, other = (theorems.draw_sets(jax.random.key(1), 4096, size)[0] for size in (0.7, 1.0))
+    """E |e| of n standard normal entries is close to sqrt(n - 1/2), and sets of one
+    key differ by (s' - s) e."""
+    noisy, other = (
+        theorems.draw_sets(jax.random.key(1), 4096, size)[0] for size in (0.7, 1.0)
+    )
     move = np.mean(np.linalg.norm(np.asarray(other - noisy).reshape(4096, -1), axis=1))
-    np.testing.assert_allclose(move, 0.3 * np.sqrt(theorems.TOKENS * theorems.DIM - 0.5), rtol=0.01)
+    np.testing.assert_allclose(
+        move, 0.3 * np.sqrt(theorems.TOKENS * theorems.DIM - 0.5), rtol=0.01
+    )
 
 
 def test_the_sample_complexity_holds_for_one_network_and_is_vacuous_for_all():
-    """Means of losses in [0, 1], the worst for Hoeffding's inequality among them, exceed it as rarely as it claims."""
-    means = np.mean(np.random.default_rng(0).random((2000, theorems.SETS)) < 0.5, axis=1)
-    assert np.mean(np.abs(means - 0.5) > theorems.sample_complexity(1.0, 0)) <= theorems.DELTA
+    """Means of losses in [0, 1], the worst for Hoeffding's inequality among them,
+    exceed it as rarely as it claims."""
+    means = np.mean(
+        np.random.default_rng(0).random((2000, theorems.SETS)) < 0.5, axis=1
+    )
+    assert (
+        np.mean(np.abs(means - 0.5) > theorems.sample_complexity(1.0, 0))
+        <= theorems.DELTA
+    )
     assert theorems.sample_complexity(1.0, 3840) > 1.0
 
 

@@ -1,4 +1,5 @@
-"""Noise, attacks and certificates on the pixels of images: against closed forms, and against one another."""
+"""Noise, attacks and certificates on the pixels of images: against closed forms, and
+against one another."""
 
 import dataclasses
 import functools
@@ -24,38 +25,64 @@ RADII = (0.05, 0.3, 1.0)
 
 
 def of_network(config, **options):
-    return dataclasses.replace(config, network=dataclasses.replace(config.network, **options))
+    return dataclasses.replace(
+        config, network=dataclasses.replace(config.network, **options)
+    )
 
 
 def linear(weights):
-    return lambda pixels: jnp.stack([jnp.einsum("bhwc,hwc->b", pixels, weights), jnp.zeros(len(pixels))], axis=-1)
+    return lambda pixels: jnp.stack(
+        [jnp.einsum("bhwc,hwc->b", pixels, weights), jnp.zeros(len(pixels))], axis=-1
+    )
 
 
 def test_an_attack_on_a_linear_model_breaks_what_is_nearer_than_the_radius():
     rng = np.random.default_rng(0)
-    weights, images = rng.normal(size=(3, 3, 1)), rng.uniform(0.4, 0.6, size=(16, 3, 3, 1))
+    weights, images = (
+        rng.normal(size=(3, 3, 1)),
+        rng.uniform(0.4, 0.6, size=(16, 3, 3, 1)),
+    )
     margins = np.einsum("bhwc,hwc->b", images, weights)
-    labels, distances = (margins < 0.0).astype(np.int32), np.abs(margins) / np.linalg.norm(weights)
+    labels, distances = (
+        (margins < 0.0).astype(np.int32),
+        np.abs(margins) / np.linalg.norm(weights),
+    )
     run = jax.jit(functools.partial(attack, linear(weights), num_steps=20))
     keys = jax.random.split(jax.random.key(0), 16)
-    for radius in (0.5 * np.median(distances), np.median(distances), 0.9 * np.max(distances)):
+    for radius in (
+        0.5 * np.median(distances),
+        np.median(distances),
+        0.9 * np.max(distances),
+    ):
         apart = np.abs(distances / radius - 1.0) > 1e-3
         result = run(images, labels, keys, radius)
         assert np.asarray(result.right).all()
-        np.testing.assert_array_equal(np.asarray(result.stands)[apart], (distances > radius)[apart])
-    for share, stands in ((0.999, True), (1.001, False)):  # of one image, at radii on either side
+        np.testing.assert_array_equal(
+            np.asarray(result.stands)[apart], (distances > radius)[apart]
+        )
+    # of one image, at radii on either side
+    for share, stands in ((0.999, True), (1.001, False)):
         result = run(images[:1], labels[:1], keys[:1], share * distances[0])
         assert bool(result.stands[0]) == stands
 
 
 def test_an_attack_leaves_neither_the_ball_nor_the_box():
     rng = np.random.default_rng(1)
-    images = rng.integers(0, 2, size=(8, 3, 3, 1)).astype(np.float32)  # corners of the box
+    # corners of the box
+    images = rng.integers(0, 2, size=(8, 3, 3, 1)).astype(np.float32)
     images[:4] = rng.uniform(size=(4, 3, 3, 1))
-    labels, keys = rng.integers(0, 2, 8).astype(np.int32), jax.random.split(jax.random.key(0), 8)
-    run = jax.jit(functools.partial(attack, linear(rng.normal(size=(3, 3, 1)))), static_argnames="num_steps")
+    labels, keys = (
+        rng.integers(0, 2, 8).astype(np.int32),
+        jax.random.split(jax.random.key(0), 8),
+    )
+    run = jax.jit(
+        functools.partial(attack, linear(rng.normal(size=(3, 3, 1)))),
+        static_argnames="num_steps",
+    )
     for num_steps, radius in ((1, 0.7), (1, 0.01), (7, 0.7)):
-        attacked = np.asarray(run(images, labels, keys, radius, num_steps=num_steps).images)
+        attacked = np.asarray(
+            run(images, labels, keys, radius, num_steps=num_steps).images
+        )
         lengths = np.linalg.norm((attacked - images).reshape(8, -1), axis=1)
         assert np.all((attacked >= 0.0) & (attacked <= 1.0))
         assert np.all(lengths <= radius * (1.0 + 1e-5))
@@ -63,20 +90,36 @@ def test_an_attack_leaves_neither_the_ball_nor_the_box():
 
 
 def test_what_is_no_number_is_no_right_answer_and_leaves_no_ball():
-    """A model without an equilibrium returns NaN, and argmax would return class 0; a slope of NaN moves nothing."""
+    """A model without an equilibrium returns NaN, and argmax would return class 0; a
+    slope of NaN moves nothing."""
     images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
     keys = jax.random.split(jax.random.key(0), 2)
-    result = attack(lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels), images, labels, keys, 0.5, num_steps=3)
+    result = attack(
+        lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels),
+        images,
+        labels,
+        keys,
+        0.5,
+        num_steps=3,
+    )
     assert np.isfinite(result.images).all()
     assert not np.asarray(result.right).any()
     assert not np.asarray(result.stands).any()
 
 
 def test_an_attack_finds_its_way_where_the_answer_is_sure():
-    """In float32 the probability of the label is 1 there, and the cross entropy has no slope."""
+    """In float32 the probability of the label is 1 there, and the cross entropy has
+    no slope."""
     weights = np.full((2, 2, 1), 25.0, np.float32)
     images, labels = np.full((1, 2, 2, 1), 0.6, np.float32), np.zeros(1, np.int32)
-    result = attack(linear(weights), images, labels, jax.random.split(jax.random.key(0), 1), 0.5, num_steps=5)
+    result = attack(
+        linear(weights),
+        images,
+        labels,
+        jax.random.split(jax.random.key(0), 1),
+        0.5,
+        num_steps=5,
+    )
     np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
 
 
@@ -87,21 +130,34 @@ def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(nam
     state = init()
     for _, batch in zip(range(20), task.batches(0, None), strict=False):
         state, _ = step(state, batch)
-    figures = robustness(task, state.params, RobustnessConfig((), attacks=RADII, attack_steps=4))
-    clean, left = figures["attacked_clean_accuracy"], [figures["attack_accuracy"][str(radius)] for radius in RADII]
+    figures = robustness(
+        task, state.params, RobustnessConfig((), attacks=RADII, attack_steps=4)
+    )
+    clean, left = (
+        figures["attacked_clean_accuracy"],
+        [figures["attack_accuracy"][str(radius)] for radius in RADII],
+    )
     if name == "image-dnn":
-        assert clean == pytest.approx(task.split_scores(state.params, "test")[0]["accuracy"])
+        assert clean == pytest.approx(
+            task.split_scores(state.params, "test")[0]["accuracy"]
+        )
     assert figures["attacked_examples"] == 10
     assert clean > 0.6
     assert clean >= left[0] >= left[1] >= left[2]
     assert left[2] < clean
-    assert ("certified_accuracy" in figures) == is_certifiable(config.network) == (name in ("image-opteq", "image-dnn"))
+    assert (
+        ("certified_accuracy" in figures)
+        == is_certifiable(config.network)
+        == (name in ("image-opteq", "image-dnn"))
+    )
     for radius, share in figures.get("certified_accuracy", {}).items():
         assert share <= figures["attack_accuracy"][radius]
 
 
 def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says():
-    first, second = np.random.default_rng(2).uniform(size=(2, 16, 4, 4, 1)).astype(np.float32)
+    first, second = (
+        np.random.default_rng(2).uniform(size=(2, 16, 4, 4, 1)).astype(np.float32)
+    )
     second = np.concatenate([second[:8], first[8:] + 0.01 * second[8:]])
     convolutional = {"convolutional": True, "stem": (3,), "tol": 1e-6}
     for config in (
@@ -113,7 +169,9 @@ def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says()
         params = init().params
         bound = lipschitz_bound(config.network, params, (4, 4), task.data.std)
         logits = jax.jit(task.logits)
-        moved = np.linalg.norm(np.asarray(logits(params, first) - logits(params, second)), axis=1)
+        moved = np.linalg.norm(
+            np.asarray(logits(params, first) - logits(params, second)), axis=1
+        )
         slopes = moved / np.linalg.norm((first - second).reshape(16, -1), axis=1)
         assert math.isfinite(bound)
         assert 0.0 < np.max(slopes) <= bound
@@ -124,9 +182,14 @@ def test_logits_are_scaled_down_to_the_lipschitz_constant_that_they_are_held_to(
     images = np.random.default_rng(3).uniform(size=(8, 4, 4, 1)).astype(np.float32)
     task, init, _ = traced(free)
     params = init().params
-    bound, logits = float(lipschitz_bound(free.network, params, (4, 4), task.data.std)), task.logits(params, images)
+    bound, logits = (
+        float(lipschitz_bound(free.network, params, (4, 4), task.data.std)),
+        task.logits(params, images),
+    )
     for held in (bound / 10.0, 10.0 * bound):
-        scaled = task.with_config(dataclasses.replace(free, lipschitz=held)).logits(params, images)
+        scaled = task.with_config(dataclasses.replace(free, lipschitz=held)).logits(
+            params, images
+        )
         np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
 
 
@@ -135,7 +198,11 @@ def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms():
     config = small("image-dnn")
     task, init, _ = traced(config)
     params = init().params
-    norms = [float(np.linalg.norm(leaf, 2)) for leaf in jax.tree.leaves(params) if np.ndim(leaf) > 1]
+    norms = [
+        float(np.linalg.norm(leaf, 2))
+        for leaf in jax.tree.leaves(params)
+        if np.ndim(leaf) > 1
+    ]
     bound = lipschitz_bound(config.network, params, (4, 4), task.data.std)
     assert len(norms) == 4
     np.testing.assert_allclose(bound, math.prod(norms) / 0.3, rtol=0.01)
@@ -143,20 +210,34 @@ def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms():
 
 def test_what_is_not_held_by_a_certified_norm_is_not_certified():
     network = small("image-opteq").network
-    changes = ({"max_norm": None}, {"norm_steps": 3}, {"way": "averaged"}, {"regulariser": "half_square"})
-    assert [is_certifiable(dataclasses.replace(network, **change)) for change in changes] == [False] * 4
+    changes = (
+        {"max_norm": None},
+        {"norm_steps": 3},
+        {"way": "averaged"},
+        {"regulariser": "half_square"},
+    )
+    assert [
+        is_certifiable(dataclasses.replace(network, **change)) for change in changes
+    ] == [False] * 4
     assert is_certifiable(dataclasses.replace(network, way="unrolled"))
 
 
 def test_figures_do_not_depend_on_the_batch_size():
     config = RobustnessConfig((), noises=(0.5,), attacks=(0.3,), attack_examples=7)
-    tasks = [traced(dataclasses.replace(small("image-dnn"), batch_size=size)) for size in (3, 16)]
-    one, other = (robustness(each.task, tasks[0].init().params, config) for each in tasks)
+    tasks = [
+        traced(dataclasses.replace(small("image-dnn"), batch_size=size))
+        for size in (3, 16)
+    ]
+    one, other = (
+        robustness(each.task, tasks[0].init().params, config) for each in tasks
+    )
     assert one == other
     assert one["attacked_examples"] == 7
 
 
-def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, tmp_path, capsys):
+def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(
+    start, stripes, tmp_path, capsys
+):
     start(small("image-dnn"), "image-dnn")
     folder = tmp_path / "run"
     before = json.loads((folder / "evaluation.json").read_text())
@@ -164,7 +245,11 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
     assert main([str(folder), "--attacks", "0.3", "0.1", "--attack-steps", "3"]) == 0
     content = (folder / "evaluation.json").read_text()
     evaluation = json.loads(content)
-    assert list(evaluation["attack_accuracy"]) == list(evaluation["certified_accuracy"]) == ["0.1", "0.3"]
+    assert (
+        list(evaluation["attack_accuracy"])
+        == list(evaluation["certified_accuracy"])
+        == ["0.1", "0.3"]
+    )
     assert list(evaluation["noise_accuracy"]) == ["0.2"]
     assert before.items() <= evaluation.items()
     for words in (["--noises", "0"], ["--attacks", "0.1", "0.1"]):
@@ -173,7 +258,11 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
     assert (folder / "evaluation.json").read_text() == content
     write_report([str(folder), "--out", str(tmp_path / "report")])
     page = (tmp_path / "report" / "index.html").read_text()
-    for words in ("noise_accuracy.0.2", "attack_accuracy.0.3", "certified_accuracy.0.1"):
+    for words in (
+        "noise_accuracy.0.2",
+        "attack_accuracy.0.3",
+        "certified_accuracy.0.1",
+    ):
         assert words in page
 
 

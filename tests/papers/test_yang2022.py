@@ -12,7 +12,9 @@ from papers.yang2022.config import chosen
 from papers.yang2022.synthetic import KAPPAS, MINIMISER_F, MINIMISER_H, RATIOS
 
 TOKENS, WIDTH, HALF_STEPS, SEED, POINTS = 6, 4, 10, 3, 21
-SMALL = FiguresConfig(tokens=TOKENS, width=WIDTH, half_steps=HALF_STEPS, seed=SEED, points=POINTS)
+SMALL = FiguresConfig(
+    tokens=TOKENS, width=WIDTH, half_steps=HALF_STEPS, seed=SEED, points=POINTS
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,11 @@ def drawn(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "DPI", 30)
         draw(dataclasses.replace(SMALL, out=str(out)), log=lines.append)
-    return out, {file.stem: json.loads(file.read_text()) for file in out.glob("*.json")}, lines
+    return (
+        out,
+        {file.stem: json.loads(file.read_text()) for file in out.glob("*.json")},
+        lines,
+    )
 
 
 def problem():
@@ -50,10 +56,14 @@ def half_steps(step_size):
     return states
 
 
-def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_others(drawn):
+def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_others(
+    drawn,
+):
     out, numbers, lines = drawn
     assert set(numbers) == {"fig1", "fig2", "fig3", "fig4"}
-    assert chosen(dataclasses.replace(SMALL, data=dataclasses.replace(SMALL.data, root="data"))) == (1, 2, 3, 4, 5, 6)
+    assert chosen(
+        dataclasses.replace(SMALL, data=dataclasses.replace(SMALL.data, root="data"))
+    ) == (1, 2, 3, 4, 5, 6)
     for name in numbers:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert len([line for line in lines if "--data.root" in line]) == 1
@@ -62,9 +72,14 @@ def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_
 def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
     ticks = np.linspace(-3.5, 3.5, POINTS)
     points = np.stack(np.meshgrid(ticks, ticks), axis=-1)
-    to_f, to_h = (np.linalg.norm(points - np.array(end), axis=-1) for end in (MINIMISER_F, MINIMISER_H))
+    to_f, to_h = (
+        np.linalg.norm(points - np.array(end), axis=-1)
+        for end in (MINIMISER_F, MINIMISER_H)
+    )
     for panel, ratio in zip(drawn[1]["fig1"]["panels"], RATIOS, strict=True):
-        assert panel["share_of_window"] == pytest.approx(np.mean(to_f <= ratio * to_h), abs=1e-12)
+        assert panel["share_of_window"] == pytest.approx(
+            np.mean(to_f <= ratio * to_h), abs=1e-12
+        )
         assert panel["ball"]["region_is_inside"] == (ratio < 1)
 
 
@@ -74,10 +89,15 @@ def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     S, W, B_1, B_2, _ = problem()
     hessian_f = 2.0 * (np.kron(S.T @ S, np.eye(WIDTH)) + np.eye(TOKENS * WIDTH))
     hessian_g = 2.0 * (np.kron(np.eye(TOKENS), W @ W.T) + np.eye(TOKENS * WIDTH))
-    largest = {name: np.linalg.eigvalsh(H)[-1] for name, H in zip("fg", (hessian_f, hessian_g), strict=True)}
+    largest = {
+        name: np.linalg.eigvalsh(H)[-1]
+        for name, H in zip("fg", (hessian_f, hessian_g), strict=True)
+    }
     largest["h"] = np.linalg.eigvalsh(hessian_f + hessian_g)[-1]
     assert numbers["smoothness"] == pytest.approx(largest, rel=1e-9)
-    minimiser = np.linalg.solve(hessian_f + hessian_g, 2.0 * (B_1 + B_2).ravel()).reshape(TOKENS, WIDTH)
+    minimiser = np.linalg.solve(
+        hessian_f + hessian_g, 2.0 * (B_1 + B_2).ravel()
+    ).reshape(TOKENS, WIDTH)
     assert numbers["minimum"] == pytest.approx(height(minimiser), rel=1e-5)
     step_size = 0.05 if kind == "paper" else 1.0 / largest["h"]
     run = numbers[kind]
@@ -85,9 +105,14 @@ def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     states = half_steps(step_size)
     np.testing.assert_allclose(run["h"], [height(Y) for Y in states], rtol=1e-5)
     assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
-    ratios = [np.linalg.norm(f) / np.linalg.norm(f + g) for f, g in [gradients(Y) for Y in states[::2]]]
+    ratios = [
+        np.linalg.norm(f) / np.linalg.norm(f + g)
+        for f, g in [gradients(Y) for Y in states[::2]]
+    ]
     np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
-    assert run["share_of_full_steps_that_descend"] == np.mean(np.diff([height(Y) for Y in states[::2]]) <= 0)
+    assert run["share_of_full_steps_that_descend"] == np.mean(
+        np.diff([height(Y) for Y in states[::2]]) <= 0
+    )
 
 
 def test_figure_3_shows_the_states_in_their_principal_plane(drawn):
@@ -105,22 +130,37 @@ def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
     ticks, alignment = np.linspace(-5.0, 5.0, POINTS), []
     for y in (np.array([a, c]) for a in ticks for c in ticks):
         p = step_size * 2.0 * (W.T @ W @ y + y - b)
-        alignment.append(sum(min(y[i] ** 2 - p[i] ** 2, 0.0) for i in range(2)) / np.sum(p**2))
+        alignment.append(
+            sum(min(y[i] ** 2 - p[i] ** 2, 0.0) for i in range(2)) / np.sum(p**2)
+        )
     for kappa in KAPPAS:
-        assert numbers["share_of_window"][str(kappa)] == pytest.approx(np.mean(np.array(alignment) >= -kappa))
-    np.testing.assert_allclose((W.T @ W + np.eye(2)) @ numbers["minimiser_h"], b, atol=1e-12)
+        assert numbers["share_of_window"][str(kappa)] == pytest.approx(
+            np.mean(np.array(alignment) >= -kappa)
+        )
+    np.testing.assert_allclose(
+        (W.T @ W + np.eye(2)) @ numbers["minimiser_h"], b, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--colour", "red"], ["Unrecognized options", "--colour"]),
-        *((["--only", only], ["--only", "1 to 6", f"'{only}'"]) for only in ("9", "two")),
-        (["--only", "5"], ["--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"]),
+        *(
+            (["--only", only], ["--only", "1 to 6", f"'{only}'"])
+            for only in ("9", "two")
+        ),
+        (
+            ["--only", "5"],
+            ["--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"],
+        ),
         (["--only", "6", "--data.root", "nowhere"], ["nowhere does not exist"]),
         (["--half-steps", "7"], ["--half-steps", "even", "7"]),
         (["--attention-step-size", "1.5"], ["--attention-step-size", "(0, 1]"]),
-        (["--only", "1", "--points", "5", "--out", __file__], ["--out", "is no folder"]),
+        (
+            ["--only", "1", "--points", "5", "--out", __file__],
+            ["--out", "is no folder"],
+        ),
     ],
 )
 def test_what_the_user_can_mend_is_told_in_one_line(capsys, arguments, words):

@@ -1,4 +1,5 @@
-"""Figs. 5 and 6: the energies of a text against the equations in NumPy, and the pipeline on a few made-up sentences."""
+"""Figs. 5 and 6: the energies of a text against the equations in NumPy, and the
+pipeline on a few made-up sentences."""
 
 import functools
 import json
@@ -9,7 +10,14 @@ import pytest
 
 from papers.yang2022 import figures
 from papers.yang2022.__main__ import main
-from papers.yang2022.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
+from papers.yang2022.energies import (
+    COMPONENTS,
+    LayerEnergies,
+    Stack,
+    init_network,
+    layer_energies,
+    train_network,
+)
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence, choose, embed, words_of
 from papers.yang2022.vectors import Embeddings
@@ -28,7 +36,10 @@ STACKS = {
 
 def sentences(*lengths):
     generator = np.random.default_rng(0)
-    return [Sentence(generator.normal(size=(n, DIM)).astype(np.float32), i % 2) for i, n in enumerate(lengths)]
+    return [
+        Sentence(generator.normal(size=(n, DIM)).astype(np.float32), i % 2)
+        for i, n in enumerate(lengths)
+    ]
 
 
 @functools.cache
@@ -37,14 +48,19 @@ def started(stack):
 
 
 def weights_of(network):
-    return [np.asarray(leaf, np.float64) for leaf in (network.layer.W_a, network.layer.W_f, network.layer.row)]
+    return [
+        np.asarray(leaf, np.float64)
+        for leaf in (network.layer.W_a, network.layer.W_f, network.layer.row)
+    ]
 
 
 def energies_of(Y, X, network, *, residual):
     W_a, W_f, B = weights_of(network)
     pull = 0.5 * np.sum(((Y - X if residual else Y) @ W_a) ** 2)
     return {
-        "pairs": sum(-similarity(Y, u, v, W_a) for u in range(len(Y)) for v in range(u)),
+        "pairs": sum(
+            -similarity(Y, u, v, W_a) for u in range(len(Y)) for v in range(u)
+        ),
         "residual": pull * residual,
         "features": 0.5 * np.trace(Y @ W_f @ Y.T) + 0.5 * np.sum((Y - B) ** 2),
         "paper": pull * (not residual),
@@ -64,14 +80,17 @@ def states_of(X, network, stack):
         U = np.empty_like(Y)
         for u in range(len(Y)):
             weights = [similarity(Y, u, v, W_a) for v in range(len(Y))]
-            mean = (sum(w * Y[v] for v, w in enumerate(weights)) + ridge * X[u]) / (sum(weights) + ridge)
+            mean = (sum(w * Y[v] for v, w in enumerate(weights)) + ridge * X[u]) / (
+                sum(weights) + ridge
+            )
             U[u] = (1 - a_1) * Y[u] + a_1 * mean
         states.append(np.maximum(U - a_2 * (U @ (W_f + W_f.T) / 2 + U - B), 0.0))
     return states
 
 
 @pytest.mark.parametrize(
-    ("name", "lengths"), [("plain", (1, 2, 9, 16, 17)), ("residual", (1, 2, 16)), ("damped", (1, 9, 16))]
+    ("name", "lengths"),
+    [("plain", (1, 2, 9, 16, 17)), ("residual", (1, 2, 16)), ("damped", (1, 9, 16))],
 )
 def test_energies_are_those_of_the_equations_at_every_layer_and_length(name, lengths):
     stack = STACKS[name]
@@ -84,11 +103,17 @@ def test_energies_are_those_of_the_equations_at_every_layer_and_length(name, len
             expected = energies_of(Y, X, network, residual=stack.residual)
             for name in COMPONENTS:
                 actual = measured.components[name][number, layer]
-                assert actual == pytest.approx(expected[name], rel=1e-10, abs=1e-10), (name, number, layer)
+                assert actual == pytest.approx(expected[name], rel=1e-10, abs=1e-10), (
+                    name,
+                    number,
+                    layer,
+                )
             total = sum(expected[name] for name in ("pairs", "residual", "features"))
             assert measured.total[number, layer] == pytest.approx(total, rel=1e-10)
             assert measured.infinite[number, layer] == (Y < 0).any()
-        logits = states[-1].mean(0) @ np.asarray(network.classifier.weights) + np.asarray(network.classifier.bias)
+        logits = states[-1].mean(0) @ np.asarray(
+            network.classifier.weights
+        ) + np.asarray(network.classifier.bias)
         np.testing.assert_allclose(measured.logits[number], logits, rtol=1e-9)
     assert measured.lengths.tolist() == list(lengths)
 
@@ -114,27 +139,40 @@ def test_the_first_loss_is_the_cross_entropy_and_its_step_follows_the_slope():
     trained, losses = train_network(stack, network, texts, learning_rate=0.5)
     chances = np.exp(logits) / np.exp(logits).sum()
     assert losses[0] == pytest.approx(-np.log(chances[0]), rel=1e-5)
-    np.testing.assert_allclose(trained.classifier.bias, -0.5 * (chances - np.array([1.0, 0.0])), rtol=1e-4)
+    np.testing.assert_allclose(
+        trained.classifier.bias, -0.5 * (chances - np.array([1.0, 0.0])), rtol=1e-4
+    )
 
 
 def test_a_loss_that_is_not_finite_is_told():
     texts = sentences(3) * 3
     texts[1] = texts[1]._replace(vectors=np.full((3, DIM), np.inf, np.float32))
-    with pytest.raises(UserError, match=r"not finite at training step 1; lower --learning-rate 0\.5"):
+    with pytest.raises(
+        UserError, match=r"not finite at training step 1; lower --learning-rate 0\.5"
+    ):
         train_network(Stack(DIM, 2), started(Stack(DIM, 2)), texts, learning_rate=0.5)
 
 
 def test_every_step_falls_stands_or_rises():
     features = np.array([[10.0, 5.0, 5.0, 6.0], [1e4, 1e4 + 5e-10, 1e4 - 1e-8, 1e4]])
     nothing = np.zeros_like(features)
-    components = {"pairs": nothing, "residual": nothing, "features": features, "paper": nothing}
-    measured = LayerEnergies(components, nothing > 0, np.array([2, 5]), np.eye(2), np.array([0, 0]))
+    components = {
+        "pairs": nothing,
+        "residual": nothing,
+        "features": features,
+        "paper": nothing,
+    }
+    measured = LayerEnergies(
+        components, nothing > 0, np.array([2, 5]), np.eye(2), np.array([0, 0])
+    )
     outcome = moves(measured)
     assert outcome["falls"].tolist() == [[True, False, False], [False, True, False]]
     assert outcome["stands"].tolist() == [[False, True, False], [True, False, False]]
     assert outcome["rises"].tolist() == [[False, False, True], [False, False, True]]
     numbers = layer_numbers(measured)
-    assert numbers["share_of_text_layer_pairs"] == pytest.approx({"falls": 2 / 6, "stands": 2 / 6, "rises": 2 / 6})
+    assert numbers["share_of_text_layer_pairs"] == pytest.approx(
+        {"falls": 2 / 6, "stands": 2 / 6, "rises": 2 / 6}
+    )
     assert numbers["mean_energy_per_word"][0] == (10.0 / 2 + 1e4 / 5) / 2
     assert numbers["share_of_labels_predicted"] == 0.5
 
@@ -159,12 +197,17 @@ def root(tmp_path):
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
     texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
-    table = "sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
+    table = "sentence\tlabel\n" + "".join(
+        f"{text}\t{i % 2}\n" for i, text in enumerate(texts)
+    )
     files = {f"glue/SST-2/{split}.tsv": table for split in ("train", "dev", "test")}
     for i, text in enumerate(texts):
         name = f"pos/{i}_9.txt" if i % 2 else f"neg/{i}_1.txt"
         files |= {f"imdb/aclImdb/{split}/{name}": text for split in ("train", "test")}
-    lines = [f"{word} {' '.join(map(str, generator.normal(size=DIM)))}" for word in words[:-1]]
+    lines = [
+        f"{word} {' '.join(map(str, generator.normal(size=DIM)))}"
+        for word in words[:-1]
+    ]
     for name, content in (files | {"vectors.txt": "\n".join(lines)}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
@@ -174,16 +217,32 @@ def root(tmp_path):
 def test_figures_5_and_6_are_drawn_from_texts(root, capsys, monkeypatch):
     monkeypatch.setattr(figures, "DPI", 30)
     small = ("--num-texts", "3", "--steps", "4", "--num-layers", "2", "--only", "5,6")
-    places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))
+    places = (
+        "--data.root",
+        str(root),
+        "--data.prepared",
+        str(root / "prepared"),
+        "--out",
+        str(root / "out"),
+    )
     assert main([*small, *places, "--embeddings", str(root / "vectors.txt")]) == 0
     assert "4 training steps" in capsys.readouterr().out
-    pictures = {*(f"{name}{end}" for name in NAMES for end in ("", "_components")), "fig5_rhos"}
+    pictures = {
+        *(f"{name}{end}" for name in NAMES for end in ("", "_components")),
+        "fig5_rhos",
+    }
     assert {file.stem for file in (root / "out").glob("*.png")} == pictures
-    numbers = {name: json.loads((root / "out" / f"{name}.json").read_text()) for name in pictures}
+    numbers = {
+        name: json.loads((root / "out" / f"{name}.json").read_text())
+        for name in pictures
+    }
     for name in NAMES:
         for values in numbers[name].values():
             assert np.array(values["energy"]).shape == (3, 3)
-            parts = [np.array(values["components"][part]) for part in ("pairs", "residual", "features")]
+            parts = [
+                np.array(values["components"][part])
+                for part in ("pairs", "residual", "features")
+            ]
             np.testing.assert_allclose(values["energy"], sum(parts), rtol=1e-6)
             assert values["dim"] == DIM
             assert 0.5 < values["share_of_words_in_embedding_file"] < 1.0

@@ -18,7 +18,8 @@ RMSE = {
     "deep_supervision": (10.9, 15.0, 18.0, 22.5, 31.0, 44.0),
     "constrained": (11.9, 15.8, 18.8, 21.6, 28.9, 41.3),
 }
-FIRST_LOSSES = {"plain": 14.0, "deep_supervision": 3.0, "constrained": 2.6}  # after layer 1; the input's is 4.7
+# after layer 1; the input's is 4.7
+FIRST_LOSSES = {"plain": 14.0, "deep_supervision": 3.0, "constrained": 2.6}
 LAST_LOSS = 0.7
 KEPT, EDGES = 0.78, np.linspace(0, 2, 41)
 RunMaker = Callable[..., Path]
@@ -30,9 +31,18 @@ def grouped(folders: Sequence[Path]) -> list[Setting]:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> RunMaker:
-    def make(method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides) -> Path:
+    def make(
+        method: str = "constrained",
+        *,
+        num_layers: int = 3,
+        seed: int = 0,
+        steps: int = 60,
+        **overrides,
+    ) -> Path:
         name = overrides.pop("name", f"{method}-L{num_layers}-s{seed}")
-        return write_run(tmp_path / "runs" / name, method, num_layers, seed, steps, **overrides)
+        return write_run(
+            tmp_path / "runs" / name, method, num_layers, seed, steps, **overrides
+        )
 
     return make
 
@@ -42,36 +52,61 @@ def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unroll_jax.train.report.figures.pictures", lambda *_: [])
 
 
-def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:
+def write_run(
+    folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any
+) -> Path:
     rng = np.random.default_rng(1000 * num_layers + seed)
     folder.mkdir(parents=True)
-    evaluation = _evaluation(method, num_layers, seed, steps, rng) | overrides.get("evaluation", {})
+    evaluation = _evaluation(method, num_layers, seed, steps, rng) | overrides.get(
+        "evaluation", {}
+    )
     config = {
         "experiment": "video-ut",
         "task": "video",
         "method": method,
         "num_layers": num_layers,
         "seed": seed,
-        "data": {"source": "photos", "root": None, "prepared": "/home/somebody/.cache/unroll_jax"},
+        "data": {
+            "source": "photos",
+            "root": None,
+            "prepared": "/home/somebody/.cache/unroll_jax",
+        },
         "constraints": {"alpha": 0.22, "reference": 5.5},
     } | overrides.get("config", {})
-    status = {"state": "finished", "steps": steps, "train_seconds": 67.5, "compile_seconds": 3.1, "best_step": steps}
-    status |= {"feasible": evaluation["feasible"], "messages": []} | overrides.get("status", {})
-    for file, value in (("evaluation", evaluation), ("config", config), ("status", status)):
+    status = {
+        "state": "finished",
+        "steps": steps,
+        "train_seconds": 67.5,
+        "compile_seconds": 3.1,
+        "best_step": steps,
+    }
+    status |= {"feasible": evaluation["feasible"], "messages": []} | overrides.get(
+        "status", {}
+    )
+    for file, value in (
+        ("evaluation", evaluation),
+        ("config", config),
+        ("status", status),
+    ):
         (folder / f"{file}.json").write_text(json.dumps(value))
     records = _metrics(np.array(evaluation["layer_losses"], float), method, steps, rng)
-    lines = (json.dumps(record).replace("NaN", "null") + "\n" for record in records)  # what runs write is JSON
+    # what runs write is JSON
+    lines = (json.dumps(record).replace("NaN", "null") + "\n" for record in records)
     (folder / "metrics.jsonl").write_text("".join(lines))
     return folder
 
 
-def _evaluation(method: str, num_layers: int, seed: int, steps: int, rng: np.random.Generator) -> dict[str, Any]:
+def _evaluation(
+    method: str, num_layers: int, seed: int, steps: int, rng: np.random.Generator
+) -> dict[str, Any]:
     losses = np.array([4.7, *np.geomspace(FIRST_LOSSES[method], LAST_LOSS, num_layers)])
     losses *= rng.uniform(0.98, 1.02, num_layers + 1)
     bounds = np.array([5.5, *KEPT * losses[:-1]])
     constrained = method == "constrained"
     multipliers = np.where(constrained, rng.uniform(0, 0.6, num_layers + 1), 0.0)
-    ratios = rng.lognormal(-0.3 if constrained else 0.0, 0.35 if constrained else 0.6, (num_layers, 400))
+    ratios = rng.lognormal(
+        -0.3 if constrained else 0.0, 0.35 if constrained else 0.6, (num_layers, 400)
+    )
     counts = np.stack([np.histogram(np.clip(row, 0, 2), EDGES)[0] for row in ratios])
     return {
         "experiment": "video-ut",
@@ -81,7 +116,13 @@ def _evaluation(method: str, num_layers: int, seed: int, steps: int, rng: np.ran
         "num_layers": num_layers,
         "seed": seed,
         "num_sequences": 400,
-        "rmse": dict(zip(GAMMAS, (np.array(RMSE[method]) * rng.uniform(0.97, 1.03)).tolist(), strict=True)),
+        "rmse": dict(
+            zip(
+                GAMMAS,
+                (np.array(RMSE[method]) * rng.uniform(0.97, 1.03)).tolist(),
+                strict=True,
+            )
+        ),
         "noisy_rmse": dict(zip(GAMMAS, NOISY, strict=True)),
         "layer_losses": losses.tolist(),
         "bounds": bounds.tolist(),
@@ -102,16 +143,37 @@ def _evaluation(method: str, num_layers: int, seed: int, steps: int, rng: np.ran
     }
 
 
-def _metrics(final: np.ndarray, method: str, steps: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+def _metrics(
+    final: np.ndarray, method: str, steps: int, rng: np.random.Generator
+) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
         fade = np.exp(-5 * step / steps)
         losses = (final + fade * (8 - final)) * rng.uniform(0.95, 1.05, len(final))
         violations = losses - np.array([5.5, *KEPT * losses[:-1]])
-        multipliers = (1 - fade) * np.linspace(0.1, 0.8, len(final)) * (method == "constrained")
-        record = {"kind": "train", "step": step, "loss": losses[-1], "lagrangian": losses[-1], "grad_norm": 1.0}
-        lists = {"layer_losses": losses, "violations": violations, "multipliers": multipliers}
+        multipliers = (
+            (1 - fade) * np.linspace(0.1, 0.8, len(final)) * (method == "constrained")
+        )
+        record = {
+            "kind": "train",
+            "step": step,
+            "loss": losses[-1],
+            "lagrangian": losses[-1],
+            "grad_norm": 1.0,
+        }
+        lists = {
+            "layer_losses": losses,
+            "violations": violations,
+            "multipliers": multipliers,
+        }
         records.append(record | {key: value.tolist() for key, value in lists.items()})
         if step % max(1, steps // 6) == 0:
-            records.append({"kind": "validation", "step": step, "layer_losses": losses.tolist(), "feasible": True})
+            records.append(
+                {
+                    "kind": "validation",
+                    "step": step,
+                    "layer_losses": losses.tolist(),
+                    "feasible": True,
+                }
+            )
     return records

@@ -10,8 +10,15 @@ from tests.report.conftest import GAMMAS, grouped
 from unroll_jax.train.report import figures
 from unroll_jax.train.report.records import METHODS
 
-FLOORS = {"linear layer": (9.0, 10.0, 18.0, 19.0, 21.0, 30.0), "total variation": (0.0, 10.0, 15.0, 16.0, 17.0, 20.0)}
-WITH_FLOORS = {"floors": {name: dict(zip(GAMMAS, scores, strict=True)) for name, scores in FLOORS.items()}}
+FLOORS = {
+    "linear layer": (9.0, 10.0, 18.0, 19.0, 21.0, 30.0),
+    "total variation": (0.0, 10.0, 15.0, 16.0, 17.0, 20.0),
+}
+WITH_FLOORS = {
+    "floors": {
+        name: dict(zip(GAMMAS, scores, strict=True)) for name, scores in FLOORS.items()
+    }
+}
 
 
 def drawn(name, settings):
@@ -29,9 +36,19 @@ def heights(line):
 
 
 def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
-    (axes,) = drawn("score_curve", grouped([make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]))
+    (axes,) = drawn(
+        "score_curve",
+        grouped([make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]),
+    )
     curves = lines(axes)
-    assert set(curves) == {"noisy input", "linear layer", "total variation", "plain", "constrained", "training gamma"}
+    assert set(curves) == {
+        "noisy input",
+        "linear layer",
+        "total variation",
+        "plain",
+        "constrained",
+        "training gamma",
+    }
     for name, scores in FLOORS.items():
         np.testing.assert_allclose(heights(curves[name]), scores)
 
@@ -39,7 +56,14 @@ def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
 def test_the_frontier_has_a_point_a_variant_where_a_method_has_several(make_run):
     folders = [make_run(method, seed=seed) for method in METHODS for seed in (0, 1)]
     assert figures.pictures("frontier", grouped(folders)) == []
-    settings = grouped([*folders, make_run("constrained", name="other", config={"constraints": {"alpha": 0.3}})])
+    settings = grouped(
+        [
+            *folders,
+            make_run(
+                "constrained", name="other", config={"constraints": {"alpha": 0.3}}
+            ),
+        ]
+    )
     (axes,) = drawn("frontier", settings)
     points = {tuple(np.round(line.get_xydata()[0], 6)) for line in axes.lines}
     scores = [variant.scores().mean(0) for variant in settings[0].variants]
@@ -47,23 +71,44 @@ def test_the_frontier_has_a_point_a_variant_where_a_method_has_several(make_run)
 
 
 def test_curves_are_means_over_the_seeds_and_constrained_runs_have_bounds(make_run):
-    settings = grouped([make_run(method, seed=seed) for seed in (0, 1) for method in ("plain", "constrained")])
-    ((axes,), (of_scores,)) = drawn("layer_losses", settings), drawn("score_curve", settings)
+    settings = grouped(
+        [
+            make_run(method, seed=seed)
+            for seed in (0, 1)
+            for method in ("plain", "constrained")
+        ]
+    )
+    ((axes,), (of_scores,)) = (
+        drawn("layer_losses", settings),
+        drawn("score_curve", settings),
+    )
     for variant in settings[0].variants:
-        np.testing.assert_allclose(heights(lines(of_scores)[variant.title]), variant.scores().mean(0))
+        np.testing.assert_allclose(
+            heights(lines(of_scores)[variant.title]), variant.scores().mean(0)
+        )
     (constrained,) = settings[0].of("constrained")
     curves = [heights(line) for line in axes.lines]
     assert len(curves) == 3
     for key in ("bounds", "layer_losses"):
         assert any(np.array_equal(values, constrained.mean(key)) for values in curves)
-    numbered = grouped([make_run("constrained", name="numbered", evaluation={"layers": [0, 10, 20, 30]})])
+    numbered = grouped(
+        [
+            make_run(
+                "constrained", name="numbered", evaluation={"layers": [0, 10, 20, 30]}
+            )
+        ]
+    )
     (axes,) = drawn("layer_losses", numbered)
     assert {tuple(line.get_xdata()) for line in axes.lines} == {(0, 10, 20, 30)}
 
 
 @pytest.mark.parametrize("name", ["multipliers", "violations"])
-def test_multipliers_and_violations_have_a_curve_per_bound_and_a_line_at_zero(make_run, name):
-    settings = grouped([make_run("constrained", evaluation={"bounds": [None, 3.6, 1.5, 0.8]})])
+def test_multipliers_and_violations_have_a_curve_per_bound_and_a_line_at_zero(
+    make_run, name
+):
+    settings = grouped(
+        [make_run("constrained", evaluation={"bounds": [None, 3.6, 1.5, 0.8]})]
+    )
     (axes,) = drawn(name, settings)
     curves = settings[0].variants[0].runs[0].curves[name]
     for line, curve in zip(axes.lines, [*curves.T[1:], [0.0, 0.0]], strict=True):
@@ -74,9 +119,15 @@ def test_ratios_are_shares_and_their_last_bin_may_be_open(make_run):
     (axes,) = drawn("ratios", grouped([make_run("plain"), make_run("constrained")]))
     steps = [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)]
     assert [np.sum(values) for values, _, _ in steps] == pytest.approx([100] * 4)
-    open_ended = {"ratio_histogram": {"edges": [0.0, 0.5, 1.0, None], "counts": [[1, 2, 3]] * 3}}
-    (axes,) = drawn("ratios", grouped([make_run("constrained", name="open", evaluation=open_ended)]))
-    (first, *_) = [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)]
+    open_ended = {
+        "ratio_histogram": {"edges": [0.0, 0.5, 1.0, None], "counts": [[1, 2, 3]] * 3}
+    }
+    (axes,) = drawn(
+        "ratios", grouped([make_run("constrained", name="open", evaluation=open_ended)])
+    )
+    (first, *_) = [
+        patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)
+    ]
     assert list(first[1]) == [0.0, 0.5, 1.0, 1.5]
 
 
@@ -90,20 +141,30 @@ def test_captions_are_those_of_the_configurations(make_run):
     made = itertools.count()
 
     def caption(name, method="constrained", **constraints):
-        folder = make_run(method, name=f"run{next(made)}", config={"constraints": constraints})
+        folder = make_run(
+            method, name=f"run{next(made)}", config={"constraints": constraints}
+        )
         return figures.pictures(name, grouped([folder]))[0].caption
 
     stepwise = caption("layer_losses", bounds="stepwise", first_alpha=0.8, alpha=[0.3])
-    cumulative = caption("layer_losses", bounds="cumulative", alpha=[0.26], reference=1.85, floor=0.4)
+    cumulative = caption(
+        "layer_losses", bounds="cumulative", alpha=[0.26], reference=1.85, floor=0.4
+    )
     assert "loss of layer l − 1; α is 0.8, 0.3" in stepwise
     assert "1.85 times the product of (1 − α)" in cumulative
-    assert "bound of the last layer is 0.5" in caption("layer_losses", last=0.5, alpha=[0.3])
+    assert "bound of the last layer is 0.5" in caption(
+        "layer_losses", last=0.5, alpha=[0.3]
+    )
     assert "bound" not in caption("layer_losses", "plain")
     for margin in (0.0, 0.05):
-        assert ("tighter" in caption("violations", alpha=0.2, margin=margin)) == bool(margin)
+        assert ("tighter" in caption("violations", alpha=0.2, margin=margin)) == bool(
+            margin
+        )
 
 
 def test_a_confusion_matrix_shows_shares_of_each_class():
-    (axes,) = figures.confusion("net", np.array([[3, 1], [0, 0]]), ("left", "right")).axes
+    (axes,) = figures.confusion(
+        "net", np.array([[3, 1], [0, 0]]), ("left", "right")
+    ).axes
     np.testing.assert_allclose(axes.images[0].get_array(), [[75.0, 25.0], [0.0, 0.0]])
     assert [text.get_text() for text in axes.texts] == ["75", "25", "0", "0"]

@@ -1,4 +1,5 @@
-"""The page is self-contained, the summary strict JSON, and the verdict agrees with the tables."""
+"""The page is self-contained, the summary strict JSON, and the verdict agrees with
+the tables."""
 
 import base64
 import errno
@@ -18,10 +19,20 @@ from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.report import layered_report, verdict, warnings, write
 from unroll_jax.train.report.page import Picture, Report, write_files
 from unroll_jax.train.report.records import METHODS, PER_LAYER, read_runs
-from unroll_jax.train.report.tables import comparison_table, differences, disturbed_table, score_table
+from unroll_jax.train.report.tables import (
+    comparison_table,
+    differences,
+    disturbed_table,
+    score_table,
+)
 
 FIGURES = {"layer_losses", "multipliers", "violations", "score_curve", "ratios"}
-FLOORS = {"floors": {"linear layer": dict.fromkeys(GAMMAS, 18.0), "total variation": dict.fromkeys(GAMMAS, 15.0)}}
+FLOORS = {
+    "floors": {
+        "linear layer": dict.fromkeys(GAMMAS, 18.0),
+        "total variation": dict.fromkeys(GAMMAS, 15.0),
+    }
+}
 
 
 def reported(folders):
@@ -39,20 +50,38 @@ def coarse(monkeypatch):
 
 
 @pytest.mark.usefixtures("coarse")
-def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(make_run, tmp_path):
-    status = {"messages": ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]}
+def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(
+    make_run, tmp_path
+):
+    status = {
+        "messages": ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]
+    }
     lines, out = [], tmp_path / "a" / "out"
-    report = reported([make_run(method, status=status) for method in ("plain", "constrained")])
+    report = reported(
+        [make_run(method, status=status) for method in ("plain", "constrained")]
+    )
     summary = write(report, out, log=lines.append)
     verdict_of_both = summary["verdict"]["3 layers, training gamma 0.15"]
-    assert {path.name for path in out.iterdir()} == {*(f"{name}.png" for name in FIGURES), "index.html", "summary.json"}
+    assert {path.name for path in out.iterdir()} == {
+        *(f"{name}.png" for name in FIGURES),
+        "index.html",
+        "summary.json",
+    }
     text = (out / "index.html").read_text(encoding="utf-8")
-    assert not re.search(r"<(script|link|iframe|object)|https?:|url\(|@import|\$\w", text)
+    assert not re.search(
+        r"<(script|link|iframe|object)|https?:|url\(|@import|\$\w", text
+    )
     sources = re.findall(r'(?:src|href|srcset)="([^"]*)"', text)
     pictures = {path.read_bytes() for path in out.glob("*.png")}
-    assert {base64.b64decode(one.removeprefix("data:image/png;base64,")) for one in sources} == pictures
+    assert {
+        base64.b64decode(one.removeprefix("data:image/png;base64,")) for one in sources
+    } == pictures
     assert "<at layer 2>" not in text
-    for words in ("video-ut: plain against constrained training", "multipliers wind up <at layer 2>", verdict_of_both):
+    for words in (
+        "video-ut: plain against constrained training",
+        "multipliers wind up <at layer 2>",
+        verdict_of_both,
+    ):
         assert words in html.unescape(text)
     assert json.loads((out / "summary.json").read_text()) == summary
     assert "/home/somebody" not in text
@@ -63,23 +92,49 @@ def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(m
 @pytest.mark.usefixtures("without_drawing")
 def test_numbers_that_are_not_finite_are_null(make_run, tmp_path):
     nothing = {"layer_losses": [4.7, None, None, 0.6], "rmse": dict.fromkeys(GAMMAS)}
-    write_files(tmp_path / "out", reported([make_run("plain", evaluation=nothing), make_run("constrained")]))
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text(), parse_constant=pytest.fail)
+    write_files(
+        tmp_path / "out",
+        reported([make_run("plain", evaluation=nothing), make_run("constrained")]),
+    )
+    summary = json.loads(
+        (tmp_path / "out" / "summary.json").read_text(), parse_constant=pytest.fail
+    )
     assert summary["methods"]["plain"]["layer_losses"] == [4.7, None, None, 0.6]
     assert summary["methods"]["plain"]["rmse"]["0.15"] is None
 
 
 @pytest.mark.usefixtures("coarse")
-def test_a_report_survives_runs_without_metrics_and_figures_without_numbers(make_run, tmp_path):
-    nothing = {"layer_losses": [None] * 4, "bounds": [None] * 4, "rmse": dict.fromkeys(["0.0", "0.15"])}
-    folder = make_run("constrained", steps=0, evaluation=nothing | {"noisy_rmse": {"0.0": 0.0, "0.15": 48.8}})
+def test_a_report_survives_runs_without_metrics_and_figures_without_numbers(
+    make_run, tmp_path
+):
+    nothing = {
+        "layer_losses": [None] * 4,
+        "bounds": [None] * 4,
+        "rmse": dict.fromkeys(["0.0", "0.15"]),
+    }
+    folder = make_run(
+        "constrained",
+        steps=0,
+        evaluation=nothing | {"noisy_rmse": {"0.0": 0.0, "0.15": 48.8}},
+    )
     write_files(tmp_path / "out", reported([folder]))
-    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"score_curve", "layer_losses", "ratios"}
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {
+        "score_curve",
+        "layer_losses",
+        "ratios",
+    }
 
 
 def test_a_report_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
-    out, write, picture = tmp_path / "out", Path.write_bytes, Picture("dot", "A dot.", Figure(figsize=(0.1, 0.1)))
-    one, two = (Report(title, [("", [picture])], {"title": title}, ()) for title in ("one", "two"))
+    out, write, picture = (
+        tmp_path / "out",
+        Path.write_bytes,
+        Picture("dot", "A dot.", Figure(figsize=(0.1, 0.1))),
+    )
+    one, two = (
+        Report(title, [("", [picture])], {"title": title}, ())
+        for title in ("one", "two")
+    )
     write_files(out, one)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
 
@@ -90,7 +145,10 @@ def test_a_report_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     for folder in (out, tmp_path / "new" / "out"):
-        with pytest.raises(StorageError, match=r"cannot write to the folder of the report .*No space left"):
+        with pytest.raises(
+            StorageError,
+            match=r"cannot write to the folder of the report .*No space left",
+        ):
             write_files(folder, two)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert not (tmp_path / "new").exists()
@@ -99,27 +157,55 @@ def test_a_report_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("without_drawing")
 def test_aggregates_over_seeds_equal_numpy(make_run):
     folders = [
-        make_run(method, seed=seed, evaluation=FLOORS | rmse([(10 + n) * (1 + 0.1 * seed**power) for n in range(6)]))
+        make_run(
+            method,
+            seed=seed,
+            evaluation=FLOORS
+            | rmse([(10 + n) * (1 + 0.1 * seed**power) for n in range(6)]),
+        )
         for seed in range(3)
         for power, method in enumerate(("plain", "constrained"))
     ]
     summary, (setting,) = reported(folders).summary, grouped(folders)
-    evaluations = [json.loads((folder / "evaluation.json").read_text()) for folder in folders]
-    assert (summary["experiment"], summary["train_gamma"], summary["num_layers"]) == ("video-ut", 0.15, 3)
-    assert summary["floors"].pop("noisy input") == pytest.approx(evaluations[0]["noisy_rmse"])
+    evaluations = [
+        json.loads((folder / "evaluation.json").read_text()) for folder in folders
+    ]
+    assert (summary["experiment"], summary["train_gamma"], summary["num_layers"]) == (
+        "video-ut",
+        0.15,
+        3,
+    )
+    assert summary["floors"].pop("noisy input") == pytest.approx(
+        evaluations[0]["noisy_rmse"]
+    )
     assert summary["floors"] == FLOORS["floors"]
     for method in ("plain", "constrained"):
         members = [one for one in evaluations if one["method"] == method]
         entry = summary["methods"][method]
-        scores = np.array([[member["rmse"][gamma] for gamma in GAMMAS] for member in members])
-        for key, reduce in (("rmse", np.mean), ("rmse_min", np.min), ("rmse_max", np.max)):
-            np.testing.assert_allclose(list(entry[key].values()), reduce(scores, axis=0), rtol=1e-12)
+        scores = np.array(
+            [[member["rmse"][gamma] for gamma in GAMMAS] for member in members]
+        )
+        for key, reduce in (
+            ("rmse", np.mean),
+            ("rmse_min", np.min),
+            ("rmse_max", np.max),
+        ):
+            np.testing.assert_allclose(
+                list(entry[key].values()), reduce(scores, axis=0), rtol=1e-12
+            )
         assert entry["feasible"] == all(member["feasible"] for member in members)
         for key in (*PER_LAYER, "descend_share", "train_seconds", "share_descending"):
-            np.testing.assert_allclose(entry[key], np.mean([member[key] for member in members], axis=0), rtol=1e-12)
+            np.testing.assert_allclose(
+                entry[key],
+                np.mean([member[key] for member in members], axis=0),
+                rtol=1e-12,
+            )
         assert entry["seeds"] == [0, 1, 2]
     gaps = differences(setting, *setting.pairs()[0])
-    largest = {method: [one["rmse"]["0.5"] for one in evaluations if one["method"] == method] for method in METHODS}
+    largest = {
+        method: [one["rmse"]["0.5"] for one in evaluations if one["method"] == method]
+        for method in METHODS
+    }
     ratios = np.array(largest["constrained"]) / np.array(largest["plain"])
     np.testing.assert_allclose(gaps[:, 2], 100 * (ratios - 1))
     (table,) = comparison_table([setting])
@@ -131,16 +217,29 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
 
 @pytest.mark.parametrize(("score", "best"), [(14.0, "constrained"), (21.0, "plain")])
 def test_the_verdict_names_the_best_method_and_feasibility(make_run, score, best):
-    layers = {"layer_losses": [4.7, 3.0, 2.9, 0.7], "bounds": [5.5, 3.67, 2.34, 2.26], "feasible": False}
+    layers = {
+        "layer_losses": [4.7, 3.0, 2.9, 0.7],
+        "bounds": [5.5, 3.67, 2.34, 2.26],
+        "feasible": False,
+    }
     ours = make_run("constrained", evaluation=layers | rmse([score] * 6))
     (setting,) = grouped([make_run("plain", evaluation=rmse([17.5] * 6)), ours])
     sentence = verdict(setting)
-    assert sentence.startswith(f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}")
-    assert f"constrained {score:.2f} NOT feasible on the test split (layer 2 is 23.9% over its bound)" in sentence
+    assert sentence.startswith(
+        f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}"
+    )
+    assert (
+        f"constrained {score:.2f} NOT feasible on the test split (layer 2 is 23.9% over"
+        " its bound)" in sentence
+    )
 
 
 PLAIN = {"layer_losses": [4.7, 13.0, 10.0, 0.6]}
-FALLING = {"layer_losses": [4.7, 2.6, 10.1, 0.66], "bounds": [5.5, 3.67, 11.0, 7.9], "feasible": True}
+FALLING = {
+    "layer_losses": [4.7, 2.6, 10.1, 0.66],
+    "bounds": [5.5, 3.67, 11.0, 7.9],
+    "feasible": True,
+}
 
 
 @pytest.mark.usefixtures("without_drawing")
@@ -148,14 +247,23 @@ FALLING = {"layer_losses": [4.7, 2.6, 10.1, 0.66], "bounds": [5.5, 3.67, 11.0, 7
     ("changes", "words"),
     [
         ({}, []),
-        ({"multipliers": [0.0, 3.0, 3.0, 2.0]}, ["Constrained: Multipliers end at 2 in the mean, above 1"]),
+        (
+            {"multipliers": [0.0, 3.0, 3.0, 2.0]},
+            ["Constrained: Multipliers end at 2 in the mean, above 1"],
+        ),
         ({"layer_losses": [30.0, 2.6, 10.1, 0.66]}, ["Constrained: f_0 rose from "]),
-        ({"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False}, ["Constrained: The bound 0.5 of layer 3 is not met"]),
+        (
+            {"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False},
+            ["Constrained: The bound 0.5 of layer 3 is not met"],
+        ),
     ],
 )
 def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words):
     calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
-    folders = [make_run("plain", evaluation=PLAIN), make_run("constrained", evaluation=FALLING | calm | changes)]
+    folders = [
+        make_run("plain", evaluation=PLAIN),
+        make_run("constrained", evaluation=FALLING | calm | changes),
+    ]
     lines = reported(folders).warnings
     assert len(lines) == len(words)
     assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
@@ -164,23 +272,45 @@ def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words
 @pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize(
     ("plain", "ours", "rises"),
-    [(None, 4.0, []), (4.0, 4.0, []), (4.0, 30.0, ["Constrained: f_0 rose from 4 to 30"]), (30.0, 30.0, [])],
+    [
+        (None, 4.0, []),
+        (4.0, 4.0, []),
+        (4.0, 30.0, ["Constrained: f_0 rose from 4 to 30"]),
+        (30.0, 30.0, []),
+    ],
 )
-def test_f_0_rises_above_the_plain_run_not_between_the_first_batch_and_the_test_split(make_run, plain, ours, rises):
-    """f_0 is 2 in training, 4.7 on the test split, and as given on validation data at any time."""
-    runs = {"constrained": ours} if plain is None else {"plain": plain, "constrained": ours}
-    folders = {make_run(one, evaluation=FALLING | {"multipliers": [0.0] * 4}): loss for one, loss in runs.items()}
-    for path, loss in ((folder / "metrics.jsonl", loss) for folder, loss in folders.items()):
+def test_f_0_rises_above_the_plain_run_not_between_the_first_batch_and_the_test_split(
+    make_run, plain, ours, rises
+):
+    """f_0 is 2 in training, 4.7 on the test split, and as given on validation data
+    at any time."""
+    runs = (
+        {"constrained": ours}
+        if plain is None
+        else {"plain": plain, "constrained": ours}
+    )
+    folders = {
+        make_run(one, evaluation=FALLING | {"multipliers": [0.0] * 4}): loss
+        for one, loss in runs.items()
+    }
+    for path, loss in (
+        (folder / "metrics.jsonl", loss) for folder, loss in folders.items()
+    ):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         for row in rows:
             row["layer_losses"][0] = 2.0 if row["kind"] == "train" else loss
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [line.partition(": a layer")[0] for line in reported(list(folders)).warnings] == rises
+    assert [
+        line.partition(": a layer")[0] for line in reported(list(folders)).warnings
+    ] == rises
 
 
 @pytest.mark.usefixtures("without_drawing")
 def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(make_run):
-    folders = [make_run("constrained", seed=seed, evaluation={"feasible": seed == 0}) for seed in (0, 1)]
+    folders = [
+        make_run("constrained", seed=seed, evaluation={"feasible": seed == 0})
+        for seed in (0, 1)
+    ]
     report = reported([*folders, make_run("constrained", num_layers=5)])
     assert "NOT feasible on the test split for 1 of 2 seeds" in report.verdict[0]
     assert report.verdict[1].startswith("5 layers")
@@ -190,19 +320,52 @@ def test_what_weakens_a_comparison_is_listed(make_run):
     stopped = {"state": "interrupted", "steps": 40}
     usual = {"primal": {"learning_rate": 0.1}, "constraints": {"alpha": 0.5}}
     folders = [make_run("plain", seed=1, config={"primal": {"learning_rate": 0.001}})]
-    listed = " ".join(warnings(grouped([*folders, make_run("constrained", status=stopped, config=usual)])))
+    listed = " ".join(
+        warnings(
+            grouped([*folders, make_run("constrained", status=stopped, config=usual)])
+        )
+    )
     assert "constrained-L3-s0 is not finished (state: interrupted, 40 steps)." in listed
     assert "differ in steps, seeds, primal.learning_rate." in listed
     assert "alpha" not in listed
-    bounds = {"constraints": {"alpha": 0.5}, "dual": {"learning_rate": 0.3}, "mesh": "data=2"}
-    assert warnings(grouped([make_run("plain"), make_run("constrained", name="bounds", config=bounds)])) == []
+    bounds = {
+        "constraints": {"alpha": 0.5},
+        "dual": {"learning_rate": 0.3},
+        "mesh": "data=2",
+    }
+    assert (
+        warnings(
+            grouped(
+                [
+                    make_run("plain"),
+                    make_run("constrained", name="bounds", config=bounds),
+                ]
+            )
+        )
+        == []
+    )
 
 
 def test_the_score_table_has_floors_and_disturbances_have_their_own(make_run):
-    disturbed = {"lost_layer_rmse": {"1": 20.0, "2": 30.0}, "disturbed_rmse": {"blur=1": 9.5}}
-    (setting,) = grouped([make_run("plain", evaluation=disturbed | FLOORS), make_run("constrained", evaluation=FLOORS)])
+    disturbed = {
+        "lost_layer_rmse": {"1": 20.0, "2": 30.0},
+        "disturbed_rmse": {"blur=1": 9.5},
+    }
+    (setting,) = grouped(
+        [
+            make_run("plain", evaluation=disturbed | FLOORS),
+            make_run("constrained", evaluation=FLOORS),
+        ]
+    )
     (table,) = score_table(setting)
-    assert table.header == ("test gamma", "noisy input", "linear layer", "total variation", "plain", "constrained")
+    assert table.header == (
+        "test gamma",
+        "noisy input",
+        "linear layer",
+        "total variation",
+        "plain",
+        "constrained",
+    )
     assert {row[2:4] for row in table.rows} == {("18.00", "15.00")}
     (other,) = disturbed_table(setting)
     assert {row[0]: row[1:] for row in other.rows} == {

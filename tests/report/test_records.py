@@ -1,4 +1,5 @@
-"""Runs are read, checked and grouped; damage ends in one line that names the file and the way out."""
+"""Runs are read, checked and grouped; damage ends in one line that names the file
+and the way out."""
 
 import json
 
@@ -55,13 +56,18 @@ def test_damage_is_named(make_run, name, content):
         ({"rmse": {"0.1": 3.0}}, "missing '0.1'"),
         ({"rmse": {}, "noisy_rmse": {}}, "rmse"),
         ({"bounds": ["a", "b", "c", "d"]}, "is damaged"),
-        ({"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1]] * 3}}, "ratio_histogram"),
+        (
+            {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1]] * 3}},
+            "ratio_histogram",
+        ),
     ],
 )
 def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
     path = make_run() / "evaluation.json"
     values = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+    path.write_text(
+        json.dumps({key: value for key, value in values.items() if value is not None})
+    )
     message = error_of([path.parent])
     assert words in message
     assert str(path) in message
@@ -74,8 +80,18 @@ def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
         ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames"),
         ({"evaluation": {"num_sequences": 12}}, "differ in number of test samples"),
         ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
-        ({"evaluation": {"noise": "variance"}}, "differ in the meaning of gamma (--noise)"),
-        ({"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}}, "edges of ratio"),
+        (
+            {"evaluation": {"noise": "variance"}},
+            "differ in the meaning of gamma (--noise)",
+        ),
+        (
+            {
+                "evaluation": {
+                    "ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}
+                }
+            },
+            "edges of ratio",
+        ),
     ],
 )
 def test_runs_that_cannot_be_compared_are_named(make_run, overrides, words):
@@ -84,25 +100,49 @@ def test_runs_that_cannot_be_compared_are_named(make_run, overrides, words):
 
 def test_configs_that_differ_beyond_the_seed_are_not_averaged(make_run):
     folders = [
-        make_run("constrained", seed=seed, name=f"c{alpha}-{seed}", config={"constraints": {"alpha": alpha}})
+        make_run(
+            "constrained",
+            seed=seed,
+            name=f"c{alpha}-{seed}",
+            config={"constraints": {"alpha": alpha}},
+        )
         for alpha in (0.1, 0.3)
         for seed in (0, 1)
     ]
-    moved = make_run("plain", name="e0", config={"data": {"source": "photos", "prepared": "/elsewhere"}})
+    moved = make_run(
+        "plain",
+        name="e0",
+        config={"data": {"source": "photos", "prepared": "/elsewhere"}},
+    )
     folders += [moved, make_run("plain", seed=1), make_run("plain", num_layers=5)]
     three, five = grouped(folders)
-    labels = [(one.method, one.label, [run.evaluation["seed"] for run in one.runs]) for one in three.variants]
-    assert labels == [("plain", "", [0, 1]), ("constrained", "alpha 0.1", [0, 1]), ("constrained", "alpha 0.3", [0, 1])]
+    labels = [
+        (one.method, one.label, [run.evaluation["seed"] for run in one.runs])
+        for one in three.variants
+    ]
+    assert labels == [
+        ("plain", "", [0, 1]),
+        ("constrained", "alpha 0.1", [0, 1]),
+        ("constrained", "alpha 0.3", [0, 1]),
+    ]
     assert five.num_layers == 5
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_methods_are_compared_where_their_configurations_agree(make_run, order):
-    plain = [make_run("plain", name=name, config={"primal": {"name": name}}) for name in ("adam", "muon")]
-    weights = make_run("deep_supervision", config={"layer_weights": [0.3], "primal": {"name": "adam"}})
+    plain = [
+        make_run("plain", name=name, config={"primal": {"name": name}})
+        for name in ("adam", "muon")
+    ]
+    weights = make_run(
+        "deep_supervision", config={"layer_weights": [0.3], "primal": {"name": "adam"}}
+    )
     enforced = make_run("constrained", config={"primal": {"name": "muon"}})
     (setting,) = grouped([*plain, weights, enforced][::order])
-    assert [other.title for _, other in setting.pairs()] == ["plain (name muon)", "deep supervision"]
+    assert [other.title for _, other in setting.pairs()] == [
+        "plain (name muon)",
+        "deep supervision",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,10 +150,16 @@ def test_methods_are_compared_where_their_configurations_agree(make_run, order):
     [
         ({}, 2, -0.25),
         ({"form": "ratio", "violations": [None, 0.1, -0.2, -0.3]}, 1, -0.1),
-        ({"form": "log_ratio_of_means", "violations": [None, 0.1, -0.2, -0.3]}, 1, 1 - np.exp(0.1)),
+        (
+            {"form": "log_ratio_of_means", "violations": [None, 0.1, -0.2, -0.3]},
+            1,
+            1 - np.exp(0.1),
+        ),
     ],
 )
-def test_margins_are_shares_of_the_bound_in_every_form_of_constraint(make_run, changes, layer, margin):
+def test_margins_are_shares_of_the_bound_in_every_form_of_constraint(
+    make_run, changes, layer, margin
+):
     usual = {"layer_losses": [4.0, 3.0, 2.5, 1.0], "bounds": [5.0, 4.0, 2.0, 2.0]}
     (setting,) = grouped([make_run(evaluation=usual | changes)])
     margins = setting.variants[0].margins()

@@ -9,7 +9,9 @@ KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 COLLECTIVE = re.compile(rf"= (?P<result>.+?) (?P<kind>{KINDS})\(")
 ARRAY = re.compile(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]")
 HEADER = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{$")
-CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|branch_computations|\w+_computation)=(\{[^}]*\}|%?[\w.\-]+)")
+CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|branch_computations|\w+_computation)=(\{[^}]*\}|%?[\w.\-]+)"
+)
 TRIPS = re.compile(r"known_trip_count\W+n\W+(\d+)")
 ENTRY = ""
 
@@ -41,7 +43,9 @@ def collectives(text: str) -> list[Collective]:
     def times(computation: str) -> int:
         if computation == ENTRY:
             return 1
-        return sum(often * times(caller) for caller, often in callers.get(computation, []))
+        return sum(
+            often * times(caller) for caller, often in callers.get(computation, [])
+        )
 
     return [
         _collective(match, line, times(computation))
@@ -61,6 +65,10 @@ def _collective(match: re.Match[str], line: str, times: int) -> Collective:
     arrays, total = ARRAY.findall(match["result"]), 0
     for dtype, shape in arrays:
         bits = 8 if dtype == "pred" else int(re.sub(r"^[a-z]+(\d+).*", r"\1", dtype))
-        total += math.ceil(math.prod(int(size) for size in shape.split(",") if size) * bits / 8)
+        total += math.ceil(
+            math.prod(int(size) for size in shape.split(",") if size) * bits / 8
+        )
     source = re.search(r'op_name="([^"]*)"', line)
-    return Collective(match["kind"], total, len(arrays), times, source[1] if source else "")
+    return Collective(
+        match["kind"], total, len(arrays), times, source[1] if source else ""
+    )

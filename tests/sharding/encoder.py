@@ -1,4 +1,5 @@
-"""A small encoder with an embedding, a readout and a loss at every layer. A mesh must not change them."""
+"""A small encoder with an embedding, a readout and a loss at every layer. A mesh
+must not change them."""
 
 import dataclasses
 from typing import Any
@@ -12,16 +13,38 @@ from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.sharding.mesh import keep_rows
 from unroll_jax.train.tasks.own import OwnTask
 
-LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = 6, 64, 12, 32, 64, 4, 8, 32
+LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = (
+    6,
+    64,
+    12,
+    32,
+    64,
+    4,
+    8,
+    32,
+)
 STEPS_AN_EPOCH = 4
-SHAPES = dict.fromkeys(("query", "key", "value", "output"), (DIM, DIM)) | {"up": (DIM, HIDDEN), "down": (HIDDEN, DIM)}
+SHAPES = dict.fromkeys(("query", "key", "value", "output"), (DIM, DIM)) | {
+    "up": (DIM, HIDDEN),
+    "down": (HIDDEN, DIM),
+}
 
 
 def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> OwnTask:
     bounds = {"alpha": (0.05,), "reference": 2.0, "margin": 0.0, "first_margin": 0.0}
-    config = OwnConfig(constraints=dataclasses.replace(constraints, **bounds), batch_size=BATCH, **options)
+    config = OwnConfig(
+        constraints=dataclasses.replace(constraints, **bounds),
+        batch_size=BATCH,
+        **options,
+    )
     train, held_out = (_texts(seed) for seed in (0, 1))
-    return OwnTask(lambda key: _init(key, dtype), _losses, train=train, validation=held_out, config=config)
+    return OwnTask(
+        lambda key: _init(key, dtype),
+        _losses,
+        train=train,
+        validation=held_out,
+        config=config,
+    )
 
 
 def _texts(seed: int) -> dict[str, np.ndarray]:
@@ -32,10 +55,16 @@ def _texts(seed: int) -> dict[str, np.ndarray]:
 
 def _init(key: jax.Array, dtype: str) -> Any:
     keys = iter(jax.random.split(key, len(SHAPES) + 2))
-    draw = lambda shape: jax.random.normal(next(keys), shape, dtype) / shape[-2] ** 0.5  # noqa: E731
-    layers = {name: {"kernel": draw((LAYERS, *shape))} for name, shape in SHAPES.items()}
+    draw = lambda shape: jax.random.normal(next(keys), shape, dtype) / shape[-2] ** 0.5
+    layers = {
+        name: {"kernel": draw((LAYERS, *shape))} for name, shape in SHAPES.items()
+    }
     layers["up"]["bias"] = jnp.zeros((LAYERS, HIDDEN), dtype)
-    return {"embedding": draw((VOCABULARY, DIM)), "layers": layers, "readout": {"kernel": draw((DIM, CLASSES))}}
+    return {
+        "embedding": draw((VOCABULARY, DIM)),
+        "layers": layers,
+        "readout": {"kernel": draw((DIM, CLASSES))},
+    }
 
 
 def _losses(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
@@ -57,11 +86,22 @@ def _layer(layer: Any, y: jax.Array) -> jax.Array:
     kernel = {name: layer[name]["kernel"] for name in layer}
     x = _normalised(y)
     query, key, value = (
-        (x @ kernel[name]).reshape(*x.shape[:2], HEADS, DIM // HEADS) for name in ("query", "key", "value")
+        (x @ kernel[name]).reshape(*x.shape[:2], HEADS, DIM // HEADS)
+        for name in ("query", "key", "value")
     )
-    weights = jax.nn.softmax(jnp.einsum("buhk,bvhk->bhuv", query, key) / (DIM // HEADS) ** 0.5)
-    y = y + jnp.einsum("bhuv,bvhk->buhk", weights, value).reshape(x.shape) @ kernel["output"]
-    return y + jax.nn.gelu(_normalised(y) @ kernel["up"] + layer["up"]["bias"]) @ kernel["down"]
+    weights = jax.nn.softmax(
+        jnp.einsum("buhk,bvhk->bhuv", query, key) / (DIM // HEADS) ** 0.5
+    )
+    y = (
+        y
+        + jnp.einsum("bhuv,bvhk->buhk", weights, value).reshape(x.shape)
+        @ kernel["output"]
+    )
+    return (
+        y
+        + jax.nn.gelu(_normalised(y) @ kernel["up"] + layer["up"]["bias"])
+        @ kernel["down"]
+    )
 
 
 def _normalised(y: jax.Array) -> jax.Array:

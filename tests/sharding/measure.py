@@ -1,4 +1,5 @@
-"""Measures runs on 8 devices: ``python -m tests.sharding.measure OUT [COORDINATOR NUMBER, of two that run PAIRS]``."""
+"""Measures runs on 8 devices:
+``python -m tests.sharding.measure OUT [COORDINATOR NUMBER, of two that run PAIRS]``."""
 
 import json
 import sys
@@ -25,12 +26,18 @@ from unroll_jax.train.system.machine import order_collectives
 from unroll_jax.train.task import Task
 from unroll_jax.train.tasks.video import VideoTask
 
-MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}
+MESHES = {
+    "one": "data=1",
+    "data": "data=8",
+    "fsdp": "fsdp=8",
+    "mixed": "data=2,fsdp=2,tensor=2",
+}
 STEPS, VIDEO_BATCH = 5, 16
 
 
 class Drifting:
-    """Sequences that drift over a gradient, which a model can learn to denoise; the same at every call."""
+    """Sequences that drift over a gradient, which a model can learn to denoise; the
+    same at every call."""
 
     spec = VideoSpec(pixel_std=0.25)
 
@@ -38,40 +45,75 @@ class Drifting:
         return 1 << 20
 
     def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        seed: int,
+        start_step: int = 0,
+        rows: np.ndarray | None = None,
     ) -> Iterator[np.ndarray]:
         rng = np.random.default_rng(0)
         while True:
             place, slope, light = rng.uniform(0, 1, (3, batch_size, 1, 1))
-            time, pixel = np.arange(self.spec.num_tokens)[:, None] / 20, np.arange(self.spec.token_dim) / 256
-            batch = (255 * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)).astype(np.uint8)
+            time, pixel = (
+                np.arange(self.spec.num_tokens)[:, None] / 20,
+                np.arange(self.spec.token_dim) / 256,
+            )
+            batch = (
+                255
+                * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)
+            ).astype(np.uint8)
             yield batch if rows is None else batch[rows]
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
-    """The experiment video-ut on frames like its data, in a loop over layers. In float64 the optimiser works in the
-    cosine basis, and gathers the turned arrays; in float32, where messages are counted, in pixels."""
-    primal = VideoPrimalConfig(learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels")
-    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), primal=primal)
+    """The experiment video-ut on frames like its data, in a loop over layers. In
+    float64 the optimiser works in the cosine basis, and gathers the turned arrays; in
+    float32, where messages are counted, in pixels.
+    """
+    primal = VideoPrimalConfig(
+        learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels"
+    )
+    config = VideoConfig(
+        mesh=mesh,
+        steps=STEPS,
+        batch_size=VIDEO_BATCH,
+        model=ModelConfig(dtype=dtype),
+        primal=primal,
+    )
     task = VideoTask(config, Drifting())
     task.model = task.model._replace(module=task.model.module.clone(unroll=1))
     return task
 
 
 def encoder(mesh: str, dtype: Any) -> Task:
-    """With all options of a step and its state; ratios of means are not means over parts or devices."""
+    """With all options of a step and its state; ratios of means are not means over
+    parts or devices."""
     constraints = ConstraintConfig(form="ratio_of_means", resilience=5.0)
     dual = DualConfig(learning_rate=0.1, every=2)
-    return encoder_task(dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2)
+    return encoder_task(
+        dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2
+    )
 
 
 # In float64; two processes have the meshes of one axis.
 MODELS = {"video": video, "encoder": encoder}
-PAIRS = {("encoder", "two data"): (encoder, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
+PAIRS = {
+    ("encoder", "two data"): (encoder, "data=2"),
+    ("video", "two fsdp"): (video, "fsdp=2"),
+}
 
 
-def trained(task: Task, advance: Callable | None = None) -> tuple[dict[str, np.ndarray], Any]:
-    mesh, state, advance, arrays = task.training.mesh, init_state(task), advance or jit_step(task), {}
+def trained(
+    task: Task, advance: Callable | None = None
+) -> tuple[dict[str, np.ndarray], Any]:
+    mesh, state, advance, arrays = (
+        task.training.mesh,
+        init_state(task),
+        advance or jit_step(task),
+        {},
+    )
     batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
@@ -80,12 +122,16 @@ def trained(task: Task, advance: Callable | None = None) -> tuple[dict[str, np.n
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
-    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(fetch(tree))}
+    return {
+        path_name(path): np.asarray(leaf)
+        for path, leaf in jax.tree.leaves_with_path(fetch(tree))
+    }
 
 
 def _parts(state: Any) -> dict[str, list[int]]:
     return {
-        path_name(path): list(leaf.addressable_shards[0].data.shape) for path, leaf in jax.tree.leaves_with_path(state)
+        path_name(path): list(leaf.addressable_shards[0].data.shape)
+        for path, leaf in jax.tree.leaves_with_path(state)
     }
 
 
@@ -97,7 +143,10 @@ def moved(folder: Path, state: Any, tasks: dict[str, Task]) -> dict[str, Any]:
     for key, task in tasks.items():
         with Checkpoints(folder, read_only=True, log=_fail) as checkpoints:
             _, restored, _ = checkpoints.best(state_like(task))
-        same = all(np.array_equal(leaf, expected[path]) for path, leaf in _named(restored).items())
+        same = all(
+            np.array_equal(leaf, expected[path])
+            for path, leaf in _named(restored).items()
+        )
         outcomes[key] = {"same": same, "parts": _parts(restored)}
     return outcomes
 
@@ -114,16 +163,23 @@ def main(out: Path) -> None:
         leaves, state = trained(task, compiled)
         arrays |= {f"video/{key}/float32/{path}": leaf for path, leaf in leaves.items()}
         parts[f"video/{key}"] = _parts(state)
-        plans[key] = memory_of(compiled, *shapes) | {"arguments": compiled.memory_analysis().argument_size_in_bytes}
-        communication[key] = [one._asdict() for one in collectives(compiled.as_text() or "")]
+        plans[key] = memory_of(compiled, *shapes) | {
+            "arguments": compiled.memory_analysis().argument_size_in_bytes
+        }
+        communication[key] = [
+            one._asdict() for one in collectives(compiled.as_text() or "")
+        ]
         if key == "mixed":
             outcomes = moved(out / "moved", state, tasks)
-    jax.config.update("jax_disable_most_optimizations", True)  # of LLVM: what follows reads no program
+    # of LLVM: what follows reads no program
+    jax.config.update("jax_disable_most_optimizations", True)
     for name, model in MODELS.items():
         for key in ("one", "mixed"):
             with jax.enable_x64(True):
                 leaves, state = trained(model(MESHES[key], "float64"))
-            arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()}
+            arrays |= {
+                f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()
+            }
             parts[f"{name}/{key}"] = _parts(state)
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
     measurements = {
@@ -131,7 +187,9 @@ def main(out: Path) -> None:
         "plans": plans,
         "communication": communication,
         "moved": outcomes,
-        "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],
+        "default": [
+            describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)
+        ],
         "in parts": describe_mesh(make_mesh(None, batch_size=8, accumulate=4)),
     }
     (out / "measurements.json").write_text(json.dumps(measurements))
@@ -144,7 +202,9 @@ def pair(out: Path, coordinator: str, number: int) -> None:
     arrays = {}
     for (name, key), (model, mesh) in PAIRS.items():
         leaves, _ = trained(model(mesh, "float64"))
-        arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()}
+        arrays |= {
+            f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()
+        }
     if is_first():
         np.savez(out / "pair.npz", allow_pickle=False, **arrays)
 

@@ -12,7 +12,13 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from tests.errors import one_line
 from tests.train.conftest import CLIPS
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.sharding.mesh import AXES, describe_mesh, keep_rows, make_mesh, parse_mesh
+from unroll_jax.train.sharding.mesh import (
+    AXES,
+    describe_mesh,
+    keep_rows,
+    make_mesh,
+    parse_mesh,
+)
 from unroll_jax.train.sharding.rules import shardings
 
 
@@ -32,22 +38,45 @@ TWO_PROCESSES = [jax.devices()[0], SimpleNamespace(process_index=1)]
 @pytest.mark.parametrize(
     ("text", "batch_size", "devices", "words"),
     [
-        ("data=3", 9, EIGHT, r"asks for 3 devices, which does not divide the 8 .*device_count=3"),
+        (
+            "data=3",
+            9,
+            EIGHT,
+            r"asks for 3 devices, which does not divide the 8 .*device_count=3",
+        ),
         ("data=4,tensor=4", 8, EIGHT, "asks for 16 devices"),
         ("data=2,fsdp=4", 12, EIGHT, r"batch_size=12 .* 8 parts .* multiple of 8"),
         ("data=1", 8, TWO_PROCESSES, r"mesh=.*leaves process 1 without a device"),
         (None, 7, TWO_PROCESSES, r"mesh=.*leaves process 1 without a device"),
     ],
 )
-def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_and_the_way_out(text, batch_size, devices, words):
+def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_and_the_way_out(
+    text, batch_size, devices, words
+):
     with one_line(words):
         make_mesh(text, batch_size=batch_size, devices=devices)
 
 
 def test_a_plan_tells_the_memory_of_a_step_and_runs_none(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
-    assert main(["plan", "video-ut", "--batch-size", "4", "--model.num-layers", "2", "--mesh", "data=1"]) == 0
+    monkeypatch.setattr(
+        "unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS
+    )
+    assert (
+        main(
+            [
+                "plan",
+                "video-ut",
+                "--batch-size",
+                "4",
+                "--model.num-layers",
+                "2",
+                "--mesh",
+                "data=1",
+            ]
+        )
+        == 0
+    )
     text = capsys.readouterr().out
     assert "on 1 device (data=1)" in text
     rows = [line.split() for line in text.splitlines()]
@@ -66,23 +95,36 @@ class State(NamedTuple):
 
 
 def _params(**shapes):
-    kernels = {name: {"kernel": np.zeros(shape, np.float32)} for name, shape in shapes.items()}
+    kernels = {
+        name: {"kernel": np.zeros(shape, np.float32)} for name, shape in shapes.items()
+    }
     return {"layers": kernels, "b": np.zeros(8, np.float32)}
 
 
 def _specs(state, mesh=MIXED, **options):
-    return jax.tree.map(lambda sharding: sharding.spec, shardings(state, mesh, **options))
+    return jax.tree.map(
+        lambda sharding: sharding.spec, shardings(state, mesh, **options)
+    )
 
 
 def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are():
-    params, rule = _params(query=(3, 8, 4), output=(3, 4, 8)), optax.chain(optax.clip(1.0), optax.adamw(1e-3))
+    params, rule = (
+        _params(query=(3, 8, 4), output=(3, 4, 8)),
+        optax.chain(optax.clip(1.0), optax.adamw(1e-3)),
+    )
     state = rule.init(params)
     specs = _specs(State(params, state, np.zeros(4, np.float32)))
     whole = PartitionSpec()
-    expected = optax.tree.map_params(rule, lambda _, s: s, state, specs.params, transform_non_params=lambda _: whole)
+    expected = optax.tree.map_params(
+        rule, lambda _, s: s, state, specs.params, transform_non_params=lambda _: whole
+    )
     assert specs.opt_state == expected
-    assert specs.params["layers"]["query"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
-    assert specs.params["layers"]["output"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
+    assert specs.params["layers"]["query"]["kernel"] == PartitionSpec(
+        None, "fsdp", "tensor"
+    )
+    assert specs.params["layers"]["output"]["kernel"] == PartitionSpec(
+        None, "tensor", "fsdp"
+    )
     assert specs.multipliers == whole
 
 
@@ -107,7 +149,10 @@ def test_the_first_rule_counts_and_leading_dimensions_are_not_shared_out():
 
 def test_parameters_that_do_not_fit_a_mesh_or_its_rules_are_named():
     with pytest.raises(ValueError, match="more axes than layers/up/kernel"):
-        _specs(State(_params(up=(4, 4)), (), ()), rules=((r"kernel$", ("fsdp", None, "tensor")),))
+        _specs(
+            State(_params(up=(4, 4)), (), ()),
+            rules=((r"kernel$", ("fsdp", None, "tensor")),),
+        )
     with one_line(r"fsdp = 2, which does not divide 7 .*\(7, 4\) of layers/up/kernel"):
         _specs(State(_params(up=(7, 4)), (), ()))
     with one_line("tensor=2, over which no parameter"):

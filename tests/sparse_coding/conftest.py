@@ -23,12 +23,18 @@ SIDE, ATOMS, SPARSITY = 4, 20, 0.1
 
 def lasso(signals: np.ndarray, dictionary: np.ndarray, sparsity: float) -> np.ndarray:
     """The Lasso's solutions by scikit-learn, to the digits of float32."""
-    model = Lasso(alpha=sparsity / dictionary.shape[1], fit_intercept=False, tol=1e-12, max_iter=10**6)
+    model = Lasso(
+        alpha=sparsity / dictionary.shape[1],
+        fit_intercept=False,
+        tol=1e-12,
+        max_iter=10**6,
+    )
     return model.fit(np.float64(dictionary).T, np.float64(signals).T).coef_
 
 
 class Blobs(InMemory):
-    """Replaces `CodeData`: 4 x 4 images that are bright about one place, and a random dictionary."""
+    """Replaces `CodeData`: 4 x 4 images that are bright about one place, and a
+    random dictionary."""
 
     shape = (SIDE, SIDE, 1)
 
@@ -39,15 +45,22 @@ class Blobs(InMemory):
         self.splits = {split: self.draw(rng, count) for split, count in SIZES.items()}
         self.pixel_std = float(np.std(self.splits["train"].images / 255.0))
         self.spec = CodeSpec(self.shape, self.dictionary, self.pixel_std)
-        norms = {split: np.sum(np.float64(whole.codes) ** 2, axis=1) for split, whole in self.splits.items()}
-        self.square_norms = {split: float(np.mean(values)) for split, values in norms.items()}
+        norms = {
+            split: np.sum(np.float64(whole.codes) ** 2, axis=1)
+            for split, whole in self.splits.items()
+        }
+        self.square_norms = {
+            split: float(np.mean(values)) for split, values in norms.items()
+        }
 
     def draw(self, rng: np.random.Generator, count: int) -> CodeBatch:
         place = rng.uniform(0, SIDE, (2, count, 1, 1))
         row, column = np.arange(SIDE)[:, None], np.arange(SIDE)[None]
         bright = np.exp(-0.5 * ((row - place[0]) ** 2 + (column - place[1]) ** 2))
         images = (255 * bright).astype(np.uint8).reshape(count, -1)
-        return CodeBatch(images, lasso(images / 255.0, self.dictionary, SPARSITY).astype(np.float32))
+        return CodeBatch(
+            images, lasso(images / 255.0, self.dictionary, SPARSITY).astype(np.float32)
+        )
 
 
 BLOBS = Blobs()
@@ -76,7 +89,9 @@ def task_of(config: SparseCodingConfig) -> SparseCodingTask:
 
 
 def give(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
+    patch.setattr(
+        "unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS
+    )
 
 
 @pytest.fixture
@@ -89,4 +104,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list
     root, log = tmp_path_factory.mktemp("runs"), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         give(patch)
-        return fit(small(**NOISY), out=root, experiment="sparse-coding", log=log.append), log
+        return fit(
+            small(**NOISY), out=root, experiment="sparse-coding", log=log.append
+        ), log

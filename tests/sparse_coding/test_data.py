@@ -1,4 +1,5 @@
-"""Dictionaries, codes of signals in them, and both prepared, against scikit-learn and NumPy."""
+"""Dictionaries, codes of signals in them, and both prepared, against scikit-learn
+and NumPy."""
 
 import contextlib
 
@@ -20,13 +21,24 @@ SIGNALS = BLOBS.whole("train").images / np.float32(255.0)
 
 def test_fista_takes_as_many_steps_as_it_is_told():
     D, x = np.float64(BLOBS.dictionary), np.float64(SIGNALS)
-    curvature, z, y, weight = np.linalg.norm(D, 2) ** 2, np.zeros((len(x), len(D))), np.zeros((len(x), len(D))), 1.0
+    curvature, z, y, weight = (
+        np.linalg.norm(D, 2) ** 2,
+        np.zeros((len(x), len(D))),
+        np.zeros((len(x), len(D))),
+        1.0,
+    )
     for _ in range(4):
         moved = y + (x - y @ D) @ D.T / curvature
         after = np.sign(moved) * np.maximum(np.abs(moved) - SPARSITY / curvature, 0.0)
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
-        y, z, weight = after + (weight - 1.0) / following * (after - z), after, following
-    np.testing.assert_allclose(solve_lasso(SIGNALS, BLOBS.dictionary, SPARSITY, 4)[0], z, rtol=1e-4, atol=1e-5)
+        y, z, weight = (
+            after + (weight - 1.0) / following * (after - z),
+            after,
+            following,
+        )
+    np.testing.assert_allclose(
+        solve_lasso(SIGNALS, BLOBS.dictionary, SPARSITY, 4)[0], z, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["learned", "random"])
@@ -45,27 +57,48 @@ def colours(monkeypatch):
         "train": LabelledImages(labels, lambda numbers: images[:40][numbers]),
         "test": LabelledImages(labels[:20], lambda numbers: images[40:][numbers]),
     }
-    opened = lambda root, log: contextlib.nullcontext(PictureSet(("a", "b"), (4, 4, 3), splits))  # noqa: E731
+
+    def opened(root, log):
+        return contextlib.nullcontext(PictureSet(("a", "b"), (4, 4, 3), splits))
+
     monkeypatch.setitem(codes.IMAGES, "digits", Source(lambda root: "colours", opened))
     return images
 
 
-def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(colours, tmp_path):
-    config = CodeConfig(dictionary="random", sparsity=0.2, validation_share=0.5, prepared=str(tmp_path))
+def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(
+    colours, tmp_path
+):
+    config = CodeConfig(
+        dictionary="random", sparsity=0.2, validation_share=0.5, prepared=str(tmp_path)
+    )
     data = codes.load(config, log=quiet)
-    assert [data.num_examples(split) for split in ("train", "validation", "test")] == [20, 20, 20]
+    assert [data.num_examples(split) for split in ("train", "validation", "test")] == [
+        20,
+        20,
+        20,
+    ]
     assert data.dictionary.shape == (19, 16)  # 1.2 times 16
-    greys = [np.asarray(Image.fromarray(image).convert("L")).ravel() for image in colours[40:]]
+    greys = [
+        np.asarray(Image.fromarray(image).convert("L")).ravel()
+        for image in colours[40:]
+    ]
     np.testing.assert_array_equal(data.whole("test").images, greys)
     for split in data.square_norms:
         whole = data.whole(split)
         expected = lasso(whole.images / 255.0, data.dictionary, 0.2)
         assert 0 < np.count_nonzero(expected) < expected.size
         np.testing.assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
-        assert data.square_norms[split] == pytest.approx(np.mean(np.sum(expected**2, axis=1)), rel=1e-3)
-    assert data.pixel_std == pytest.approx(np.std(data.whole("train").images / 255.0), rel=1e-6)
+        assert data.square_norms[split] == pytest.approx(
+            np.mean(np.sum(expected**2, axis=1)), rel=1e-3
+        )
+    assert data.pixel_std == pytest.approx(
+        np.std(data.whole("train").images / 255.0), rel=1e-6
+    )
     batch = next(data.batches("train", batch_size=5, seed=0))
-    rows = [np.flatnonzero((data.whole("train").images == image).all(axis=1))[0] for image in batch.images]
+    rows = [
+        np.flatnonzero((data.whole("train").images == image).all(axis=1))[0]
+        for image in batch.images
+    ]
     np.testing.assert_array_equal(batch.codes, data.whole("train").codes[rows])
 
 

@@ -18,7 +18,10 @@ NOISE = small(steps=30, model=ListaConfig(num_layers=3, weights="noise"))
 
 
 def codes_of(params, signals, lost=0):
-    layers, z = [np.asarray(leaf) for leaf in params["params"]["layers"]], np.zeros((len(signals), 20))
+    layers, z = (
+        [np.asarray(leaf) for leaf in params["params"]["layers"]],
+        np.zeros((len(signals), 20)),
+    )
     states = [z]
     for number, (A, B, theta) in enumerate(zip(*layers, strict=True), start=1):
         z = z if number == lost else soft(z @ A.T + signals @ B.T, np.abs(theta))
@@ -28,7 +31,10 @@ def codes_of(params, signals, lost=0):
 
 def losses_of(params, split, lost=0):
     whole = BLOBS.whole(split)
-    return 0.5 * np.sum((codes_of(params, whole.images / 255.0, lost) - whole.codes[:, None]) ** 2, axis=-1)
+    return 0.5 * np.sum(
+        (codes_of(params, whole.images / 255.0, lost) - whole.codes[:, None]) ** 2,
+        axis=-1,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,11 @@ def start():
 def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
     """Noise on layers depends on the image only: batches may be parted."""
     _, params = start
-    task, noisy_task, batch = task_of(small()), task_of(small(layer_noise=0.3)), BLOBS.whole("validation")
+    task, noisy_task, batch = (
+        task_of(small()),
+        task_of(small(layer_noise=0.3)),
+        BLOBS.whole("validation"),
+    )
 
     @jax.jit
     def run(params, batch):
@@ -50,10 +60,14 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
 
     @jax.jit
     def noisy_losses(params, rows, places):
-        return noisy_task.losses(params, jax.tree.map(lambda leaf: leaf[places], rows), None)[0]
+        return noisy_task.losses(
+            params, jax.tree.map(lambda leaf: leaf[places], rows), None
+        )[0]
 
     (rows, actual), places = run(params, batch), np.arange(len(batch.codes))
-    whole, parted = (np.asarray(noisy_losses(params, rows, some)) for some in (places, places % 6))
+    whole, parted = (
+        np.asarray(noisy_losses(params, rows, some)) for some in (places, places % 6)
+    )
     expected = losses_of(params, "validation")
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
     np.testing.assert_allclose(whole[places % 6], parted, rtol=1e-5)
@@ -66,7 +80,10 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
 
 
 def test_what_is_drawn_has_the_strengths_of_training():
-    task, batch = task_of(small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))), BLOBS.whole("train")
+    task, batch = (
+        task_of(small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))),
+        BLOBS.whole("train"),
+    )
     many = CodeBatch(*(np.repeat(part, 20, axis=0) for part in batch))
     draw = jax.jit(task.sample_noise)
     drawn, again = (draw(many, jax.random.key(seed)) for seed in (0, 1))
@@ -80,7 +97,9 @@ def test_what_is_drawn_has_the_strengths_of_training():
 
 def test_ista_stands_beside_the_network_whatever_its_weights_start_as(start):
     task, curvature = task_of(NOISE), np.linalg.norm(BLOBS.dictionary, 2) ** 2
-    drawn, ista = jax.jit(lambda key: (task.init(key), task.ista()))(jax.random.key(0, impl="rbg"))
+    drawn, ista = jax.jit(lambda key: (task.init(key), task.ista()))(
+        jax.random.key(0, impl="rbg")
+    )
     assert np.std(drawn["params"]["layers"].A) == pytest.approx(0.01, rel=0.1)
     for params in (ista, start[0]):
         layers = params["params"]["layers"]
@@ -94,10 +113,14 @@ def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
     held_out, expected = (np.float64(part) for part in noisy(BLOBS, "validation", 0.3))
     errors = {}
     for penalty in PENALTIES:
-        weights = np.linalg.solve(centred.T @ centred + penalty * len(x) * np.eye(16), centred.T @ codes)
+        weights = np.linalg.solve(
+            centred.T @ centred + penalty * len(x) * np.eye(16), centred.T @ codes
+        )
         predicted = (held_out - x.mean(0)) @ weights + z.mean(0)
         errors[np.sum((predicted - expected) ** 2)] = predicted
-    np.testing.assert_allclose(linear_coder(BLOBS, 0.3)(held_out), errors[min(errors)], rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(
+        linear_coder(BLOBS, 0.3)(held_out), errors[min(errors)], rtol=1e-2, atol=1e-3
+    )
 
 
 def test_steps_lower_the_loss():
@@ -107,18 +130,28 @@ def test_steps_lower_the_loss():
 
 
 def test_codes_of_images_come_with_what_they_stand_for(start):
-    task, params, images = task_of(small()), start[0], BLOBS.whole("test").images[:3].reshape(3, 4, 4)
+    task, params, images = (
+        task_of(small()),
+        start[0],
+        BLOBS.whole("test").images[:3].reshape(3, 4, 4),
+    )
     predictions = task.predict(params, list(images))
     expected = codes_of(params, images.reshape(3, -1) / 255.0)[:, -1]
-    np.testing.assert_allclose([one.code for one in predictions], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        [one.code for one in predictions], expected, rtol=1e-4, atol=1e-6
+    )
     shown = np.clip(255.0 * expected @ BLOBS.dictionary, 0, 255).reshape(3, 4, 4)
     np.testing.assert_allclose([one.image for one in predictions], shown, atol=1)
-    noise = [task.predict(params, images[1], gamma=1.0, seed=seed).code for seed in (0, 0, 1)]
+    noise = [
+        task.predict(params, images[1], gamma=1.0, seed=seed).code for seed in (0, 0, 1)
+    ]
     np.testing.assert_array_equal(noise[0], noise[1])
     assert np.any(noise[0] != noise[2])
     with one_line("needs images"):
         task.predict(params, [])
-    with one_line("batch_size must be at most the 48 images of the train split, got 49"):
+    with one_line(
+        "batch_size must be at most the 48 images of the train split, got 49"
+    ):
         task_of(small(batch_size=49))
     broken = jax.tree.map(lambda leaf: leaf * np.nan, params)
     with one_line("images are not finite"):

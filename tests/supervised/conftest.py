@@ -21,7 +21,12 @@ from unroll_jax.train.tasks.images import ImageTask, SceneTask
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
 SMALL = {
-    "OptEqConfig": {"convolutional": False, "channels": 4, "widths": (4, 4), "features": 4},
+    "OptEqConfig": {
+        "convolutional": False,
+        "channels": 4,
+        "widths": (4, 4),
+        "features": 4,
+    },
     "SegmenterConfig": {"channels": 4, "widths": (4,), "stem": (4,)},
     "MonConfig": {"convolutional": False, "channels": 4},
     "OdeConfig": {"convolutional": False, "widths": (4,), "features": 4},
@@ -31,7 +36,8 @@ SMALL = {
 
 
 class Stripes(InMemory):
-    """Replaces `PictureData`: 4 x 4 images of two kinds, bright on the left or on the right."""
+    """Replaces `PictureData`: 4 x 4 images of two kinds, bright on the left or on
+    the right."""
 
     shape, num_classes, class_names = (4, 4, 1), 2, ("left", "right")
     mean, std = np.array([0.5]), np.array([0.3])
@@ -47,18 +53,27 @@ class Stripes(InMemory):
     def draw(self, rng: np.random.Generator, count: int) -> Any:
         labels = rng.integers(0, 2, count).astype(np.int32)
         bright = np.arange(4)[None, None, :, None] // 2 == labels[:, None, None, None]
-        return PictureBatch((rng.integers(0, 156, (count, 4, 4, 1)) + 100 * bright).astype(np.uint8), labels)
+        return PictureBatch(
+            (rng.integers(0, 156, (count, 4, 4, 1)) + 100 * bright).astype(np.uint8),
+            labels,
+        )
 
 
 class Fields(Stripes):
-    """Replaces `PictureData`: 8 x 8 scenes, bright or dark by quarters; a row does not count."""
+    """Replaces `PictureData`: 8 x 8 scenes, bright or dark by quarters; a row does
+    not count."""
 
     shape = (8, 8, 3)
     class_names = ("dark", "bright")
     mean, std = np.full(3, 0.5), np.full(3, 0.3)
 
     def draw(self, rng: np.random.Generator, count: int) -> Any:
-        labels = rng.integers(0, 2, (count, 2, 2)).repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
+        labels = (
+            rng.integers(0, 2, (count, 2, 2))
+            .repeat(4, axis=1)
+            .repeat(4, axis=2)
+            .astype(np.uint8)
+        )
         images = rng.integers(0, 156, (count, 8, 8, 3)) + 100 * labels[..., None]
         labels[:, 0] = NOT_COUNTED
         return PictureBatch(images.astype(np.uint8), labels)
@@ -67,10 +82,14 @@ class Fields(Stripes):
 def small(experiment: str, **options: Any) -> SupervisedConfig:
     config = EXPERIMENTS[experiment].config
     assert isinstance(config, SupervisedConfig)
-    network = dataclasses.replace(config.network, **SMALL[type(config.network).__name__])
+    network = dataclasses.replace(
+        config.network, **SMALL[type(config.network).__name__]
+    )
     rates = dataclasses.replace(config.optimizer, learning_rate=0.03)
     usual = {"epochs": 4, "batch_size": 8, "validate_every": 2, "augment": False}
-    return dataclasses.replace(config, network=network, optimizer=rates, **usual | options)
+    return dataclasses.replace(
+        config, network=network, optimizer=rates, **usual | options
+    )
 
 
 class Traced(NamedTuple):
@@ -81,14 +100,20 @@ class Traced(NamedTuple):
 
 @functools.cache
 def traced(config: SupervisedConfig) -> Traced:
-    task = SceneTask(config, Fields()) if isinstance(config, SceneTaskConfig) else ImageTask(config, Stripes())
+    task = (
+        SceneTask(config, Fields())
+        if isinstance(config, SceneTaskConfig)
+        else ImageTask(config, Stripes())
+    )
     return Traced(task, jax.jit(lambda: first_state(task)), jit_step(task))
 
 
 @pytest.fixture
 def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
     data = Stripes()
-    monkeypatch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
+    monkeypatch.setattr(
+        "unroll_jax.train.data.images.load", lambda config, *, log: data
+    )
     return data
 
 
@@ -106,7 +131,9 @@ DATA = {ImageConfig: Stripes(), SceneConfig: Fields()}
 
 
 def give(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)])
+    patch.setattr(
+        "unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)]
+    )
 
 
 @pytest.fixture
@@ -115,7 +142,9 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[str]]]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[Path, list[str]]]:
     root = tmp_path_factory.mktemp("trained")
 
     @functools.cache

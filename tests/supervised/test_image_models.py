@@ -1,11 +1,17 @@
-"""Augmentation against every shift and flip, and scores against scikit-learn; losses are in test_steps.py."""
+"""Augmentation against every shift and flip, and scores against scikit-learn; losses
+are in test_steps.py."""
 
 import jax
 import numpy as np
 import pytest
 from sklearn import metrics
 
-from unroll_jax.train.tasks.image_models import flip, flip_and_shift, scores, standardise
+from unroll_jax.train.tasks.image_models import (
+    flip,
+    flip_and_shift,
+    scores,
+    standardise,
+)
 
 SHIFT = 4
 augment = jax.jit(flip_and_shift)
@@ -27,15 +33,22 @@ def places(result, image):
                 yield row, column, mirrored
 
 
-def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself_by_the_key_alone(batch, getkey):
+def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself_by_the_key_alone(
+    batch, getkey
+):
     key = getkey()
-    result, same, other = (np.asarray(augment(each, batch)) for each in (key, key, getkey()))
+    result, same, other = (
+        np.asarray(augment(each, batch)) for each in (key, key, getkey())
+    )
     np.testing.assert_array_equal(result, same)
     assert (result != other).any()
     assert (result.shape, result.dtype) == (batch.shape, np.uint8)
-    moves = [list(places(shown, image)) for shown, image in zip(result, batch, strict=True)]
+    moves = [
+        list(places(shown, image)) for shown, image in zip(result, batch, strict=True)
+    ]
     rows, columns, mirrored = zip(*(place for (place,) in moves), strict=True)
-    # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
+    # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is
+    # fixed.
     assert {0, 2 * SHIFT} <= set(rows)
     assert {0, 2 * SHIFT} <= set(columns)
     assert 16 < sum(mirrored) < 48
@@ -44,8 +57,13 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself_by_the_key
 def test_a_scene_and_its_labels_are_mirrored_alike(batch, getkey):
     images, labels = map(np.asarray, jax.jit(flip)(getkey(), batch, batch[..., 1]))
     np.testing.assert_array_equal(images[..., 1], labels)
-    mirrored = [np.array_equal(image, scene[:, ::-1]) for image, scene in zip(images, batch, strict=True)]
-    kept = [np.array_equal(image, scene) for image, scene in zip(images, batch, strict=True)]
+    mirrored = [
+        np.array_equal(image, scene[:, ::-1])
+        for image, scene in zip(images, batch, strict=True)
+    ]
+    kept = [
+        np.array_equal(image, scene) for image, scene in zip(images, batch, strict=True)
+    ]
     assert 16 < sum(mirrored) < 48
     assert sum(mirrored) + sum(kept) == len(batch)
 

@@ -7,14 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.train.config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
+from unroll_jax.train.config.run import (
+    DecayedPrimalConfig,
+    OptimizerConfig,
+    PrimalConfig,
+)
 from unroll_jax.train.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
 
 
 def rates(**options):
-    schedule = learning_rates(OptimizerConfig(learning_rate=2.0, **options), num_steps=STEPS, steps_an_epoch=EPOCH)
+    schedule = learning_rates(
+        OptimizerConfig(learning_rate=2.0, **options),
+        num_steps=STEPS,
+        steps_an_epoch=EPOCH,
+    )
     return np.array([schedule(step) for step in range(STEPS)])
 
 
@@ -32,18 +40,27 @@ SCHEDULES = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_schedule_is_its_formula(schedule):
     options, expected = SCHEDULES[schedule]
-    np.testing.assert_allclose(rates(schedule=schedule, **options), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        rates(schedule=schedule, **options), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_warm_up_rises_in_a_line_and_the_rest_is_what_it_was():
     warm = rates(schedule="cosine", warmup_share=0.2)
-    np.testing.assert_allclose(warm[:20], 2.0 * (1 + np.arange(20) * 19 / 20) / 20, rtol=1e-5)
-    np.testing.assert_allclose(warm[20:], 1.0 + np.cos(np.pi * np.arange(80) / 80), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        warm[:20], 2.0 * (1 + np.arange(20) * 19 / 20) / 20, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        warm[20:], 1.0 + np.cos(np.pi * np.arange(80) / 80), rtol=1e-5, atol=1e-6
+    )
 
 
 RATE: dict[str, Any] = {"learning_rate": 0.1, "schedule": "constant"}
-DECAYED = DecayedPrimalConfig(**RATE, warmup_share=0.0, clip_norm=None, weight_decay=0.5)
-# Options, a gradient and weights; the steps with that gradient, and how close. Adam's first step is the sign.
+DECAYED = DecayedPrimalConfig(
+    **RATE, warmup_share=0.0, clip_norm=None, weight_decay=0.5
+)
+# Options, a gradient and weights; the steps with that gradient, and how close. Adam's
+# first step is the sign.
 RULES = {
     "sgd adds the decay to the gradient": (
         OptimizerConfig(name="sgd", weight_decay=0.5, **RATE), [3.0], [2.0], [[-0.1 * (3.0 + 0.5 * 2.0)]], 1e-6,
@@ -61,9 +78,15 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "gradient", "weight", "expected", "close"), RULES.values(), ids=RULES)
+@pytest.mark.parametrize(
+    ("config", "gradient", "weight", "expected", "close"), RULES.values(), ids=RULES
+)
 def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, close):
-    rule, gradient, weight = make_optimizer(config, num_steps=STEPS), jnp.asarray(gradient), jnp.asarray(weight)
+    rule, gradient, weight = (
+        make_optimizer(config, num_steps=STEPS),
+        jnp.asarray(gradient),
+        jnp.asarray(weight),
+    )
     state = rule.init(weight)
     for one in expected:
         step, state = rule.update(gradient, state, weight)
@@ -71,30 +94,59 @@ def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, clo
 
 
 KERNEL = {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)}
-STACKS = {"stack": (2, 5, 3), "wide": (3, 6), "bias": (4,), "embedding": (6, 4), "layers.theta": (3, 4)}
+STACKS = {
+    "stack": (2, 5, 3),
+    "wide": (3, 6),
+    "bias": (4,),
+    "embedding": (6, 4),
+    "layers.theta": (3, 4),
+}
 MUON = {
-    "stacks": (STACKS, PrimalConfig(name="muon", warmup_share=0.0, clip_norm=None, **RATE), 0.0),
+    "stacks": (
+        STACKS,
+        PrimalConfig(name="muon", warmup_share=0.0, clip_norm=None, **RATE),
+        0.0,
+    ),
     "images": (KERNEL, OptimizerConfig(name="muon", weight_decay=0.5, **RATE), 0.5),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shapes", "config", "decay"), MUON.values(), ids=MUON)
-def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(shapes, config, decay):
-    """The first step is U V^T of the gradient, as far as its Newton-Schulz iteration goes: within 0.6 to 1.3."""
+def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(
+    shapes, config, decay
+):
+    """The first step is U V^T of the gradient, as far as its Newton-Schulz iteration
+    goes: within 0.6 to 1.3."""
     rng = np.random.default_rng(0)
-    gradients, weights = ({name: rng.normal(size=shape) for name, shape in shapes.items()} for _ in range(2))
-    rule, params = make_optimizer(config, num_steps=STEPS), jax.tree.map(jnp.float32, weights)
-    updates, _ = rule.update(jax.tree.map(jnp.float32, gradients), rule.init(params), params)
+    gradients, weights = (
+        {name: rng.normal(size=shape) for name, shape in shapes.items()}
+        for _ in range(2)
+    )
+    rule, params = (
+        make_optimizer(config, num_steps=STEPS),
+        jax.tree.map(jnp.float32, weights),
+    )
+    updates, _ = rule.update(
+        jax.tree.map(jnp.float32, gradients), rule.init(params), params
+    )
     for name, step in updates.items():
         step = (np.asarray(step, np.float64) + 0.1 * decay * weights[name]) / -0.1
-        if name in ("bias", "embedding", "layers.theta"):  # Adam's first step is the sign, by Nesterov's momentum
-            np.testing.assert_allclose(step, (1.0 + 0.09 / 0.19) * np.sign(gradients[name]), rtol=1e-4)
+        # Adam's first step is the sign, by Nesterov's momentum
+        if name in ("bias", "embedding", "layers.theta"):
+            np.testing.assert_allclose(
+                step, (1.0 + 0.09 / 0.19) * np.sign(gradients[name]), rtol=1e-4
+            )
             continue
         rows, columns = (36, 5) if name == "kernel" else step.shape[-2:]
-        for one, gradient in zip(*(each.reshape(-1, rows, columns) for each in (step, gradients[name])), strict=True):
+        for one, gradient in zip(
+            *(each.reshape(-1, rows, columns) for each in (step, gradients[name])),
+            strict=True,
+        ):
             left, _, right = np.linalg.svd(gradient, full_matrices=False)
             inner = left.T @ one @ right.T / (0.2 * np.sqrt(max(rows, columns)))
             assert np.abs(inner - np.diag(np.diag(inner))).max() < 1e-3
             assert 0.6 < np.diag(inner).min() <= np.diag(inner).max() < 1.3
-            np.testing.assert_allclose(left @ left.T @ one @ right.T @ right, one, atol=1e-4)
+            np.testing.assert_allclose(
+                left @ left.T @ one @ right.T @ right, one, atol=1e-4
+            )

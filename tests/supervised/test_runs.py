@@ -1,4 +1,5 @@
-"""Supervised runs from the first step to the report, models that were loaded without their data, and accuracies."""
+"""Supervised runs from the first step to the report, models that were loaded without
+their data, and accuracies."""
 
 import dataclasses
 import shutil
@@ -31,21 +32,40 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     figures = read(folder / "evaluation.json")
     assert (figures["experiment"], figures["num_examples"]) == (experiment, 10)
     assert figures["accuracy"] > 0.6
-    assert sum(map(sum, figures["confusion"])) == (10 if figures["class_names"] == ["left", "right"] else 10 * 7 * 8)
-    assert (figures["iterations"] is not None) == ("opteq" in experiment or "mon" in experiment)
+    assert sum(map(sum, figures["confusion"])) == (
+        10 if figures["class_names"] == ["left", "right"] else 10 * 7 * 8
+    )
+    assert (figures["iterations"] is not None) == (
+        "opteq" in experiment or "mon" in experiment
+    )
     assert (folder / "report" / "confusion.png").exists()
 
 
 @pytest.mark.usefixtures("in_memory")
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, tmp_path):
     whole, _ = trained("image-dnn")
-    assert_resumes(small("image-dnn"), whole, tmp_path / "run", experiment="image-dnn", steps=(12, 24))
+    assert_resumes(
+        small("image-dnn"),
+        whole,
+        tmp_path / "run",
+        experiment="image-dnn",
+        steps=(12, 24),
+    )
 
 
 def test_a_report_of_scenes_that_differ_or_are_damaged_is_refused(trained, tmp_path):
-    folders = [shutil.copytree(trained(name)[0], tmp_path / name) for name in ("segment-opteq", "segment-fcn")]
-    command, first = [*map(str, folders), "--out", str(tmp_path / "report")], read_predictions(folders[0])
-    np.savez(folders[1] / "predictions.npz", **first._replace(images=255 - first.images)._asdict())
+    folders = [
+        shutil.copytree(trained(name)[0], tmp_path / name)
+        for name in ("segment-opteq", "segment-fcn")
+    ]
+    command, first = (
+        [*map(str, folders), "--out", str(tmp_path / "report")],
+        read_predictions(folders[0]),
+    )
+    np.savez(
+        folders[1] / "predictions.npz",
+        **first._replace(images=255 - first.images)._asdict(),
+    )
     with one_line("segment-opteq, segment-fcn were tested on different scenes"):
         report(command)
     (folders[1] / "predictions.npz").write_bytes(b"half")
@@ -55,45 +75,78 @@ def test_a_report_of_scenes_that_differ_or_are_damaged_is_refused(trained, tmp_p
 
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.parametrize("experiment", ["image-opteq", "segment-fcn"])
-def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(trained, experiment, tmp_path):
+def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(
+    trained, experiment, tmp_path
+):
     run, _ = trained(experiment)
-    evaluation, (pictures, labels) = read(run / "evaluation.json"), DATA[type(small(experiment).data)].splits["test"]
-    with without_data(run, tmp_path / "model", "unroll_jax.train.data.images.load") as models:
+    evaluation, (pictures, labels) = (
+        read(run / "evaluation.json"),
+        DATA[type(small(experiment).data)].splits["test"],
+    )
+    with without_data(
+        run, tmp_path / "model", "unroll_jax.train.data.images.load"
+    ) as models:
         each = [model.predict(list(pictures)) for model in models]
     for predictions in each:
         if experiment.startswith("image"):
             shares = np.stack([one.probabilities for one in predictions])
             np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
-            assert -np.log(shares[np.arange(len(labels)), labels]).mean() == pytest.approx(evaluation["loss"], rel=1e-4)
-            predicted = np.array([evaluation["class_names"].index(one.label) for one in predictions])
+            assert -np.log(
+                shares[np.arange(len(labels)), labels]
+            ).mean() == pytest.approx(evaluation["loss"], rel=1e-4)
+            predicted = np.array(
+                [evaluation["class_names"].index(one.label) for one in predictions]
+            )
         else:
             predicted = np.stack(predictions)
             assert (predicted.shape, predicted.dtype) == (labels.shape, np.uint8)
         confusion = np.zeros((2, 2), int)
-        np.add.at(confusion, (labels[labels != NOT_COUNTED], predicted[labels != NOT_COUNTED]), 1)
+        np.add.at(
+            confusion,
+            (labels[labels != NOT_COUNTED], predicted[labels != NOT_COUNTED]),
+            1,
+        )
         assert confusion.tolist() == evaluation["confusion"]
 
 
-def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(trained, tmp_path):
+def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(
+    trained, tmp_path
+):
     """To colours, from files; to grey, and arrays: tests/train/test_load.py."""
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))
+    picture = Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
+    )
     loaded = load(trained("segment-fcn")[0], log=quiet)
     for mode in ("L", "RGBA", "P"):
         path = tmp_path / f"{mode}.png"
         picture.convert(mode).save(path)
         with Image.open(path) as opened:
             standard = opened.convert("RGB").resize((8, 8), Image.Resampling.BILINEAR)
-        np.testing.assert_array_equal(loaded.predict(str(path)), loaded.predict(np.asarray(standard)))
+        np.testing.assert_array_equal(
+            loaded.predict(str(path)), loaded.predict(np.asarray(standard))
+        )
 
 
-def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(tmp_path, monkeypatch):
-    """Accuracies on 400 digits, with one seed; means over seeds are above 97% and within half a point."""
+def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(
+    tmp_path, monkeypatch
+):
+    """Accuracies on 400 digits, with one seed; means over seeds are above 97% and
+    within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-    monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
-    config, accuracies = dataclasses.replace(EXPERIMENTS["image-opteq"].config, validate_every=10), {}
+    monkeypatch.setattr(
+        "unroll_jax.train.report.write_report", lambda *arguments, **options: None
+    )
+    config, accuracies = (
+        dataclasses.replace(EXPERIMENTS["image-opteq"].config, validate_every=10),
+        {},
+    )
     for way in ("implicit", "unrolled", "averaged"):
-        trained = dataclasses.replace(config, network=dataclasses.replace(config.network, way=way))
-        (folder,) = fit(trained, out=tmp_path / way, experiment="image-opteq", log=quiet)
+        trained = dataclasses.replace(
+            config, network=dataclasses.replace(config.network, way=way)
+        )
+        (folder,) = fit(
+            trained, out=tmp_path / way, experiment="image-opteq", log=quiet
+        )
         accuracies[way] = read(folder / "evaluation.json")["accuracy"]
     assert min(accuracies.values()) >= 0.965, accuracies
     assert max(accuracies.values()) - min(accuracies.values()) <= 0.015, accuracies

@@ -1,4 +1,5 @@
-"""Steps of supervised training in parts and recomputed, and their rows: equilibria, gradients and norms of weights."""
+"""Steps of supervised training in parts and recomputed, and their rows: equilibria,
+gradients and norms of weights."""
 
 import dataclasses
 
@@ -28,40 +29,62 @@ def test_parts_of_a_batch_count_by_their_labels_and_are_augmented_and_recomputed
         _, init, step = traced(dataclasses.replace(config, **options))
         state = init()
         for start in range(0, 24, 8):
-            state, result = step(state, type(scenes)(*(part[start : start + 8] for part in scenes)))
+            state, result = step(
+                state, type(scenes)(*(part[start : start + 8] for part in scenes))
+            )
         ends.append(jax.tree.leaves_with_path((state, result)))
     for (path, one), (_, two) in zip(*ends, strict=True):
         one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
         closeness = {"rtol": 0, "atol": 2e-3 * np.max(np.abs(two), initial=0.0)}
-        np.testing.assert_allclose(one, two, **closeness, err_msg=jax.tree_util.keystr(path))
+        np.testing.assert_allclose(
+            one, two, **closeness, err_msg=jax.tree_util.keystr(path)
+        )
 
 
 def test_scenes_without_a_label_that_counts_cost_nothing_and_have_no_gradient():
     task, init, step = traced(dataclasses.replace(small("segment-fcn"), augment=True))
     scenes = next(task.batches(0, None))
-    _, result = step(init(), scenes._replace(labels=np.full_like(scenes.labels, NOT_COUNTED)))
+    _, result = step(
+        init(), scenes._replace(labels=np.full_like(scenes.labels, NOT_COUNTED))
+    )
     assert result.value == result.layer_losses[-1] == result.grad_norm == 0.0
 
 
-def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_into_batches(monkeypatch):
+def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_into_batches(
+    monkeypatch,
+):
     data, slope = Fields(), np.float32(3.0)
     scenes = data.splits["validation"]
     scenes.labels[:8, 1:] = NOT_COUNTED  # of the first batch of two
     scenes.labels[0, 1:] = 0
     task = ImageTask(small("segment-fcn"), data)
     assert task.config.batch_size == 8
-    logits_of = lambda params, images, probe=None: (params * images[..., :2] / 255.0, None)  # noqa: E731
+
+    def logits_of(params, images, probe=None):
+        return (
+            params * images[..., :2] / 255.0,
+            None,
+        )
+
     monkeypatch.setattr(task, "_logits", logits_of)
     row, matrix = task.split_scores(jnp.asarray(slope), "validation")
     there, logits = scenes.labels != NOT_COUNTED, slope * scenes.images[..., :2] / 255.0
     labels = scenes.labels[there].astype(int)
     logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
-    np.testing.assert_allclose(row["loss"], -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
-    np.testing.assert_array_equal(matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
+    np.testing.assert_allclose(
+        row["loss"], -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6
+    )
+    np.testing.assert_array_equal(
+        matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1))
+    )
     # The same answers, the second ones of less loss.
     ends = [task.validate(jnp.float32(slope), None) for slope in (3.0, 0.3)]
     assert len({end.row[task.config.best_by] for end in ends}) == 1
-    assert max(ends, key=lambda end: end.score) is min(ends, key=lambda end: end.row["loss"]) is ends[1]
+    assert (
+        max(ends, key=lambda end: end.score)
+        is min(ends, key=lambda end: end.row["loss"])
+        is ends[1]
+    )
 
 
 ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
@@ -74,7 +97,9 @@ def validation_row(config):
 
 
 def network_of(config, **options):
-    return dataclasses.replace(config, network=dataclasses.replace(config.network, **options))
+    return dataclasses.replace(
+        config, network=dataclasses.replace(config.network, **options)
+    )
 
 
 @pytest.mark.slow
@@ -82,7 +107,10 @@ def test_rows_hold_the_residuals_and_iterations_of_both_solves():
     task, init, step = traced(network_of(small("image-opteq"), tol=1e-5))
     _, figures = step(init(), next(task.batches(0, None)))
     row, *_ = describe_step(task, 1, jax.device_get(figures))
-    for residual, iterations, converged in (("residual", "iterations", "converged"), ADJOINT):
+    for residual, iterations, converged in (
+        ("residual", "iterations", "converged"),
+        ADJOINT,
+    ):
         assert 0.0 < row[residual] <= 1e-5, residual
         assert row[iterations] >= 1.0, iterations
         assert row[converged] == 1.0, converged
@@ -92,7 +120,10 @@ def test_where_no_adjoint_system_is_solved_there_is_no_figure():
     network = small("image-opteq").network
     for way in ("unrolled", "averaged"):
         assert adjoint_probe(dataclasses.replace(network, way=way), 8) is None
-    task, figures = traced(small("image-dnn")).task, {name: np.ones(2) for name in ("right", *SOLVE)}
+    task, figures = (
+        traced(small("image-dnn")).task,
+        {name: np.ones(2) for name in ("right", *SOLVE)},
+    )
     row, _ = task.describe(task.summarise(figures, np.ones(2), None))
     assert [row[name] for name in (*SOLVE, *ADJOINT)] == [1.0] * 3 + [None] * 3
 
@@ -100,9 +131,14 @@ def test_where_no_adjoint_system_is_solved_there_is_no_figure():
 @pytest.mark.slow
 def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layers():
     row, params = validation_row(network_of(small("image-opteq"), tol=1e-5))
-    norms = [np.linalg.norm(params["params"][name]["W"], 2) for name in ("layer_1", "layer_2")]
+    norms = [
+        np.linalg.norm(params["params"][name]["W"], 2)
+        for name in ("layer_1", "layer_2")
+    ]
     np.testing.assert_allclose(row["weight_norms"], norms, rtol=1e-3)
     np.testing.assert_allclose(row["weight_norm_bounds"], norms, rtol=2e-3)
     assert np.all(np.array(row["weight_norm_bounds"]) >= np.array(norms) * (1 - 1e-6))
     estimated, _ = validation_row(network_of(small("image-opteq"), norm_steps=2))
-    assert "weight_norm_bounds" not in estimated, "which is not what they are divided by"
+    assert "weight_norm_bounds" not in estimated, (
+        "which is not what they are divided by"
+    )

@@ -24,7 +24,8 @@ MODELS = {
     "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
 }
-# Options of the finished runs; with margins of 0 the violations of training are of the stated bounds.
+# Options of the finished runs; with margins of 0 the violations of training are of the
+# stated bounds.
 BOUNDS = ConstraintConfig(
     alpha=(0.1,), reference=0.7, form="ratio", resilience=2.0, margin=0.0, first_margin=0.0,
 )  # fmt: skip
@@ -48,8 +49,18 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(prepared: Path) -> Callable[..., Any]:
     def make(experiment: str, **fields: Any) -> Any:
         sizes = {"train_examples": 48, "validation_examples": 20, "test_examples": 20}
-        usual = {"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0, 2.0), "max_length": 8, **sizes}
-        usual |= {"model": MODELS.get(experiment), "data": TextConfig(prepared=str(prepared))}
+        usual = {
+            "steps": 4,
+            "batch_size": 8,
+            "validate_every": 2,
+            "test_gammas": (0.0, 2.0),
+            "max_length": 8,
+            **sizes,
+        }
+        usual |= {
+            "model": MODELS.get(experiment),
+            "data": TextConfig(prepared=str(prepared)),
+        }
         default = EXPERIMENTS[experiment].config
         usual["constraints"] = dataclasses.replace(default.constraints, warmup_steps=0)
         config = dataclasses.replace(default, **{**usual, **fields})
@@ -60,11 +71,15 @@ def small(prepared: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+def finished(
+    small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Finished]:
     @functools.cache
     def train(experiment: str) -> Finished:
         folder = tmp_path_factory.mktemp(experiment) / "run"
-        methods = ("plain", "constrained") if experiment == "text-ut" else ("constrained",)
+        methods = (
+            ("plain", "constrained") if experiment == "text-ut" else ("constrained",)
+        )
         method = "both" if len(methods) == 2 else methods[0]
         config = small(experiment, method=method, accumulate=PARTS[experiment], **MANY)
         fit(config, out=folder, experiment=experiment, log=lambda line: None)
@@ -81,13 +96,26 @@ def experiment(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    def write(train: list[Any], held_out: list[Any] | None = None, test: list[Any] | None = None) -> dict[str, Any]:
+    def write(
+        train: list[Any],
+        held_out: list[Any] | None = None,
+        test: list[Any] | None = None,
+    ) -> dict[str, Any]:
         root = tmp_path / "table"
         root.mkdir(exist_ok=True)
         held_out = held_out or train[:4]
-        for name, rows in {"train": train, "validation": held_out, "test": test or held_out}.items():
-            (root / f"{name}.tsv").write_text("\n".join(map("\t".join, [("text", "label"), *rows])) + "\n")
-        return {"data": TextConfig("table", str(root), str(tmp_path / "prepared")), **ALL_TEXTS}
+        for name, rows in {
+            "train": train,
+            "validation": held_out,
+            "test": test or held_out,
+        }.items():
+            (root / f"{name}.tsv").write_text(
+                "\n".join(map("\t".join, [("text", "label"), *rows])) + "\n"
+            )
+        return {
+            "data": TextConfig("table", str(root), str(tmp_path / "prepared")),
+            **ALL_TEXTS,
+        }
 
     return write
 
@@ -100,19 +128,30 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         for part in ("train", "dev_matched"):
             lines = (json.dumps(dict(zip(names, row, strict=True))) for row in rows)
             (root / f"multinli_1.0_{part}.jsonl").write_text("\n".join(lines))
-        return {"data": TextConfig("mnli", str(root), str(tmp_path / "prepared"), validation_share=0.25), **ALL_TEXTS}
+        return {
+            "data": TextConfig(
+                "mnli", str(root), str(tmp_path / "prepared"), validation_share=0.25
+            ),
+            **ALL_TEXTS,
+        }
 
     return write
 
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
-    return functools.cache(lambda experiment, **fields: TextTask.open(small(experiment, **fields), lambda line: None))
+    return functools.cache(
+        lambda experiment, **fields: TextTask.open(
+            small(experiment, **fields), lambda line: None
+        )
+    )
 
 
 @pytest.fixture(scope="session")
 def built(task_of: Callable[..., TextTask]) -> Callable[..., tuple[TextTask, Any]]:
-    drawn = functools.cache(lambda task: jax.device_get(jax.jit(task.init)(jax.random.key(3))))
+    drawn = functools.cache(
+        lambda task: jax.device_get(jax.jit(task.init)(jax.random.key(3)))
+    )
 
     def build(experiment: str, **fields: Any) -> tuple[TextTask, Any]:
         task = task_of(experiment, **fields)

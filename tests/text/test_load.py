@@ -1,4 +1,5 @@
-"""Text models that were loaded without texts, word vectors or encoder: the same probabilities at every layer."""
+"""Text models that were loaded without texts, word vectors or encoder: the same
+probabilities at every layer."""
 
 import shutil
 
@@ -19,20 +20,40 @@ from unroll_jax.train.tasks.text import TextTask
 pytestmark = pytest.mark.slow
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
 TRAIN = [(f"a {word} film", ("bad", "good")[word == "good"]) for word in WORDS] * 3
-TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange film", "bad"), ("bad", "good")]
-PAIRS = [("a good film", "that is bad", "neutral"), ("long", "never ends and ends", "entailment")] * 4
+TEST = [
+    ("that is good", "good"),
+    ("a long film never ends", "bad"),
+    ("a strange film", "bad"),
+    ("bad", "good"),
+]
+PAIRS = [
+    ("a good film", "that is bad", "neutral"),
+    ("long", "never ends and ends", "entailment"),
+] * 4
 
 
 @pytest.fixture
 def given(write_table, write_pairs, write_folder):
     def make(name):
         if name == "words of pairs":
-            fields = write_pairs(PAIRS) | {"model": MODELS["text-encoder"], "batch_size": 3}
+            fields = write_pairs(PAIRS) | {
+                "model": MODELS["text-encoder"],
+                "batch_size": 3,
+            }
             return "text-encoder", fields, PAIRS
         folder, fields = str(write_folder()), write_table(TRAIN, test=TEST)
         if name == "encoder":
-            return "text-encoder", fields | {"model": EncoderOptions(pretrained=folder, hidden=True)}, TEST
-        return "text-ut", fields | {"model": UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)}, TEST
+            return (
+                "text-encoder",
+                fields | {"model": EncoderOptions(pretrained=folder, hidden=True)},
+                TEST,
+            )
+        return (
+            "text-ut",
+            fields
+            | {"model": UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)},
+            TEST,
+        )
 
     return make
 
@@ -42,9 +63,14 @@ def in_order(losses):
 
 
 @pytest.mark.parametrize("name", ["words of pairs", "encoder", "words of an encoder"])
-def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, given, tmp_path, name):
+def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(
+    small, given, tmp_path, name
+):
     experiment, fields, rows = given(name)
-    task, run = TextTask.open(small(experiment, steps=2, method="plain", **fields), quiet), tmp_path / "run"
+    task, run = (
+        TextTask.open(small(experiment, steps=2, method="plain", **fields), quiet),
+        tmp_path / "run",
+    )
     train_run(task, run, experiment=experiment, log=quiet)
     params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.params
     reading = task.reading(params, "test", Trial(0.0))
@@ -57,11 +83,19 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(small, given, tmp_
         loaded = load(folder, log=quiet)
         predictions = loaded.predict(texts, log=quiet, **options)
         labels = [loaded.task.data.spec.class_names.index(label) for label in names]
-        shares = np.stack([one.probabilities for one in predictions])[np.arange(len(rows)), :, labels]
-        np.testing.assert_allclose(in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4)
-        right = np.mean([one.label == label for one, label in zip(predictions, names, strict=True)])
+        shares = np.stack([one.probabilities for one in predictions])[
+            np.arange(len(rows)), :, labels
+        ]
+        np.testing.assert_allclose(
+            in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4
+        )
+        right = np.mean(
+            [one.label == label for one, label in zip(predictions, names, strict=True)]
+        )
         assert right == pytest.approx(reading.accuracies[-1])
-        assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
+        assert loaded.task.data.embedding_std == task.data.embedding_std, (
+            "noise has the unit of training"
+        )
         if seconds:
             with one_line("classifies pairs of texts"):
                 loaded.predict(["long"])

@@ -24,7 +24,11 @@ def jnp_batch(batch):
 
 
 def first_batch(task, **options):
-    return jnp_batch(next(task.data.tokens.batches("train", **{"batch_size": 8, "seed": 0, **options})))
+    return jnp_batch(
+        next(
+            task.data.tokens.batches("train", **{"batch_size": 8, "seed": 0, **options})
+        )
+    )
 
 
 def cross_entropies(logits, labels):
@@ -33,15 +37,24 @@ def cross_entropies(logits, labels):
 
 
 @pytest.mark.slow
-def test_losses_of_training_and_of_evaluations_are_cross_entropies_of_the_perturbed_texts(built, experiment):
+def test_losses_of_training_and_of_evaluations_are_cross_entropies_of_the_perturbed_texts(
+    built, experiment
+):
     task, params = built(experiment)
     clean = TextTask(dataclasses.replace(task.config, train_gamma=0.0), task.data)
     (batch,) = map(jnp_batch, task.data.tokens.examples("test", batch_size=BATCH_SIZE))
-    key, shape, std = jax.random.key(1), (*batch.tokens.shape, task.model.dim), task.data.embedding_std
+    key, shape, std = (
+        jax.random.key(1),
+        (*batch.tokens.shape, task.model.dim),
+        task.data.embedding_std,
+    )
 
     @jax.jit
     def losses(params):
-        return [each.losses(params, each.sample_noise(batch, key), None)[0] for each in (task, clean)]
+        return [
+            each.losses(params, each.sample_noise(batch, key), None)[0]
+            for each in (task, clean)
+        ]
 
     @jax.jit
     def expected(params, noise):
@@ -50,33 +63,61 @@ def test_losses_of_training_and_of_evaluations_are_cross_entropies_of_the_pertur
 
     for gamma, actual in zip((0.6, 0.0), losses(params), strict=True):
         logits = expected(params, gaussian(key, shape, (gamma * std) ** 2))
-        np.testing.assert_allclose(actual, cross_entropies(logits, batch.labels), rtol=1e-5, err_msg=str(gamma))
+        np.testing.assert_allclose(
+            actual, cross_entropies(logits, batch.labels), rtol=1e-5, err_msg=str(gamma)
+        )
     # Evaluations add the same noise to every model, scaled by gamma.
     unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), shape)
     for gamma in (0.5, 1.0):
         wanted = cross_entropies(expected(params, gamma * std * unit), batch.labels)
-        np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, wanted, rtol=1e-4)
+        np.testing.assert_allclose(
+            task.reading(params, "test", Trial(gamma)).losses, wanted, rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
-def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(task_of, noise, power):
+def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(
+    task_of, noise, power
+):
     task = task_of("text-ut", noise=noise)
     for gamma in (0.0, 0.5, 2.0):
-        assert task.variance(gamma) == pytest.approx((gamma * task.data.embedding_std) ** power)
+        assert task.variance(gamma) == pytest.approx(
+            (gamma * task.data.embedding_std) ** power
+        )
 
 
 def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, write_folder):
-    task, params = built("text-ut", model=UnrolledConfig(embeddings=str(write_folder())))
+    task, params = built(
+        "text-ut", model=UnrolledConfig(embeddings=str(write_folder()))
+    )
     material = task.data
-    np.testing.assert_array_equal(params["params"]["embeddings"]["word"]["embedding"], material.table)
-    tokens = np.concatenate([batch.tokens[batch.mask] for batch in material.tokens.examples("train", batch_size=7)])
-    assert material.embedding_std == pytest.approx(np.std(material.table[tokens].astype(np.float64)), rel=1e-9)
+    np.testing.assert_array_equal(
+        params["params"]["embeddings"]["word"]["embedding"], material.table
+    )
+    tokens = np.concatenate(
+        [
+            batch.tokens[batch.mask]
+            for batch in material.tokens.examples("train", batch_size=7)
+        ]
+    )
+    assert material.embedding_std == pytest.approx(
+        np.std(material.table[tokens].astype(np.float64)), rel=1e-9
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("given", "frozen"), [("text-encoder", True), ("text-ut", True), ("text-ut", False)], ids=str)
-def test_given_embeddings_stay_as_they_are_where_they_are_frozen(task_of, write_folder, given, frozen):
-    folder, is_encoder = str(write_folder(config={"vocab_size": 20})), given == "text-encoder"
+@pytest.mark.parametrize(
+    ("given", "frozen"),
+    [("text-encoder", True), ("text-ut", True), ("text-ut", False)],
+    ids=str,
+)
+def test_given_embeddings_stay_as_they_are_where_they_are_frozen(
+    task_of, write_folder, given, frozen
+):
+    folder, is_encoder = (
+        str(write_folder(config={"vocab_size": 20})),
+        given == "text-encoder",
+    )
     options = {"pretrained": folder} if is_encoder else {"embeddings": folder}
     model = (EncoderOptions if is_encoder else UnrolledConfig)(**options, frozen=frozen)
     task = task_of(given, model=model, method="plain")
@@ -84,49 +125,97 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(task_of, write_
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing
         state, _ = step(state, first_batch(task, start_step=number))
-    first, last = (params["params"].get("encoder", params["params"]) for params in (before, state.params))
+    first, last = (
+        params["params"].get("encoder", params["params"])
+        for params in (before, state.params)
+    )
     np.testing.assert_array_equal(first["embeddings"]["word"]["embedding"], table)
     assert np.array_equal(last["embeddings"]["word"]["embedding"], table) == frozen
-    changed = jax.tree.leaves(jax.tree.map(lambda one, other: not np.array_equal(one, other), before, state.params))
-    assert sum(changed) >= len(changed) - 3  # token types and positions that no text has aside
-    moments = sum(leaf.shape == table.shape for leaf in jax.tree.leaves(state.opt_state))
+    changed = jax.tree.leaves(
+        jax.tree.map(
+            lambda one, other: not np.array_equal(one, other), before, state.params
+        )
+    )
+    # token types and positions that no text has aside
+    assert sum(changed) >= len(changed) - 3
+    moments = sum(
+        leaf.shape == table.shape for leaf in jax.tree.leaves(state.opt_state)
+    )
     assert moments == (0 if frozen else 2), "of what is trained only"
 
 
-def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
-    rows = [("a film that ends", "good", "neutral"), ("good", "a long film", "entailment")] * 4
-    tensors = {name: tensor for name, tensor in bert_tensors().items() if ".layer.1." not in name}
-    model = EncoderOptions(pretrained=str(write_folder(config={"num_hidden_layers": 1}, tensors=tensors)))
-    task, params = built("text-encoder", model=model, batch_size=3, max_length=12, train_gamma=0.0, **write_pairs(rows))
+def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
+    built, write_folder, write_pairs
+):
+    rows = [
+        ("a film that ends", "good", "neutral"),
+        ("good", "a long film", "entailment"),
+    ] * 4
+    tensors = {
+        name: tensor
+        for name, tensor in bert_tensors().items()
+        if ".layer.1." not in name
+    }
+    model = EncoderOptions(
+        pretrained=str(write_folder(config={"num_hidden_layers": 1}, tensors=tensors))
+    )
+    task, params = built(
+        "text-encoder",
+        model=model,
+        batch_size=3,
+        max_length=12,
+        train_gamma=0.0,
+        **write_pairs(rows),
+    )
     batch = first_batch(task, batch_size=3)
     ends = np.asarray(batch.tokens) == WORDS.index("[SEP]")
-    behind = np.asarray(batch.mask) & (np.cumsum(ends, axis=1) - ends > 0)  # the first separator
+    # the first separator
+    behind = np.asarray(batch.mask) & (np.cumsum(ends, axis=1) - ends > 0)
     kinds = jnp.asarray(behind, jnp.int32)
 
     @jax.jit
     def run(params):
         inputs = params, batch.tokens, batch.mask
-        logits, untyped = (task.model.module.apply(*inputs, token_types=types) for types in (kinds, 0 * kinds))
-        read = task.outputs(params, batch, None, lambda logits: read_sample(logits, batch.labels))
-        return logits, untyped, task.losses(params, task.sample_noise(batch, None), None)[0], read.entropies
+        logits, untyped = (
+            task.model.module.apply(*inputs, token_types=types)
+            for types in (kinds, 0 * kinds)
+        )
+        read = task.outputs(
+            params, batch, None, lambda logits: read_sample(logits, batch.labels)
+        )
+        return (
+            logits,
+            untyped,
+            task.losses(params, task.sample_noise(batch, None), None)[0],
+            read.entropies,
+        )
 
     logits, untyped, losses, entropies = run(params)
     assert not np.allclose(logits, untyped, rtol=1e-2)
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
-    np.testing.assert_allclose(entropies, -np.sum(np.exp(logs) * logs, axis=-1), rtol=1e-4)
+    np.testing.assert_allclose(
+        entropies, -np.sum(np.exp(logs) * logs, axis=-1), rtol=1e-4
+    )
 
 
 def test_validation_is_at_the_noise_of_training(built):
     task, params = built("text-ut")
-    noisy, clean = (task.reading(params, "validation", Trial(gamma)).losses for gamma in (0.6, 0.0))
+    noisy, clean = (
+        task.reading(params, "validation", Trial(gamma)).losses for gamma in (0.6, 0.0)
+    )
     np.testing.assert_allclose(task.validate(params, None).losses, noisy, rtol=1e-5)
     assert not np.allclose(noisy, clean, rtol=1e-3)
 
 
-def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(task_of, experiment):
+def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(
+    task_of, experiment
+):
     task = task_of(experiment)
-    word = lambda params: params.get("encoder", params)["embeddings"]["word"]["embedding"]  # noqa: E731
+
+    def word(params):
+        return params.get("encoder", params)["embeddings"]["word"]["embedding"]
+
     table = jax.jit(lambda key: word(task.init(key)["params"]))(jax.random.key(3))
     assert table.shape[0] == task.data.vocabulary_size
     assert np.std(table) == pytest.approx(task.data.embedding_std, rel=0.1)

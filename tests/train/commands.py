@@ -32,4 +32,8 @@ def flip_a_bit(path):
 
 
 def files_of(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }

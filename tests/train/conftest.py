@@ -46,7 +46,8 @@ MANY = {
     "primal.schedule": "linear",
     "primal.learning_rate": 0.01,
 }
-# The run of started processes: multipliers that move, by a stateful optimiser, a bound not linear in the batch, slack.
+# The run of started processes: multipliers that move, by a stateful optimiser, a bound
+# not linear in the batch, slack.
 OF_PROCESSES = {
     "steps": 120,
     "batch-size": 8,
@@ -64,12 +65,20 @@ SIZES = {"train": 64, "validation": 12, "test": 10}
 
 
 class Clips(InMemory):
-    """Replaces `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
+    """Replaces `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a
+    gradient."""
 
     def __init__(self, seed: int = 0):
         generator = np.random.default_rng(seed)
-        self.splits = {split: _sequences(generator, count) for split, count in SIZES.items()}
-        self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), num_tokens=4, token_dim=16, frame_side=4)
+        self.splits = {
+            split: _sequences(generator, count) for split, count in SIZES.items()
+        }
+        self.spec = VideoSpec(
+            float(np.std(self.splits["train"] / 255.0)),
+            num_tokens=4,
+            token_dim=16,
+            frame_side=4,
+        )
 
     def num_examples(self, split: str) -> int:
         return len(self.splits[split])
@@ -79,14 +88,20 @@ class Clips(InMemory):
 
 
 def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
-    place, slope = generator.uniform(0, 1, (2, count, 1, 1)), generator.uniform(-0.3, 0.3, (count, 1, 1))
+    place, slope = (
+        generator.uniform(0, 1, (2, count, 1, 1)),
+        generator.uniform(-0.3, 0.3, (count, 1, 1)),
+    )
     time, pixel = np.arange(4)[None, :, None] / 4, np.arange(16)[None, None, :] / 16
-    return np.clip(255 * (place[0] + slope * time + (place[1] - 0.5) * pixel), 0, 255).astype(np.uint8)
+    return np.clip(
+        255 * (place[0] + slope * time + (place[1] - 0.5) * pixel), 0, 255
+    ).astype(np.uint8)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen() -> None:
-    """Freezes the objects of earlier tests: a run that fails collects garbage, which takes seconds with all of them."""
+    """Freezes the objects of earlier tests: a run that fails collects garbage, which
+    takes seconds with all of them."""
     gc.freeze()
 
 
@@ -94,7 +109,9 @@ def _frozen() -> None:
 def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("clips")
     for number, clip in enumerate(
-        itertools.islice(photo_clips("train", num_frames=NUM_FRAMES, frame_size=FRAME_SIZE), 10)
+        itertools.islice(
+            photo_clips("train", num_frames=NUM_FRAMES, frame_size=FRAME_SIZE), 10
+        )
     ):
         (root / f"clip{number}").mkdir()
         for index, frame in enumerate(clip):
@@ -108,27 +125,45 @@ def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def words_of(options: Mapping[str, object]) -> list[str]:
-    return [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    return [
+        part for name, value in options.items() for part in (f"--{name}", str(value))
+    ]
 
 
 @pytest.fixture(scope="session")
-def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
+def launched(
+    of_processes: dict[str, str], few_clips: Path
+) -> Callable[..., subprocess.Popen]:
     data = {"data.source": "video", "data.root": few_clips}
 
     def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
         folder.parent.mkdir(exist_ok=True)
         words = words_of(OF_PROCESSES | data | options | {"out": folder})
-        command = [sys.executable, "-m", "unroll_jax.train", *before, "run", "video-ut", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "unroll_jax.train",
+            *before,
+            "run",
+            "video-ut",
+            *words,
+        ]
         with folder.with_suffix(".log").open("ab") as output:
-            return subprocess.Popen(command, env=of_processes, stdout=output, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                command, env=of_processes, stdout=output, stderr=subprocess.STDOUT
+            )
 
     return start
 
 
 @pytest.fixture(scope="session")
-def alone(launched: Callable[..., subprocess.Popen], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(
+    launched: Callable[..., subprocess.Popen], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("alone") / "run"
-    assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(".log").read_text()
+    assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(
+        ".log"
+    ).read_text()
     return folder
 
 
@@ -143,12 +178,17 @@ def clips() -> Clips:
 
 @pytest.fixture
 def at_batch(clips: Clips, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """``at_batch(number, change)``: the batch of this number is ``change(batch)``, or itself after an act (None)."""
+    """``at_batch(number, change)``: the batch of this number is ``change(batch)``,
+    or itself after an act (None)."""
     ordinary = clips.batches
 
-    def set_to(number: int | None, change: Callable[[np.ndarray], np.ndarray | None]) -> None:
+    def set_to(
+        number: int | None, change: Callable[[np.ndarray], np.ndarray | None]
+    ) -> None:
         def batches(split: str, **options: Any) -> Iterator[np.ndarray]:
-            for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
+            for step, batch in enumerate(
+                ordinary(split, **options), start=options["start_step"] + 1
+            ):
                 changed = change(batch) if step == number else None
                 yield batch if changed is None else changed
 
@@ -160,7 +200,11 @@ def at_batch(clips: Clips, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 @pytest.fixture(scope="session")
 def config() -> VideoConfig:
     return VideoConfig(
-        steps=6, batch_size=4, validate_every=2, test_gammas=(0.0, 0.3), model=ModelConfig(num_layers=2, rank=4)
+        steps=6,
+        batch_size=4,
+        validate_every=2,
+        test_gammas=(0.0, 0.3),
+        model=ModelConfig(num_layers=2, rank=4),
     )
 
 
@@ -170,15 +214,24 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
         new = config
         for name, value in fields.items():
             group, _, field = name.rpartition(".")
-            inner = dataclasses.replace(getattr(new, group), **{field: value}) if group else value
+            inner = (
+                dataclasses.replace(getattr(new, group), **{field: value})
+                if group
+                else value
+            )
             new = dataclasses.replace(new, **{group or field: inner})
         return new
 
     return change
 
 
-# Half of a small run is tracing: a configuration's task, its first state and its state's shapes are made once.
-traced_task, traced_state, first = functools.cache(VideoTask), functools.cache(state_like), functools.cache(init_state)
+# Half of a small run is tracing: a configuration's task, its first state and its
+# state's shapes are made once.
+traced_task, traced_state, first = (
+    functools.cache(VideoTask),
+    functools.cache(state_like),
+    functools.cache(init_state),
+)
 _with_config = VideoTask.with_config
 
 
@@ -191,19 +244,36 @@ def _shared(task: VideoTask, config: VideoConfig) -> VideoTask:
 def clips_in_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
-        patch.setattr(VideoTask, "open", lambda config, log: traced_task(config, video.load(config.data, log=log)))
-        patch.setattr(VideoTask, "rebuild", lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)))
+        patch.setattr(
+            VideoTask,
+            "open",
+            lambda config, log: traced_task(config, video.load(config.data, log=log)),
+        )
+        patch.setattr(
+            VideoTask,
+            "rebuild",
+            lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)),
+        )
         patch.setattr(VideoTask, "with_config", _shared)
-        patch.setattr("unroll_jax.train.loop.init_state", lambda task: jax.tree.map(jnp.copy, first(task)))
+        patch.setattr(
+            "unroll_jax.train.loop.init_state",
+            lambda task: jax.tree.map(jnp.copy, first(task)),
+        )
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
-        patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
+        patch.setattr(
+            "unroll_jax.train.report.write_report", lambda *arguments, **options: None
+        )
         yield
 
 
 def logged(config: VideoConfig, folder: Path) -> list[str]:
     log: list[str] = []
-    fit(dataclasses.replace(config, out=str(folder)), experiment="video-ut", log=log.append)
+    fit(
+        dataclasses.replace(config, out=str(folder)),
+        experiment="video-ut",
+        log=log.append,
+    )
     return log
 
 
@@ -225,7 +295,9 @@ def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
+    monkeypatch.setattr(
+        "unroll_jax.train.report.write_report", lambda *arguments, **options: None
+    )
 
 
 @pytest.fixture(scope="session")
@@ -246,11 +318,15 @@ def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exported(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with clips_in_memory():
-        return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=quiet)
+        return export(
+            both / "constrained", tmp_path_factory.mktemp("export") / "model", log=quiet
+        )
 
 
 @pytest.fixture(scope="session")
-def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many(
+    changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("many") / "run"
     with clips_in_memory():
         logged(changed(**MANY), folder)
@@ -258,10 +334,13 @@ def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
-def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def infeasible(
+    changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("infeasible") / "run"
     folder.mkdir()
-    (folder / "left.partial").write_text("{")  # as a kill leaves it before the configuration is written
+    # as a kill leaves it before the configuration is written
+    (folder / "left.partial").write_text("{")
     with clips_in_memory():
         return folder, logged(changed(**{"constraints.alpha": (0.99,)}), folder)
 

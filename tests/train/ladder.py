@@ -1,4 +1,5 @@
-"""A task of eight numbers in place of a network: steps under many options are branches of one small program."""
+"""A task of eight numbers in place of a network: steps under many options are
+branches of one small program."""
 
 import functools
 from typing import Any
@@ -16,13 +17,16 @@ WIDTH, LAYERS = 4, 2
 
 
 class Ladder(Task):
-    """Layer l multiplies its input by w_l, entry by entry; f_l is half the squared norm. An epoch has two steps."""
+    """Layer l multiplies its input by w_l, entry by entry; f_l is half the squared
+    norm. An epoch has two steps."""
 
     num_layers = LAYERS
 
     def __init__(self, config: Any, dtype: Any = "float32"):
         self._config, self._dtype = config, dtype
-        self.training = constrained_training(config, num_layers=LAYERS, num_examples=2 * config.batch_size)
+        self.training = constrained_training(
+            config, num_layers=LAYERS, num_examples=2 * config.batch_size
+        )
 
     @property
     def config(self) -> Any:
@@ -31,7 +35,9 @@ class Ladder(Task):
     def init(self, key: jax.Array) -> jax.Array:
         return jax.random.uniform(key, (LAYERS, WIDTH), self._dtype, 0.8, 1.2)
 
-    def losses(self, params: jax.Array, batch: jax.Array, probe: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def losses(
+        self, params: jax.Array, batch: jax.Array, probe: Any
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         outputs = [batch]
         for w in params:
             outputs.append(outputs[-1] * w)
@@ -45,4 +51,6 @@ def batches(count: int, size: int, dtype: Any = "float32") -> np.ndarray:
 
 def train(config: Any, data: Any, dtype: Any = "float32") -> Any:
     task = Ladder(config, dtype)
-    return jax.lax.scan(functools.partial(train_step, task), first_state(task), jnp.asarray(data))
+    return jax.lax.scan(
+        functools.partial(train_step, task), first_state(task), jnp.asarray(data)
+    )

@@ -1,4 +1,5 @@
-"""Users' tasks, by the protocol or `OwnTask`: trained, evaluated, reported, loaded and exported; their errors."""
+"""Users' tasks, by the protocol or `OwnTask`: trained, evaluated, reported, loaded
+and exported; their errors."""
 
 import contextlib
 import dataclasses
@@ -48,11 +49,21 @@ class Mean(Task):
     """One parameter, with figures as NumPy and JAX give them."""
 
     num_layers = 0
-    figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
+    figure: ClassVar[Any] = {
+        "a": np.float32(0.5),
+        "b": [np.int64(3), jnp.ones(2)],
+        "c": (np.bool_(True), None),
+    }
 
     def __init__(self, config=MeanConfig()):
         self._config = config
-        self.training = Training(PlainRisk(), optax.sgd(0.1), 20, 10, make_mesh(None, batch_size=64, accumulate=1))
+        self.training = Training(
+            PlainRisk(),
+            optax.sgd(0.1),
+            20,
+            10,
+            make_mesh(None, batch_size=64, accumulate=1),
+        )
 
     @property
     def config(self):
@@ -73,10 +84,16 @@ class Mean(Task):
 
     def validate(self, params, multipliers):
         losses = np.asarray((params - np.full((1, 1), self.config.target)) ** 2)
-        return Validation(losses, {"measured": np.float32(0.25)}, np.float32(-losses[0, 0]))
+        return Validation(
+            losses, {"measured": np.float32(0.25)}, np.float32(-losses[0, 0])
+        )
 
     def evaluate(self, params, folder) -> tuple[Row, Any]:
-        return {"mean": float(params), "halves": [0.5, float(params) / 2], "figure": self.figure}, None
+        return {
+            "mean": float(params),
+            "halves": [0.5, float(params) / 2],
+            "figure": self.figure,
+        }, None
 
     def data_fingerprint(self):
         return {}
@@ -105,25 +122,43 @@ def run(trained, tmp_path):
     return shutil.copytree(trained[0], tmp_path / "run")
 
 
-def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_numpy_and_jax(trained):
+def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_numpy_and_jax(
+    trained,
+):
     folder, log = trained
     evaluation = read(folder / "evaluation.json")
-    assert (evaluation["mean"], evaluation["best_step"]) == (pytest.approx(1.0 - 0.8**20), 20)
+    assert (evaluation["mean"], evaluation["best_step"]) == (
+        pytest.approx(1.0 - 0.8**20),
+        20,
+    )
     assert evaluation["figure"] == {"a": 0.5, "b": [3, [1.0, 1.0]], "c": [True, None]}
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["loss"] for row in rows][:2] == pytest.approx([1.0, 0.64])
-    assert [row["measured"] for row in rows if row["kind"] == "validation"] == [0.25] * 2
-    assert any(line.startswith("mean ") and line.endswith(" 0.9885") for text in log for line in text.splitlines())
+    assert [row["measured"] for row in rows if row["kind"] == "validation"] == [
+        0.25
+    ] * 2
+    assert any(
+        line.startswith("mean ") and line.endswith(" 0.9885")
+        for text in log
+        for line in text.splitlines()
+    )
     (row,) = read(folder / "report" / "summary.json")["runs"]
-    status = {key: read(folder / "status.json").get(key) for key in ("state", "steps", "compile_seconds", "messages")}
+    status = {
+        key: read(folder / "status.json").get(key)
+        for key in ("state", "steps", "compile_seconds", "messages")
+    }
     assert row == {"run": "seed0", **status, **evaluation}
     assert "0.5, 0.4942" in (folder / "report" / "index.html").read_text()
 
 
 def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
     out = export(run, tmp_path / "model", task=Mean(), log=quiet)
-    assert load(out, task=Mean(), log=quiet).predict(10.0) == pytest.approx(10.0 * (1.0 - 0.8**20))
-    with one_line("field 'task' is unknown or missing, got 'mean'; if it is your own, pass"):
+    assert load(out, task=Mean(), log=quiet).predict(10.0) == pytest.approx(
+        10.0 * (1.0 - 0.8**20)
+    )
+    with one_line(
+        "field 'task' is unknown or missing, got 'mean'; if it is your own, pass"
+    ):
         load(out, log=quiet)
     before = (run / "evaluation.json").read_bytes()
     (run / "evaluation.json").unlink()
@@ -138,7 +173,9 @@ def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
         ({"a": object()}, r"\['figure'\]\['a'\] must be .* got object"),
     ],
 )
-def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, monkeypatch, figure, words):
+def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(
+    run, monkeypatch, figure, words
+):
     monkeypatch.setattr(Mean, "figure", figure)
     (run / "evaluation.json").unlink()
     with one_line(words):
@@ -148,14 +185,27 @@ def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, monkeypatch
 @pytest.mark.parametrize(
     ("change", "task", "words"),
     [
-        ({}, None, "field 'task' is unknown or missing, got 'mean'; if it is your own, pass the task itself"),
-        ({}, linear(), "is of the task 'mean', got one of 'own'; pass the task that was trained"),
+        (
+            {},
+            None,
+            (
+                "field 'task' is unknown or missing, got 'mean'; if it is your own,"
+                " pass the task itself"
+            ),
+        ),
+        (
+            {},
+            linear(),
+            "is of the task 'mean', got one of 'own'; pass the task that was trained",
+        ),
         ({}, "mean", "task must be the task that was trained"),
         ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
         ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
     ],
 )
-def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(run, change, task, words):
+def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(
+    run, change, task, words
+):
     if change:
         config = {**read(run / "config.json"), **change}
         del config[SEAL]
@@ -167,23 +217,48 @@ def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(run, change, 
 
 
 @pytest.mark.parametrize("method", ["plain", "constrained"])
-def test_the_options_of_a_model_are_those_of_its_run_but_for_the_mesh(own_both, tmp_path, method):
-    run, task = own_both / method, linear(steps=33, seed=9, method="plain", mesh="data=1")
+def test_the_options_of_a_model_are_those_of_its_run_but_for_the_mesh(
+    own_both, tmp_path, method
+):
+    run, task = (
+        own_both / method,
+        linear(steps=33, seed=9, method="plain", mesh="data=1"),
+    )
     out = export(str(run), str(tmp_path / "model"), task=task, log=quiet)
     card, evaluation = read(out / "config.json"), read(run / "evaluation.json")
-    assert (card["config"]["method"], card["config"]["steps"], card["config"]["seed"]) == (method, 6, 0)
-    assert card["feasible"] is None if method == "plain" else card["multipliers"] is not None
+    assert (
+        card["config"]["method"],
+        card["config"]["steps"],
+        card["config"]["seed"],
+    ) == (method, 6, 0)
+    assert (
+        card["feasible"] is None
+        if method == "plain"
+        else card["multipliers"] is not None
+    )
     for folder in (run, out):
         model = load(folder, task=task, log=quiet)
         assert isinstance(model.config, OwnConfig)
-        options = (model.config.method, model.config.steps, model.config.seed, model.config.mesh)
+        options = (
+            model.config.method,
+            model.config.steps,
+            model.config.seed,
+            model.config.mesh,
+        )
         assert options == (method, 6, 0, "data=1")
         assert model.card["step"] == evaluation["best_step"]
-        np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), evaluation["layer_losses"], rtol=1e-6)
+        np.testing.assert_allclose(
+            model.predict(VALIDATION).mean(axis=0),
+            evaluation["layer_losses"],
+            rtol=1e-6,
+        )
 
 
 def test_both_methods_are_compared_and_other_arrays_are_other_data(own_both):
-    assert set(read(own_both / "report" / "summary.json")["methods"]) == {"plain", "constrained"}
+    assert set(read(own_both / "report" / "summary.json")["methods"]) == {
+        "plain",
+        "constrained",
+    }
     other = linear(method="both", train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
     with one_line(r"found\.train was \d+, is now \d+; pass "):
         export(own_both / "constrained", task=other, log=quiet)

@@ -1,4 +1,5 @@
-"""Checkpoints: kept, read back bit for bit, set aside when damaged; and the checksum of a state."""
+"""Checkpoints: kept, read back bit for bit, set aside when damaged; and the checksum
+of a state."""
 
 import gc
 import shutil
@@ -14,7 +15,10 @@ from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.system.distributed import digest
 
-STATE = {"params": jnp.arange(1000.0), "duals": (jnp.zeros((), jnp.int32), jnp.ones((3, 4)))}
+STATE = {
+    "params": jnp.arange(1000.0),
+    "duals": (jnp.zeros((), jnp.int32), jnp.ones((3, 4))),
+}
 NOTES = {"train_seconds": 1.5, "messages": ["step 2: all well"]}
 SCORES = {10: 1.0, 20: 5.0, 30: 2.0, 40: 3.0, 50: 0.0}
 
@@ -42,7 +46,11 @@ def saved(saved_once, tmp_path):
 
 
 def _steps(folder):
-    return sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    return sorted(
+        int(path.name)
+        for path in (folder / "checkpoints").iterdir()
+        if path.name.isdigit()
+    )
 
 
 def _newest(folder, log, **options):
@@ -62,8 +70,15 @@ def test_the_two_newest_and_the_best_are_kept_also_by_a_later_process(tmp_path):
         assert checkpoints.best(STATE)[0] == 20
 
 
-def test_a_checkpoint_comes_back_bit_for_bit_also_if_the_state_is_donated_at_once(tmp_path):
-    log, step = [], jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+def test_a_checkpoint_comes_back_bit_for_bit_also_if_the_state_is_donated_at_once(
+    tmp_path,
+):
+    log, step = (
+        [],
+        jax.jit(
+            lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0
+        ),
+    )
     assert (_newest(tmp_path, log), log) == (None, [])
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         with pytest.raises(UserError, match="no checkpoint"):
@@ -76,7 +91,9 @@ def test_a_checkpoint_comes_back_bit_for_bit_also_if_the_state_is_donated_at_onc
     assert number == 1
     assert {name: notes[name] for name in NOTES} == NOTES
     assert jax.tree.structure(state) == jax.tree.structure(STATE)
-    for leaf, saved in zip(jax.tree.leaves(state), jax.tree.leaves(_state(50)), strict=True):
+    for leaf, saved in zip(
+        jax.tree.leaves(state), jax.tree.leaves(_state(50)), strict=True
+    ):
         assert leaf.dtype == saved.dtype
         np.testing.assert_array_equal(leaf, saved)
 
@@ -98,14 +115,27 @@ def _edit(path):
     path.write_bytes(path.read_bytes().replace(b"1.5", b"2.5"))
 
 
-DAMAGE = [_truncate, _edit, *(pytest.param(act, marks=pytest.mark.slow) for act in (Path.unlink, flip_a_bit))]
+DAMAGE = [
+    _truncate,
+    _edit,
+    *(pytest.param(act, marks=pytest.mark.slow) for act in (Path.unlink, flip_a_bit)),
+]
 
 
-# On a busy machine, reads of TensorStore end after Orbax has closed the loop that waits for them.
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+# On a busy machine, reads of TensorStore end after Orbax has closed the loop that waits
+# for them.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weights(saved_once, tmp_path, capfd, damage):
-    files = [path.relative_to(saved_once) for path in (saved_once / "checkpoints" / "50").rglob("*") if path.is_file()]
+def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weights(
+    saved_once, tmp_path, capfd, damage
+):
+    files = [
+        path.relative_to(saved_once)
+        for path in (saved_once / "checkpoints" / "50").rglob("*")
+        if path.is_file()
+    ]
     assert len(files) > 10
     set_aside = []
     for number, file in enumerate(files):
@@ -117,12 +147,16 @@ def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weigh
             set_aside.append(file.name)
             (line,) = log
             assert "checkpoint 50 is damaged" in line, file
-            assert (folder / "damaged" / "50" / "notes").is_dir(), "nothing is thrown away"
+            assert (folder / "damaged" / "50" / "notes").is_dir(), (
+                "nothing is thrown away"
+            )
             assert _steps(folder) == [20, 40], file
         else:
             assert (step, log) == (50, []), file
         assert {name: notes[name] for name in NOTES} == NOTES, file
-        for leaf, saved in zip(jax.tree.leaves(state), jax.tree.leaves(_state(step)), strict=True):
+        for leaf, saved in zip(
+            jax.tree.leaves(state), jax.tree.leaves(_state(step)), strict=True
+        ):
             np.testing.assert_array_equal(leaf, saved)
     assert set_aside, "the case damages nothing"
     gc.collect()  # Orbax reports unfinished reads when they are freed
@@ -133,10 +167,17 @@ def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weigh
 def test_a_copy_of_a_checkpoint_under_another_step_is_not_read(tmp_path):
     shutil.copytree(tmp_path / "checkpoints" / "20", tmp_path / "checkpoints" / "60")
     log = []
-    with Checkpoints(tmp_path / "checkpoints", read_only=True, log=log.append) as checkpoints:
-        for stored, step in ((checkpoints.newest(STATE), 50), (checkpoints.best(STATE), 20)):
+    with Checkpoints(
+        tmp_path / "checkpoints", read_only=True, log=log.append
+    ) as checkpoints:
+        for stored, step in (
+            (checkpoints.newest(STATE), 50),
+            (checkpoints.best(STATE), 20),
+        ):
             assert stored.step == step
-            np.testing.assert_array_equal(stored.state["params"], _state(step)["params"])
+            np.testing.assert_array_equal(
+                stored.state["params"], _state(step)["params"]
+            )
     assert "it is a copy of the checkpoint of step 20" in log[0]
 
 
@@ -147,16 +188,24 @@ def test_when_all_are_damaged_that_is_said_and_they_are_kept(tmp_path):
     log = []
     assert _newest(tmp_path, log) is None
     assert "starting again from step 0" in log[-1]
-    assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == ["20", "40", "50"]
+    assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == [
+        "20",
+        "40",
+        "50",
+    ]
 
 
 @pytest.mark.usefixtures("saved")
-def test_the_best_falls_back_to_the_next_best_and_reading_alone_changes_nothing(tmp_path):
+def test_the_best_falls_back_to_the_next_best_and_reading_alone_changes_nothing(
+    tmp_path,
+):
     _truncate(tmp_path / "checkpoints" / "20" / "state" / "_METADATA")
     unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
     unfinished.mkdir()
     before, log = sorted(tmp_path.rglob("*")), []
-    with Checkpoints(tmp_path / "checkpoints", read_only=True, log=log.append) as checkpoints:
+    with Checkpoints(
+        tmp_path / "checkpoints", read_only=True, log=log.append
+    ) as checkpoints:
         assert checkpoints.best(STATE)[0] == 40
     assert sorted(tmp_path.rglob("*")) == before
     assert "checkpoint 20 cannot be read" in log[0]
@@ -166,7 +215,10 @@ def test_the_best_falls_back_to_the_next_best_and_reading_alone_changes_nothing(
 
 
 MISFITS = [
-    ({**STATE, "params": jnp.zeros((10, 100))}, r"params is \(1000,\) there, \(10, 100\) here"),
+    (
+        {**STATE, "params": jnp.zeros((10, 100))},
+        r"params is \(1000,\) there, \(10, 100\) here",
+    ),
     ({"params": STATE["params"]}, r"duals/0 is \(\) there, None here"),
 ]
 

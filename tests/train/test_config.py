@@ -1,4 +1,5 @@
-"""The configuration: ranges, rules across fields, options without an effect, and JSON."""
+"""The configuration: ranges, rules across fields, options without an effect, and
+JSON."""
 
 import dataclasses
 from pathlib import Path
@@ -34,7 +35,8 @@ BAD: dict[str, tuple[Any, ...]] = {
     "model.dtype": ("float64",),  # without JAX_ENABLE_X64
 }
 LAST = {"constraints.last": 0.1, "constraints.reference": None}
-UNMOVED = {"steps": 6, "constraints.warmup_steps": 3, "dual.every": 4}  # multipliers would never move
+# multipliers would never move
+UNMOVED = {"steps": 6, "constraints.warmup_steps": 3, "dual.every": 4}
 # Options that rule out the value of the last one.
 RULED_OUT: list[dict[str, Any]] = [
     {"dual.cap": 2.0, "dual.start": (5.0,)},
@@ -53,14 +55,18 @@ RULED_OUT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), [(name, value) for name in BAD for value in BAD[name]], ids=str)
+@pytest.mark.parametrize(
+    ("field", "value"), [(name, value) for name in BAD for value in BAD[name]], ids=str
+)
 def test_a_bad_value_is_one_line_with_its_field_and_value(changed, field, value):
     with one_line(f"^{field} must be", str(value)):
         changed(**{field: value}).check()
 
 
 @pytest.mark.parametrize("fields", RULED_OUT, ids=str)
-def test_a_value_that_another_option_rules_out_is_one_line_that_names_its_field(changed, fields):
+def test_a_value_that_another_option_rules_out_is_one_line_that_names_its_field(
+    changed, fields
+):
     assert_names(UserError, lambda **fields: changed(**fields).check(), fields)
 
 
@@ -68,7 +74,10 @@ def test_an_option_is_named_as_it_was_given(changed):
     config = changed(**{"dual.cap": 2.0, "dual.start": (5.0,)})
     with one_line(r"^dual.start must be at most dual.cap=2.0, got"):
         config.check()
-    with on_command_line(), one_line(r"^--dual.start must be at most --dual.cap 2.0, got"):
+    with (
+        on_command_line(),
+        one_line(r"^--dual.start must be at most --dual.cap 2.0, got"),
+    ):
         config.check()
     typed = on_command_line({"dual.start": "--start"}, only={"dual.start"})
     with typed, one_line(r"^--start must be at most dual.cap=2.0, got"):
@@ -88,7 +97,13 @@ class Options(RunConfig):
 def test_types_and_ranges_of_a_users_options_are_checked_too():
     for rate in (1, np.float64(0.5)):
         check_fields(Options(names={"a": 1}, rate=rate))
-    wrong: list[dict[str, Any]] = [{"size": (1, 2)}, {"size": (1,)}, {"names": 1}, {"rate": True}, {"rate": None}]
+    wrong: list[dict[str, Any]] = [
+        {"size": (1, 2)},
+        {"size": (1,)},
+        {"names": 1},
+        {"rate": True},
+        {"rate": None},
+    ]
     for options in wrong:
         (name,) = options
         with one_line(f"^{name} must be"):
@@ -100,7 +115,9 @@ def test_every_experiment_is_valid_and_json_gives_it_back(experiment):
     config = EXPERIMENTS[experiment].config
     assert type(config) is TASKS[config.task].config
     config.check()
-    assert from_json(type(config), to_json(config), source=Path("config.json")) == config
+    assert (
+        from_json(type(config), to_json(config), source=Path("config.json")) == config
+    )
 
 
 @pytest.mark.parametrize("task", [name for name, row in TASKS.items() if row.functions])
@@ -111,7 +128,9 @@ def test_no_field_is_left_unchecked(task):
             check_fields(dataclasses.replace(config, **{field.name: object()}))
 
 
-def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(changed):
+def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(
+    changed,
+):
     allowed: list[dict[str, Any]] = [
         {"constraints.alpha": (0.2, 0.3)},
         {"dual.start": (0.0, 1.0, 2.0)},
@@ -128,10 +147,20 @@ def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(
 
 def test_erm_is_the_former_name_of_plain(changed):
     assert changed(method="erm") == changed(method="plain")
-    assert [name for name, _ in changed(method="both").variants()] == ["plain", "constrained"]
-    assert from_json(VideoConfig, to_json(changed()) | {"method": "erm"}, source="config.json").method == "plain"
+    assert [name for name, _ in changed(method="both").variants()] == [
+        "plain",
+        "constrained",
+    ]
+    assert (
+        from_json(
+            VideoConfig, to_json(changed()) | {"method": "erm"}, source="config.json"
+        ).method
+        == "plain"
+    )
 
 
 def test_a_field_that_one_side_lacks_differs():
-    assert differences({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}) == ["a.c was None, is now 2"]
+    assert differences({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}) == [
+        "a.c was None, is now 2"
+    ]
     assert differences({"d": 3}, {}) == ["d was 3, is now None"]

@@ -1,4 +1,5 @@
-"""Multipliers under every option, replayed in NumPy; how checkpoints are ranked; the least cost of slack that rests."""
+"""Multipliers under every option, replayed in NumPy; how checkpoints are ranked; the
+least cost of slack that rests."""
 
 import dataclasses
 import functools
@@ -17,12 +18,24 @@ from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 STEPS, RATE = 9, 0.3
-TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
+TIGHT = {
+    "constraints.reference": 0.4,
+    "constraints.alpha": (0.6,),
+    "primal.learning_rate": 0.02,
+}
 SGD = {"dual.optimizer": "sgd", "dual.learning_rate": RATE}
 VARIANTS = {
-    "pi": {"dual.optimizer": "pi", "dual.learning_rate": RATE, "dual.proportional_gain": 0.5},
+    "pi": {
+        "dual.optimizer": "pi",
+        "dual.learning_rate": RATE,
+        "dual.proportional_gain": 0.5,
+    },
     "every 3 batches": {**SGD, "dual.every": 3},
-    "resilient, after a warm-up": {**SGD, "constraints.resilience": 2.0, "constraints.warmup_steps": 2},
+    "resilient, after a warm-up": {
+        **SGD,
+        "constraints.resilience": 2.0,
+        "constraints.warmup_steps": 2,
+    },
     "capped": {**SGD, "dual.cap": 0.4},
     "resilient, ratios, started": {
         **SGD,
@@ -40,9 +53,13 @@ OTHERS = {
 @pytest.fixture(scope="module")
 def runs(changed):
     usual = {"steps": STEPS, "batch_size": 32, **TIGHT}
-    configs = {name: changed(**usual | fields) for name, fields in (VARIANTS | OTHERS).items()}
+    configs = {
+        name: changed(**usual | fields) for name, fields in (VARIANTS | OTHERS).items()
+    }
     data = batches(STEPS, 32)
-    results = jax.device_get(jax.jit(lambda: {name: train(one, data) for name, one in configs.items()})())
+    results = jax.device_get(
+        jax.jit(lambda: {name: train(one, data) for name, one in configs.items()})()
+    )
     return {name: (config, results[name][1]) for name, config in configs.items()}
 
 
@@ -72,31 +89,48 @@ def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name)
     config, rows = runs[name]
     beta = config.constraints.resilience
     for step, multipliers in enumerate(_replay(config, rows)):
-        np.testing.assert_allclose(rows.objective.multipliers[step], multipliers, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            rows.objective.multipliers[step], multipliers, rtol=2e-4, atol=1e-5
+        )
         if beta is None:
             assert rows.objective.slacks is None
         else:
-            np.testing.assert_allclose(rows.objective.slacks[step], multipliers / beta, rtol=2e-4, atol=1e-5)
-    assert np.max(rows.objective.multipliers[:, 1]) > 0.2, "the case never raised a multiplier"
+            np.testing.assert_allclose(
+                rows.objective.slacks[step], multipliers / beta, rtol=2e-4, atol=1e-5
+            )
+    assert np.max(rows.objective.multipliers[:, 1]) > 0.2, (
+        "the case never raised a multiplier"
+    )
 
 
 def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
     (_, rows), (_, plain) = runs["started, warm"], runs["plain"]
-    np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)  # after three steps as well
+    # after three steps as well
+    np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)
     np.testing.assert_allclose(rows.value[:3], rows.layer_losses[:3, -1], rtol=1e-6)
     np.testing.assert_array_equal(rows.objective.multipliers[:4], np.full((4, 3), 2.0))
     assert np.all(rows.objective.multipliers[4] != 2.0)
 
 
-def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(changed, clips):
+def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(
+    changed, clips
+):
     fields = {**VARIANTS["resilient, ratios, started"], **TIGHT, "batch_size": 32}
-    several = np.stack(list(itertools.islice(clips.batches("train", batch_size=32, seed=0), 4)))
-    tasks = [VideoTask(changed(**fields, **{"model.dtype": dtype}), clips) for dtype in ("bfloat16", "float32")]
+    several = np.stack(
+        list(itertools.islice(clips.batches("train", batch_size=32, seed=0), 4))
+    )
+    tasks = [
+        VideoTask(changed(**fields, **{"model.dtype": dtype}), clips)
+        for dtype in ("bfloat16", "float32")
+    ]
 
     @jax.jit
     def steps(several):
         start = first_state(tasks[0])
-        return [jax.lax.scan(functools.partial(train_step, task), start, several) for task in tasks]
+        return [
+            jax.lax.scan(functools.partial(train_step, task), start, several)
+            for task in tasks
+        ]
 
     ends = steps(several)
     for leaf in jax.tree.leaves(ends):
@@ -104,22 +138,36 @@ def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16
         assert np.all(np.isfinite(leaf))
     narrow, wide = (jax.tree.map(lambda leaf: leaf[-1], metrics) for _, metrics in ends)
     np.testing.assert_allclose(narrow.layer_losses, wide.layer_losses, rtol=0.05)
-    np.testing.assert_allclose(narrow.objective.multipliers, wide.objective.multipliers, rtol=0.1, atol=0.02)
+    np.testing.assert_allclose(
+        narrow.objective.multipliers, wide.objective.multipliers, rtol=0.1, atol=0.02
+    )
     assert not np.array_equal(narrow.layer_losses, wide.layer_losses)
 
 
 # Losses at layers 0..2 of two samples; alpha is 0.5 and the reference 1.
-FEASIBLE, LATE, EARLY = (np.array([[0.8, *layers], [1.0, *layers]]) for layers in ([0.4, 0.2], [0.6, 0.1], [0.5, 0.6]))
+FEASIBLE, LATE, EARLY = (
+    np.array([[0.8, *layers], [1.0, *layers]])
+    for layers in ([0.4, 0.2], [0.6, 0.1], [0.5, 0.6])
+)
 
 
 @pytest.mark.parametrize(
     ("resilience", "form"),
-    [(None, "difference"), (2.0, "difference"), (None, "ratio_of_means"), (None, "log_ratio_of_means")],
+    [
+        (None, "difference"),
+        (2.0, "difference"),
+        (None, "ratio_of_means"),
+        (None, "log_ratio_of_means"),
+    ],
 )
 def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with_the_cost_of_slack(
     changed, resilience, form
 ):
-    options = {"constraints.alpha": (0.5,), "constraints.reference": 1.0, "constraints.resilience": resilience}
+    options = {
+        "constraints.alpha": (0.5,),
+        "constraints.reference": 1.0,
+        "constraints.resilience": resilience,
+    }
     options |= {"constraints.form": form}
     config, scores = changed(**options), []
     objective = DescentConstraints(config, num_layers=2, num_steps=config.steps)
@@ -128,28 +176,43 @@ def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with
         means = losses.mean(axis=0)
         bounds = np.array([1.0, 0.5 * means[0], 0.5 * means[1]])
         excess = np.max((means - bounds) / bounds)
-        relaxed = means[-1] + np.sum(np.maximum(means - bounds, 0.0) ** 2)  # by half the resilience
+        # by half the resilience
+        relaxed = means[-1] + np.sum(np.maximum(means - bounds, 0.0) ** 2)
         assert row["worst_excess"] == pytest.approx(excess, rel=1e-5, abs=1e-6)
         if resilience is not None:
             assert row["relaxed_loss"] == pytest.approx(relaxed, rel=1e-5)
         assert row["feasible"] == (losses is FEASIBLE)
-        base, cost = (0.0, means[-1]) if row["feasible"] else (INFEASIBLE, excess if resilience is None else relaxed)
+        base, cost = (
+            (0.0, means[-1])
+            if row["feasible"]
+            else (INFEASIBLE, excess if resilience is None else relaxed)
+        )
         assert base - score == pytest.approx(cost, rel=1e-5)
         scores.append(score)
     assert scores[0] > INFEASIBLE > scores[1]
     assert resilience is None or scores[1] > scores[2]
-    plain = DescentConstraints(changed(**options, method="plain"), num_layers=2, num_steps=config.steps)
+    plain = DescentConstraints(
+        changed(**options, method="plain"), num_layers=2, num_steps=config.steps
+    )
     assert plain.judge(0, LATE, plain.init())[1] == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize(
     ("options", "least"),
-    [({"dual.optimizer": "sgd"}, 0.05), ({"dual.optimizer": "pi", "dual.proportional_gain": 0.5}, 0.55)],
+    [
+        ({"dual.optimizer": "sgd"}, 0.05),
+        ({"dual.optimizer": "pi", "dual.proportional_gain": 0.5}, 0.55),
+    ],
     ids=str,
 )
-def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(changed, options, least):
+def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
+    changed, options, least
+):
     for share in (1.02, 0.98):
-        config = changed(**options, **{"dual.learning_rate": 0.1, "constraints.resilience": share * least})
+        config = changed(
+            **options,
+            **{"dual.learning_rate": 0.1, "constraints.resilience": share * least},
+        )
         dual = DescentConstraints(config, num_layers=2, num_steps=config.steps).ascent
 
         def update(state, _, dual=dual):
@@ -157,7 +220,11 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
 
         last = jax.lax.scan(update, dual.init(3), length=2000)[0].multipliers
         assert np.allclose(last, 0.3 * share * least, rtol=1e-3) == (share > 1.0)
-    with one_line(r"constraints.resilience must be above .*, or multipliers will oscillate"):
+    with one_line(
+        r"constraints.resilience must be above .*, or multipliers will oscillate"
+    ):
         config.check()
-    changed(**options, **{"dual.learning_rate": 0.1, "constraints.resilience": 1.02 * least}).check()
+    changed(
+        **options, **{"dual.learning_rate": 0.1, "constraints.resilience": 1.02 * least}
+    ).check()
     dataclasses.replace(config, method="plain").check()

@@ -13,11 +13,19 @@ from unroll_jax.train.metrics import ratio_figures
 from unroll_jax.train.step import init_state
 from unroll_jax.train.tasks.common import NOISE_SEED, add_noise, to_unit
 
-USUAL = {"constraints.resilience": 2.0, "constraints.margin": 0.1, "constraints.first_margin": 0.5}
+USUAL = {
+    "constraints.resilience": 2.0,
+    "constraints.margin": 0.1,
+    "constraints.first_margin": 0.5,
+}
 VARIANTS = {
     "usual": USUAL,
     "no reference, another seed": {"constraints.reference": None, "seed": 3},
-    "plain, without noise, one layer": {"method": "plain", "train_gamma": 0.0, "model.num_layers": 1},
+    "plain, without noise, one layer": {
+        "method": "plain",
+        "train_gamma": 0.0,
+        "model.num_layers": 1,
+    },
 }
 
 
@@ -25,7 +33,9 @@ VARIANTS = {
 def _evaluated(config, data):
     task = traced_task(config, data)
     objective, state = task.training.objective, init_state(task)
-    moving = state.moving._replace(multipliers=jnp.asarray(np.arange(objective.number, dtype=np.float32)))
+    moving = state.moving._replace(
+        multipliers=jnp.asarray(np.arange(objective.number, dtype=np.float32))
+    )
     figures, losses = task.evaluate(state.params, Path("unused"))
     return task, state.params, figures | objective.report(losses, moving)
 
@@ -41,18 +51,29 @@ def _outputs(task):
 
 
 def _noisy(clips, gamma):
-    clean, key = to_unit(clips.splits["test"]), jax.random.fold_in(jax.random.key(NOISE_SEED), 0)
+    clean, key = (
+        to_unit(clips.splits["test"]),
+        jax.random.fold_in(jax.random.key(NOISE_SEED), 0),
+    )
     return clean, add_noise(clean, gamma * clips.spec.pixel_std, key)
 
 
 def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
     task, params, evaluation = evaluated()
     for gamma in (0.0, 0.15, 0.3):
-        clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, gamma))
-        output = np.asarray(_outputs(task)(params, noisy.astype(np.float32))[-1], np.float64)
-        assert evaluation["rmse"][str(gamma)] == pytest.approx(255 * np.sqrt(np.mean((output - clean) ** 2)), rel=1e-5)
+        clean, noisy = (
+            np.asarray(pixels, np.float64) for pixels in _noisy(clips, gamma)
+        )
+        output = np.asarray(
+            _outputs(task)(params, noisy.astype(np.float32))[-1], np.float64
+        )
+        assert evaluation["rmse"][str(gamma)] == pytest.approx(
+            255 * np.sqrt(np.mean((output - clean) ** 2)), rel=1e-5
+        )
         noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
-        assert evaluation["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
+        assert evaluation["noisy_rmse"][str(gamma)] == pytest.approx(
+            noisy_rmse, rel=1e-5, abs=1e-9
+        )
 
 
 def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
@@ -60,37 +81,60 @@ def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
     clean, noisy = _noisy(clips, 0.15)
     outputs = np.asarray(_outputs(task)(params, noisy), np.float64)
     losses = 0.5 * np.sum((outputs - np.asarray(clean)) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5)
-    np.testing.assert_allclose(evaluation["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6)
-    np.testing.assert_allclose(evaluation["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(
+        evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        evaluation["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        evaluation["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5
+    )
 
 
-def test_bounds_are_the_stated_ones_and_complementary_slackness_is_of_the_tightened(evaluated):
+def test_bounds_are_the_stated_ones_and_complementary_slackness_is_of_the_tightened(
+    evaluated,
+):
     task, _, evaluation = evaluated()
     losses, settings = np.array(evaluation["layer_losses"]), task.config.constraints
     kept = (1.0 - settings.alpha[0]) * losses[:-1]
     bounds = np.array([settings.reference, *kept])
     np.testing.assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)
-    np.testing.assert_allclose(evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6
+    )
     assert evaluation["feasible"] == bool(np.all(losses <= 1.05 * bounds))
     enforced = losses - [settings.reference, *kept * (1.0 - np.array([0.5, 0.1]))]
     expected = np.array(evaluation["multipliers"]) * (enforced - evaluation["slacks"])
-    np.testing.assert_allclose(evaluation["complementary_slackness"], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        evaluation["complementary_slackness"], expected, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_every_seed_and_method_is_tested_on_the_same_noise(evaluated):
     usual, seeded, plain = (evaluated(name)[2] for name in VARIANTS)
     assert usual["noisy_rmse"] == seeded["noisy_rmse"]
     assert usual["layer_losses"][0] == seeded["layer_losses"][0]
-    assert (len(seeded["violations"]), seeded["bounds"][0]) == (len(seeded["layer_losses"]), None)
-    assert plain["noisy_rmse"] == {gamma: usual["noisy_rmse"][gamma] for gamma in ("0.0", "0.3")}
+    assert (len(seeded["violations"]), seeded["bounds"][0]) == (
+        len(seeded["layer_losses"]),
+        None,
+    )
+    assert plain["noisy_rmse"] == {
+        gamma: usual["noisy_rmse"][gamma] for gamma in ("0.0", "0.3")
+    }
 
 
 def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_summed_in_float64_and_nan_does():
     losses = np.array([[1.0, 2**24, 0.0], [0.0, 0.0, 0.0], [4.0, 2.0, 0.0]], np.float32)
     figures = ratio_figures(losses)
-    assert (figures["mean_ratio"], figures["mean_ratio_all"]) == ([2**23 + 0.25, 0.0], 2**22 + 0.125)
-    assert (figures["descend_share"], figures["share_descending"]) == (pytest.approx([1 / 3, 2 / 3]), 0.5)
+    assert (figures["mean_ratio"], figures["mean_ratio_all"]) == (
+        [2**23 + 0.25, 0.0],
+        2**22 + 0.125,
+    )
+    assert (figures["descend_share"], figures["share_descending"]) == (
+        pytest.approx([1 / 3, 2 / 3]),
+        0.5,
+    )
     losses[0, 0] = np.nan
     for values in map(ratio_figures(losses).get, ("mean_ratio", "descend_share")):
         assert [type(value) for value in values] == [type(None), float]

@@ -1,4 +1,5 @@
-"""Exported runs: the same parameters bit for bit, and one clear error for what does not belong together."""
+"""Exported runs: the same parameters bit for bit, and one clear error for what does
+not belong together."""
 
 import contextlib
 import json
@@ -23,9 +24,19 @@ from unroll_jax.train.config.fields import to_json
 from unroll_jax.train.exporting import export
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import SEAL
-from unroll_jax.train.weights import FORMAT, Export, claim, is_export, read_export, restored
+from unroll_jax.train.weights import (
+    FORMAT,
+    Export,
+    claim,
+    is_export,
+    read_export,
+    restored,
+)
 
-pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
+pytestmark = [
+    pytest.mark.xdist_group("video-runs"),
+    pytest.mark.usefixtures("in_memory"),
+]
 
 
 @pytest.fixture
@@ -36,22 +47,38 @@ def best(finished, config, clips):
 
 def assert_same(actual, params):
     assert jax.tree.structure(actual) == jax.tree.structure(params)
-    for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(params), strict=True):
+    for leaf, other in zip(
+        jax.tree.leaves(actual), jax.tree.leaves(params), strict=True
+    ):
         assert (leaf.dtype, leaf.shape) == (np.asarray(other).dtype, np.shape(other))
         assert np.asarray(leaf).tobytes() == np.asarray(other).tobytes()
 
 
-def test_parameters_come_back_bit_for_bit_by_their_names_with_what_the_run_was(finished, both, best, exported, config):
+def test_parameters_come_back_bit_for_bit_by_their_names_with_what_the_run_was(
+    finished, both, best, exported, config
+):
     model = load(exported)
     assert_same(model.params, best.state.params)
     assert (model.card["step"], model.card["config"]) == (best.step, to_json(config))
-    assert model.card["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
-    rows = [row for row in read_metrics(finished / "metrics.jsonl") if row["kind"] == "validation"]
-    assert [model.card["validation"]] == [row for row in rows if row["step"] == best.step]
+    assert (
+        model.card["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
+    )
+    rows = [
+        row
+        for row in read_metrics(finished / "metrics.jsonl")
+        if row["kind"] == "validation"
+    ]
+    assert [model.card["validation"]] == [
+        row for row in rows if row["step"] == best.step
+    ]
     assert str(both) not in (exported / "config.json").read_text()
     layers = jax.device_get(best.state.params)["params"]["layers"]
     with safe_open(exported / "model.safetensors", framework="numpy") as file:
-        assert set(file.keys()) == {"params.layers.V", "params.layers.W", "params.layers.U"}
+        assert set(file.keys()) == {
+            "params.layers.V",
+            "params.layers.W",
+            "params.layers.U",
+        }
         np.testing.assert_array_equal(file.get_tensor("params.layers.V"), layers.V)
 
 
@@ -59,7 +86,9 @@ def test_parameters_come_back_bit_for_bit_by_their_names_with_what_the_run_was(f
 def exported_params(finished, best, monkeypatch, tmp_path):
     def go(params):
         checkpoint = best._replace(state=best.state._replace(params=params))
-        monkeypatch.setattr("unroll_jax.train.exporting.best_checkpoint", lambda *_, **__: checkpoint)
+        monkeypatch.setattr(
+            "unroll_jax.train.exporting.best_checkpoint", lambda *_, **__: checkpoint
+        )
         return export(finished, tmp_path / "own", log=quiet)
 
     return go
@@ -68,13 +97,24 @@ def exported_params(finished, best, monkeypatch, tmp_path):
 def test_every_dtype_and_shape_survives(exported_params):
     params = {
         "half": np.random.default_rng(0).normal(size=(3, 5)).astype(jnp.bfloat16),
-        "deep": {"er": {"scalar": jnp.float32(0.1), "whole": np.arange(4), "none": np.zeros((0, 3))}},
+        "deep": {
+            "er": {
+                "scalar": jnp.float32(0.1),
+                "whole": np.arange(4),
+                "none": np.zeros((0, 3)),
+            }
+        },
         "turned": np.arange(12.0, dtype=np.float64).reshape(3, 4).T,
         "flags": np.array([True, False]),
         "several": [np.ones(2, np.float32), (np.zeros(1, np.int8), None), {}],
-        "dotted.key": {"": np.zeros(2), "ordered": OrderedDict(b=np.ones(3), a=np.zeros(1))},
+        "dotted.key": {
+            "": np.zeros(2),
+            "ordered": OrderedDict(b=np.ones(3), a=np.zeros(1)),
+        },
         "whole": {3: np.ones(2), 20: np.zeros(2)},
-        "layer": TransformerParams(W_a=np.ones((2, 3), np.float32), W_f=np.eye(2, dtype=np.float32)),
+        "layer": TransformerParams(
+            W_a=np.ones((2, 3), np.float32), W_f=np.eye(2, dtype=np.float32)
+        ),
         "odd": np.array([np.nan, -0.0, np.inf], np.float32),
     }
 
@@ -83,14 +123,21 @@ def test_every_dtype_and_shape_survives(exported_params):
             return jax.tree.map(jnp.zeros_like, params)
 
     with jax.enable_x64(True):
-        assert_same(restored(Own(), read_export(exported_params(params)).arrays), params)
+        assert_same(
+            restored(Own(), read_export(exported_params(params)).arrays), params
+        )
 
 
 def test_parameters_of_another_model_are_refused_by_name(exported_params):
     V, W = np.zeros((2, 4, 16), np.float32), np.zeros((2, 4, 4), np.float32)
-    for layers, name in (({"V": V}, "params.layers.U"), ({"V": W, "W": W, "U": W}, "params.layers.U")):
+    for layers, name in (
+        ({"V": V}, "params.layers.U"),
+        ({"V": W, "W": W, "U": W}, "params.layers.U"),
+    ):
         out = exported_params({"params": {"layers": layers}})
-        with one_line(rf"do not fit the model that .*config\.json describes, first {name}"):
+        with one_line(
+            rf"do not fit the model that .*config\.json describes, first {name}"
+        ):
             load(out)
 
 
@@ -106,19 +153,44 @@ def _config(change):
 
 DAMAGE = {
     "flipped": (lambda out: flip_a_bit(out / "model.safetensors"), "sha256"),
-    "no config": (lambda out: (out / "config.json").unlink(), "is not an exported folder"),
-    "half a config": (lambda out: (out / "config.json").write_text('{"format'), r"config\.json is damaged"),
-    "another shape": (_config(lambda c: c["parameters"]["params.V"].update(shape=[2, 4])), r"differs .* in params\.V"),
+    "no config": (
+        lambda out: (out / "config.json").unlink(),
+        "is not an exported folder",
+    ),
+    "half a config": (
+        lambda out: (out / "config.json").write_text('{"format'),
+        r"config\.json is damaged",
+    ),
+    "another shape": (
+        _config(lambda c: c["parameters"]["params.V"].update(shape=[2, 4])),
+        r"differs .* in params\.V",
+    ),
     "no facts": (_config(lambda c: c.pop("facts")), "missing 'facts'"),
-    "unknown task": (_config(lambda c: c.update(task="os.system")), "field 'task' is unknown or missing, got"),
-    "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: steps must be"),
-    "of version 0.1": (_config(lambda c: c.update(format="unroll_jax 1")), "format must be .*export the run again"),
+    "unknown task": (
+        _config(lambda c: c.update(task="os.system")),
+        "field 'task' is unknown or missing, got",
+    ),
+    "a value that no run has": (
+        _config(lambda c: c["config"].update(steps=0)),
+        r"was changed: steps must be",
+    ),
+    "of version 0.1": (
+        _config(lambda c: c.update(format="unroll_jax 1")),
+        "format must be .*export the run again",
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_one_clear_line_with_the_way_out(exported_params, damage):
-    out = exported_params({"params": {"V": np.ones((2, 4, 16), np.float32), "W": np.ones((3, 3), np.float32)}})
+    out = exported_params(
+        {
+            "params": {
+                "V": np.ones((2, 4, 16), np.float32),
+                "W": np.ones((3, 3), np.float32),
+            }
+        }
+    )
     change, words = DAMAGE[damage]
     assert isinstance(read_export(out), Export)
     change(out)
@@ -130,9 +202,14 @@ def test_damage_is_one_clear_line_with_the_way_out(exported_params, damage):
 @pytest.mark.parametrize(
     ("metadata", "files", "ours"),
     [
-        ({"format": "pt", "unroll_jax": FORMAT}, ["tokenizer.json", "chat_template.jinja"], True),
+        (
+            {"format": "pt", "unroll_jax": FORMAT},
+            ["tokenizer.json", "chat_template.jinja"],
+            True,
+        ),
         (None, ["model.partial"], True),  # killed before the parameters
-        ({"format": "pt"}, ["config.json", "tokenizer.json"], False),  # saved by transformers over an export
+        # saved by transformers over an export
+        ({"format": "pt"}, ["config.json", "tokenizer.json"], False),
         (None, ["README.md"], False),
     ],
 )
@@ -144,7 +221,11 @@ def test_a_folder_is_ours_by_its_parameters_or_its_description_and_any_other_is_
     for name in files:
         (tmp_path / name).write_text('{"model_type": "llama"}')
     before = files_of(tmp_path)
-    with contextlib.nullcontext() if ours else pytest.raises(UserError, match="holds files of something else"):
+    with (
+        contextlib.nullcontext()
+        if ours
+        else pytest.raises(UserError, match="holds files of something else")
+    ):
         claim(tmp_path)
     assert files_of(tmp_path) == before
 
@@ -154,12 +235,18 @@ def test_the_command_exports_beside_the_run_onto_any_mesh_and_over_an_earlier_ex
 ):
     assert main(["export", str(finished), "--mesh", "data=1"]) == 0
     out = finished / "export"
-    assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+    assert {path.name for path in out.iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
     assert read_export(out).card["experiment"] == "video-ut"
     assert read_export(out).config == config, "it says nothing of the devices"
     assert any("finished already" in line for line in start(config))
     before = files_of(out)
     assert main(["export", str(finished)]) == 0
     assert files_of(out) == before
-    assert "is for language models" in refused(capsys, "export", str(finished), "--format", "transformers")
+    assert "is for language models" in refused(
+        capsys, "export", str(finished), "--format", "transformers"
+    )
     assert not (finished / "transformers").exists()

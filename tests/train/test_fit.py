@@ -33,9 +33,14 @@ class Ear(Callbacks):
 
 
 @pytest.mark.usefixtures("without_a_report")
-def test_a_task_comes_within_its_bounds_and_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
+def test_a_task_comes_within_its_bounds_and_callbacks_hear_of_every_step_every_validation_and_the_end(
+    tmp_path,
+):
     heard = []
-    callbacks = [Ear(heard), Ear(heard, on_step="train", on_validation="validation", on_end="end")]
+    callbacks = [
+        Ear(heard),
+        Ear(heard, on_step="train", on_validation="validation", on_end="end"),
+    ]
     task = linear(
         init=lambda key: {"w": jnp.full((8, 8), -0.05)},
         steps=9,
@@ -46,7 +51,9 @@ def test_a_task_comes_within_its_bounds_and_callbacks_hear_of_every_step_every_v
     (folder,) = fit(task, out=tmp_path / "run", callbacks=callbacks, log=quiet)
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "validation"] == [4, 8, 9]
-    assert [(kind, {"kind": kind, **row}) for kind, row in heard[:-1]] == [(row["kind"], row) for row in rows]
+    assert [(kind, {"kind": kind, **row}) for kind, row in heard[:-1]] == [
+        (row["kind"], row) for row in rows
+    ]
     assert heard[-1] == ("end", folder)
     assert rows[0]["violations"][1] > 0.0, "the first weights are within the bounds"
     evaluation = read(folder / "evaluation.json")
@@ -57,18 +64,53 @@ def test_a_task_comes_within_its_bounds_and_callbacks_hear_of_every_step_every_v
 X = jnp.ones(3)
 NARROW = {name: array[:, :4] for name, array in VALIDATION.items()}
 REFUSED = [
-    ({"losses": lambda params, batch: batch["noisy"][:, 0]}, "layer_losses must be floating, of shape (samples"),
-    ({"losses": lambda params, batch: (layer_losses(params, batch),) * 2}, "with L >= 1, got a tuple; return one"),
-    ({"losses": lambda params, batch: layer_losses(params, batch) > 0}, "with L >= 1, got bool (2, "),
+    (
+        {"losses": lambda params, batch: batch["noisy"][:, 0]},
+        "layer_losses must be floating, of shape (samples",
+    ),
+    (
+        {"losses": lambda params, batch: (layer_losses(params, batch),) * 2},
+        "with L >= 1, got a tuple; return one",
+    ),
+    (
+        {"losses": lambda params, batch: layer_losses(params, batch) > 0},
+        "with L >= 1, got bool (2, ",
+    ),
     ({"losses": None}, "layer_losses must be a function, got NoneType"),
-    ({"train": TRAIN["clean"]}, "train must be a dict of arrays by name, got ndarray; pass a dict"),
-    ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
-    ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
-    ({"train": TRAIN | {"name": np.array(["a"] * 64)}}, "train['name'] must be an array of numbers"),
-    ({"train": TRAIN | {"clean": np.where(np.arange(64) == 5, np.nan, TRAIN["clean"].T).T}}, "finite in row 5"),
-    ({"train": TRAIN | {"row": np.arange(64) + 2**40}}, "train['row'] of int64 has numbers beyond 32 bits"),
+    (
+        {"train": TRAIN["clean"]},
+        "train must be a dict of arrays by name, got ndarray; pass a dict",
+    ),
+    (
+        {"train": {}},
+        "arrays of train must have the same number of rows, at least 1, got {}",
+    ),
+    (
+        {"train": {**TRAIN, "clean": TRAIN["clean"][1:]}},
+        "arrays of train must have the same number of rows",
+    ),
+    (
+        {"train": TRAIN | {"name": np.array(["a"] * 64)}},
+        "train['name'] must be an array of numbers",
+    ),
+    (
+        {
+            "train": (
+                TRAIN
+                | {"clean": np.where(np.arange(64) == 5, np.nan, TRAIN["clean"].T).T}
+            )
+        },
+        "finite in row 5",
+    ),
+    (
+        {"train": TRAIN | {"row": np.arange(64) + 2**40}},
+        "train['row'] of int64 has numbers beyond 32 bits",
+    ),
     ({"test": NARROW}, "test must have 'clean' with rows of shape (8,), as train has"),
-    ({"train_gamma": 0.1}, "train_gamma=0.1 has no effect without noise, which a user's task"),
+    (
+        {"train_gamma": 0.1},
+        "train_gamma=0.1 has no effect without noise, which a user's task",
+    ),
     # Parameters that no checkpoint would give back.
     ({"init": lambda key: {}}, "init must return parameters"),
     ({"init": lambda key: {"a.b": X, "a": {"b": 2 * X}}}, "'a.b'"),
@@ -80,9 +122,17 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "words"), REFUSED, ids=[words for _, words in REFUSED])
-def test_a_task_that_cannot_be_is_refused_in_one_line_and_leaves_no_folder(changed, words, tmp_path):
-    losses = {"losses": lambda params, batch: batch["noisy"][:, :2]} if changed.keys() == {"init"} else {}
+@pytest.mark.parametrize(
+    ("changed", "words"), REFUSED, ids=[words for _, words in REFUSED]
+)
+def test_a_task_that_cannot_be_is_refused_in_one_line_and_leaves_no_folder(
+    changed, words, tmp_path
+):
+    losses = (
+        {"losses": lambda params, batch: batch["noisy"][:, :2]}
+        if changed.keys() == {"init"}
+        else {}
+    )
     with one_line(re.escape(words)):
         fit(linear(**losses | changed), out=tmp_path / "run", log=quiet)
     assert not (tmp_path / "run").exists()
@@ -95,18 +145,26 @@ class Ours(OwnConfig):
     task: ClassVar[str] = "video"
 
 
-WHAT, CALLBACKS = "what must be the name of an experiment", "callbacks must be a list of objects with on_step, .*"
+WHAT, CALLBACKS = (
+    "what must be the name of an experiment",
+    "callbacks must be a list of objects with on_step, .*",
+)
 TARGETS = {
     f"{WHAT}.* got None of type NoneType": (None, ()),
     f"{WHAT}.* got the class OwnTask": (OwnTask, ()),
     r"Ours\.task must not be 'video'": (Ours(), ()),
     f"{CALLBACKS} got .*Ear": (EXPERIMENTS["demo"].config, Ear([])),
-    f"{CALLBACKS} got .*namespace": (EXPERIMENTS["demo"].config, [SimpleNamespace(on_step=print)]),
+    f"{CALLBACKS} got .*namespace": (
+        EXPERIMENTS["demo"].config,
+        [SimpleNamespace(on_step=print)],
+    ),
 }
 
 
 @pytest.mark.parametrize("words", TARGETS)
-def test_other_targets_and_callbacks_are_refused_before_a_folder_is_made(words, tmp_path):
+def test_other_targets_and_callbacks_are_refused_before_a_folder_is_made(
+    words, tmp_path
+):
     what, callbacks = TARGETS[words]
     with one_line(words):
         fit(what, out=tmp_path / "run", callbacks=callbacks, log=quiet)
@@ -114,7 +172,12 @@ def test_other_targets_and_callbacks_are_refused_before_a_folder_is_made(words, 
 
 
 def test_losses_have_a_row_for_every_sample(tmp_path):
-    task, parts = (linear(losses=lambda params, batch: layer_losses(params, batch)[:3], accumulate=n) for n in (1, 2))
+    task, parts = (
+        linear(
+            losses=lambda params, batch: layer_losses(params, batch)[:3], accumulate=n
+        )
+        for n in (1, 2)
+    )
     with one_line("losses must have shape", "(8, 2)", "(3, 2)"):
         jit_step(task).eval_shape(state_like(task), next(task.batches(0, None)))
     with one_line("losses must have shape", "(4, 2)", "(3, 2)"):

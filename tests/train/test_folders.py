@@ -1,4 +1,5 @@
-"""Run folders that others change: moved, deleted, edited, of other versions; and finished runs that go on."""
+"""Run folders that others change: moved, deleted, edited, of other versions; and
+finished runs that go on."""
 
 import functools
 import json
@@ -22,7 +23,10 @@ from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import READS, VERSION
 from unroll_jax.train.system.files import SEAL
 
-pytestmark = [pytest.mark.xdist_group("own-runs"), pytest.mark.usefixtures("without_a_report")]
+pytestmark = [
+    pytest.mark.xdist_group("own-runs"),
+    pytest.mark.usefixtures("without_a_report"),
+]
 steady = functools.cache(linear)  # one compiled step for all runs
 
 
@@ -54,15 +58,31 @@ def replaced(folder):
     (folder / "thesis.tex").touch()
 
 
-# On a busy machine, threads of TensorStore end after a save that failed has closed their event loop.
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    ("away", "event", "step"), [(moved, "on_step", 3), (replaced, "on_step", 6), (moved, "on_validation", 4)]
+# On a busy machine, threads of TensorStore end after a save that failed has closed
+# their event loop.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
 )
-def test_a_run_that_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(away, event, step, tmp_path):
+@pytest.mark.parametrize(
+    ("away", "event", "step"),
+    [(moved, "on_step", 3), (replaced, "on_step", 6), (moved, "on_validation", 4)],
+)
+def test_a_run_that_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new_place(
+    away, event, step, tmp_path
+):
     folder = tmp_path / "run"
-    with pytest.raises(StorageError, match=r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"):
-        fit(steady(), out=folder, callbacks=[Does(event, step, lambda: away(folder))], log=quiet)
+    with pytest.raises(
+        StorageError,
+        match=(
+            r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"
+        ),
+    ):
+        fit(
+            steady(),
+            out=folder,
+            callbacks=[Does(event, step, lambda: away(folder))],
+            log=quiet,
+        )
     left = [] if away is moved else [folder / "thesis.tex"]
     assert [path for path in folder.rglob("*") if path.is_file()] == left
     assert folder.exists() == bool(left)
@@ -85,7 +105,9 @@ def test_runs_of_other_versions_are_named_as_such_by_every_command(run):
     for version, older in (("0.1", values), ("0.2", values | {"version": "0.2"})):
         (run / "config.json").write_text(json.dumps(older))
         for call in (fit_again, load, evaluate_again, export):
-            with one_line(f"was written by version {version} of unroll_jax, this is {VERSION}"):
+            with one_line(
+                f"was written by version {version} of unroll_jax, this is {VERSION}"
+            ):
                 call(run, task=steady(), log=quiet)
 
 
@@ -95,7 +117,10 @@ def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
     (run / "config.json").write_text(json.dumps(values))
     monkeypatch.setitem(READS, VERSION, ("0.0",))
     task = steady()
-    assert load(run, task=task, log=quiet).card["step"] == read(run / "evaluation.json")["best_step"]
+    assert (
+        load(run, task=task, log=quiet).card["step"]
+        == read(run / "evaluation.json")["best_step"]
+    )
     fit(task, out=run, log=quiet)
 
 
@@ -107,24 +132,42 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
     values = read(path)
     path.write_text(json.dumps(values, indent=1))
     load(folder, task=task, log=quiet)  # another layout is not an edit
-    (values if which == "run" else values["config"])["constraints"].update(tolerance=0.5)
+    (values if which == "run" else values["config"])["constraints"].update(
+        tolerance=0.5
+    )
     path.write_text(json.dumps(values))
     for call in (load, evaluate_again, fit_again) if which == "run" else (load,):
         with one_line("was edited by hand", str(path)):
             call(folder, task=task, log=quiet)
     del values[SEAL]
     path.write_text(json.dumps(values))
-    assert vars(load(folder, task=task, log=quiet).config)["constraints"].tolerance == 0.5
+    assert (
+        vars(load(folder, task=task, log=quiet).config)["constraints"].tolerance == 0.5
+    )
 
 
 def test_schedules_that_depend_on_the_end_are_named():
-    for rates in ({"schedule": "cosine"}, {"schedule": "linear"}, {"schedule": "constant", "warmup_share": 0.1}):
-        assert linear(primal=PrimalConfig(**{"warmup_share": 0.0} | rates)).config.tied_to_end()
-    assert ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="cosine")).tied_to_end()
-    for free in (linear().config, ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="staircase"))):
+    for rates in (
+        {"schedule": "cosine"},
+        {"schedule": "linear"},
+        {"schedule": "constant", "warmup_share": 0.1},
+    ):
+        assert linear(
+            primal=PrimalConfig(**{"warmup_share": 0.0} | rates)
+        ).config.tied_to_end()
+    assert ImageFeedForwardConfig(
+        optimizer=OptimizerConfig(schedule="cosine")
+    ).tied_to_end()
+    for free in (
+        linear().config,
+        ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="staircase")),
+    ):
         assert not free.tied_to_end()
     constraints = ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)
-    assert linear(constraints=constraints).config.tied_to_end() == "constraints.warmup_steps"
+    assert (
+        linear(constraints=constraints).config.tied_to_end()
+        == "constraints.warmup_steps"
+    )
     assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
 
 
@@ -134,7 +177,12 @@ def test_a_finished_run_goes_on_to_more_steps_as_one_that_was_longer(run, tmp_pa
     assert "going on from the checkpoint of step 6" in log
     assert read(run / "config.json")["steps"] == 10
     fit(task, out=tmp_path / "whole", log=quiet)
-    assert read_metrics(run / "metrics.jsonl") == read_metrics(tmp_path / "whole" / "metrics.jsonl")
-    for other, words in ({}, "steps was 10, is now 6"), ({"steps": 12, "seed": 1}, "seed was 0, is now 1"):
+    assert read_metrics(run / "metrics.jsonl") == read_metrics(
+        tmp_path / "whole" / "metrics.jsonl"
+    )
+    for other, words in (
+        ({}, "steps was 10, is now 6"),
+        ({"steps": 12, "seed": 1}, "seed was 0, is now 1"),
+    ):
         with one_line(words):
             fit(steady(**other), out=run, log=quiet)

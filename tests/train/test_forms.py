@@ -1,4 +1,5 @@
-"""Constraints on means and samples, as ratios, and deep supervision: the gradient of a step in NumPy."""
+"""Constraints on means and samples, as ratios, and deep supervision: the gradient of
+a step in NumPy."""
 
 import jax
 import numpy as np
@@ -11,30 +12,60 @@ from unroll_jax.train.step import first_state, train_step
 MULTIPLIERS, KEPT = (0.5, 2.0, 1.0), 0.4 * (1 - np.array([0.2, 0.05]))
 CASES = {
     "difference": {},
-    "ratio, another first": {"constraints.form": "ratio", "constraints.first_alpha": 0.9},
-    "ratio of means, floor": {"constraints.form": "ratio_of_means", "constraints.floor": 0.25},
+    "ratio, another first": {
+        "constraints.form": "ratio",
+        "constraints.first_alpha": 0.9,
+    },
+    "ratio of means, floor": {
+        "constraints.form": "ratio_of_means",
+        "constraints.floor": 0.25,
+    },
     "log ratio of means": {"constraints.form": "log_ratio_of_means"},
-    "ratio of means, cumulative": {"constraints.form": "ratio_of_means", "constraints.bounds": "cumulative"},
+    "ratio of means, cumulative": {
+        "constraints.form": "ratio_of_means",
+        "constraints.bounds": "cumulative",
+    },
 }
-SUPERVISED = {"plain": (0.1, [0.0, 0.0, 1.0]), "deep_supervision": (0.3, [0.0, 0.3, 1.0])}
+SUPERVISED = {
+    "plain": (0.1, [0.0, 0.0, 1.0]),
+    "deep_supervision": (0.3, [0.0, 0.3, 1.0]),
+}
 
 
 @pytest.fixture(scope="module")
 def steps(changed):
     data = batches(1, 8)[0]
-    fields = {"batch_size": 8, "dual.start": MULTIPLIERS, "constraints.reference": 0.4, "constraints.alpha": (0.6,)}
+    fields = {
+        "batch_size": 8,
+        "dual.start": MULTIPLIERS,
+        "constraints.reference": 0.4,
+        "constraints.alpha": (0.6,),
+    }
     configs = {name: changed(**fields, **one) for name, one in CASES.items()}
     for name, (weight, _) in SUPERVISED.items():
-        configs[name] = changed(**fields, method=name, layer_weights=(weight,), accumulate=2)
-    turned = {"constraints.last": 0.2, "constraints.reference": None, "layer_weights": (0.3,), "dual.start": (2.0,)}
+        configs[name] = changed(
+            **fields, method=name, layer_weights=(weight,), accumulate=2
+        )
+    turned = {
+        "constraints.last": 0.2,
+        "constraints.reference": None,
+        "layer_weights": (0.3,),
+        "dual.start": (2.0,),
+    }
     configs["last"] = changed(**fields | turned)
 
     @jax.jit
     def every():
         tasks = {name: Ladder(config) for name, config in configs.items()}
         states = {name: first_state(task) for name, task in tasks.items()}
-        params, losses = states["difference"].params, lambda params: tasks["difference"].losses(params, data, None)[0]
-        metrics = {name: train_step(task, states[name], data)[1] for name, task in tasks.items()}
+        params, losses = (
+            states["difference"].params,
+            lambda params: tasks["difference"].losses(params, data, None)[0],
+        )
+        metrics = {
+            name: train_step(task, states[name], data)[1]
+            for name, task in tasks.items()
+        }
         return losses(params), jax.jacrev(losses)(params), metrics
 
     f, in_params, metrics = jax.device_get(every())
@@ -51,11 +82,17 @@ def _violations(name, f):
     if "floor" in name:
         bounds[:, 1:] = np.maximum(bounds[:, 1:], 0.25)
         assert np.any(bounds[:, 1:] == 0.25)
-    if "cumulative" in name:  # bounds that do not depend on the losses, tightened by the margins of the two layers
+    # bounds that do not depend on the losses, tightened by the margins of the two
+    # layers
+    if "cumulative" in name:
         bounds[:, 1:] = np.array([0.4 * 0.4, 0.4 * 0.4**2]) * [0.8, 0.95]
     in_loss, in_bound, violations = np.ones((8, 3)), -np.ones((8, 3)), losses - bounds
     if name.startswith("ratio"):
-        violations, in_loss, in_bound = losses / bounds - 1, 1 / bounds, -losses / bounds**2
+        violations, in_loss, in_bound = (
+            losses / bounds - 1,
+            1 / bounds,
+            -losses / bounds**2,
+        )
     if name.startswith("log ratio"):
         violations, in_loss, in_bound = np.log(losses / bounds), 1 / losses, -1 / bounds
     slopes = np.einsum("sl,lk->slk", in_loss, np.eye(3))
@@ -73,7 +110,9 @@ def _assert_gradient(metrics, weights, in_params):
 def test_violations_and_gradient_are_those_of_numpy(steps, name):
     f, in_params, metrics = steps[name]
     violations, slopes = _violations(name, f)
-    np.testing.assert_allclose(metrics.objective.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        metrics.objective.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5
+    )
     np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
     weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
     weights[:, -1] += 1 / 8
@@ -86,23 +125,43 @@ def test_deep_supervision_is_a_fixed_sum_of_losses_also_in_parts(steps, name):
     weights = np.array(SUPERVISED[name][1])
     np.testing.assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
     _assert_gradient(metrics, np.tile(weights / 8, (8, 1)), in_params)
-    assert np.all(metrics.objective.multipliers == np.array(MULTIPLIERS)), "multipliers move without constraints"
+    assert np.all(metrics.objective.multipliers == np.array(MULTIPLIERS)), (
+        "multipliers move without constraints"
+    )
 
 
 def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
     f, in_params, metrics = steps["last"]
     bound = 0.2 * 0.95
-    np.testing.assert_allclose(metrics.objective.violations, [f[:, 2].mean() - bound], rtol=1e-4)
+    np.testing.assert_allclose(
+        metrics.objective.violations, [f[:, 2].mean() - bound], rtol=1e-4
+    )
     value = np.append(0.3 * f[:, 1], 2.0 * (f[:, 2] - bound)).mean() * 2 / 3
     np.testing.assert_allclose(metrics.value, value, rtol=1e-5)
-    _assert_gradient(metrics, np.tile(np.array([0.0, 0.3, 2.0]) / 3 / 8, (8, 1)), in_params)
+    _assert_gradient(
+        metrics, np.tile(np.array([0.0, 0.3, 2.0]) / 3 / 8, (8, 1)), in_params
+    )
 
 
 def test_weights_of_layers_are_those_given_and_never_all_zero(changed):
-    for weights, expected in (((0.1,), (0.0, 0.1, 0.1, 0.1, 1.0)), ((0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 0.3, 1.0))):
-        assert changed(method="deep_supervision", layer_weights=weights).loss_weights(4) == expected
-    assert changed(method="deep_supervision", layer_weighting="layerskip").loss_weights(1) == (0.0, 1.0)
-    early = changed(**{"constraints.last": 0.1, "constraints.reference": None, "layer_weighting": "layerskip"})
+    for weights, expected in (
+        ((0.1,), (0.0, 0.1, 0.1, 0.1, 1.0)),
+        ((0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 0.3, 1.0)),
+    ):
+        assert (
+            changed(method="deep_supervision", layer_weights=weights).loss_weights(4)
+            == expected
+        )
+    assert changed(method="deep_supervision", layer_weighting="layerskip").loss_weights(
+        1
+    ) == (0.0, 1.0)
+    early = changed(
+        **{
+            "constraints.last": 0.1,
+            "constraints.reference": None,
+            "layer_weighting": "layerskip",
+        }
+    )
     assert early.loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
     with one_line(r"layer_weighting=layerskip weighs none of the layers \(0, 1, 2\)"):
         early.loss_weights(2)
@@ -115,18 +174,36 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
     paper = [scale * sum(range(layer + 1)) for layer in range(depth - 1)]
     paper.append(depth - 1 + scale * sum(range(depth - 1)))
     enabled = np.array([0.0, *paper])[list(read)]
-    config = changed(method="deep_supervision", layer_weights=(scale,), layer_weighting="layerskip")
-    np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12)
+    config = changed(
+        method="deep_supervision", layer_weights=(scale,), layer_weighting="layerskip"
+    )
+    np.testing.assert_allclose(
+        config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12
+    )
 
 
-def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses_in_double_precision(changed):
-    turned = {"constraints.last": 0.2, "constraints.reference": None, "layer_weights": (0.3,)}
+def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses_in_double_precision(
+    changed,
+):
+    turned = {
+        "constraints.last": 0.2,
+        "constraints.reference": None,
+        "layer_weights": (0.3,),
+    }
     config = changed(**turned, **{"constraints.bounds": "cumulative"})
     config.check()
-    row = {"layer_losses": [2.0, 0.7, 0.1], "minimised": 0.7, "feasible": True, "worst_excess": 0.0}
+    row = {
+        "layer_losses": [2.0, 0.7, 0.1],
+        "minimised": 0.7,
+        "feasible": True,
+        "worst_excess": 0.0,
+    }
     assert config.judge(row).metric == 0.7
     assert changed().judge(row).metric == 0.1
     objective = Ladder(changed(**turned)).training.objective
     samples = np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]])
     row, score = objective.judge(1, samples, objective.init())  # warnings are errors
-    assert (row["minimised"], score) == (pytest.approx(0.3 * 0.6), pytest.approx(-0.3 * 0.6))
+    assert (row["minimised"], score) == (
+        pytest.approx(0.3 * 0.6),
+        pytest.approx(-0.3 * 0.6),
+    )

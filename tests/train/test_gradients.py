@@ -23,36 +23,63 @@ BINDS = {
         "constraints.bounds": "cumulative",
         "constraints.reference": 0.4,
     },
-    "log ratio of means": {"constraints.form": "log_ratio_of_means", "constraints.reference": None},
+    "log ratio of means": {
+        "constraints.form": "log_ratio_of_means",
+        "constraints.reference": None,
+    },
     "plain": {"method": "plain"},
 }
 STEPS = 4
 
 
 def _assert_close(actual, expected, bound, case):
-    for (path, one), (_, two) in zip(*map(jax.tree.leaves_with_path, (actual, expected)), strict=True):
+    for (path, one), (_, two) in zip(
+        *map(jax.tree.leaves_with_path, (actual, expected)), strict=True
+    ):
         one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
         scale = np.max(np.abs(two), initial=0.0)
         np.testing.assert_allclose(
-            one, two, rtol=0, atol=bound * scale, err_msg=f"{case}: {jax.tree_util.keystr(path)}"
+            one,
+            two,
+            rtol=0,
+            atol=bound * scale,
+            err_msg=f"{case}: {jax.tree_util.keystr(path)}",
         )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_four_parts_take_the_steps_of_one_in_float64(changed):
-    tight = {"constraints.alpha": (0.6,), "primal.learning_rate": 0.01, "dual.learning_rate": 0.1}
-    usual, data = {"batch_size": 16, "steps": STEPS, **tight}, batches(STEPS, 16, "float64")
-    configs = {name: [changed(**usual, **fields, accumulate=n) for n in (1, 4)] for name, fields in BINDS.items()}
-    trained = jax.jit(lambda: {name: [train(one, data, "float64") for one in each] for name, each in configs.items()})
+    tight = {
+        "constraints.alpha": (0.6,),
+        "primal.learning_rate": 0.01,
+        "dual.learning_rate": 0.1,
+    }
+    usual, data = (
+        {"batch_size": 16, "steps": STEPS, **tight},
+        batches(STEPS, 16, "float64"),
+    )
+    configs = {
+        name: [changed(**usual, **fields, accumulate=n) for n in (1, 4)]
+        for name, fields in BINDS.items()
+    }
+    trained = jax.jit(
+        lambda: {
+            name: [train(one, data, "float64") for one in each]
+            for name, each in configs.items()
+        }
+    )
     for name, (one, parts) in trained().items():
         _assert_close(parts, one, 1e-12, name)
 
 
 def test_the_gradient_in_parts_is_autodiffs():
     rng = np.random.default_rng(0)
-    probe = lambda rows: jnp.zeros((rows, 4))  # noqa: E731 (added to the samples' losses)
-    weights, rows = (jnp.asarray(rng.normal(size=size).astype(np.float32)) for size in ((3, 4), (12, 3)))
+    probe = lambda rows: jnp.zeros((rows, 4))
+    weights, rows = (
+        jnp.asarray(rng.normal(size=size).astype(np.float32))
+        for size in ((3, 4), (12, 3))
+    )
 
     def losses(weights, rows, shift):
         samples = jnp.tanh(rows @ weights) ** 2
@@ -60,7 +87,9 @@ def test_the_gradient_in_parts_is_autodiffs():
 
     def objective(samples, affine):
         means = jnp.mean(samples, axis=0)
-        return means[-1] + 0.5 * means[0] if affine else jnp.max(samples[:, 0]) * means[-1] ** 2, means
+        return means[-1] + 0.5 * means[0] if affine else jnp.max(samples[:, 0]) * means[
+            -1
+        ] ** 2, means
 
     @jax.jit
     def gradients(weights, rows):
@@ -68,21 +97,39 @@ def test_the_gradient_in_parts_is_autodiffs():
         for parts, affine in itertools.product((1, 3, 12), (False, True)):
             bound = functools.partial(objective, affine=affine)
             options = {"parts": parts, "affine": affine}
-            results[parts, affine] = loss_gradient(losses, bound, weights, rows, probe, **options)
-        undivided = lambda weights, shift, affine: objective(losses(weights, rows, shift)[0], affine)[0]  # noqa: E731
-        expected = [jax.value_and_grad(undivided, (0, 1))(weights, probe(12), affine) for affine in (False, True)]
+            results[parts, affine] = loss_gradient(
+                losses, bound, weights, rows, probe, **options
+            )
+
+        def undivided(weights, shift, affine):
+            return objective(losses(weights, rows, shift)[0], affine)[0]
+
+        expected = [
+            jax.value_and_grad(undivided, (0, 1))(weights, probe(12), affine)
+            for affine in (False, True)
+        ]
         return results, expected, losses(weights, rows, probe(12))
 
     results, expected, (samples, figures) = jax.device_get(gradients(weights, rows))
-    for (parts, affine), ((value, means, seen, others), (gradient, probed)) in results.items():
+    for (parts, affine), (
+        (value, means, seen, others),
+        (gradient, probed),
+    ) in results.items():
         case = f"{parts} parts, affine={affine}"
         value_expected, (gradient_expected, probed_expected) = expected[affine]
         if parts > 1:  # part i has the rows i, i + parts, ...
             probed = np.swapaxes(probed, 0, 1).reshape(-1, probed.shape[-1])
         for one, other in ((gradient, gradient_expected), (probed, probed_expected)):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=case)
-        seen_expected = (value_expected, np.mean(samples, axis=0), samples, figures["largest"])
-        for one, other in zip((value, means, seen, others["largest"]), seen_expected, strict=True):
+        seen_expected = (
+            value_expected,
+            np.mean(samples, axis=0),
+            samples,
+            figures["largest"],
+        )
+        for one, other in zip(
+            (value, means, seen, others["largest"]), seen_expected, strict=True
+        ):
             np.testing.assert_allclose(one, other, rtol=1e-5, err_msg=case)
 
 
@@ -99,7 +146,14 @@ def test_parts_take_less_memory(changed, clips, monkeypatch):
     monkeypatch.setattr(clips, "num_examples", lambda split: 512)
     batch, memory = np.zeros((512, 4, 16), np.uint8), {}
     for form, parts in (("difference", 1), ("difference", 8), ("ratio", 8)):
-        config = changed(**{"constraints.form": form, "batch_size": 512, "accumulate": parts, "model.num_layers": 8})
+        config = changed(
+            **{
+                "constraints.form": form,
+                "batch_size": 512,
+                "accumulate": parts,
+                "model.num_layers": 8,
+            }
+        )
         memory[form, parts] = _memory(_compiled(VideoTask(config, clips), batch))
     for form in ("difference", "ratio"):
         assert memory[form, 8] < 0.5 * memory["difference", 1], form
@@ -112,7 +166,17 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
     data.spec = data.spec._replace(token_dim=256)
     batch = np.random.default_rng(0).integers(0, 256, (64, 4, 256)).astype(np.uint8)
     for name in POLICIES:
-        task = VideoTask(changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8, "model.rank": None}), data)
+        task = VideoTask(
+            changed(
+                **{
+                    "remat": name,
+                    "batch_size": 64,
+                    "model.num_layers": 8,
+                    "model.rank": None,
+                }
+            ),
+            data,
+        )
         compiled = _compiled(task, batch)
         state, metrics = compiled(init_state(task), batch)
         memory[name] = _memory(compiled)

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.xdist_group("video-runs")
 
 @pytest.fixture(autouse=True)
 def heard():
-    """Handles SIGINT, also where a background shell ignores it: started processes inherit that, and not a handler."""
+    """Handles SIGINT, also where a background shell ignores it: started processes
+    inherit that, and not a handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -29,18 +30,27 @@ def heard():
 
 @pytest.mark.parametrize(
     ("number", "code", "words"),
-    [(signal.SIGINT, 130, "interrupted by Ctrl-C"), (signal.SIGTERM, 0, "asked to end by SIGTERM")],
+    [
+        (signal.SIGINT, 130, "interrupted by Ctrl-C"),
+        (signal.SIGTERM, 0, "asked to end by SIGTERM"),
+    ],
 )
-def test_a_run_saves_the_step_it_is_in_and_goes_on(both, start, config, tmp_path, at_batch, number, code, words):
+def test_a_run_saves_the_step_it_is_in_and_goes_on(
+    both, start, config, tmp_path, at_batch, number, code, words
+):
     at_batch(4, lambda batch: signal.raise_signal(number))
-    with pytest.raises(Interrupted, match=f"{words}, saved at step 3 of 6; the same command goes on") as caught:
+    with pytest.raises(
+        Interrupted, match=f"{words}, saved at step 3 of 6; the same command goes on"
+    ) as caught:
         start(config)
     assert caught.value.code == code
     status = status_of(tmp_path / "run")
     assert (status["state"], status["steps"]) == ("interrupted", 3)
     at_batch(None, lambda batch: None)
     assert "going on from the checkpoint of step 3" in start(config)
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == (both / "constrained" / "metrics.jsonl").read_text()
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == (
+        both / "constrained" / "metrics.jsonl"
+    ).read_text()
 
 
 def test_a_second_ctrl_c_is_handled_by_nobody():
@@ -48,7 +58,9 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
     with handling(signal.SIGINT, lambda: acts.append(1)):
         signal.raise_signal(signal.SIGINT)
         assert acts == [1]
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, "the system ends the process, without a traceback"
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, (
+            "the system ends the process, without a traceback"
+        )
     assert signal.getsignal(signal.SIGINT) == before
 
 
@@ -76,7 +88,8 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
         wait()
 
 
-LOAD, READ = "tasks.video.load", "checkpoint._read_arrays"  # functions that a signal interrupts
+# functions that a signal interrupts
+LOAD, READ = "tasks.video.load", "checkpoint._read_arrays"
 
 
 @pytest.mark.parametrize(
@@ -90,9 +103,12 @@ LOAD, READ = "tasks.video.load", "checkpoint._read_arrays"  # functions that a s
 def test_commands_end_in_one_line_and_change_nothing(
     trained, tmp_path, monkeypatch, capsys, command, place, number, code
 ):
-    """A signal is not taken for damage: a fallback would silently evaluate another checkpoint."""
+    """A signal is not taken for damage: a fallback would silently evaluate another
+    checkpoint."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(f"unroll_jax.train.{place}", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr(
+        f"unroll_jax.train.{place}", lambda *_, **__: signal.raise_signal(number)
+    )
     before = files_of(trained)
     assert main(command.split()) == code
     output = capsys.readouterr()
@@ -102,13 +118,17 @@ def test_commands_end_in_one_line_and_change_nothing(
     assert files_of(trained) == before
 
 
-def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(start, changed, tmp_path, at_batch, monkeypatch):
+def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(
+    start, changed, tmp_path, at_batch, monkeypatch
+):
     def compile_step(loop, *arguments):
         compiled = ordinary(loop, *arguments)
 
         def step(state, batch):
             new, metrics = compiled(state, batch)
-            return new._replace(params=jax.tree.map(lambda leaf: leaf * jnp.nan, new.params)), metrics
+            return new._replace(
+                params=jax.tree.map(lambda leaf: leaf * jnp.nan, new.params)
+            ), metrics
 
         return step
 
@@ -120,7 +140,9 @@ def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(start, changed,
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
-def test_a_preparation_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch, capsys):
+def test_a_preparation_that_is_interrupted_leaves_nothing(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
 
     def interrupted(builder, split):
@@ -131,7 +153,11 @@ def test_a_preparation_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch,
     monkeypatch.setattr(Builder, "_generate_examples", interrupted)
     assert main(["prepare", "digits"]) == 130
     assert "Traceback" not in capsys.readouterr().err
-    assert not [path for path in (tmp_path / "prepared").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert not [
+        path
+        for path in (tmp_path / "prepared").rglob("*")
+        if path.is_file() and path.name != ".lock"
+    ]
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Processes that join: the coordinator's address, a wait in time, clusters that JAX detects from the environment."""
+"""Processes that join: the coordinator's address, a wait in time, clusters that JAX
+detects from the environment."""
 
 import socket
 import subprocess
@@ -6,7 +7,9 @@ import sys
 import textwrap
 
 import pytest
-from jax._src import clusters  # the detection of jax.distributed.initialize, without a connection
+
+# the detection of jax.distributed.initialize, without a connection
+from jax._src import clusters
 
 from tests.errors import one_line
 from tests.started import environment, free_port
@@ -16,20 +19,31 @@ from unroll_jax.train.system.distributed import CLUSTERS, join
 
 def started(program: str, *arguments: str) -> subprocess.Popen:
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.fixture
 def initialised(monkeypatch):
     options = {}
     monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr("jax.distributed.initialize", lambda **given: options.update(given))
+    monkeypatch.setattr(
+        "jax.distributed.initialize", lambda **given: options.update(given)
+    )
     return options
 
 
 @pytest.mark.slow
-def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_neither(tmp_path):
-    """JAX answers by a barrier of all, where a process waits 3 minutes for one that has shut down."""
+def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_neither(
+    tmp_path,
+):
+    """JAX answers by a barrier of all, where a process waits 3 minutes for one that
+    has shut down."""
     program = """
         import os, signal, sys, time
         from pathlib import Path
@@ -48,7 +62,10 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
         time.sleep(2.0)  # JAX looks every second
     """
     address = f"127.0.0.1:{free_port()}"
-    processes = [started(program, address, str(tmp_path / "at its end"), str(number)) for number in (0, 1)]
+    processes = [
+        started(program, address, str(tmp_path / "at its end"), str(number))
+        for number in (0, 1)
+    ]
     try:
         errors = [process.communicate(timeout=90)[1] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], errors
@@ -58,11 +75,19 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
             process.wait()
 
 
-def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(initialised, monkeypatch):
-    for coordinator, is_bound in (("127.0.0.1:5000", True), ("[::1]:5000", True), ("node0:5000", False)):
+def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(
+    initialised, monkeypatch
+):
+    for coordinator, is_bound in (
+        ("127.0.0.1:5000", True),
+        ("[::1]:5000", True),
+        ("node0:5000", False),
+    ):
         join(Membership(coordinator, 2, 1))
         assert initialised["coordinator_address"] == coordinator
-        assert initialised["coordinator_bind_address"] == (coordinator if is_bound else None)
+        assert initialised["coordinator_bind_address"] == (
+            coordinator if is_bound else None
+        )
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with one_line(f"--coordinator {address} is not free"):
@@ -71,7 +96,10 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_
     def fail(**options):
         raise errors.pop()
 
-    errors = [KeyError("SLURM_JOB_ID"), RuntimeError("another number of processes\nin many lines")]
+    errors = [
+        KeyError("SLURM_JOB_ID"),
+        RuntimeError("another number of processes\nin many lines"),
+    ]
     monkeypatch.setattr("jax.distributed.initialize", fail)
     with one_line("did not come together .*another number of processes"):
         join(Membership("127.0.0.1:5000", 2, 1))
@@ -103,7 +131,9 @@ def test_a_coordinator_on_loopback_answers_only_there_and_a_process_that_waits_f
     printed, errors = process.communicate()
     assert (printed, process.returncode) == ("[True, False, False]\n", 2)
     waits, error = errors.splitlines()[:2]
-    assert waits.startswith(f"waiting for the other processes (process 1 at 127.0.0.1:{other}")
+    assert waits.startswith(
+        f"waiting for the other processes (process 1 at 127.0.0.1:{other}"
+    )
     assert error.startswith("error: the processes did not come together in 2 s")
 
 
@@ -122,13 +152,22 @@ OPEN_MPI = {
 }
 
 
-@pytest.mark.parametrize(("name", "variables", "host"), [("slurm", SLURM, "node003"), ("ompi", OPEN_MPI, "10.0.0.7")])
-def test_a_cluster_says_where_the_first_process_is_and_which_this_is(name, variables, host, initialised, monkeypatch):
-    assert set(CLUSTERS) - {"auto"} <= {cluster.name for cluster in clusters.ClusterEnv._cluster_types}
+@pytest.mark.parametrize(
+    ("name", "variables", "host"),
+    [("slurm", SLURM, "node003"), ("ompi", OPEN_MPI, "10.0.0.7")],
+)
+def test_a_cluster_says_where_the_first_process_is_and_which_this_is(
+    name, variables, host, initialised, monkeypatch
+):
+    assert set(CLUSTERS) - {"auto"} <= {
+        cluster.name for cluster in clusters.ClusterEnv._cluster_types
+    }
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     for named in (name, "auto"):
         join(Membership(cluster=named))
         method = initialised["cluster_detection_method"]
-        detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, method, None)
+        detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, None, method, None
+        )
         assert detected == (f"{host}:61441", 4, 3, [1])

@@ -1,4 +1,5 @@
-"""The way back from a run or an export: the model without its data, pictures and videos through it, model cards."""
+"""The way back from a run or an export: the model without its data, pictures and
+videos through it, model cards."""
 
 import json
 import re
@@ -35,30 +36,59 @@ def model(exported):
 def denoised(config, params, frames):
     """Frames of a whole number of windows, by the network itself."""
     windows = np.split(frames, len(frames) // LENGTH)
-    noisy = jnp.asarray(np.stack([patch_sequences(window, side=SIDE) for window in windows]) / 255.0, jnp.float32)
-    outputs = jax.jit(jax.vmap(lambda noisy: traced_task(config, CLIPS).outputs(params, noisy, lambda y: y)[-1]))(noisy)
-    cleaned = [frames_from(np.asarray(window), frames.shape[1:], side=SIDE) for window in outputs]
+    noisy = jnp.asarray(
+        np.stack([patch_sequences(window, side=SIDE) for window in windows]) / 255.0,
+        jnp.float32,
+    )
+    outputs = jax.jit(
+        jax.vmap(
+            lambda noisy: traced_task(config, CLIPS).outputs(
+                params, noisy, lambda y: y
+            )[-1]
+        )
+    )(noisy)
+    cleaned = [
+        frames_from(np.asarray(window), frames.shape[1:], side=SIDE)
+        for window in outputs
+    ]
     return np.clip(255.0 * np.concatenate(cleaned), 0, 255)
 
 
 @pytest.mark.parametrize("which", ["run", "export"])
-def test_a_model_comes_back_without_its_data_and_is_as_good(both, exported, config, which, tmp_path, monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: pytest.fail("data are read"))
+def test_a_model_comes_back_without_its_data_and_is_as_good(
+    both, exported, config, which, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "unroll_jax.train.tasks.video.load",
+        lambda *_, **__: pytest.fail("data are read"),
+    )
     folder = both / "constrained"
-    loaded, evaluation = load(folder if which == "run" else exported, log=quiet), read(folder / "evaluation.json")
+    loaded, evaluation = (
+        load(folder if which == "run" else exported, log=quiet),
+        read(folder / "evaluation.json"),
+    )
     assert loaded.config == read_config(folder)[1] == config
-    assert (loaded.card["experiment"], loaded.card["step"]) == ("video-ut", evaluation["best_step"])
+    assert (loaded.card["experiment"], loaded.card["step"]) == (
+        "video-ut",
+        evaluation["best_step"],
+    )
     figures, _ = traced_task(config, CLIPS).evaluate(loaded.params, tmp_path)
     for name in ("rmse", "noisy_rmse", "parameters"):
         assert figures[name] == evaluation[name]
 
 
-def test_frames_come_back_as_the_network_makes_them_however_many_there_are(model, config):
+def test_frames_come_back_as_the_network_makes_them_however_many_there_are(
+    model, config
+):
     time, place = np.arange(6)[:, None, None], np.arange(160)
-    frames = (120 + 8 * time + 0.5 * place[None, :, None] - 0.3 * place).astype(np.uint8)
+    frames = (120 + 8 * time + 0.5 * place[None, :, None] - 0.3 * place).astype(
+        np.uint8
+    )
     cleaned = model.predict(frames)
     assert (cleaned.shape, cleaned.dtype) == (frames.shape, np.uint8)
-    expected = denoised(config, model.params, np.concatenate([frames, frames[-1:], frames[-1:]]))[:6]
+    expected = denoised(
+        config, model.params, np.concatenate([frames, frames[-1:], frames[-1:]])
+    )[:6]
     np.testing.assert_allclose(cleaned, expected, atol=0.51)
     assert np.ptp(expected) > 30, "the case tells places apart"
 
@@ -70,19 +100,28 @@ def test_noise_is_that_of_its_seed_and_another_in_every_window(model):
         for gamma, seed in ((0, 0), (0.3, 0), (0.3, 0), (0.3, 1))
     )
     np.testing.assert_array_equal(one, again)
-    for first, second in ((one, clean), (other, clean), (one, other), (one[:4], one[4:])):
+    for first, second in (
+        (one, clean),
+        (other, clean),
+        (one, other),
+        (one[:4], one[4:]),
+    ):
         assert np.abs(first - second).mean() > 1
     for options in ({"gamma": -1.0}, {"gamma": 0.1, "seed": -1}):
         assert_names(UserError, partial(model.predict, frames), options)
 
 
-PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)).resize((90, 60))
+PICTURE = Image.fromarray(
+    np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
+).resize((90, 60))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])  # others: tests/data/test_clips.py
 def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_path):
     picture, path = PICTURE.convert(mode), tmp_path / "Picture.PNG"
-    expected = model.predict(np.asarray(picture.convert("L").resize((160, 160), Image.Resampling.BILINEAR)))
+    expected = model.predict(
+        np.asarray(picture.convert("L").resize((160, 160), Image.Resampling.BILINEAR))
+    )
     assert (expected.shape, expected.dtype) == ((160, 160), np.uint8)
     picture.save(path)
     array = np.asarray(picture)
@@ -92,10 +131,16 @@ def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_pa
 
 def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path):
     path = write_video(tmp_path / "grey.avi", 6)
-    frames = np.broadcast_to(2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160))
+    frames = np.broadcast_to(
+        2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160)
+    )
     cleaned = model.predict(path)
     assert cleaned.shape == (6, 160, 160)
-    for source in (frames, np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3)), list(frames)):
+    for source in (
+        frames,
+        np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3)),
+        list(frames),
+    ):
         np.testing.assert_array_equal(cleaned, model.predict(source))
 
 
@@ -113,7 +158,8 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path):
             model.predict(source)
 
 
-# The folder, its file, the new text of that (None deletes it) or new facts in it, and words of the error.
+# The folder, its file, the new text of that (None deletes it) or new facts in it, and
+# words of the error.
 DAMAGE = [
     ("run", "model.json", None, r"has no model\.json"),
     ("run", "model.json", "{", r"model\.json is damaged"),
@@ -127,7 +173,9 @@ DAMAGE = [
 def test_a_damaged_folder_is_refused_in_a_line_that_names_it(
     finished, exported, tmp_path, capfd, which, name, change, words
 ):
-    folder = finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
+    folder = (
+        finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
+    )
     content = change
     if isinstance(change, dict):
         values = read(folder / name)
@@ -166,7 +214,9 @@ def test_the_model_card_has_figures_and_says_what_is_not_feasible_and_what_is_no
 
 
 def test_the_python_of_the_model_card_loads_the_model(exported):
-    (code,) = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL
+    )
     names = {}
     exec(code.replace('"FOLDER"', repr(str(exported))).partition("frames =")[0], names)
     assert names["model"].card["experiment"] == "video-ut"

@@ -22,10 +22,13 @@ pytestmark = pytest.mark.xdist_group("video-runs")
 
 
 class _Poisoned(VideoTask):
-    """The loss of layer 1 is NaN on a batch of 0. The slope of all losses is not finite on a batch of 2."""
+    """The loss of layer 1 is NaN on a batch of 0. The slope of all losses is not
+    finite on a batch of 2."""
 
     def losses(self, params, batch, probe):
-        poison = jnp.stack([0.0, jnp.where(jnp.all(batch.clean == 0.0), jnp.nan, 0.0), 0.0])
+        poison = jnp.stack(
+            [0.0, jnp.where(jnp.all(batch.clean == 0.0), jnp.nan, 0.0), 0.0]
+        )
         away = jnp.mean((batch.clean - to_unit(jnp.uint8(2))) ** 2)
         root = jnp.sqrt(1e-12 * away * jnp.sum(params["params"]["layers"].U ** 2))
         samples, figures = super().losses(params, batch, probe)
@@ -39,7 +42,11 @@ _poisoned = functools.cache(_Poisoned)
 def loop(in_memory, clips, tmp_path):
     def go(config, poisoned=False):
         log = []
-        train((_poisoned if poisoned else traced_task)(config, clips), tmp_path, log=log.append)
+        train(
+            (_poisoned if poisoned else traced_task)(config, clips),
+            tmp_path,
+            log=log.append,
+        )
         return log
 
     return go
@@ -56,56 +63,93 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
         step, state, notes = checkpoints.newest(state_like(traced_task(config, clips)))
     assert step == last["step"] == int(state.step) == 6
     outputs_loss = last["layer_losses"][-1]
-    assert notes["score"] == pytest.approx(-outputs_loss) if last["feasible"] else notes["score"] <= -1e6
+    assert (
+        notes["score"] == pytest.approx(-outputs_loss)
+        if last["feasible"]
+        else notes["score"] <= -1e6
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "value", "words"),
-    [(5, 0, "loss is not finite at step 5.*layer 1"), (6, 2, "gradient is not finite at step 6")],
+    [
+        (5, 0, "loss is not finite at step 5.*layer 1"),
+        (6, 2, "gradient is not finite at step 6"),
+    ],
 )
 def test_what_is_not_finite_ends_the_run_at_its_last_good_checkpoint_and_once_mended_it_has_every_step_once(
     loop, config, at_batch, tmp_path, monkeypatch, number, value, words
 ):
     clock = itertools.count()
-    monkeypatch.setattr("unroll_jax.train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr(
+        "unroll_jax.train.loop.time",
+        SimpleNamespace(perf_counter=lambda: float(next(clock))),
+    )
     at_batch(number, lambda batch: np.full_like(batch, value))
-    with pytest.raises(UserError, match=f"{words}.*the checkpoint of step 4 is kept; lower --primal") as caught:
+    with pytest.raises(
+        UserError, match=f"{words}.*the checkpoint of step 4 is kept; lower --primal"
+    ) as caught:
         loop(config, poisoned=True)
     assert _saved_steps(tmp_path) == [2, 4]
     status = status_of(tmp_path)
-    assert (status["state"], status["steps"], status["messages"]) == ("failed", 4, [str(caught.value)])
+    assert (status["state"], status["steps"], status["messages"]) == (
+        "failed",
+        4,
+        [str(caught.value)],
+    )
     assert loop(config) == ["going on from the checkpoint of step 4"]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     validated = [("validation", step) for step in (2, 4, 6)]
-    assert sorted((row["kind"], row["step"]) for row in rows) == [*(("train", n) for n in range(1, 7)), *validated]
+    assert sorted((row["kind"], row["step"]) for row in rows) == [
+        *(("train", n) for n in range(1, 7)),
+        *validated,
+    ]
     assert [row["step"] for row in rows] == [1, 2, 2, 3, 4, 4, 5, 6, 6]
     status = status_of(tmp_path)
     assert (status["state"], status["steps"], status["messages"]) == ("finished", 6, [])
-    assert status["train_seconds"] == 3.0, "a tick for each of two checkpoints before the interruption, and one after"
+    assert status["train_seconds"] == 3.0, (
+        "a tick for each of two checkpoints before the interruption, and one after"
+    )
 
 
 @pytest.mark.slow
 def test_multipliers_that_overflow_are_never_saved(loop, changed, tmp_path):
-    """Losses, gradient and validation of the first step are finite. The multipliers after it are not."""
-    bounds = {"constraints.alpha": (0.99,), "constraints.reference": 99.0, "train_gamma": 5.0, "validate_every": 1}
-    with pytest.raises(UserError, match="multipliers is not finite after step 1; no checkpoint was"):
+    """Losses, gradient and validation of the first step are finite. The multipliers
+    after it are not."""
+    bounds = {
+        "constraints.alpha": (0.99,),
+        "constraints.reference": 99.0,
+        "train_gamma": 5.0,
+        "validate_every": 1,
+    }
+    with pytest.raises(
+        UserError, match="multipliers is not finite after step 1; no checkpoint was"
+    ):
         loop(changed(**{"dual.optimizer": "sgd", "dual.learning_rate": 3e38}, **bounds))
     assert _saved_steps(tmp_path) == []
     assert status_of(tmp_path)["state"] == "failed"
 
 
-def test_a_save_in_a_hurry_keeps_what_is_finite(loop, config, clips, tmp_path, monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda self, step: step == 1)
+def test_a_save_in_a_hurry_keeps_what_is_finite(
+    loop, config, clips, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "unroll_jax.train.system.distributed.Stop.at", lambda self, step: step == 1
+    )
     save, written = Checkpoints.save, []
 
     def saved(*arguments, **options):
-        written.append([row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")])
+        written.append(
+            [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")]
+        )
         return save(*arguments, **options)
 
     monkeypatch.setattr(Checkpoints, "save", saved)
     with pytest.raises(Interrupted, match="asked to end"):
         loop(config)
-    assert written == [[1]], "metrics are on disk before the checkpoint that they belong to"
+    assert written == [[1]], (
+        "metrics are on disk before the checkpoint that they belong to"
+    )
     assert status_of(tmp_path)["state"] == "interrupted"
     with Checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
         step, _, notes = checkpoints.newest(state_like(traced_task(config, clips)))

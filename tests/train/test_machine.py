@@ -20,7 +20,9 @@ OTHER = "--xla_cpu_enable_concurrency_optimized_scheduler=true"
         (f"{EIGHT} {OTHER}", True, f"{EIGHT} {OTHER}"),
     ],
 )
-def test_collectives_keep_one_order_on_several_devices_or_processes(monkeypatch, flags, processes, expected):
+def test_collectives_keep_one_order_on_several_devices_or_processes(
+    monkeypatch, flags, processes, expected
+):
     monkeypatch.setenv("XLA_FLAGS", flags)
     for _ in range(2):
         order_collectives(processes=processes)
@@ -29,7 +31,10 @@ def test_collectives_keep_one_order_on_several_devices_or_processes(monkeypatch,
 
 @pytest.fixture
 def cache_options():
-    before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_enable_compilation_cache")}
+    before = {
+        name: getattr(jax.config, name)
+        for name in ("jax_compilation_cache_dir", "jax_enable_compilation_cache")
+    }
     jax.config.update("jax_enable_compilation_cache", True)
     yield
     for name, value in before.items():
@@ -45,7 +50,9 @@ def cache_options():
         ("elsewhere", "/caches", "elsewhere"),
     ],
 )
-def test_programs_are_kept_in_the_folder_of_caches_unless_jax_has_a_setting(monkeypatch, setting, xdg, folder):
+def test_programs_are_kept_in_the_folder_of_caches_unless_jax_has_a_setting(
+    monkeypatch, setting, xdg, folder
+):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     monkeypatch.setenv("XLA_FLAGS", "")
@@ -56,4 +63,6 @@ def test_programs_are_kept_in_the_folder_of_caches_unless_jax_has_a_setting(monk
     assert jax.config.jax_enable_compilation_cache
     monkeypatch.setenv("XLA_FLAGS", ONE_ORDER)
     keep_programs()
-    assert not jax.config.jax_enable_compilation_cache, "of many devices: programs are compiled every time"
+    assert not jax.config.jax_enable_compilation_cache, (
+        "of many devices: programs are compiled every time"
+    )

@@ -13,7 +13,13 @@ from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
 from unroll_jax.train.system.terminal import progress, safe_output
 
-ROW = {"kind": "train", "loss": 0.5, "violations": [None, 0.25], "violation/layer 1": 0.25, "norm (L2)": None}
+ROW = {
+    "kind": "train",
+    "loss": 0.5,
+    "violations": [None, 0.25],
+    "violation/layer 1": 0.25,
+    "norm (L2)": None,
+}
 
 
 def write(folder, steps, *, after_step=0):
@@ -28,7 +34,9 @@ def steps_of(folder):
     return [row["step"] for row in read_metrics(folder / "metrics.jsonl")]
 
 
-def test_reopening_forgets_what_came_after_the_step_and_a_kill_meanwhile_loses_nothing(tmp_path, monkeypatch):
+def test_reopening_forgets_what_came_after_the_step_and_a_kill_meanwhile_loses_nothing(
+    tmp_path, monkeypatch
+):
     def kill(*_):
         raise KeyboardInterrupt
 
@@ -50,7 +58,14 @@ def test_a_last_line_cut_short_by_a_kill_is_forgotten(tmp_path, cut):
     assert write(tmp_path, [5], after_step=4) == whole
 
 
-DAMAGE = [b"[]", b'{"kind": "train"}', b"\0" * 9, b"[" * 10**5, b"\xff\xfe", b'{"kind": "a", "step": 1, "b": NaN}']
+DAMAGE = [
+    b"[]",
+    b'{"kind": "train"}',
+    b"\0" * 9,
+    b"[" * 10**5,
+    b"\xff\xfe",
+    b'{"kind": "a", "step": 1, "b": NaN}',
+]
 
 
 @pytest.mark.parametrize("row", DAMAGE, ids=lambda row: str(row[:20]))
@@ -61,7 +76,9 @@ def test_a_line_that_is_no_row_is_damage_and_named(tmp_path, row):
         steps_of(tmp_path)
 
 
-def test_what_is_no_json_is_never_written_and_a_run_that_is_deleted_under_its_process_ends(tmp_path):
+def test_what_is_no_json_is_never_written_and_a_run_that_is_deleted_under_its_process_ends(
+    tmp_path,
+):
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "status.json", {"state": math.inf})
     assert list(tmp_path.iterdir()) == []
@@ -77,7 +94,9 @@ def test_what_is_no_json_is_never_written_and_a_run_that_is_deleted_under_its_pr
 def test_constraints_are_logged_by_name_and_layer(both):
     names = ["f_0", "layer 1", "layer 2"]  # slacks: test_runs.py
     for row in read_metrics(both / "constrained" / "metrics.jsonl"):
-        for figure in ("violation", "multiplier") if row["kind"] == "train" else ("violation",):
+        for figure in (
+            ("violation", "multiplier") if row["kind"] == "train" else ("violation",)
+        ):
             assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]
 
 
@@ -86,14 +105,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_output_and_bars_escape_what_would_steer_a_terminal_or_what_it_cannot_show(monkeypatch):
+def test_output_and_bars_escape_what_would_steer_a_terminal_or_what_it_cannot_show(
+    monkeypatch,
+):
     content = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding="ascii", write_through=True))
+    monkeypatch.setattr(
+        sys, "stdout", io.TextIOWrapper(content, encoding="ascii", write_through=True)
+    )
     monkeypatch.setattr(sys, "stderr", Terminal())
     with safe_output(), progress("a\x1bb", total=1) as bar:
         print("a\x1b[2J\tb\x00\x9b\u202e\udcff é")
         bar.update()
-    assert content.getvalue() == rb"a\x1b[2J" + b"\t" + rb"b\x00\x9b\u202e\udcff \xe9" + b"\n"
+    assert (
+        content.getvalue()
+        == rb"a\x1b[2J" + b"\t" + rb"b\x00\x9b\u202e\udcff \xe9" + b"\n"
+    )
     assert "\ra\\x1bb: " in sys.stderr.getvalue()
 
 
@@ -101,7 +127,7 @@ def test_a_full_disk_under_the_metrics_is_one_error(tmp_path):
     """/dev/full accepts writes to the buffer, and fails when it is flushed."""
     writer = MetricsWriter(tmp_path, after_step=0)
     writer._file.close()
-    writer._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 (the writer closes it)
+    writer._file = Path("/dev/full").open("a", encoding="utf-8")
 
     def fill():
         with writer:

@@ -1,4 +1,5 @@
-"""Real processes: two over loopback do what one does, killed or asked to end; one that is killed at random moments."""
+"""Real processes: two over loopback do what one does, killed or asked to end; one
+that is killed at random moments."""
 
 import random
 import signal
@@ -23,7 +24,9 @@ def log_of(folder: Path) -> str:
     return folder.with_suffix(".log").read_text(errors="replace")
 
 
-def wait_for_checkpoint(folder: Path, process: subprocess.Popen, *, after: int = 0) -> None:
+def wait_for_checkpoint(
+    folder: Path, process: subprocess.Popen, *, after: int = 0
+) -> None:
     limit = time.monotonic() + 240
     while newest(folder) <= after:
         assert process.poll() is None, log_of(folder)
@@ -40,8 +43,16 @@ def pair(launched):
     processes = []
 
     def start(folder: Path, **options: object) -> list[subprocess.Popen]:
-        joined = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
-        processes[:] = [launched(folder, *joined, str(number), **options) for number in range(2)]
+        joined = [
+            "--coordinator",
+            f"127.0.0.1:{free_port()}",
+            "--processes",
+            "2",
+            "--process",
+        ]
+        processes[:] = [
+            launched(folder, *joined, str(number), **options) for number in range(2)
+        ]
         return processes
 
     yield start
@@ -56,19 +67,34 @@ def ends_of(processes: list[subprocess.Popen], timeout: float) -> list[int]:
 
 def assert_same(folder: Path, alone: Path) -> None:
     """Equality up to the order of float32 sums."""
-    rows, expected = read_metrics(folder / "metrics.jsonl"), read_metrics(alone / "metrics.jsonl")
-    assert [(row["kind"], row["step"]) for row in rows] == [(row["kind"], row["step"]) for row in expected]
+    rows, expected = (
+        read_metrics(folder / "metrics.jsonl"),
+        read_metrics(alone / "metrics.jsonl"),
+    )
+    assert [(row["kind"], row["step"]) for row in rows] == [
+        (row["kind"], row["step"]) for row in expected
+    ]
     for row, other in zip(rows, expected, strict=True):
-        np.testing.assert_allclose(row["layer_losses"], other["layer_losses"], rtol=1e-4)
+        np.testing.assert_allclose(
+            row["layer_losses"], other["layer_losses"], rtol=1e-4
+        )
         if row["kind"] == "train":
-            np.testing.assert_allclose(row["multipliers"], other["multipliers"], atol=1e-4)
-    evaluation, other = (read_object(one / "evaluation.json") for one in (folder, alone))
-    np.testing.assert_allclose(evaluation["rmse"]["0.15"], other["rmse"]["0.15"], rtol=1e-4)
+            np.testing.assert_allclose(
+                row["multipliers"], other["multipliers"], atol=1e-4
+            )
+    evaluation, other = (
+        read_object(one / "evaluation.json") for one in (folder, alone)
+    )
+    np.testing.assert_allclose(
+        evaluation["rmse"]["0.15"], other["rmse"]["0.15"], rtol=1e-4
+    )
     np.testing.assert_allclose(evaluation["slacks"], other["slacks"], atol=1e-5)
     assert max(other["slacks"]) > 0.0
 
 
-def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(launched, pair, alone, tmp_path):
+def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(
+    launched, pair, alone, tmp_path
+):
     folder = tmp_path / "run"
     processes = pair(folder)
     wait_for_checkpoint(folder, processes[0])
@@ -84,7 +110,9 @@ def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(launched,
     assert_same(folder, alone)
 
 
-def test_one_that_is_killed_ends_both_and_what_one_cannot_read_is_set_aside_by_both(pair, alone, tmp_path):
+def test_one_that_is_killed_ends_both_and_what_one_cannot_read_is_set_aside_by_both(
+    pair, alone, tmp_path
+):
     folder = tmp_path / "run"
     processes = pair(folder, mesh="fsdp=2")
     wait_for_checkpoint(folder, processes[0], after=20)
@@ -93,7 +121,9 @@ def test_one_that_is_killed_ends_both_and_what_one_cannot_read_is_set_aside_by_b
     assert (of_first, of_other != 0) == (-signal.SIGKILL, True), log_of(folder)
     assert read_object(folder / "status.json")["state"] != "finished"
     damaged = newest(folder)
-    for path in (folder / "checkpoints" / str(damaged) / "state" / "ocdbt.process_1" / "d").iterdir():
+    for path in (
+        folder / "checkpoints" / str(damaged) / "state" / "ocdbt.process_1" / "d"
+    ).iterdir():
         path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
     assert ends_of(pair(folder, mesh="fsdp=2"), 240) == [0, 0], log_of(folder)
     assert f"checkpoint {damaged} is damaged" in log_of(folder)
@@ -111,12 +141,20 @@ def test_what_one_process_would_refuse_ends_both_at_once(pair, tmp_path):
     assert ends_of(pair(folder), 60) == [2, 2], log_of(folder)
     assert "holds files but no config.json" in log_of(folder)
     assert "Traceback" not in log_of(folder)
-    assert [path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"] == before
+    assert [
+        path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"
+    ] == before
 
 
-# A step, a restoration and a save: the method, the number of the call that starts a clock, and its most seconds.
-KILLS = [("Stop.at", 45, 0.1), ("Checkpoints.newest", 1, 0.3), ("Checkpoints.save", 2, 0.2)]
-# Writes the number of steps to a file before it dies: python -c VICTIM METHOD CALL SECONDS FILE ARGUMENTS
+# A step, a restoration and a save: the method, the number of the call that starts a
+# clock, and its most seconds.
+KILLS = [
+    ("Stop.at", 45, 0.1),
+    ("Checkpoints.newest", 1, 0.3),
+    ("Checkpoints.save", 2, 0.2),
+]
+# Writes the number of steps to a file before it dies: python -c VICTIM METHOD CALL
+# SECONDS FILE ARGUMENTS
 VICTIM = """
 import os, pathlib, signal, sys, threading
 from unroll_jax.train import __main__ as train
@@ -154,7 +192,10 @@ sys.exit(train.main(sys.argv[5:]))
 @pytest.fixture
 def killed(of_processes, few_clips):
     def run(folder: Path, *arguments: str) -> None:
-        words = words_of(OF_PROCESSES | {"data.source": "video", "data.root": few_clips, "out": folder})
+        words = words_of(
+            OF_PROCESSES
+            | {"data.source": "video", "data.root": few_clips, "out": folder}
+        )
         command = [sys.executable, "-c", VICTIM, *arguments, "run", "video-ut", *words]
         done = subprocess.run(command, env=of_processes, capture_output=True, text=True)
         assert done.returncode == -signal.SIGKILL, done.stderr
@@ -164,15 +205,24 @@ def killed(of_processes, few_clips):
 
 
 def results_of(folder: Path) -> tuple[dict, str, dict]:
-    notes = {path.parent.parent.name: read_object(path) for path in folder.glob("checkpoints/*/notes/metadata")}
+    notes = {
+        path.parent.parent.name: read_object(path)
+        for path in folder.glob("checkpoints/*/notes/metadata")
+    }
     # The second checksum is of times too.
-    checkpoints = {step: (one["score"], one["digest"][0]) for step, one in notes.items()}
+    checkpoints = {
+        step: (one["score"], one["digest"][0]) for step, one in notes.items()
+    }
     evaluation = read_object(folder / "evaluation.json")
-    figures = {name: value for name, value in evaluation.items() if "seconds" not in name}
+    figures = {
+        name: value for name, value in evaluation.items() if "seconds" not in name
+    }
     return checkpoints, (folder / "metrics.jsonl").read_text(), figures
 
 
-def test_kills_lose_no_checkpoint_and_change_no_result(killed, launched, alone, tmp_path):
+def test_kills_lose_no_checkpoint_and_change_no_result(
+    killed, launched, alone, tmp_path
+):
     draw, file, folder, lost = random.Random(0), tmp_path / "done", tmp_path / "run", []
     for method, call, latest in KILLS:
         before = newest(folder)
@@ -180,7 +230,9 @@ def test_kills_lose_no_checkpoint_and_change_no_result(killed, launched, alone, 
         assert newest(folder) >= before, "a checkpoint is lost"
         lost.append(max(int(file.read_text()), before) - newest(folder))
     assert launched(folder).wait(timeout=240) == 0, log_of(folder)
-    assert not list((folder / "checkpoints").glob("*tmp*")), "nothing half written is left"
+    assert not list((folder / "checkpoints").glob("*tmp*")), (
+        "nothing half written is left"
+    )
     assert results_of(folder) == results_of(alone)
     assert max(results_of(alone)[2]["multipliers"]) > 0.0
     print(f"steps lost in each of {len(lost)} kills: {lost}")

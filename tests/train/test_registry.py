@@ -21,12 +21,24 @@ def test_a_row_goes_by_the_name_of_its_options_and_names_a_class_that_is_there_a
     for name, (config, functions) in TASKS.items():
         assert config.task == name
         for field, parameters in PARAMETERS.items() if functions else ():
-            assert list(inspect.signature(getattr(imported(functions.task), field)).parameters) == parameters
+            assert (
+                list(
+                    inspect.signature(
+                        getattr(imported(functions.task), field)
+                    ).parameters
+                )
+                == parameters
+            )
     trained = {experiment.config.task for experiment in EXPERIMENTS.values()}
     assert trained == {name for name, row in TASKS.items() if row.functions}
     for module in MODULES.values():
-        assert list(inspect.signature(imported(f"data.{module}:prepare")).parameters) == ["config", "log"]
-    with one_line(r"known to Python alone; pass the task itself from Python: fit\(task, out=FOLDER\)"):
+        assert list(
+            inspect.signature(imported(f"data.{module}:prepare")).parameters
+        ) == ["config", "log"]
+    with one_line(
+        r"known to Python alone; pass the task itself from Python: fit\(task,"
+        r" out=FOLDER\)"
+    ):
         functions_of(OwnConfig())
 
 
@@ -38,12 +50,22 @@ raise SystemExit(main(["run", "video-ut", "--steps", "1"]))
 """
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    monkeypatch, tmp_path
+):
     monkeypatch.setitem(sys.modules, "skimage", None)
     with one_line("^skimage must be installed first: pip install 'unroll_jax.video.'"):
         require_extra("video")
-    run = {"cwd": tmp_path, "env": environment(PYTHONPATH=str(ROOT)), "capture_output": True, "text": True}
+    run = {
+        "cwd": tmp_path,
+        "env": environment(PYTHONPATH=str(ROOT)),
+        "capture_output": True,
+        "text": True,
+    }
     process = subprocess.run([sys.executable, "-c", WITHOUT_TYRO], **run)
     assert process.returncode == 2, process.stderr
-    assert process.stderr == "error: tyro must be installed first: pip install 'unroll_jax[train]'\n"
+    assert (
+        process.stderr
+        == "error: tyro must be installed first: pip install 'unroll_jax[train]'\n"
+    )
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,5 @@
-"""A run folder in the experiment's place, its config.json as options of another run, and --overwrite."""
+"""A run folder in the experiment's place, its config.json as options of another run,
+and --overwrite."""
 
 import json
 import shutil
@@ -47,7 +48,9 @@ def test_overwrite_deletes_also_an_earlier_version_behind_a_link_and_a_tilde_is_
     trained, tmp_path, monkeypatch, capsys
 ):
     (trained / "notes.txt").write_text("of the old run")
-    assert "seed was 0, is now 1; pass another --out, or --overwrite" in refused(capsys, *RUN, "--seed", "1")
+    assert "seed was 0, is now 1; pass another --out, or --overwrite" in refused(
+        capsys, *RUN, "--seed", "1"
+    )
     values = read(trained / "config.json")
     del values["version"]
     (trained / "config.json").write_text(json.dumps(values))
@@ -63,30 +66,51 @@ def test_overwrite_deletes_also_an_earlier_version_behind_a_link_and_a_tilde_is_
     assert not (tmp_path / "~").exists()
 
 
-def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
+def test_overwrite_deletes_nothing_that_a_command_is_refused_for(
+    trained, monkeypatch, capsys
+):
     export = trained / "export" / "config.json"
     export.parent.mkdir()
-    export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
+    export.write_text(
+        '{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}'
+    )
     kept = files_of(trained)
     with locked(trained):
         assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
-    assert "--out run is a run, and this trains" in refused(capsys, *RUN, "--method", "both", "--overwrite")
+    assert "--out run is a run, and this trains" in refused(
+        capsys, *RUN, "--method", "both", "--overwrite"
+    )
     with monkeypatch.context() as patch:
-        patch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
-        assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
+        patch.setattr(
+            CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]}
+        )
+        assert "--batch-size must be at most the 2" in refused(
+            capsys, *RUN, "--seed", "2", "--overwrite"
+        )
     assert files_of(trained) == kept
     shutil.copytree(trained, trained / "plain", ignore=shutil.ignore_patterns("export"))
     kept, error = files_of(trained), refused(capsys, *RUN, "--overwrite")
-    assert "--overwrite would delete the runs run/plain too; move them away, or pass another --out" in error
+    assert (
+        "--overwrite would delete the runs run/plain too; move them away, or pass"
+        " another --out" in error
+    )
     assert files_of(trained) == kept
     shutil.rmtree(trained / "plain")
     assert main([*RUN, "--overwrite"]) == 0
     assert not export.exists(), "it is no run"
 
 
-def test_both_methods_have_their_folders_before_the_first_step(trained, tmp_path, capsys):
+def test_both_methods_have_their_folders_before_the_first_step(
+    trained, tmp_path, capsys
+):
     folder = tmp_path / "two" / "constrained"
-    command = [*runs.RUN.replace("--out run", "--out two").split(), "--method", "both", "--seed", "1"]
+    command = [
+        *runs.RUN.replace("--out run", "--out two").split(),
+        "--method",
+        "both",
+        "--seed",
+        "1",
+    ]
     folder.parent.mkdir()
     trained.rename(folder)
     assert "seed was 0, is now 1" in refused(capsys, *command)
@@ -99,12 +123,22 @@ def test_both_methods_have_their_folders_before_the_first_step(trained, tmp_path
     ("name", "text", "words"),
     [
         ("thesis.tex", "", "run holds files but no config.json"),
-        ("config.json", '{"architectures": ["BertModel"]}', "run holds no run for --overwrite to delete"),
-        ("config.json", '{"format": "unroll_jax 2", "experiment": "a", "found": {}}', "run holds no run"),
+        (
+            "config.json",
+            '{"architectures": ["BertModel"]}',
+            "run holds no run for --overwrite to delete",
+        ),
+        (
+            "config.json",
+            '{"format": "unroll_jax 2", "experiment": "a", "found": {}}',
+            "run holds no run",
+        ),
         ("config.json", "{", "config.json is damaged"),
     ],
 )
-def test_overwrite_leaves_folders_of_others(name, text, words, in_memory, tmp_path, capsys):
+def test_overwrite_leaves_folders_of_others(
+    name, text, words, in_memory, tmp_path, capsys
+):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).write_text(text)
     assert words in refused(capsys, *RUN, "--overwrite")
@@ -122,29 +156,47 @@ learning-rate = 1e-3
 """
 
 
-def test_a_toml_file_and_the_config_of_a_run_are_read_as_the_words_of_a_command(both, tmp_path):
+def test_a_toml_file_and_the_config_of_a_run_are_read_as_the_words_of_a_command(
+    both, tmp_path
+):
     (tmp_path / "options.toml").write_text(TOML)
     words = "--steps 9 --test-gammas 0.0 0.2 --constraints.alpha 0.1 0.2"
     words += " --constraints.no-normalise --primal.learning-rate 1e-3"
     expected = configured("run", ["video-ut", *words.split()])[1]
-    actual = configured("run", ["video-ut", "--config", "options.toml", "--steps", "9"])[1]
-    assert differences(to_json(expected), to_json(actual)) == ["config was None, is now options.toml"]
+    actual = configured(
+        "run", ["video-ut", "--config", "options.toml", "--steps", "9"]
+    )[1]
+    assert differences(to_json(expected), to_json(actual)) == [
+        "config was None, is now options.toml"
+    ]
     path = both / "constrained" / "config.json"
-    config, before = configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent)[1]
-    assert differences(to_json(before), to_json(config)) == [f"config was None, is now {path}"]
+    config, before = (
+        configured("run", ["video-ut", "--config", str(path)])[1],
+        read_config(path.parent)[1],
+    )
+    assert differences(to_json(before), to_json(config)) == [
+        f"config was None, is now {path}"
+    ]
 
 
 @pytest.mark.slow
-def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
+def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(
+    in_memory, tmp_path
+):
     path = tmp_path / "run" / "config.json"
     assert main([*RUN, "--accumulate", "2", "--remat", "dots"]) == 0
     config = read_config(path.parent, free=True)[1]
     assert (config.accumulate, config.remat) == (2, "dots")
     config = read_config(path.parent)[1]
-    assert (config.accumulate, config.remat) == (FREE["accumulate"], FREE["remat"]), "an evaluation is free to choose"
+    assert (config.accumulate, config.remat) == (
+        FREE["accumulate"],
+        FREE["remat"],
+    ), "an evaluation is free to choose"
     stored = path.read_text()
     assert main([*RUN, "--accumulate", "4"]) == 0
-    assert path.read_text() == stored, "a run that has ended is not trained with other values"
+    assert path.read_text() == stored, (
+        "a run that has ended is not trained with other values"
+    )
     cut_short(path.parent)
     assert main(["run", "run", "--accumulate", "4"]) == 0
     changed = {**json.loads(stored), "accumulate": 4}
@@ -158,7 +210,11 @@ BROKEN = [
     ("options.toml", b"steps = 'x'", "--steps"),
     ("config.json", b"{", "is damaged ("),
     ("config.json", b'{"steps": 4}', "has no version of a run"),
-    ("config.json", b'{"version": "0.3", "steps": 4, "steps": 5}', "steps is there more than once"),
+    (
+        "config.json",
+        b'{"version": "0.3", "steps": 4, "steps": 5}',
+        "steps is there more than once",
+    ),
     ("config.json", b'{"version": "0.3", "stesp": 4}', "is unknown or missing"),
 ]
 
@@ -170,6 +226,8 @@ def test_a_file_that_does_not_fit_is_one_line(name, content, words, tmp_path, ca
 
 
 def test_a_whole_number_beyond_64_bits_is_a_float_as_model_max_length_of_many_tokenizers():
-    values = strict_json(b"[1000000000000000019884624838656, 18446744073709551615, -9223372036854775808]")
+    values = strict_json(
+        b"[1000000000000000019884624838656, 18446744073709551615, -9223372036854775808]"
+    )
     assert values == [1e30, 2**64 - 1, -(2**63)]
     assert list(map(type, values)) == [float, int, int]

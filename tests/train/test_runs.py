@@ -16,7 +16,8 @@ pytestmark = pytest.mark.xdist_group("video-runs")
 
 
 def _cut_back(folder):
-    """Leaves a run as a kill does: the metrics cut short, no status, and the evaluation of an earlier checkpoint."""
+    """Leaves a run as a kill does: the metrics cut short, no status, and the
+    evaluation of an earlier checkpoint."""
     content = (folder / "metrics.jsonl").read_bytes()
     (folder / "metrics.jsonl").write_bytes(content[: int(0.95 * len(content))])
     (folder / "status.json").unlink()
@@ -24,7 +25,9 @@ def _cut_back(folder):
 
 
 def _damage_newest(folder):
-    arrays = (folder / "checkpoints" / "6" / "state" / "ocdbt.process_0" / "d").iterdir()
+    arrays = (
+        folder / "checkpoints" / "6" / "state" / "ocdbt.process_0" / "d"
+    ).iterdir()
     largest = max(arrays, key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
 
@@ -42,42 +45,66 @@ def test_a_run_cut_back_to_a_damaged_checkpoint_or_to_none_ends_like_the_whole_o
             shutil.rmtree(path)
     log = start(config)
     if is_damaged:
-        assert any("checkpoint 6 is damaged" in line and "falling back" in line for line in log)
+        assert any(
+            "checkpoint 6 is damaged" in line and "falling back" in line for line in log
+        )
         assert "going on from the checkpoint of step 4" in log
         assert (folder / "damaged" / "6").is_dir()
-    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    ours, theirs = (read(one / "evaluation.json") | {"train_seconds": 0} for one in (folder, whole))
+    assert (folder / "metrics.jsonl").read_bytes() == (
+        whole / "metrics.jsonl"
+    ).read_bytes()
+    ours, theirs = (
+        read(one / "evaluation.json") | {"train_seconds": 0} for one in (folder, whole)
+    )
     assert ours == theirs
-    digests = [read(one / "checkpoints/6/notes/metadata")["digest"][0] for one in (folder, whole)]
+    digests = [
+        read(one / "checkpoints/6/notes/metadata")["digest"][0]
+        for one in (folder, whole)
+    ]
     assert digests[0] == digests[1], "the states differ"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_memory")
-def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(many, changed, tmp_path):
-    logged = [row for row in read_metrics(many / "metrics.jsonl") if row["kind"] == "train"]
+def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(
+    many, changed, tmp_path
+):
+    logged = [
+        row for row in read_metrics(many / "metrics.jsonl") if row["kind"] == "train"
+    ]
     for name in ("f_0", "layer 1", "layer 2"):
-        assert [row[f"slack/{name}"] for row in logged] == [row[f"multiplier/{name}"] / 2.0 for row in logged]
+        assert [row[f"slack/{name}"] for row in logged] == [
+            row[f"multiplier/{name}"] / 2.0 for row in logged
+        ]
     assert logged[-1]["slack/layer 1"] > 0.0
-    evaluation = assert_resumes(changed(**MANY), many, tmp_path / "run", experiment="video-ut", steps=(4, 6))
+    evaluation = assert_resumes(
+        changed(**MANY), many, tmp_path / "run", experiment="video-ut", steps=(4, 6)
+    )
     assert len(evaluation["slacks"]) == 3
 
 
-def test_a_finished_run_is_not_trained_again_and_a_second_process_is_refused(finished, start, config):
+def test_a_finished_run_is_not_trained_again_and_a_second_process_is_refused(
+    finished, start, config
+):
     def times():
         return {path: path.stat().st_mtime_ns for path in files_of(finished)}
 
     before = times()
     assert any("finished already after 6 steps" in line for line in start(config))
     (finished / "model.json").unlink()
-    with locked(finished), pytest.raises(UserError, match="another process is training"):
+    with (
+        locked(finished),
+        pytest.raises(UserError, match="another process is training"),
+    ):
         start(config)
     del before[finished / "model.json"]
     assert times() == before, "nothing is written beside the other"
     start(config)
 
 
-def test_changed_options_and_changed_data_are_refused(finished, start, changed, config, clips, monkeypatch):
+def test_changed_options_and_changed_data_are_refused(
+    finished, start, changed, config, clips, monkeypatch
+):
     stored = (finished / "config.json").read_bytes()
     for options, words in (
         ({"steps": 7}, "depend on the end of a run"),
@@ -89,19 +116,26 @@ def test_changed_options_and_changed_data_are_refused(finished, start, changed, 
     before, other = (finished / "evaluation.json").read_bytes(), Clips(seed=1)
     monkeypatch.delattr(VideoTask, "open")  # not the task that was kept
     for name in ("splits", "spec"):
-        monkeypatch.setattr(clips, name, getattr(other, name))  # what `load` gives from here on
+        # what `load` gives from here on
+        monkeypatch.setattr(clips, name, getattr(other, name))
     for again in (lambda: start(config), lambda: evaluated_again(finished)):
         with pytest.raises(UserError, match=r"found\.pixel_std was .* is now"):
             again()
     assert (finished / "evaluation.json").read_bytes() == before
 
 
-def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infeasible(infeasible):
+def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infeasible(
+    infeasible,
+):
     folder, log = infeasible
-    assert any("the least infeasible one on the validation split" in line for line in log)
+    assert any(
+        "the least infeasible one on the validation split" in line for line in log
+    )
     assert any("NOT feasible on the validation and test splits" in line for line in log)
     rows = read_metrics(folder / "metrics.jsonl")
-    excess = {row["step"]: row["worst_excess"] for row in rows if row["kind"] == "validation"}
+    excess = {
+        row["step"]: row["worst_excess"] for row in rows if row["kind"] == "validation"
+    }
     evaluation = read(folder / "evaluation.json")
     assert evaluation["best_step"] == min(excess, key=excess.__getitem__)
     assert evaluation["feasible"] is evaluation["feasible_on_validation"] is False

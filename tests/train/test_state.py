@@ -1,4 +1,5 @@
-"""The training step against one written out by hand, in NumPy but for the model's gradient and Adam."""
+"""The training step against one written out by hand, in NumPy but for the model's
+gradient and Adam."""
 
 import itertools
 
@@ -14,7 +15,10 @@ from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.video import VideoTask
 
 VARIANTS = {
-    "pi without a reference, layers recomputed": {"constraints.reference": None, "remat": "everything"},
+    "pi without a reference, layers recomputed": {
+        "constraints.reference": None,
+        "remat": "everything",
+    },
     "adam, not normalised, one alpha a layer": {
         "dual.optimizer": "adam",
         "dual.learning_rate": 0.05,
@@ -35,7 +39,9 @@ def _layer_losses(params, clean, noisy):
     for layer in (None, *range(len(params.V))):
         if layer is not None:
             V, W, U = params.V[layer], params.W[layer], params.U[layer]
-            attended = jax.nn.softmax(y @ V.T @ V @ jnp.swapaxes(y, -1, -2), axis=-1) @ y
+            attended = (
+                jax.nn.softmax(y @ V.T @ V @ jnp.swapaxes(y, -1, -2), axis=-1) @ y
+            )
             y = jnp.maximum(attended @ (W + W.T) / 2 + y @ U, 0.0)
         losses.append(0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1)))
     return jnp.stack(losses)
@@ -44,21 +50,34 @@ def _layer_losses(params, clean, noisy):
 def _by_hand(config, clips, params, noise_key, batches):
     settings, depth = config.constraints, config.model.num_layers
     alpha = np.broadcast_to(settings.alpha, depth)
-    kept = (1 - alpha) * (1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)]))
+    kept = (1 - alpha) * (
+        1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)])
+    )
     has_reference = settings.reference is not None
     lam = integral = np.zeros(depth + has_reference)
-    shares = jnp.array([0.5, 0.75, 1.0, 0.75, 0.25])  # a warm-up of two steps, and a cosine over three
+    # a warm-up of two steps, and a cosine over three
+    shares = jnp.array([0.5, 0.75, 1.0, 0.75, 0.25])
     adam = optax.adam(lambda count: config.primal.learning_rate * shares[count])
-    primal, dual = optax.chain(optax.clip_by_global_norm(0.05), adam), optax.adam(config.dual.learning_rate)
+    primal, dual = (
+        optax.chain(optax.clip_by_global_norm(0.05), adam),
+        optax.adam(config.dual.learning_rate),
+    )
     primal_state, dual_state = primal.init(params), dual.init(lam)
     rows = []
     for step, batch in enumerate(batches):
         clean = batch.astype(np.float32) / np.float32(255)
-        noise = jax.random.normal(jax.random.fold_in(jax.random.wrap_key_data(noise_key), step), clean.shape)
-        noisy = clean + np.sqrt(np.float32(config.train_gamma * clips.spec.pixel_std)) * noise
+        noise = jax.random.normal(
+            jax.random.fold_in(jax.random.wrap_key_data(noise_key), step), clean.shape
+        )
+        noisy = (
+            clean
+            + np.sqrt(np.float32(config.train_gamma * clips.spec.pixel_std)) * noise
+        )
         scale = 1 + lam.sum() if settings.normalise else 1.0
         weights = _weights(lam, kept, has_reference, depth) / scale
-        losses, gradients = _losses_and_gradient(params, clean, noisy, weights.astype(np.float32))
+        losses, gradients = _losses_and_gradient(
+            params, clean, noisy, weights.astype(np.float32)
+        )
         f = np.asarray(losses, np.float64)
         c = f[1:] - kept * f[:-1]
         c = np.concatenate([[f[0] - settings.reference], c]) if has_reference else c
@@ -84,42 +103,72 @@ def _weights(lam, kept, has_reference, depth):
 
 
 def _turned(weights, *, back=False):
-    """Weights in the bases of their sides: the cosine transform of a square patch on sides of pixels."""
+    """Weights in the bases of their sides: the cosine transform of a square patch on
+    sides of pixels."""
     side = round(np.sqrt(weights.V.shape[-1]))
-    cosine = dctn(np.eye(side**2).reshape(-1, side, side), norm="ortho", axes=(1, 2)).reshape(side**2, -1).T
-    bases = {"V": (np.eye(weights.V.shape[-2]), cosine), "W": (cosine, cosine), "U": (cosine, cosine)}
+    cosine = (
+        dctn(np.eye(side**2).reshape(-1, side, side), norm="ortho", axes=(1, 2))
+        .reshape(side**2, -1)
+        .T
+    )
+    bases = {
+        "V": (np.eye(weights.V.shape[-2]), cosine),
+        "W": (cosine, cosine),
+        "U": (cosine, cosine),
+    }
     turned = {}
     for name, (left, right) in bases.items():
         leaf = np.asarray(getattr(weights, name), np.float64)
         turned[name] = left.T @ leaf @ right if back else left @ leaf @ right.T
-    return weights._replace(**{name: leaf.astype(np.float32) for name, leaf in turned.items()})
+    return weights._replace(
+        **{name: leaf.astype(np.float32) for name, leaf in turned.items()}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_are_those_of_the_algorithm_written_out(changed, clips, name):
-    # A bound at the input's loss, shares that the first layers miss, and a clip that binds.
-    tight = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
+    # A bound at the input's loss, shares that the first layers miss, and a clip that
+    # binds.
+    tight = {
+        "constraints.reference": 0.4,
+        "constraints.alpha": (0.6,),
+        "primal.clip_norm": 0.05,
+    }
     usual = {"steps": 5, "primal.learning_rate": 0.02, "primal.warmup_share": 0.4}
     task = VideoTask(changed(**usual | tight | VARIANTS[name]), clips)
     batches = list(itertools.islice(clips.batches("train", batch_size=4, seed=0), 5))
     config, state, step = task.config, init_state(task), jit_step(task)
-    params, noise_key = jax.tree.map(jnp.copy, (state.params["params"]["layers"], state.key))
+    params, noise_key = jax.tree.map(
+        jnp.copy, (state.params["params"]["layers"], state.key)
+    )
     rows, last = _by_hand(config, clips, params, noise_key, batches)
-    for batch, (losses, violations, multipliers, value) in zip(batches, rows, strict=True):
+    for batch, (losses, violations, multipliers, value) in zip(
+        batches, rows, strict=True
+    ):
         state, metrics = step(state, batch)
         np.testing.assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
-        np.testing.assert_allclose(metrics.objective.violations, violations, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(metrics.objective.multipliers, multipliers, rtol=2e-3, atol=1e-4)
+        np.testing.assert_allclose(
+            metrics.objective.violations, violations, rtol=1e-3, atol=1e-4
+        )
+        np.testing.assert_allclose(
+            metrics.objective.multipliers, multipliers, rtol=2e-3, atol=1e-4
+        )
         np.testing.assert_allclose(metrics.value, value, rtol=5e-4)
-    # Adam divides by the size of a gradient, so rounding shows where a gradient is nearly 0: 0.02 is a whole step.
+    # Adam divides by the size of a gradient, so rounding shows where a gradient is
+    # nearly 0: 0.02 is a whole step.
     chex.assert_trees_all_close(state.params["params"]["layers"], last, atol=1e-3)
     assert np.max(rows[-1][2]) > 0.0, "the case never raised a multiplier"
 
 
 @pytest.mark.xdist_group("video-runs")  # whose step this is
-def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(config, clips):
-    task, batches = VideoTask(config, clips), [clips.splits["train"][start : start + 4] for start in (0, 4)]
+def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(
+    config, clips
+):
+    task, batches = (
+        VideoTask(config, clips),
+        [clips.splits["train"][start : start + 4] for start in (0, 4)],
+    )
     task.losses = chex.assert_max_traces(task.losses, n=1)
     step, start = jit_step(task), init_state(task)
     states = [init_state(task), *(jax.tree.map(jnp.copy, start) for _ in range(3))]
@@ -128,6 +177,10 @@ def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states[0].params))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(first))
     for state, name in zip(states[2:], ("step", "key"), strict=True):
-        _, metrics = step(state._replace(**{name: getattr(state, name) + 1}), batches[0])
-        assert float(metrics.layer_losses[0]) != float(first[1].layer_losses[0]), "step and seed draw the noise"
+        _, metrics = step(
+            state._replace(**{name: getattr(state, name) + 1}), batches[0]
+        )
+        assert float(metrics.layer_losses[0]) != float(first[1].layer_losses[0]), (
+            "step and seed draw the noise"
+        )
     assert step(first[0], batches[1])[0].step == 2

@@ -1,4 +1,5 @@
-"""Floors of video, least squares on the models' noise, and disturbed frames, against NumPy, scikit-learn and SciPy."""
+"""Floors of video, least squares on the models' noise, and disturbed frames, against
+NumPy, scikit-learn and SciPy."""
 
 from pathlib import Path
 
@@ -31,39 +32,63 @@ LENGTH, PIXELS, VARIANCE = 4, 6, 0.03
 def sequences():
     """60 sequences of 4 frames of 6 pixels that are alike, uint8."""
     rng = np.random.default_rng(0)
-    place, drift = rng.uniform(40, 200, (60, 1, PIXELS)), rng.normal(0, 12, (60, LENGTH, 1))
-    return np.clip(place + drift + rng.normal(0, 8, (60, LENGTH, PIXELS)), 0, 255).astype(np.uint8)
+    place, drift = (
+        rng.uniform(40, 200, (60, 1, PIXELS)),
+        rng.normal(0, 12, (60, LENGTH, 1)),
+    )
+    return np.clip(
+        place + drift + rng.normal(0, 8, (60, LENGTH, PIXELS)), 0, 255
+    ).astype(np.uint8)
 
 
 def _inputs(sequences):
     means = np.broadcast_to(sequences.mean(axis=1, keepdims=True), sequences.shape)
-    return np.concatenate([sequences, means], axis=-1).reshape(-1, 2 * sequences.shape[-1])
+    return np.concatenate([sequences, means], axis=-1).reshape(
+        -1, 2 * sequences.shape[-1]
+    )
 
 
 def test_the_linear_layer_is_least_squares_under_the_expected_noise(sequences):
-    layer, clean = fit_linear([sequences[:25], sequences[25:]], VARIANCE), sequences / 255.0
+    layer, clean = (
+        fit_linear([sequences[:25], sequences[25:]], VARIANCE),
+        sequences / 255.0,
+    )
     inputs, targets = _inputs(clean), clean.reshape(-1, PIXELS)
-    # The products of these rows are added to the normal equations by the noise of frames and their means.
-    noise = VARIANCE * np.kron([[1.0, 1.0 / LENGTH], [1.0 / LENGTH, 1.0 / LENGTH]], np.eye(PIXELS))
+    # The products of these rows are added to the normal equations by the noise of
+    # frames and their means.
+    noise = VARIANCE * np.kron(
+        [[1.0, 1.0 / LENGTH], [1.0 / LENGTH, 1.0 / LENGTH]], np.eye(PIXELS)
+    )
     rows = np.sqrt(len(inputs)) * np.linalg.cholesky(noise).T
-    left = np.block([[inputs, np.ones((len(inputs), 1))], [rows, np.zeros((len(rows), 1))]])
-    expected = np.linalg.lstsq(left, np.concatenate([targets, np.zeros((len(rows), PIXELS))]))[0]
+    left = np.block(
+        [[inputs, np.ones((len(inputs), 1))], [rows, np.zeros((len(rows), 1))]]
+    )
+    expected = np.linalg.lstsq(
+        left, np.concatenate([targets, np.zeros((len(rows), PIXELS))])
+    )[0]
     coefficients = np.concatenate([layer.frame.T, layer.mean.T, layer.constant[None]])
     np.testing.assert_allclose(coefficients, expected, rtol=1e-9, atol=1e-11)
     for length in (1, LENGTH):  # without noise it changes nothing
         some = np.float32(clean[:, :length])
-        np.testing.assert_allclose(fit_linear([sequences[:, :length]], 0.0)(some), some, atol=1e-5)
+        np.testing.assert_allclose(
+            fit_linear([sequences[:, :length]], 0.0)(some), some, atol=1e-5
+        )
 
 
 def test_squares_are_those_of_the_frames_and_tile_them_equally_often():
     rng = np.random.default_rng(2)
-    frames = rng.uniform(size=(20, 2, 20, 20))  # 20 windows of 2 frames of 10 x 10 patches
+    # 20 windows of 2 frames of 10 x 10 patches
+    frames = rng.uniform(size=(20, 2, 20, 20))
     sequences = np.concatenate([patch_sequences(window, side=2) for window in frames])
     squares = video_models._frames(sequences[some_squares(len(sequences), 10)], 2)
     places = []
     for window, square in zip(frames, squares, strict=True):
-        tiles = {(i, j): window[:, i : i + 10, j : j + 10] for i in (0, 10) for j in (0, 10)}
-        places += [place for place, tile in tiles.items() if np.array_equal(tile, square)]
+        tiles = {
+            (i, j): window[:, i : i + 10, j : j + 10] for i in (0, 10) for j in (0, 10)
+        }
+        places += [
+            place for place, tile in tiles.items() if np.array_equal(tile, square)
+        ]
     assert [places.count(place) for place in tiles] == [5, 5, 5, 5]
 
 
@@ -74,8 +99,11 @@ def test_total_variation_cleans_frames():
     assert np.sqrt(np.mean((total_variation(noisy, 0.2) - clean) ** 2)) < 0.07
 
 
-def test_the_floors_are_fitted_on_the_train_split_and_meet_the_noise_that_the_models_meet(clips, changed, monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7)  # ten sequences: two batches
+def test_the_floors_are_fitted_on_the_train_split_and_meet_the_noise_that_the_models_meet(
+    clips, changed, monkeypatch
+):
+    # ten sequences: two batches
+    monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7)
     nothing, fitted = LinearLayer(np.eye(16), np.zeros((16, 16)), np.zeros(16)), []
 
     def spy(batches, variance):
@@ -90,7 +118,9 @@ def test_the_floors_are_fitted_on_the_train_split_and_meet_the_noise_that_the_mo
     floors.cache_clear()
     for name in (LINEAR, CLASSICAL):
         for gamma, rmse in evaluation["noisy_rmse"].items():
-            assert evaluation["floors"][name][gamma] == pytest.approx(rmse, rel=1e-5, abs=1e-9), (name, gamma)
+            assert evaluation["floors"][name][gamma] == pytest.approx(
+                rmse, rel=1e-5, abs=1e-9
+            ), (name, gamma)
     assert evaluation["floor_shares"] == {LINEAR: 1.0, CLASSICAL: 1.0}
     ((sequences, variance),) = fitted
     np.testing.assert_array_equal(sequences, clips.splits["train"])
@@ -102,9 +132,16 @@ SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 24
 
 class Frames(Clips):
     def __init__(self):
-        frames = np.random.default_rng(0).integers(1, 255, (WINDOWS, FRAMES, SIDE, SIDE), np.uint8)
-        whole = np.concatenate([patch_sequences(window, side=PATCH) for window in frames])
-        self.frames, self.splits = frames / 255.0, {"train": whole[:90], "validation": whole[:18], "test": whole}
+        frames = np.random.default_rng(0).integers(
+            1, 255, (WINDOWS, FRAMES, SIDE, SIDE), np.uint8
+        )
+        whole = np.concatenate(
+            [patch_sequences(window, side=PATCH) for window in frames]
+        )
+        self.frames, self.splits = (
+            frames / 255.0,
+            {"train": whole[:90], "validation": whole[:18], "test": whole},
+        )
         self.spec = VideoSpec(float(np.std(whole / 255.0)), FRAMES, PATCH**2, SIDE)
 
 
@@ -112,34 +149,49 @@ FRAMES_OF = Frames()
 
 
 def seen(disturbance, gamma=0.0):
-    batches = disturbed_windows(FRAMES_OF, "test", FRAMES_OF.spec, disturbance, gamma * FRAMES_OF.spec.pixel_std)
+    batches = disturbed_windows(
+        FRAMES_OF, "test", FRAMES_OF.spec, disturbance, gamma * FRAMES_OF.spec.pixel_std
+    )
     return pictures(np.concatenate([noisy for noisy, _ in batches]))
 
 
 def pictures(sequences):
     windows = np.asarray(sequences).reshape(WINDOWS, -1, FRAMES, PATCH**2)
-    return np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in windows])
+    return np.stack(
+        [frames_from(window, (SIDE, SIDE), side=PATCH) for window in windows]
+    )
 
 
-def test_a_blur_crosses_patches_and_no_frames_and_windows_may_be_read_in_any_number(monkeypatch):
+def test_a_blur_crosses_patches_and_no_frames_and_windows_may_be_read_in_any_number(
+    monkeypatch,
+):
     expected = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
     np.testing.assert_allclose(seen(Disturbance("blur", 1.3)), expected, atol=1e-6)
     whole = seen(Disturbance("dropped", 0.4), gamma=0.1)
     monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7 * 9)
-    np.testing.assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
+    np.testing.assert_allclose(
+        seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6
+    )
 
 
 def test_salt_and_pepper_are_the_share_of_pixels_that_is_said():
     noisy = seen(Disturbance("salt-and-pepper", 0.2))
     for value in (0.0, 1.0):
-        assert np.mean(noisy == value) == pytest.approx(0.1, abs=5 * np.sqrt(0.1 / noisy.size))
+        assert np.mean(noisy == value) == pytest.approx(
+            0.1, abs=5 * np.sqrt(0.1 / noisy.size)
+        )
     kept = (noisy != 0.0) & (noisy != 1.0)
     np.testing.assert_allclose(noisy[kept], FRAMES_OF.frames[kept], rtol=1e-6)
 
 
 def test_a_lost_frame_is_lost_whole_and_shows_the_last_that_arrived():
     frames, clean = seen(Disturbance("dropped", 0.4)), FRAMES_OF.frames
-    lost = np.array([[not np.allclose(frames[w, t], clean[w, t]) for t in range(FRAMES)] for w in range(WINDOWS)])
+    lost = np.array(
+        [
+            [not np.allclose(frames[w, t], clean[w, t]) for t in range(FRAMES)]
+            for w in range(WINDOWS)
+        ]
+    )
     assert np.mean(lost) == pytest.approx(0.4, abs=5 * np.sqrt(0.24 / lost.size))
     for window in range(WINDOWS):
         shown = np.zeros((SIDE, SIDE))
@@ -153,15 +205,31 @@ def test_a_lost_frame_is_lost_whole_and_shows_the_last_that_arrived():
 def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
     words = ("blur=1.3", "dropped=0.4")
     model = ModelConfig(num_layers=1, rank=4)
-    config = VideoConfig(method="plain", train_gamma=0.0, test_gammas=(0.0,), test_disturbances=words, model=model)
+    config = VideoConfig(
+        method="plain",
+        train_gamma=0.0,
+        test_gammas=(0.0,),
+        test_disturbances=words,
+        model=model,
+    )
     config.check()
     task = VideoTask(config, FRAMES_OF)
     params = jax.jit(task.init)(jax.random.key(0))
     evaluation, _ = task.evaluate(params, Path("unused"))
-    assert tuple(evaluation["disturbed_rmse"]) == tuple(evaluation["input_disturbed_rmse"]) == words
+    assert (
+        tuple(evaluation["disturbed_rmse"])
+        == tuple(evaluation["input_disturbed_rmse"])
+        == words
+    )
     blurred = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
-    rmse = lambda frames: 255.0 * np.sqrt(np.mean((frames - FRAMES_OF.frames) ** 2))  # noqa: E731
-    assert evaluation["input_disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(blurred), rel=1e-4)
-    noisy = np.concatenate([patch_sequences(window, side=PATCH) for window in blurred]).astype(np.float32)
+    rmse = lambda frames: 255.0 * np.sqrt(np.mean((frames - FRAMES_OF.frames) ** 2))
+    assert evaluation["input_disturbed_rmse"]["blur=1.3"] == pytest.approx(
+        rmse(blurred), rel=1e-4
+    )
+    noisy = np.concatenate(
+        [patch_sequences(window, side=PATCH) for window in blurred]
+    ).astype(np.float32)
     frames = pictures(task.outputs(params, jnp.asarray(noisy), lambda y: y)[-1])
-    assert evaluation["disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(frames), rel=1e-4)
+    assert evaluation["disturbed_rmse"]["blur=1.3"] == pytest.approx(
+        rmse(frames), rel=1e-4
+    )

@@ -1,4 +1,5 @@
-"""DUST and vision transformers as tasks of video: their samples, a run of each, and the way back from it."""
+"""DUST and vision transformers as tasks of video: their samples, a run of each, and
+the way back from it."""
 
 import copy
 import dataclasses
@@ -12,7 +13,12 @@ from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.conftest import Clips
 from unroll_jax.train import load
-from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig, ViTOptions
+from unroll_jax.train.config.video import (
+    DustOptions,
+    VideoDustConfig,
+    VideoViTConfig,
+    ViTOptions,
+)
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.tasks.video import VideoTask
@@ -24,21 +30,36 @@ POSITIONS = (SIDE // PATCH) ** 2
 COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows
 SMALL = {"steps": 6, "batch_size": 4, "validate_every": 3, "test_gammas": (0.0, 0.3)}
 CONFIGS = {
-    "video-dust": VideoDustConfig(**SMALL, model=DustOptions(num_layers=2, num_atoms=8)),
-    "video-vit": VideoViTConfig(**SMALL, model=ViTOptions(num_layers=2, dim=256, num_heads=2, hidden_dim=16)),
+    "video-dust": VideoDustConfig(
+        **SMALL, model=DustOptions(num_layers=2, num_atoms=8)
+    ),
+    "video-vit": VideoViTConfig(
+        **SMALL, model=ViTOptions(num_layers=2, dim=256, num_heads=2, hidden_dim=16)
+    ),
 }
 
 
 class Windows(Clips):
-    """Replaces `VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 16 x 16."""
+    """Replaces `VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of
+    16 x 16."""
 
     def __init__(self, seed=0, contrast=1.0):
         rng, white = np.random.default_rng(seed), int(256 * contrast)
         sizes = {split: (count, FRAMES, SIDE, SIDE) for split, count in COUNTS.items()}
-        self.frames = {split: rng.integers(0, white, size, np.uint8) for split, size in sizes.items()}
-        cut = lambda windows: np.concatenate([patch_sequences(window, side=PATCH) for window in windows])  # noqa: E731
+        self.frames = {
+            split: rng.integers(0, white, size, np.uint8)
+            for split, size in sizes.items()
+        }
+
+        def cut(windows):
+            return np.concatenate(
+                [patch_sequences(window, side=PATCH) for window in windows]
+            )
+
         self.splits = {split: cut(windows) for split, windows in self.frames.items()}
-        self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE)
+        self.spec = VideoSpec(
+            float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE
+        )
 
     def with_test(self, other):
         both = copy.copy(self)
@@ -46,7 +67,9 @@ class Windows(Clips):
         return both
 
     def read(self, split, numbers):
-        return super().read(split, numbers if isinstance(numbers, slice) else np.asarray(numbers))
+        return super().read(
+            split, numbers if isinstance(numbers, slice) else np.asarray(numbers)
+        )
 
 
 DATA = Windows()
@@ -67,7 +90,10 @@ def whole(frame):
 
 def test_frames_are_samples_in_order_and_sequences_again():
     samples = Frames(DATA, DATA.spec)
-    assert (samples.count("test"), samples.positions) == (COUNTS["test"] * FRAMES, POSITIONS)
+    assert (samples.count("test"), samples.positions) == (
+        COUNTS["test"] * FRAMES,
+        POSITIONS,
+    )
     frames = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
     expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
     np.testing.assert_array_equal([whole(frame) for frame in frames], expected)
@@ -78,13 +104,19 @@ def test_frames_are_samples_in_order_and_sequences_again():
 def test_frames_that_nothing_changes_come_back(frames):
     shown = DATA.frames["train"][0].repeat(2, axis=0)[:7]  # a window and three quarters
     samples = (Frames if frames else Sequences)(DATA, DATA.spec)
-    np.testing.assert_array_equal(cleaned_frames(shown, samples, lambda window, place: window / 255.0), shown)
+    np.testing.assert_array_equal(
+        cleaned_frames(shown, samples, lambda window, place: window / 255.0), shown
+    )
 
 
-def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_frames(run):
+def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_frames(
+    run,
+):
     name, folder = run
     evaluation, task = read(folder / "evaluation.json"), VideoTask(CONFIGS[name], DATA)
-    assert evaluation["num_sequences"] == COUNTS["test"] * (FRAMES if name == "video-vit" else POSITIONS)
+    assert evaluation["num_sequences"] == COUNTS["test"] * (
+        FRAMES if name == "video-vit" else POSITIONS
+    )
     for gamma in ("0.0", "0.3"):
         deviation = 255.0 * math.sqrt(float(gamma) * DATA.spec.pixel_std)
         assert evaluation["noisy_rmse"][gamma] == pytest.approx(deviation, rel=0.01)
@@ -92,7 +124,9 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
     model, frames = load(folder), DATA.frames["test"][0]
     cleaned = model.predict(frames)
     assert (cleaned.shape, cleaned.dtype) == (frames.shape, np.uint8)
-    samples = task.samples.of_windows(patch_sequences(frames, side=PATCH)) / np.float32(255.0)
+    samples = task.samples.of_windows(patch_sequences(frames, side=PATCH)) / np.float32(
+        255.0
+    )
     outputs = task.outputs(model.params, jax.numpy.asarray(samples), lambda y: y)[-1]
     patches = task.samples.to_windows(np.asarray(outputs))
     expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)
@@ -102,13 +136,21 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
     original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other if config.root else DATA)
+    monkeypatch.setattr(
+        "unroll_jax.train.tasks.video.load",
+        lambda config, *, log: other if config.root else DATA,
+    )
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
     assert read(folder / "evaluation.json") == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
     evaluation = read(place)
-    assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("video", "elsewhere.avi")
-    assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(255.0 * math.sqrt(0.3 * DATA.spec.pixel_std), rel=0.01)
+    assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == (
+        "video",
+        "elsewhere.avi",
+    )
+    assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(
+        255.0 * math.sqrt(0.3 * DATA.spec.pixel_std), rel=0.01
+    )
     assert evaluation["rmse"]["0.3"] != original["rmse"]["0.3"]
     for options, message in (
         (("--on-root", "x"), "on_root=x has no effect without --on-source"),
@@ -120,5 +162,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
 
 def test_layer_0_of_dust_is_learned_so_its_bound_is_free():
     config = CONFIGS["video-dust"]
-    low = dataclasses.replace(config, constraints=dataclasses.replace(config.constraints, reference=1e-3))
+    low = dataclasses.replace(
+        config, constraints=dataclasses.replace(config.constraints, reference=1e-3)
+    )
     assert VideoTask(low, DATA).num_layers == 2

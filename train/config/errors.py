@@ -1,4 +1,5 @@
-"""The exceptions that the command line turns into a line: a mistake (exit code 2), and a request to end (0 or 130)."""
+"""The exceptions that the command line turns into a line: a mistake (exit code 2),
+and a request to end (0 or 130)."""
 
 import contextlib
 import importlib.util
@@ -6,21 +7,29 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-# Controls of terminals, marks of another direction of text, ends of lines, and bytes that are not UTF-8.
-UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Controls of terminals, marks of another direction of text, ends of lines, and bytes
+# that are not UTF-8.
+UNSHOWN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 PLAIN = "a string of UTF-8 without control characters"
 #: The packages of each extra of pyproject.toml that some commands do without.
 EXTRAS = {"video": ("av", "skimage")}
 
-# Fields that are options (None: all) and names of options that are not --FIELD: of a command line, not of Python.
+# Fields that are options (None: all) and names of options that are not --FIELD: of a
+# command line, not of Python.
 _surface: tuple[Collection[str] | None, Mapping[str, str]] = ((), {})
 _NO_VALUE = object()
 
 
 @contextlib.contextmanager
-def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[str] | None = None) -> Iterator[None]:
-    """Names options in messages as they are typed, within the context: ``names`` has those that are not --FIELD.
-    ``only`` these fields are typed, None for all, () for none; others are named as in a run's config.json."""
+def on_command_line(
+    names: Mapping[str, str] | None = None, *, only: Collection[str] | None = None
+) -> Iterator[None]:
+    """Names options in messages as they are typed, within the context: ``names`` has
+    those that are not --FIELD. ``only`` these fields are typed, None for all, () for
+    none; others are named as in a run's config.json.
+    """
     global _surface
     before, _surface = _surface, (only, names or {})
     try:
@@ -30,13 +39,18 @@ def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[
 
 
 def option_text(field: str, value: Any = _NO_VALUE) -> str:
-    """Returns the dotted name of an option, with its value if there is one, as the user gives it.
+    """Returns the dotted name of an option, with its value if there is one, as the user
+    gives it.
 
     Example:
       >>> option_text("data.root"), option_text("data.root", "clips")
       ('data.root', 'data.root=clips')
       >>> with on_command_line({"data.root": "--from"}):
-      ...     option_text("data.root", "clips"), option_text("batch_size", 8), option_text("model.use_bias", False)
+      ...     (
+      ...         option_text("data.root", "clips"),
+      ...         option_text("batch_size", 8),
+      ...         option_text("model.use_bias", False),
+      ...     )
       ('--from clips', '--batch-size 8', '--model.no-use-bias')
     """
     typed, names = _surface
@@ -50,7 +64,8 @@ def option_text(field: str, value: Any = _NO_VALUE) -> str:
 
 
 class UserError(Exception):
-    """Something the user can mend; the message is one line that names the argument, its value and the way out.
+    """Something the user can mend; the message is one line that names the argument, its
+    value and the way out.
 
     Example:
       >>> from unroll_jax.train import UserError, load
@@ -75,8 +90,10 @@ class StorageError(UserError):
 
 
 class Interrupted(BaseException):
-    """The process was asked to end, and has saved its work; its exit code is 0 for SIGTERM, 130 for Ctrl-C. No
-    `Exception`: code that takes every exception for a damaged file must not take this for one."""
+    """The process was asked to end, and has saved its work; its exit code is 0 for
+    SIGTERM, 130 for Ctrl-C. No `Exception`: code that takes every exception for a
+    damaged file must not take this for one.
+    """
 
     def __init__(self, message: str, code: int = 0):
         super().__init__(message)
@@ -84,20 +101,34 @@ class Interrupted(BaseException):
 
 
 def require_extra(extra: str) -> None:
-    """Raises UserError if a package of an extra is not installed, with the command that installs it."""
-    if missing := [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]:
-        raise UserError(f"{' and '.join(missing)} must be installed first: pip install 'unroll_jax[{extra}]'")
+    """Raises UserError if a package of an extra is not installed, with the command
+    that installs it."""
+    if missing := [
+        package
+        for package in EXTRAS[extra]
+        if importlib.util.find_spec(package) is None
+    ]:
+        raise UserError(
+            f"{' and '.join(missing)} must be installed first: pip install"
+            f" 'unroll_jax[{extra}]'"
+        )
 
 
 def one_line(error: Exception) -> str:
     """Returns the message of an error, in one line."""
     text = " ".join(str(error).split())
-    return f"missing {text}" if isinstance(error, KeyError) else text or type(error).__name__
+    return (
+        f"missing {text}"
+        if isinstance(error, KeyError)
+        else text or type(error).__name__
+    )
 
 
 def kind_of(value: Any) -> str:
     """Returns a value that is not a task in words, for messages."""
     words = (
-        f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60} of type {type(value).__name__}"
+        f"the class {value.__name__}"
+        if isinstance(value, type)
+        else f"{value!r:.60} of type {type(value).__name__}"
     )
     return " ".join(words.split())

@@ -33,7 +33,8 @@ T = TypeVar("T", bound="DataclassInstance")
 LONGEST = 10**9  # steps: counters on devices are int32
 WIDEST = 2**14  # a square matrix of this width takes a gigabyte
 DEEPEST = 2**10  # layers are compiled one by one
-SMALLEST, LARGEST = 1e-15, 1e9  # float32 holds the squares of every number between, and 0
+# float32 holds the squares of every number between, and 0
+SMALLEST, LARGEST = 1e-15, 1e9
 
 # Ranges keep an absurd number from taking memory or time before it fails.
 Count = Annotated[int, Ge(1), Le(LONGEST)]
@@ -50,9 +51,11 @@ Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 
 Rule = tuple[str, str, bool]
-"""A field by its dotted name, the values that other options allow it, and whether it has one of these."""
+"""A field by its dotted name, the values that other options allow it, and whether it
+has one of these."""
 Condition = tuple[str, str, bool]
-"""A field by its dotted name, the option that gives it an effect, and whether that is set."""
+"""A field by its dotted name, the option that gives it an effect, and whether that
+is set."""
 
 
 def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
@@ -63,7 +66,11 @@ def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
             given = repr(value) if isinstance(value, str) else value
             raise OptionError(prefix + name, _allowed(hint, value), given)
         if not _is_sane(value):
-            raise OptionError(prefix + name, f"finite, and 0 or of a size from {SMALLEST:g} to {LARGEST:g}", value)
+            raise OptionError(
+                prefix + name,
+                f"finite, and 0 or of a size from {SMALLEST:g} to {LARGEST:g}",
+                value,
+            )
         if _is_part(value):
             check_fields(value, f"{prefix}{name}.")
 
@@ -80,7 +87,10 @@ def check_used(config: "DataclassInstance", conditions: Iterable[Condition]) -> 
     for field, needed, used in conditions:
         value = value_of(config, field)
         if not used and value != _default_of(config, field):
-            raise UserError(f"{option_text(field, value)} has no effect without {needed}; leave it out")
+            raise UserError(
+                f"{option_text(field, value)} has no effect without {needed}; leave"
+                " it out"
+            )
 
 
 def to_json(config: "DataclassInstance") -> dict[str, Any]:
@@ -88,16 +98,23 @@ def to_json(config: "DataclassInstance") -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_json(cls: type[T], values: Any, *, source: Path | str, again: str = "train again") -> T:
-    """Reads the dataclass that `to_json` wrote; errors name a missing, unknown or ill-typed field, and ``again``."""
+def from_json(
+    cls: type[T], values: Any, *, source: Path | str, again: str = "train again"
+) -> T:
+    """Reads the dataclass that `to_json` wrote; errors name a missing, unknown or
+    ill-typed field, and ``again``."""
     wrong, way_out = f"{source} is damaged:", f"restore it, or {again}"
     hints = {field.name: field for field in dataclasses.fields(cls)}
     if not isinstance(values, dict):
-        raise UserError(f"{wrong} {values!r} is of the wrong type in place of {', '.join(hints)}; {way_out}")
+        raise UserError(
+            f"{wrong} {values!r} is of the wrong type in place of {', '.join(hints)};"
+            f" {way_out}"
+        )
     odd = sorted(set(values) ^ set(hints))
     if odd:
         raise UserError(
-            f"{source} does not fit this version of the code: field {odd[0]!r} is unknown or missing; {again}"
+            f"{source} does not fit this version of the code: field {odd[0]!r} is"
+            f" unknown or missing; {again}"
         )
     built, types = {}, get_type_hints(cls)
     for name in hints:
@@ -106,12 +123,17 @@ def from_json(cls: type[T], values: Any, *, source: Path | str, again: str = "tr
             value = from_json(part, value, source=source, again=again)
         built[name] = tuple(value) if isinstance(value, list) else value
         if not _fits(built[name], types[name], in_range=False):
-            raise UserError(f"{wrong} {name} is {value!r}, which is of the wrong type; {way_out}")
+            raise UserError(
+                f"{wrong} {name} is {value!r}, which is of the wrong type; {way_out}"
+            )
     return cls(**built)
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of the fields in which two `to_json` values differ, with both values."""
+def differences(
+    old: dict[str, Any], new: dict[str, Any], prefix: str = ""
+) -> list[str]:
+    """Dotted names of the fields in which two `to_json` values differ, with both
+    values."""
     lines = []
     for name in sorted(set(old) | set(new)):
         before, after = old.get(name), new.get(name)
@@ -125,13 +147,18 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 def changes(
     config: "DataclassInstance", usual: "DataclassInstance", *, but: Iterable[str] = ()
 ) -> list[tuple[str, Any]]:
-    """Names and values of the fields that are not as usual, also in parts, but for some names."""
+    """Names and values of the fields that are not as usual, also in parts, but for
+    some names."""
     pairs = []
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), getattr(usual, field.name)
         if field.name in but or value == default:
             continue
-        pairs += changes(value, default, but=but) if _is_part(value) else [(field.name, value)]
+        pairs += (
+            changes(value, default, but=but)
+            if _is_part(value)
+            else [(field.name, value)]
+        )
     return pairs
 
 
@@ -153,14 +180,21 @@ def with_value(config: T, dotted: str, value: Any) -> T:
 def hints_of(cls: Any) -> dict[str, Any]:
     """The annotation of every field of a dataclass, with its ranges."""
     hints = get_type_hints(get_origin(cls) or cls, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(get_origin(cls) or cls)}
+    return {
+        field.name: hints[field.name]
+        for field in dataclasses.fields(get_origin(cls) or cls)
+    }
 
 
 def _default_of(config: "DataclassInstance", dotted: str) -> Any:
     """The default of the field of a dotted name."""
     name, _, rest = dotted.partition(".")
     (field,) = (field for field in dataclasses.fields(config) if field.name == name)
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    default = (
+        field.default
+        if field.default_factory is dataclasses.MISSING
+        else field.default_factory()
+    )
     return value_of(default, rest) if rest else default
 
 
@@ -180,30 +214,52 @@ def _fits(value: Any, hint: Any, *, in_range: bool = True) -> bool:
     if kind is Literal:
         return value in parts
     if kind is tuple:
-        each = parts[:1] * len(value) if isinstance(value, tuple) and parts[1:] == (...,) else parts
+        each = (
+            parts[:1] * len(value)
+            if isinstance(value, tuple) and parts[1:] == (...,)
+            else parts
+        )
         same = isinstance(value, tuple) and len(value) == len(each)
-        return same and all(_fits(one, part, in_range=in_range) for one, part in zip(value, each, strict=True))
+        return same and all(
+            _fits(one, part, in_range=in_range)
+            for one, part in zip(value, each, strict=True)
+        )
     if in_range and isinstance(value, str) and UNSHOWN.search(value):
         return False
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and not (in_range and math.isnan(value))
-    return hint is Any or (isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool))
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and not (in_range and math.isnan(value))
+        )
+    return hint is Any or (
+        isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool)
+    )
 
 
 def _beyond(value: Any, parts: Iterable[Any]) -> bool:
     """Returns whether a number is out of the bounds among an annotation's parts."""
     tests = {Ge: operator.ge, Gt: operator.gt, Le: operator.le, Lt: operator.lt}
-    return any(not tests[type(bound)](value, *dataclasses.astuple(bound)) for bound in parts if type(bound) in tests)
+    return any(
+        not tests[type(bound)](value, *dataclasses.astuple(bound))
+        for bound in parts
+        if type(bound) in tests
+    )
 
 
 def _is_sane(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_sane, value))
-    return not isinstance(value, float) or value == 0.0 or SMALLEST <= abs(value) <= LARGEST
+    return (
+        not isinstance(value, float)
+        or value == 0.0
+        or SMALLEST <= abs(value) <= LARGEST
+    )
 
 
 def _allowed(hint: Any, value: Any) -> str:
-    """The values of an annotation, in words; ``value`` is one that it does not allow."""
+    """The values of an annotation, in words; ``value`` is one that it does not
+    allow."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
         bounds = [bound for bound in parts[1:] if isinstance(bound, Ge | Gt | Le | Lt)]
@@ -214,8 +270,18 @@ def _allowed(hint: Any, value: Any) -> str:
         return " or ".join(map(repr, parts))
     if kind is tuple and parts[1:] == (...,):
         words = _allowed(parts[0], None)
-        return words if isinstance(value, tuple) else f"a tuple (x, ...), where x is {words}"
-    words = {bool: "True or False", int: "a whole number", float: "a number", str: PLAIN, NoneType: "None"}
+        return (
+            words
+            if isinstance(value, tuple)
+            else f"a tuple (x, ...), where x is {words}"
+        )
+    words = {
+        bool: "True or False",
+        int: "a whole number",
+        float: "a number",
+        str: PLAIN,
+        NoneType: "None",
+    }
     return words.get(hint, hint.__name__ if kind is None else str(hint))
 
 
@@ -225,6 +291,13 @@ def _range(kind: Any, bounds: Sequence[Any]) -> str:
     if kind is int:
         return f"a whole number from {least} to {most[0]}"
     if not most:
-        return "positive and finite" if isinstance(low, Gt) else f"finite and at least {least}"
-    ends = "[" if isinstance(low, Ge) else "(", "]" if isinstance(bounds[1], Le) else ")"
+        return (
+            "positive and finite"
+            if isinstance(low, Gt)
+            else f"finite and at least {least}"
+        )
+    ends = (
+        "[" if isinstance(low, Ge) else "(",
+        "]" if isinstance(bounds[1], Le) else ")",
+    )
     return f"in {ends[0]}{least}, {most[0]}{ends[1]}"

@@ -13,16 +13,26 @@ from .errors import option_text
 from .fields import Condition, Count, NonNegative, Parts, Positive, Rule
 from .video import ModelConfig, VideoPrimalConfig
 
-# Bounds of digits at the noise of training, where the loss of the input is this. Layers descend by alpha to the last
-# loss of plain training, from which on they are bound by that. Of other images the defaults are in proportion.
+# Bounds of digits at the noise of training, where the loss of the input is this. Layers
+# descend by alpha to the last loss of plain training, from which on they are bound by
+# that. Of other images the defaults are in proportion.
 INPUT_LOSS = 1.804
-BOUNDS = ConstraintConfig(bounds="cumulative", reference=1.85, alpha=(0.26,), floor=0.4, margin=0.1, first_margin=0.1)
+BOUNDS = ConstraintConfig(
+    bounds="cumulative",
+    reference=1.85,
+    alpha=(0.26,),
+    floor=0.4,
+    margin=0.1,
+    first_margin=0.1,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageSetConfig(ConstrainedConfig):
-    """Denoise sets of grey images from a few classes with an unrolled transformer (Porras-Valenzuela et al., eqs. 47,
-    48): a token is an image, and images of a class attend to each other."""
+    """Denoise sets of grey images from a few classes with an unrolled transformer
+    (Porras-Valenzuela et al., eqs. 47, 48): a token is an image, and images of a class
+    attend to each other.
+    """
 
     task: ClassVar[str] = "image-sets"
     metric: ClassVar[str] = "validation loss (half squared error of an image)"
@@ -32,19 +42,28 @@ class ImageSetConfig(ConstrainedConfig):
     batch_size: Parts = 32
     """Sets a step."""
     layer_weights: tuple[NonNegative, ...] = (0.03,)
-    """Of deep_supervision, with 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
+    """Of deep_supervision, with 1 on the last layer: one number, or one for each of
+    layers 1 to L - 1."""
     train_gamma: NonNegative = 0.15
-    """Noise of training; gamma x the standard deviation of clean train pixels is the noise's variance."""
+    """Noise of training; gamma x the standard deviation of clean train pixels is the
+    noise's variance."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.05, 0.15, 0.25, 0.35, 0.5)
     """Noise levels of the evaluation; the training level is added when missing."""
     test_layer_noises: tuple[Positive, ...] = (0.05, 0.1)
-    """Standard deviations of Gaussian noise on every layer's output in the evaluation, at the noise of training."""
+    """Standard deviations of Gaussian noise on every layer's output in the
+    evaluation, at the noise of training."""
     validate_every: Count = 500
     """Steps between validations; each writes a checkpoint."""
     data: SetConfig = dataclasses.field(default_factory=SetConfig)
-    model: ModelConfig = dataclasses.field(default_factory=lambda: ModelConfig(num_layers=5))
-    primal: VideoPrimalConfig = dataclasses.field(default_factory=lambda: VideoPrimalConfig(learning_rate=0.012))
-    dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(optimizer="adam", learning_rate=0.03))
+    model: ModelConfig = dataclasses.field(
+        default_factory=lambda: ModelConfig(num_layers=5)
+    )
+    primal: VideoPrimalConfig = dataclasses.field(
+        default_factory=lambda: VideoPrimalConfig(learning_rate=0.012)
+    )
+    dual: DualConfig = dataclasses.field(
+        default_factory=lambda: DualConfig(optimizer="adam", learning_rate=0.03)
+    )
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: BOUNDS)
 
     def rules(self) -> Iterator[Rule]:
@@ -54,14 +73,26 @@ class ImageSetConfig(ConstrainedConfig):
         yield "test_layer_noises", "each once", len(set(levels)) == len(levels)
         multiple = f"a multiple of {option_text('data.classes', data.classes)}"
         yield "data.set_size", multiple, data.set_size % data.classes == 0
-        yield "seeds", f"at most {2**32 - self.seed} from --seed {self.seed} on", self.seed + self.seeds <= 2**32
+        yield (
+            "seeds",
+            f"at most {2**32 - self.seed} from --seed {self.seed} on",
+            self.seed + self.seeds <= 2**32,
+        )
         held_out_twice = "below 0.5, as validation and test each take so much"
-        yield "data.validation_share", held_out_twice, data.source == "digits" or data.validation_share < 0.5
+        yield (
+            "data.validation_share",
+            held_out_twice,
+            data.source == "digits" or data.validation_share < 0.5,
+        )
 
     def conditions(self) -> Iterator[Condition]:
         """Yields the conditions of all such runs, and of the data."""
         yield from super().conditions()
-        yield "data.validation_share", option_text("data.root"), self.data.source != "digits"
+        yield (
+            "data.validation_share",
+            option_text("data.root"),
+            self.data.source != "digits",
+        )
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """The runs of each method, a folder for each seed."""
@@ -77,5 +108,9 @@ class ImageSetConfig(ConstrainedConfig):
 
     def label(self) -> str:
         """Source, method, depth, noise and seed."""
-        parts = (f"L{self.model.num_layers}", f"gamma{self.train_gamma}", f"seed{self.seed}")
+        parts = (
+            f"L{self.model.num_layers}",
+            f"gamma{self.train_gamma}",
+            f"seed{self.seed}",
+        )
         return "-".join((self.data.source, self.method, *parts))

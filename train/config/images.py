@@ -1,4 +1,5 @@
-"""Options of image classification and of scene labelling: the networks and their runs."""
+"""Options of image classification and of scene labelling: the networks and their
+runs."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -8,13 +9,24 @@ from annotated_types import Ge, Le
 
 from .data import ImageConfig, SceneConfig
 from .errors import option_text
-from .fields import WIDEST, Count, Depth, Iterations, Parts, Positive, Rule, Width, changes
+from .fields import (
+    WIDEST,
+    Count,
+    Depth,
+    Iterations,
+    Parts,
+    Positive,
+    Rule,
+    Width,
+    changes,
+)
 from .run import FREE, Judgement, OptimizerConfig, RunConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierConfig:
-    """Options that networks for images share: the kind of their layers, and the stem before them."""
+    """Options that networks for images share: the kind of their layers, and the stem
+    before them."""
 
     convolutional: bool = True
     """Convolutions; else dense layers on flattened images."""
@@ -37,24 +49,31 @@ class EquilibriumConfig:
     skip: float = 1.0
     """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
     way: Literal["implicit", "unrolled", "averaged"] = "implicit"
-    """Method for the equilibrium and its gradient: implicit function theorem, K steps, or K steps of SAM."""
+    """Method for the equilibrium and its gradient: implicit function theorem, K
+    steps, or K steps of SAM."""
     num_steps: Annotated[int, Ge(1), Le(10**4)] = 20
     """K of unrolled and averaged."""
     regulariser: str | None = None
-    """A name of unroll_jax.energies.REGULARISERS: a layer appended to the network, or what SAM regularises by."""
+    """A name of unroll_jax.energies.REGULARISERS: a layer appended to the network,
+    or what SAM regularises by."""
     regulariser_step: float = 1.0
     """Step size g of the appended layer, prox_(g R) or I - g grad R."""
     regulariser_smoothness: float | None = None
-    """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one (decorrelation, absolute)."""
+    """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one
+    (decorrelation, absolute)."""
     max_norm: float | None = 0.9
-    """Spectral norm that every W is scaled down to where it is used; reports print the norms of the trained W before
-    that. None leaves them free (then nothing promises an equilibrium)."""
+    """Spectral norm that every W is scaled down to where it is used; reports print the
+    norms of the trained W before that. None leaves them free (then nothing promises an
+    equilibrium).
+    """
     norm_steps: Iterations | None = None
-    """None divides by a certified upper bound of the norm; else power iteration of so many steps."""
+    """None divides by a certified upper bound of the norm; else power iteration of
+    so many steps."""
     tol: float = 1e-3
     """Relative tolerance of the equilibrium and of the adjoint."""
     max_steps: Iterations = 100
-    """Cap of the solver; metrics rows have its steps and the number of examples that converged."""
+    """Cap of the solver; metrics rows have its steps and the number of examples that
+    converged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +101,8 @@ class MonConfig(ClassifierConfig):
     channels: Width = 16
     """Channels of the state."""
     pool: Width | None = 4
-    """Side of the windows that are averaged before the head; None averages over the whole image."""
+    """Side of the windows that are averaged before the head; None averages over the
+    whole image."""
     tol: float = 1e-3
     """Relative tolerance of the equilibrium."""
 
@@ -111,7 +131,8 @@ class FeedForwardConfig(ClassifierConfig):
 
 @dataclasses.dataclass(frozen=True)
 class FcnConfig:
-    """A fully convolutional network: the segmenter's stem and head around plain convolutions."""
+    """A fully convolutional network: the segmenter's stem and head around plain
+    convolutions."""
 
     widths: tuple[Width, ...] = (32, 64, 64)
     """Channels of each layer."""
@@ -119,7 +140,14 @@ class FcnConfig:
     """Channels of the convolutions of stride 2 before them."""
 
 
-Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
+Network = (
+    OptEqConfig
+    | MonConfig
+    | OdeConfig
+    | FeedForwardConfig
+    | SegmenterConfig
+    | FcnConfig
+)
 _UNNAMED = ("seed", "data", *FREE)  # named otherwise, or free to change
 
 
@@ -136,7 +164,8 @@ class SupervisedConfig(RunConfig):
     batch_size: Parts = 64
     """Images a step."""
     train_examples: Count | None = None
-    """Number of examples of the train split to train on, a fixed random choice; None means all."""
+    """Number of examples of the train split to train on, a fixed random choice; None
+    means all."""
     validate_every: Count = 2
     """Epochs between validations; each writes a checkpoint."""
     augment: bool = False
@@ -146,26 +175,37 @@ class SupervisedConfig(RunConfig):
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
     def rules(self) -> Iterator[Rule]:
-        """Yields the rules of every run, and of images; networks check their sizes when they are built."""
+        """Yields the rules of every run, and of images; networks check their sizes
+        when they are built."""
         yield from super().rules()
         vectors = not getattr(self.network, "convolutional", True)
         mirrored = self.augment and self.data.source == "digits"
         yield "augment", "False for digits, which must not be mirrored", not mirrored
         stem = getattr(self.network, "stem", ())
-        yield "network.stem", "() for dense layers, which see images as vectors", not (vectors and stem)
+        yield (
+            "network.stem",
+            "() for dense layers, which see images as vectors",
+            not (vectors and stem),
+        )
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields the augmentation, which digits do not take, and the stem, which dense layers do not have."""
+        """Yields the augmentation, which digits do not take, and the stem, which
+        dense layers do not have."""
         yield from [("augment", False)] * (self.data.source == "digits")
-        yield from [("network.stem", ())] * (not getattr(self.network, "convolutional", True))
+        yield from [("network.stem", ())] * (
+            not getattr(self.network, "convolutional", True)
+        )
 
     def label(self) -> str:
-        """The source, and every option of the run that is not the task's own, shortened."""
+        """The source, and every option of the run that is not the task's own,
+        shortened."""
         changed = [
             f"{name}{'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
             for name, value in changes(self, type(self)(), but=_UNNAMED)
         ]
-        return "-".join([self.data.source, *changed, f"seed{self.seed}"]).replace("/", "_")
+        return "-".join([self.data.source, *changed, f"seed{self.seed}"]).replace(
+            "/", "_"
+        )
 
     @property
     def title(self) -> str:
@@ -188,18 +228,29 @@ class ImageTaskConfig(SupervisedConfig):
     metric: ClassVar[str] = "validation accuracy %"
 
     lipschitz: Positive | None = None
-    """Lipschitz constant (Euclidean, pixels in [0, 1]) that logits are scaled down to, in training too, where the bound
-    of the network is larger: margins then certify something; None leaves them."""
+    """Lipschitz constant (Euclidean, pixels in [0, 1]) that logits are scaled down to,
+    in training too, where the bound of the network is larger: margins then certify
+    something; None leaves them.
+    """
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
     def rules(self) -> Iterator[Rule]:
         """Yields the rules of all networks, and of the limit."""
         yield from super().rules()
         names = ("max_norm", "norm_steps", "regulariser", "way")
-        norm, steps, regulariser, way = (option_text(f"network.{name}") for name in names)
-        opteq = f"OptEq with {norm} below 1, {steps} and {regulariser} None, and {way} implicit or unrolled"
+        norm, steps, regulariser, way = (
+            option_text(f"network.{name}") for name in names
+        )
+        opteq = (
+            f"OptEq with {norm} below 1, {steps} and {regulariser} None, and {way}"
+            " implicit or unrolled"
+        )
         allowed = f"None except for plain networks and {opteq}"
-        yield "lipschitz", allowed, self.lipschitz is None or is_certifiable(self.network)
+        yield (
+            "lipschitz",
+            allowed,
+            self.lipschitz is None or is_certifiable(self.network),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,9 +311,15 @@ class SceneFcnConfig(SceneTaskConfig):
 
 
 def is_certifiable(network: object) -> bool:
-    """Returns whether a Lipschitz constant is known: of plain networks, and of OptEq held by a certified norm below 1.
-    SAM and regularisers change the map from features to states, and have none."""
+    """Returns whether a Lipschitz constant is known: of plain networks, and of OptEq
+    held by a certified norm below 1. SAM and regularisers change the map from features
+    to states, and have none.
+    """
     if isinstance(network, OptEqConfig):
-        held = network.max_norm is not None and network.max_norm < 1.0 and network.norm_steps is None
+        held = (
+            network.max_norm is not None
+            and network.max_norm < 1.0
+            and network.norm_steps is None
+        )
         return held and network.way != "averaged" and network.regulariser is None
     return isinstance(network, FeedForwardConfig)

@@ -24,8 +24,8 @@ from .fields import (
 
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
 
-# Options that may change when a run resumes or is evaluated: devices, the parts that a batch is computed in,
-# recomputation, the run's place. The step stays as it is.
+# Options that may change when a run resumes or is evaluated: devices, the parts that a
+# batch is computed in, recomputation, the run's place. The step stays as it is.
 FREE: dict[str, Any] = {
     "mesh": None,
     "accumulate": 1,
@@ -44,7 +44,8 @@ class Judgement(NamedTuple):
 
     Attributes:
       feasible: whether it meets its constraints; True where it has none.
-      excess: by which share of a bound it exceeds it, where that is largest; None without constraints.
+      excess: by which share of a bound it exceeds it, where that is largest; None
+        without constraints.
       metric: the number that feasible models are compared by.
     """
 
@@ -72,7 +73,8 @@ class PrimalConfig:
     clip_norm: Positive | None = 1.0
     """Largest global norm of a gradient; None for no bound."""
     name: Literal["adam", "muon"] = "adam"
-    """adam; or muon: momentum with all singular values made equal, and steps as large as Adam's."""
+    """adam; or muon: momentum with all singular values made equal, and steps as
+    large as Adam's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +90,13 @@ class OptimizerConfig:
     """Adam, Muon or SGD, with a schedule over the run."""
 
     name: Literal["adam", "muon", "sgd"] = "adam"
-    """adam; sgd, of momentum 0.9; or muon: momentum with all singular values made equal, steps as large as Adam's."""
+    """adam; sgd, of momentum 0.9; or muon: momentum with all singular values made
+    equal, steps as large as Adam's."""
     learning_rate: Positive = 3e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
-    """cosine and linear fall to 0 at the last step; staircase falls every `decay_every` epochs."""
+    """cosine and linear fall to 0 at the last step; staircase falls every
+    `decay_every` epochs."""
     warmup_share: Share = 0.0
     """Share of the steps over which the learning rate rises from 0."""
     decay: Annotated[float, Gt(0), Le(1)] = 0.5
@@ -100,7 +104,8 @@ class OptimizerConfig:
     decay_every: Count = 30
     """Epochs between two stairs."""
     weight_decay: NonNegative = 0.0
-    """Added to the gradient as this times the weights for sgd; decoupled for adam and muon."""
+    """Added to the gradient as this times the weights for sgd; decoupled for adam
+    and muon."""
     clip_norm: Positive | None = None
     """Largest global norm of a gradient."""
 
@@ -121,18 +126,23 @@ class RunConfig(abc.ABC):
     batch_size: Parts = 64
     """Examples a step."""
     accumulate: Parts = 1
-    """Parts that a batch is computed in, one after the other: less memory, the same step."""
+    """Parts that a batch is computed in, one after the other: less memory, the same
+    step."""
     remat: Remat = "none"
-    """Part of the forward pass that the backward pass recomputes: none; everything; dots, everything but matrix
-    products; dots_without_batch, everything but products with weights."""
+    """Part of the forward pass that the backward pass recomputes: none; everything;
+    dots, everything but matrix products; dots_without_batch, everything but products
+    with weights.
+    """
     mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data over all that divide the batch."""
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data
+    over all that divide the batch."""
     out: str | None = None
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: bool = False
     """Delete a run that is in the folder, and begin anew."""
     config: str | None = None
-    """FILE of options as TOML, or the config.json of a run; options on the command line override them."""
+    """FILE of options as TOML, or the config.json of a run; options on the command
+    line override them."""
 
     @property
     def title(self) -> str:
@@ -148,24 +158,38 @@ class RunConfig(abc.ABC):
     def rules(self) -> Iterable[Rule]:
         """Yields the rules across fields; the rules of a task extend these."""
         parts, size = self.accumulate, self.batch_size
-        yield "accumulate", f"a divisor of {option_text('batch_size', size)}", size % parts == 0
+        yield (
+            "accumulate",
+            f"a divisor of {option_text('batch_size', size)}",
+            size % parts == 0,
+        )
 
     def conditions(self) -> Iterable[Condition]:
         """Yields the conditions under which options have an effect; none by default."""
         return ()
 
     def followers(self) -> Iterable[tuple[str, Any]]:
-        """Yields defaults that other options rule out, by dotted name, with the values that follow from these. The
-        command line takes them where the user has set neither."""
+        """Yields defaults that other options rule out, by dotted name, with the values
+        that follow from these. The command line takes them where the user has set
+        neither.
+        """
         return ()
 
     def tied_to_end(self) -> str:
-        """Returns the options by which steps depend on the number of all steps; "" if none does, so more may follow."""
+        """Returns the options by which steps depend on the number of all steps; ""
+        if none does, so more may follow."""
         for name in ("primal", "optimizer"):
             rates = getattr(self, name, None)
-            if rates is not None and (rates.schedule in ("cosine", "linear") or rates.warmup_share > 0.0):
-                return f"{option_text(f'{name}.schedule')} and {option_text(f'{name}.warmup_share')}"
-        is_share = 0 < getattr(getattr(self, "constraints", None), "warmup_steps", 0) < 1
+            if rates is not None and (
+                rates.schedule in ("cosine", "linear") or rates.warmup_share > 0.0
+            ):
+                return (
+                    f"{option_text(f'{name}.schedule')} and"
+                    f" {option_text(f'{name}.warmup_share')}"
+                )
+        is_share = (
+            0 < getattr(getattr(self, "constraints", None), "warmup_steps", 0) < 1
+        )
         return option_text("constraints.warmup_steps") if is_share else ""
 
     def variants(self) -> Sequence[tuple[str, Self]]:
@@ -174,14 +198,16 @@ class RunConfig(abc.ABC):
 
     @abc.abstractmethod
     def label(self) -> str:
-        """The name of the run folder where none is given; the same for the same command."""
+        """The name of the run folder where none is given; the same for the same
+        command."""
 
     @abc.abstractmethod
     def describe(self) -> str:
         """The words that the log begins a run with."""
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
-        """Judges a model by a validation row of metrics.jsonl, as checkpoints are scored: by its loss."""
+        """Judges a model by a validation row of metrics.jsonl, as checkpoints are
+        scored: by its loss."""
         return Judgement(True, None, row["loss"])
 
 

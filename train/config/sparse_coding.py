@@ -19,14 +19,17 @@ class ListaConfig:
     num_layers: Depth = 10
     """Depth L."""
     weights: Literal["ista", "noise"] = "ista"
-    """Initial weights. ista: from ISTA in the dictionary; noise: Gaussian, of a deviation of 0.01 (Hadou et al.)."""
+    """Initial weights. ista: from ISTA in the dictionary; noise: Gaussian, of a
+    deviation of 0.01 (Hadou et al.)."""
     start: NonNegative = 0.0
-    """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
+    """Standard deviation of the codes of layer 0, drawn anew for every image and
+    step; at 0 they are 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SparseCodingConfig(ConstrainedConfig):
-    """Find the sparse codes of images by a few layers (LISTA; Gregor and LeCun 2010, Hadou et al. 2023)."""
+    """Find the sparse codes of images by a few layers (LISTA; Gregor and LeCun 2010,
+    Hadou et al. 2023)."""
 
     task: ClassVar[str] = "sparse-coding"
     metric: ClassVar[str] = "validation loss (half squared error of a code)"
@@ -35,28 +38,43 @@ class SparseCodingConfig(ConstrainedConfig):
     batch_size: Parts = 64
     """Images a step."""
     train_gamma: NonNegative = 0.0
-    """Noise of training on the images: its standard deviation over the standard deviation of clean train pixels."""
+    """Noise of training on the images: its standard deviation over the standard
+    deviation of clean train pixels."""
     test_gammas: tuple[NonNegative, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-    """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
+    """Noise levels of the evaluation, in the same unit; the training level is added
+    when missing."""
     layer_noise: NonNegative = 0.0
-    """Standard deviation of Gaussian noise on every layer's output, in training and validation."""
+    """Standard deviation of Gaussian noise on every layer's output, in training and
+    validation."""
     test_layer_noises: tuple[Positive, ...] = (0.1, 0.2)
-    """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
+    """The same in the evaluation, level by level, at the noise of training on the
+    input; none: not evaluated."""
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
     model: ListaConfig = dataclasses.field(default_factory=ListaConfig)
-    primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(learning_rate=3e-3))
-    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.15,)))
+    primal: PrimalConfig = dataclasses.field(
+        default_factory=lambda: PrimalConfig(learning_rate=3e-3)
+    )
+    constraints: ConstraintConfig = dataclasses.field(
+        default_factory=lambda: ConstraintConfig(alpha=(0.15,))
+    )
 
     def rules(self) -> Iterator[Rule]:
         """Yields the rules of all such runs, and of noise on layers."""
         yield from super().rules()
         levels = self.test_layer_noises
-        yield "test_layer_noises", "positive and finite, each once", len(set(levels)) == len(levels)
+        yield (
+            "test_layer_noises",
+            "positive and finite, each once",
+            len(set(levels)) == len(levels),
+        )
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields the defaults of all such runs, and the share for validation, which digits have."""
+        """Yields the defaults of all such runs, and the share for validation, which
+        digits have."""
         yield from super().followers()
-        yield from [("data.validation_share", CodeConfig().validation_share)] * (self.data.source == "digits")
+        yield from [("data.validation_share", CodeConfig().validation_share)] * (
+            self.data.source == "digits"
+        )
 
     def conditions(self) -> Iterator[Condition]:
         """Yields the conditions of all such runs, and of the split."""
@@ -66,5 +84,15 @@ class SparseCodingConfig(ConstrainedConfig):
 
     def label(self) -> str:
         """Source, method, depth, noise and seed."""
-        noise = f"gamma{self.train_gamma}" + (f"-layers{self.layer_noise}" if self.layer_noise else "")
-        return "-".join((self.data.source, self.method, f"L{self.model.num_layers}", noise, f"seed{self.seed}"))
+        noise = f"gamma{self.train_gamma}" + (
+            f"-layers{self.layer_noise}" if self.layer_noise else ""
+        )
+        return "-".join(
+            (
+                self.data.source,
+                self.method,
+                f"L{self.model.num_layers}",
+                noise,
+                f"seed{self.seed}",
+            )
+        )

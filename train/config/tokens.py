@@ -1,4 +1,5 @@
-"""Options of text classification and of language models, both with perturbed embeddings: models and runs."""
+"""Options of text classification and of language models, both with perturbed
+embeddings: models and runs."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,7 +12,17 @@ from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig, DualConfig
 from .data import InstructionConfig, TextConfig
 from .errors import option_text
-from .fields import WIDEST, Condition, Count, Depth, Length, NonNegative, Parts, Rule, Width
+from .fields import (
+    WIDEST,
+    Condition,
+    Count,
+    Depth,
+    Length,
+    NonNegative,
+    Parts,
+    Rule,
+    Width,
+)
 from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
@@ -23,14 +34,19 @@ class EncoderOptions:
     """An encoder and one readout that all of its layers share."""
 
     pretrained: str | None = None
-    """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
-    repository of the Hugging Face hub; None draws a small encoder of words, whose sizes are those below."""
+    """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT,
+    RoBERTa, MiniLM), or a repository of the Hugging Face hub; None draws a small
+    encoder of words, whose sizes are those below.
+    """
     frozen: bool = True
-    """Keep a pretrained encoder's word embeddings as they are: noise then cannot be outgrown."""
+    """Keep a pretrained encoder's word embeddings as they are: noise then cannot be
+    outgrown."""
     pooling: Literal["first", "mean"] = "first"
-    """Input of the readout, of each layer: the first token ([CLS] of pretrained encoders), or the mean of all."""
+    """Input of the readout, of each layer: the first token ([CLS] of pretrained
+    encoders), or the mean of all."""
     hidden: bool = False
-    """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
+    """Give the readout the hidden layer of the pretrained architecture; else it is
+    linear, as in the paper."""
     dim: Width = 64
     """Width, without pretrained weights; the next three options likewise."""
     num_layers: Depth = 4
@@ -45,12 +61,14 @@ class EncoderOptions:
 
 @dataclasses.dataclass(frozen=True)
 class UnrolledConfig:
-    """The unrolled transformer over word embeddings, and one readout that all of its layers share."""
+    """The unrolled transformer over word embeddings, and one readout that all of its
+    layers share."""
 
     num_layers: Depth = 3
     """Depth L."""
     embeddings: str | None = None
-    """An encoder, as folder or repository, for its word embeddings; None learns them."""
+    """An encoder, as folder or repository, for its word embeddings; None learns
+    them."""
     frozen: bool = True
     """Keep embeddings of an encoder as they are."""
     dim: Width = 64
@@ -68,24 +86,42 @@ class TokensConfig(ConstrainedConfig):
     """Train on tokens whose embeddings are perturbed."""
 
     train_examples: Count | None = None
-    """Number of texts, or instructions, of the train split to train on, a fixed random choice; None means all."""
+    """Number of texts, or instructions, of the train split to train on, a fixed
+    random choice; None means all."""
     validation_examples: Count | None = None
     """The same of the validation split."""
     test_examples: Count | None = None
     """The same of the test split."""
     train_gamma: NonNegative = 0.0
-    """Noise of training: this times the standard deviation of clean embeddings of train tokens is its standard
-    deviation or its variance, see --noise. The embeddings are those that training starts with."""
-    test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-    """Noise levels of the evaluation, over which the area under the accuracy is taken."""
+    """Noise of training: this times the standard deviation of clean embeddings of train
+    tokens is its standard deviation or its variance, see --noise. The embeddings are
+    those that training starts with.
+    """
+    test_gammas: tuple[NonNegative, ...] = (
+        0.0,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        1.25,
+        1.5,
+        1.75,
+        2.0,
+    )
+    """Noise levels of the evaluation, over which the area under the accuracy is
+    taken."""
     noise: Noise = "deviation"
-    """gamma times the standard deviation of embeddings is the noise's deviation, or (as in the paper) its variance."""
-    dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
+    """gamma times the standard deviation of embeddings is the noise's deviation, or
+    (as in the paper) its variance."""
+    dual: DualConfig = dataclasses.field(
+        default_factory=lambda: DualConfig(learning_rate=0.05)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class TextRunConfig(TokensConfig):
-    """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al., Section 5)."""
+    """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al.,
+    Section 5)."""
 
     metric: ClassVar[str] = "validation cross entropy (nats)"
 
@@ -93,18 +129,25 @@ class TextRunConfig(TokensConfig):
     batch_size: Parts = 32
     """Texts a step."""
     max_length: Length = 128
-    """Most tokens of a text; longer ones lose their end, and the log has their number."""
+    """Most tokens of a text; longer ones lose their end, and the log has their
+    number."""
     min_count: Count = 1
     """Least number of times that a word must occur in the train split."""
     train_gamma: NonNegative = 0.6
     validate_every: Count = 200
     data: TextConfig = dataclasses.field(default_factory=TextConfig)
-    model: EncoderOptions | UnrolledConfig = dataclasses.field(default_factory=EncoderOptions)
+    model: EncoderOptions | UnrolledConfig = dataclasses.field(
+        default_factory=EncoderOptions
+    )
 
     @property
     def pretrained(self) -> str | None:
         """The source of pretrained weights or word embeddings; None without one."""
-        return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
+        return (
+            self.model.pretrained
+            if isinstance(self.model, EncoderOptions)
+            else self.model.embeddings
+        )
 
     @property
     def is_encoder(self) -> bool:
@@ -117,20 +160,38 @@ class TextRunConfig(TokensConfig):
         model = self.model
         if isinstance(model, EncoderOptions):
             divides = model.pretrained is not None or model.dim % model.num_heads == 0
-            yield "model.num_heads", f"a divisor of {option_text('model.dim', model.dim)}", divides
+            yield (
+                "model.num_heads",
+                f"a divisor of {option_text('model.dim', model.dim)}",
+                divides,
+            )
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields the conditions of all such runs, and of weights that are given or drawn."""
+        """Yields the conditions of all such runs, and of weights that are given or
+        drawn."""
         yield from super().conditions()
         there = self.pretrained is not None
         if isinstance(self.model, UnrolledConfig):
             yield "model.frozen", option_text("model.embeddings"), there
-            yield "model.dim", f"embeddings that are learned ({option_text('model.embeddings', None)})", not there
+            yield (
+                "model.dim",
+                (
+                    "embeddings that are learned"
+                    f" ({option_text('model.embeddings', None)})"
+                ),
+                not there,
+            )
             return
         for name in ("frozen", "hidden"):
             yield f"model.{name}", option_text("model.pretrained"), there
         drawn = f"an encoder that is drawn ({option_text('model.pretrained', None)})"
-        for name in ("model.dim", "model.num_layers", "model.num_heads", "model.hidden_dim", "min_count"):
+        for name in (
+            "model.dim",
+            "model.num_layers",
+            "model.num_heads",
+            "model.hidden_dim",
+            "min_count",
+        ):
             yield name, drawn, not there
 
     def label(self) -> str:
@@ -138,7 +199,14 @@ class TextRunConfig(TokensConfig):
         encoder = isinstance(self.model, EncoderOptions)
         depth = "" if encoder and self.pretrained else f"L{self.model.num_layers}"
         given = Path(self.pretrained).name if self.pretrained else ""
-        words = (self.data.source, depth, given, self.method, f"gamma{self.train_gamma}", f"seed{self.seed}")
+        words = (
+            self.data.source,
+            depth,
+            given,
+            self.method,
+            f"gamma{self.train_gamma}",
+            f"seed{self.seed}",
+        )
         return "-".join(word for word in words if word)
 
 
@@ -160,11 +228,13 @@ class TextUnrolledConfig(TextRunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderOptions:
-    """A decoder of Llama's family, whose every layer is read out by its own norm and head."""
+    """A decoder of Llama's family, whose every layer is read out by its own norm and
+    head."""
 
     pretrained: str | None = None
-    """Folder with config.json, model.safetensors and tokenizer.json of Llama 3, SmolLM2, Qwen2 or Qwen3; None draws a
-    small decoder of bytes, as below."""
+    """Folder with config.json, model.safetensors and tokenizer.json of Llama 3,
+    SmolLM2, Qwen2 or Qwen3; None draws a small decoder of bytes, as below.
+    """
     dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
     num_layers: Depth = 4
@@ -176,25 +246,30 @@ class DecoderOptions:
     hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 176
     """Width between the dense layers."""
     lora_rank: Width | None = None
-    """Train low-rank changes of this rank to every dense layer, and nothing else; None trains all parameters."""
+    """Train low-rank changes of this rank to every dense layer, and nothing else;
+    None trains all parameters."""
     dtype: Dtype = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DescentOptions:
-    """Layers that are read out, and positions: layers between two of them count as one layer of the constraints."""
+    """Layers that are read out, and positions: layers between two of them count as
+    one layer of the constraints."""
 
     every: Count = 1
     """Every k-th layer, counted back from the last."""
     positions: Count = 1
-    """Read layers before the last at one in so many of a row's positions, drawn anew in each step."""
+    """Read layers before the last at one in so many of a row's positions, drawn anew
+    in each step."""
 
 
-# Without a reference a decoder that is drawn meets descent bounds by making layer 0 bad (a loss of 8.7, plain 3.9).
+# Without a reference a decoder that is drawn meets descent bounds by making layer 0 bad
+# (a loss of 8.7, plain 3.9).
 @dataclasses.dataclass(frozen=True)
 class LanguageConfig(TokensConfig):
-    """Fine-tune a decoder on instructions whose embeddings are perturbed (Porras-Valenzuela et al., Section 6)."""
+    """Fine-tune a decoder on instructions whose embeddings are perturbed
+    (Porras-Valenzuela et al., Section 6)."""
 
     task: ClassVar[str] = "language"
     metric: ClassVar[str] = "validation loss of a token (nats)"
@@ -203,45 +278,87 @@ class LanguageConfig(TokensConfig):
     batch_size: Parts = 16
     """Rows a step, each with as many instructions as have room."""
     max_length: Length = 128
-    """Tokens of a row; longer answers lose their end, and instructions that leave no room for one are left out."""
+    """Tokens of a row; longer answers lose their end, and instructions that leave no
+    room for one are left out."""
     packing: bool = True
-    """Put several instructions into a row, none of which sees another; else each has its row."""
+    """Put several instructions into a row, none of which sees another; else each has
+    its row."""
     template: Literal["chat", "alpaca"] | None = None
-    """chat: the tokenizer's; alpaca: Stanford's; None: the former where the tokenizer has one."""
+    """chat: the tokenizer's; alpaca: Stanford's; None: the former where the
+    tokenizer has one."""
     train_gamma: NonNegative = 0.25
     validate_every: Count = 250
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
     model: DecoderOptions = dataclasses.field(default_factory=DecoderOptions)
     descent: DescentOptions = dataclasses.field(default_factory=DescentOptions)
-    primal: DecayedPrimalConfig = dataclasses.field(default_factory=lambda: DecayedPrimalConfig(learning_rate=3e-3))
+    primal: DecayedPrimalConfig = dataclasses.field(
+        default_factory=lambda: DecayedPrimalConfig(learning_rate=3e-3)
+    )
     constraints: ConstraintConfig = dataclasses.field(
-        default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0)
+        default_factory=lambda: ConstraintConfig(
+            alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0
+        )
     )
 
     def followers(self) -> Iterator[tuple[str, Any]]:
-        """Low-rank changes leave the embedding, and so the loss of layer 0, as it is."""
+        """Low-rank changes leave the embedding, and so the loss of layer 0, as it
+        is."""
         yield from super().followers()
         yield from [("constraints.reference", None)] * self.freezes
 
     def rules(self) -> Iterator[Rule]:
         """Yields the rules of all such runs, and of the decoder."""
         yield from super().rules()
-        model, drawn, tokens = self.model, self.model.pretrained is None, "whose losses are means over all tokens"
-        even = model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
-        yield "model.num_heads", f"such that {option_text('model.dim', model.dim)} over it is even", even
+        model, drawn, tokens = (
+            self.model,
+            self.model.pretrained is None,
+            "whose losses are means over all tokens",
+        )
+        even = (
+            model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
+        )
+        yield (
+            "model.num_heads",
+            f"such that {option_text('model.dim', model.dim)} over it is even",
+            even,
+        )
         divides = model.num_heads % model.num_key_value_heads == 0
-        yield "model.num_key_value_heads", f"a divisor of {option_text('model.num_heads', model.num_heads)}", divides
-        yield "model.lora_rank", "None for a decoder that is drawn", model.lora_rank is None or not drawn
+        yield (
+            "model.num_key_value_heads",
+            f"a divisor of {option_text('model.num_heads', model.num_heads)}",
+            divides,
+        )
+        yield (
+            "model.lora_rank",
+            "None for a decoder that is drawn",
+            model.lora_rank is None or not drawn,
+        )
         frozen = option_text("model.lora_rank")
-        free = self.constraints.reference is None or not self.freezes or not self.enforces
-        yield "constraints.reference", f"None with {frozen}, which leaves embeddings, norm and head as they are", free
-        yield "constraints.form", f"of means for language, {tokens}", self.constraints.of_means
+        free = (
+            self.constraints.reference is None or not self.freezes or not self.enforces
+        )
+        yield (
+            "constraints.reference",
+            f"None with {frozen}, which leaves embeddings, norm and head as they are",
+            free,
+        )
+        yield (
+            "constraints.form",
+            f"of means for language, {tokens}",
+            self.constraints.of_means,
+        )
 
     def conditions(self) -> Iterator[Condition]:
         """Yields the conditions of all such runs, and of the decoder and the split."""
         yield from super().conditions()
         needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
-        for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
+        for name in (
+            "dim",
+            "num_layers",
+            "num_heads",
+            "num_key_value_heads",
+            "hidden_dim",
+        ):
             yield f"model.{name}", needed, self.model.pretrained is None
         split = option_text("data.source", "alpaca")
         yield "data.validation_share", split, self.data.source != "chores"
@@ -258,7 +375,18 @@ class LanguageConfig(TokensConfig):
     def label(self) -> str:
         """Source, pretrained weights, trained part, method, noise and seed."""
         model = self.model
-        given = f"L{model.num_layers}" if model.pretrained is None else Path(model.pretrained).stem
+        given = (
+            f"L{model.num_layers}"
+            if model.pretrained is None
+            else Path(model.pretrained).stem
+        )
         changed = "" if model.lora_rank is None else f"lora{model.lora_rank}"
-        words = (self.data.source, given, changed, self.method, f"gamma{self.train_gamma}", f"seed{self.seed}")
+        words = (
+            self.data.source,
+            given,
+            changed,
+            self.method,
+            f"gamma{self.train_gamma}",
+            f"seed{self.seed}",
+        )
         return "-".join(word for word in words if word)

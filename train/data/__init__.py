@@ -1,1 +1,2 @@
-"""Data of the training application: one source a file, prepared once, read in reproducible batches."""
+"""Data of the training application: one source a file, prepared once, read in
+reproducible batches."""

@@ -1,4 +1,5 @@
-"""Grey images with their sparse codes in one dictionary: solutions of the Lasso, prepared once and read in batches."""
+"""Grey images with their sparse codes in one dictionary: solutions of the Lasso,
+prepared once and read in batches."""
 
 import base64
 import functools
@@ -28,8 +29,9 @@ from .reader import Dataset, Records, open_prepared
 CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
 AT_ONCE = 4096  # signals that one program solves
-# Of the move of a code in a step of ISTA, relative to the code; where it is reached, codes of learned dictionaries are
-# within 1e-6 of the solution, relative and in squares.
+# Of the move of a code in a step of ISTA, relative to the code; where it is reached,
+# codes of learned dictionaries are within 1e-6 of the solution, relative and in
+# squares.
 TOLERANCE = 1e-7
 MAX_STEPS = 5000
 # Of dictionary learning: passes over the images at most, and images of a step.
@@ -37,7 +39,8 @@ PASSES, IMAGES_A_STEP = 10, 256
 
 
 class CodeBatch(NamedTuple):
-    """Images as rows, uint8 (batch, pixels), and their codes, float32 (batch, atoms)."""
+    """Images as rows, uint8 (batch, pixels), and their codes, float32 (batch,
+    atoms)."""
 
     images: np.ndarray
     codes: np.ndarray
@@ -52,7 +55,11 @@ class CodeSpec(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
-        return {"shape": list(self.shape), "pixel_std": self.pixel_std, "dictionary": to_text(self.dictionary)}
+        return {
+            "shape": list(self.shape),
+            "pixel_std": self.pixel_std,
+            "dictionary": to_text(self.dictionary),
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -60,15 +67,22 @@ class CodeSpec(NamedTuple):
         spec = cls(**values)
         height, width, channels = spec.shape
         text: Any = spec.dictionary
-        return cls((height, width, channels), from_text(text, width=height * width), spec.pixel_std)
+        return cls(
+            (height, width, channels),
+            from_text(text, width=height * width),
+            spec.pixel_std,
+        )
 
 
 class CodeData(Dataset[CodeBatch]):
-    """Prepared images and codes, with the fields of their spec; ``square_norms`` are means of |z|^2 by split."""
+    """Prepared images and codes, with the fields of their spec; ``square_norms`` are
+    means of |z|^2 by split."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.spec = CodeSpec.from_json({name: self.facts[name] for name in CodeSpec._fields})
+        self.spec = CodeSpec.from_json(
+            {name: self.facts[name] for name in CodeSpec._fields}
+        )
         self.shape, self.dictionary, self.pixel_std = self.spec
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
@@ -76,7 +90,9 @@ class CodeData(Dataset[CodeBatch]):
         images, codes = zip(*records.read(numbers, "image", "code"), strict=True)
         pixels = np.frombuffer(b"".join(images), np.uint8)
         values = np.frombuffer(b"".join(codes), np.float32)
-        return CodeBatch(pixels.reshape(len(numbers), -1), values.reshape(len(numbers), -1))
+        return CodeBatch(
+            pixels.reshape(len(numbers), -1), values.reshape(len(numbers), -1)
+        )
 
 
 def load(config: CodeConfig, *, log: Log = print) -> CodeData:
@@ -85,16 +101,27 @@ def load(config: CodeConfig, *, log: Log = print) -> CodeData:
 
 
 def prepare(config: CodeConfig, *, log: Log = print) -> Path:
-    """Prepares the images and codes of a configuration unless they are there, and returns their folder."""
+    """Prepares the images and codes of a configuration unless they are there, and
+    returns their folder."""
     check_share(config.validation_share)
     size = "all" if config.atoms is None else str(config.atoms)
-    options = [f"{config.validation_share:g}", config.dictionary, size, f"{config.sparsity:g}"]
+    options = [
+        f"{config.validation_share:g}",
+        config.dictionary,
+        size,
+        f"{config.sparsity:g}",
+    ]
     return prepare_from(IMAGES, config, CODES, _code_records, options=options, log=log)
 
 
 def to_grey(image: np.ndarray) -> np.ndarray:
-    """The grey levels of a uint8 image (height, width, channels) as one row, by the luma of ITU-R 601."""
-    grey = image[..., 0] if image.shape[-1] == 1 else np.asarray(Image.fromarray(image).convert("L"))
+    """The grey levels of a uint8 image (height, width, channels) as one row, by the
+    luma of ITU-R 601."""
+    grey = (
+        image[..., 0]
+        if image.shape[-1] == 1
+        else np.asarray(Image.fromarray(image).convert("L"))
+    )
     return grey.reshape(-1)
 
 
@@ -115,91 +142,151 @@ def solve_lasso(
     max_steps: int,
     tol: float = 1e-30,
 ) -> tuple[Float[np.ndarray, "samples atoms"], Float[np.ndarray, "samples"]]:
-    r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, and the relative residual of each.
+    r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, and the
+    relative residual of each.
 
-    FISTA starts at 0, restarts where it overshoots, and stops after ``max_steps`` steps, or when a step moves each code
-    by less than ``tol`` of its size; by default never.
+    FISTA starts at 0, restarts where it overshoots, and stops after ``max_steps``
+    steps, or when a step moves each code by less than ``tol`` of its size; by default
+    never.
 
-    Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes (2015) for the restarts.
+    Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes
+    (2015) for the restarts.
     """
     atoms, dim = dictionary.shape
     curvature = float(np.linalg.norm(dictionary, 2) ** 2)
-    codes, residuals = _solver(dim, atoms, sparsity, curvature, max_steps, tol)(dictionary, signals)
+    codes, residuals = _solver(dim, atoms, sparsity, curvature, max_steps, tol)(
+        dictionary, signals
+    )
     return np.asarray(codes), np.asarray(residuals)
 
 
-def make_dictionary(name: Literal["learned", "random"], atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:
-    """A dictionary (atoms, dim), float32, of atoms of unit length; the same one for the same signals. A learned one is
-    of the signals (samples, dim), with codes of the ``sparsity``."""
+def make_dictionary(
+    name: Literal["learned", "random"], atoms: int, signals: np.ndarray, sparsity: float
+) -> np.ndarray:
+    """A dictionary (atoms, dim), float32, of atoms of unit length; the same one for the
+    same signals. A learned one is of the signals (samples, dim), with codes of the
+    ``sparsity``.
+    """
     dim = signals.shape[1]
     if name == "random":
         dictionary = np.random.default_rng(SEED).normal(size=(atoms, dim))
     else:
         dictionary = _learned(atoms, signals, sparsity)
     lengths = np.linalg.norm(dictionary, axis=1, keepdims=True)
-    return (dictionary / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+    return (dictionary / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(
+        np.float32
+    )
 
 
-def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *, what: str, log: Log) -> np.ndarray:
-    r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, (samples, atoms), float32. They are
-    fixed points of ISTA, to which FISTA with restarts brings each code in float64. x are signals (samples, dim), D is
-    the dictionary (atoms, dim); the log names the signals by ``what``."""
+def lasso_codes(
+    signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *, what: str, log: Log
+) -> np.ndarray:
+    r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`,
+    (samples, atoms), float32. They are fixed points of ISTA, to which FISTA with
+    restarts brings each code in float64. x are signals (samples, dim), D is the
+    dictionary (atoms, dim); the log names the signals by ``what``.
+    """
     parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
     with jax.enable_x64(True):
         D = dictionary.astype(np.float64)
         shown = with_progress(parts, len(parts), f"  {what}: {{}} parts", log)
-        solutions = [solve_lasso(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE) for part in shown]
+        solutions = [
+            solve_lasso(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE)
+            for part in shown
+        ]
     codes, residuals = map(np.concatenate, zip(*solutions, strict=True))
     if unmet := int(np.sum(~(residuals <= TOLERANCE))):
         log(
-            f"{unmet} of {len(codes)} codes of {what} are not converged after {MAX_STEPS} steps: the largest relative "
-            f"residual is {residuals.max():.1e}; a larger --data.sparsity converges sooner"
+            f"{unmet} of {len(codes)} codes of {what} are not converged after"
+            f" {MAX_STEPS} steps: the largest relative residual is"
+            f" {residuals.max():.1e}; a larger --data.sparsity converges sooner"
         )
     return codes.astype(np.float32)
 
 
-def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
+def _code_records(
+    images: PictureSet[LabelledImages], config: CodeConfig, log: Log
+) -> Originals:
     chosen = split_images(images, config.validation_share)
-    grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
+    grey = {
+        split: np.stack([to_grey(one) for one in kept.read(numbers)])
+        for split, (kept, numbers) in chosen.items()
+    }
     height, width, _ = images.shape
     atoms = config.atoms or round(OVERCOMPLETE * height * width)
     train = grey["train"].astype(np.float32) / 255.0
-    log(f"  a {config.dictionary} dictionary of {atoms} atoms of {height * width} pixels")
+    log(
+        f"  a {config.dictionary} dictionary of {atoms} atoms of {height * width}"
+        " pixels"
+    )
     dictionary = make_dictionary(config.dictionary, atoms, train, config.sparsity)
-    codes = {split: _codes(grey[split], dictionary, config, split, log) for split in SPLITS}
+    codes = {
+        split: _codes(grey[split], dictionary, config, split, log) for split in SPLITS
+    }
     features = {
-        "image": tfds.features.Tensor(shape=(height * width,), dtype=np.uint8, encoding="bytes"),
-        "code": tfds.features.Tensor(shape=(atoms,), dtype=np.float32, encoding="bytes"),
+        "image": tfds.features.Tensor(
+            shape=(height * width,), dtype=np.uint8, encoding="bytes"
+        ),
+        "code": tfds.features.Tensor(
+            shape=(atoms,), dtype=np.float32, encoding="bytes"
+        ),
     }
     facts = {
         "shape": [height, width, 1],
         "dictionary": to_text(dictionary),
         "pixel_std": float(np.std(train, dtype=np.float64)),
-        "square_norms": {split: float(np.sum(np.float64(codes[split]) ** 2) / len(codes[split])) for split in SPLITS},
+        "square_norms": {
+            split: float(np.sum(np.float64(codes[split]) ** 2) / len(codes[split]))
+            for split in SPLITS
+        },
     }
     pairs = {split: zip(grey[split], codes[split], strict=True) for split in SPLITS}
-    return Originals(features, {split: ({"image": a, "code": b} for a, b in pairs[split]) for split in SPLITS}, facts)
+    return Originals(
+        features,
+        {split: ({"image": a, "code": b} for a, b in pairs[split]) for split in SPLITS},
+        facts,
+    )
 
 
-def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log) -> np.ndarray:
-    codes = lasso_codes(grey.astype(np.float32) / 255.0, dictionary, config.sparsity, what=split, log=log)
+def _codes(
+    grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log
+) -> np.ndarray:
+    codes = lasso_codes(
+        grey.astype(np.float32) / 255.0,
+        dictionary,
+        config.sparsity,
+        what=split,
+        log=log,
+    )
     if not codes.any():
-        raise UserError(f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; lower it")
+        raise UserError(
+            f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of"
+            f" {split} is 0; lower it"
+        )
     used = np.count_nonzero(codes) / len(codes)
-    log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0")
+    log(
+        f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0"
+    )
     return codes
 
 
 def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:
-    from sklearn.decomposition import MiniBatchDictionaryLearning  # takes a second, and is needed only to prepare
+    # takes a second, and is needed only to prepare
+    from sklearn.decomposition import MiniBatchDictionaryLearning
     from sklearn.exceptions import ConvergenceWarning
 
     options: Any = {"alpha": sparsity}  # an int to its annotations
     learning = MiniBatchDictionaryLearning(
-        atoms, **options, max_iter=PASSES, batch_size=IMAGES_A_STEP, fit_algorithm="cd", random_state=SEED
+        atoms,
+        **options,
+        max_iter=PASSES,
+        batch_size=IMAGES_A_STEP,
+        fit_algorithm="cd",
+        random_state=SEED,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # codes need not converge while the dictionary moves
+        # codes need not converge while the dictionary moves
+        warnings.simplefilter("ignore", ConvergenceWarning)
         return np.asarray(learning.fit(np.float64(signals)).components_)
 
 
@@ -212,7 +299,8 @@ def _solver(
     @jax.jit
     def solve(dictionary: jax.Array, signals: jax.Array) -> tuple[jax.Array, jax.Array]:
         start = jnp.zeros((len(signals), 1, atoms), signals.dtype)
-        # A step's Jacobian is symmetric on the active atoms only, which is enough for FISTA.
+        # A step's Jacobian is symmetric on the active atoms only, which is enough for
+        # FISTA.
         codes, info = equilibrium(
             layer,
             ListaParams(dictionary),

@@ -1,4 +1,5 @@
-"""Sets of grey images from a few classes: images prepared once and kept in memory, sets drawn by seed and step."""
+"""Sets of grey images from a few classes: images prepared once and kept in memory,
+sets drawn by seed and step."""
 
 import contextlib
 from collections import defaultdict
@@ -14,13 +15,29 @@ from ..config.errors import UserError, option_text
 from . import generated
 from .files import SPLITS, Log, OriginalFile, cut_from_train, root_error
 from .images import labelled
-from .media import check_none_vanishes, check_one_data_set, decode_in_order, fingerprint_media, open_media
-from .pictures import PICTURES, Examples, LabelledImages, PictureData, PictureSet, levels, picture_of, picture_records
+from .media import (
+    check_none_vanishes,
+    check_one_data_set,
+    decode_in_order,
+    fingerprint_media,
+    open_media,
+)
+from .pictures import (
+    PICTURES,
+    Examples,
+    LabelledImages,
+    PictureData,
+    PictureSet,
+    levels,
+    picture_of,
+    picture_records,
+)
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import by_step, open_prepared, read_ahead
 
 LAYOUT = "ROOT/CLASS/0001.png, two classes or more"
-# Of sets that floors are fitted to and that are evaluated; each split has its own draws.
+# Of sets that floors are fitted to and that are evaluated; each split has its own
+# draws.
 NUM_SETS = {"train": 2000, "validation": 300, "test": 400}
 
 Sets = UInt8[np.ndarray, "sets tokens pixels"]
@@ -54,7 +71,10 @@ class SetData:
         for split in SPLITS:
             images, labels = pictures.whole(split)
             self._images[split] = images.reshape(len(images), -1)
-            self._members[split] = [np.flatnonzero(labels == place) for place in range(len(self.spec.class_names))]
+            self._members[split] = [
+                np.flatnonzero(labels == place)
+                for place in range(len(self.spec.class_names))
+            ]
             self._check(split)
 
     def num_images(self, split: str) -> int:
@@ -66,17 +86,23 @@ class SetData:
         return [self._images[split][numbers] for numbers in self._members[split]]
 
     def draw(self, split: str, count: int, seed: Any) -> Sets:
-        """Draws sets: some classes, and of each as many images; a function of the seed."""
+        """Draws sets: some classes, and of each as many images; a function of the
+        seed."""
         generator, members = np.random.default_rng(seed), self._members[split]
         sizes = np.array([len(numbers) for numbers in members])
         table = np.stack([np.resize(numbers, sizes.max()) for numbers in members])
-        classes = generator.random((count, len(members))).argsort(axis=1)[:, : self._classes]
+        classes = generator.random((count, len(members))).argsort(axis=1)[
+            :, : self._classes
+        ]
         order = generator.random((*classes.shape, sizes.max()))
-        order[np.arange(sizes.max()) >= sizes[classes][..., None]] = np.inf  # beyond the images of a class
+        # beyond the images of a class
+        order[np.arange(sizes.max()) >= sizes[classes][..., None]] = np.inf
         places = order.argpartition(self._each - 1, axis=-1)[..., : self._each]
         return self._images[split][table[classes[..., None], places].reshape(count, -1)]
 
-    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any) -> Iterator[Sets]:
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any
+    ) -> Iterator[Sets]:
         """Yields batches without end, each a function of the seed and its step."""
 
         def batch(step: int) -> Sets:
@@ -88,17 +114,30 @@ class SetData:
     def examples(self, split: str, *, batch_size: int) -> Iterator[Sets]:
         """Yields the sets of a split that are evaluated, the same ones every time."""
         sets = self.draw(split, NUM_SETS[split], SPLITS.index(split))
-        yield from (sets[start : start + batch_size] for start in range(0, len(sets), batch_size))
+        yield from (
+            sets[start : start + batch_size]
+            for start in range(0, len(sets), batch_size)
+        )
 
     def _check(self, split: str) -> None:
-        names, sizes = self.spec.class_names, [len(numbers) for numbers in self._members[split]]
+        names, sizes = (
+            self.spec.class_names,
+            [len(numbers) for numbers in self._members[split]],
+        )
         if self._classes > len(names):
-            raise UserError(f"{option_text('data.classes', self._classes)} is more than the {len(names)} there are")
-        if (least := min(sizes)) < self._each:
-            options = f"{option_text('data.set_size')}, raise {option_text('data.validation_share')}"
             raise UserError(
-                f"class {names[sizes.index(least)]} has {least} images in the {split} split, a set takes {self._each} "
-                f"of a class; lower {options}, or give more images"
+                f"{option_text('data.classes', self._classes)} is more than the"
+                f" {len(names)} there are"
+            )
+        if (least := min(sizes)) < self._each:
+            options = (
+                f"{option_text('data.set_size')}, raise"
+                f" {option_text('data.validation_share')}"
+            )
+            raise UserError(
+                f"class {names[sizes.index(least)]} has {least} images in the {split}"
+                f" split, a set takes {self._each} of a class; lower {options}, or give"
+                " more images"
             )
 
 
@@ -108,8 +147,13 @@ def load(config: SetConfig, *, log: Log = print) -> SetData:
 
 
 def prepare(config: SetConfig, *, log: Log = print) -> Path:
-    """Prepares the images of a configuration unless they are there, and returns their folder."""
-    options = ["sets", str(config.size), *[f"{config.validation_share:g}"] * (config.source != "digits")]
+    """Prepares the images of a configuration unless they are there, and returns
+    their folder."""
+    options = [
+        "sets",
+        str(config.size),
+        *[f"{config.validation_share:g}"] * (config.source != "digits"),
+    ]
     return prepare_from(SETS, config, PICTURES, _records, options=options, log=log)
 
 
@@ -120,18 +164,29 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
         by_class: dict[str, list[OriginalFile]] = defaultdict(list)
         for file in sorted(media.pictures, key=lambda file: file.path):
             if not file.path.parent.name:
-                raise root_error(root, f": image '{file.path}' is not in the folder of a class; the layout is {LAYOUT}")
+                raise root_error(
+                    root,
+                    f": image '{file.path}' is not in the folder of a class; the layout"
+                    f" is {LAYOUT}",
+                )
             by_class[file.path.parent.name].append(file)
         tops = {file.path.parent.parent for file in media.pictures}
         check_one_data_set({str(top) for top in tops}, root)
 
         def unread_class(folder: PurePosixPath) -> str | None:
-            names = [each.name for each in (folder, *folder.parents) if each.name and each.parent in tops]
+            names = [
+                each.name
+                for each in (folder, *folder.parents)
+                if each.name and each.parent in tops
+            ]
             return f"class {names[0]!r}" if names and names[0] not in by_class else None
 
         check_none_vanishes(media, unread_class, root)
         if len(by_class) < 2:
-            raise root_error(root, f"holds the class {', '.join(by_class)} only; the layout is {LAYOUT}")
+            raise root_error(
+                root,
+                f"holds the class {', '.join(by_class)} only; the layout is {LAYOUT}",
+            )
 
         def read(files: list[OriginalFile]) -> Iterator[np.ndarray]:
             for file in files:  # one by one, as sizes may differ
@@ -141,27 +196,48 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
         yield PictureSet(names, (0, 0, 0), {"train": labelled(by_class, names, read)})
 
 
-def _records(images: PictureSet[LabelledImages], config: SetConfig, log: Log) -> Originals:
+def _records(
+    images: PictureSet[LabelledImages], config: SetConfig, log: Log
+) -> Originals:
     shape, splits = (config.size, config.size, 1), dict(images.splits)
     chosen = {split: (one, np.arange(len(one.labels))) for split, one in splits.items()}
     if "test" not in chosen:
-        one, words = splits["train"], ("images", "smaller --data.set-size", images.class_names)
+        one, words = (
+            splits["train"],
+            ("images", "smaller --data.set-size", images.class_names),
+        )
         rest, test = cut_from_train(one.labels, config.validation_share, *words)
-        # As many as test has: `three_splits` would hold out a share of the rest, which may be too few for a set.
+        # As many as test has: `three_splits` would hold out a share of the rest, which
+        # may be too few for a set.
         stay, held_out = cut_from_train(one.labels[rest], len(test) / len(rest), *words)
-        chosen = {"train": (one, rest[stay]), "validation": (one, rest[held_out]), "test": (one, test)}
-    grey = {split: Examples(len(numbers), _resized(one, numbers, shape)) for split, (one, numbers) in chosen.items()}
-    return picture_records(PictureSet(images.class_names, shape, grey), origin(config), log)
+        chosen = {
+            "train": (one, rest[stay]),
+            "validation": (one, rest[held_out]),
+            "test": (one, test),
+        }
+    grey = {
+        split: Examples(len(numbers), _resized(one, numbers, shape))
+        for split, (one, numbers) in chosen.items()
+    }
+    return picture_records(
+        PictureSet(images.class_names, shape, grey), origin(config), log
+    )
 
 
 def _resized(
     images: LabelledImages, numbers: np.ndarray, shape: tuple[int, int, int]
 ) -> Iterator[tuple[np.ndarray, int]]:
-    for image, label in zip(images.read(numbers), images.labels[numbers].tolist(), strict=True):
+    for image, label in zip(
+        images.read(numbers), images.labels[numbers].tolist(), strict=True
+    ):
         yield picture_of(image, shape), label
 
 
 SETS: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
-    "class_folders": Source(fingerprint_media, open_class_folders, f"the folder or tar archive of images, {LAYOUT}"),
+    "class_folders": Source(
+        fingerprint_media,
+        open_class_folders,
+        f"the folder or tar archive of images, {LAYOUT}",
+    ),
 }

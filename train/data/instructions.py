@@ -1,4 +1,5 @@
-"""Instructions with their answers: prepared once, out of JSON and JSONL files or made up (chores), and prompts."""
+"""Instructions with their answers: prepared once, out of JSON and JSONL files or
+made up (chores), and prompts."""
 
 import contextlib
 import json
@@ -12,15 +13,33 @@ import tensorflow_datasets as tfds
 from ..config.data import InstructionConfig
 from ..config.errors import UserError
 from . import generated
-from .files import SEED, SPLITS, Log, check_share, fingerprint_files, fingerprint_program, root_error
+from .files import (
+    SEED,
+    SPLITS,
+    Log,
+    check_share,
+    fingerprint_files,
+    fingerprint_program,
+    root_error,
+)
 from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import checksum, is_whole, json_of, lines_of, read_text, split_files, split_rows
+from .rows import (
+    checksum,
+    is_whole,
+    json_of,
+    lines_of,
+    read_text,
+    split_files,
+    split_rows,
+)
 
 INSTRUCTIONS = Kind("instructions", "1.1.0")
 SUFFIXES = (".jsonl", ".json")
 SHAPES = "prompt and answer, or instruction, output and optionally input"
-WANTED = f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
+WANTED = (
+    f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
+)
 FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
 # Chores: made-up instructions.
@@ -38,14 +57,16 @@ class Conversation(NamedTuple):
 
 
 class Conversations(NamedTuple):
-    """Conversations of a source: train, and optionally test and validation; and the number without an answer."""
+    """Conversations of a source: train, and optionally test and validation; and the
+    number without an answer."""
 
     splits: Mapping[str, Sequence[Conversation]]
     unanswered: int
 
 
 class Prompt(NamedTuple):
-    """A prompt for a language model; ``dataset`` is the part of AlpacaEval it belongs to, ``answer`` the file's."""
+    """A prompt for a language model; ``dataset`` is the part of AlpacaEval it
+    belongs to, ``answer`` the file's."""
 
     instruction: str
     input: str = ""
@@ -67,7 +88,10 @@ class InstructionData(Dataset[list[Conversation]]):
 
     def _read(self, records: Records, numbers: list[int]) -> list[Conversation]:
         rows = records.read(numbers, "messages", "answer")
-        return [Conversation(json.loads(messages)[0][1], answer.decode()) for messages, answer in rows]
+        return [
+            Conversation(json.loads(messages)[0][1], answer.decode())
+            for messages, answer in rows
+        ]
 
 
 def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
@@ -76,45 +100,75 @@ def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
 
 
 def prepare(config: InstructionConfig, *, log: Log = print) -> Path:
-    """Prepares the instructions of a configuration unless they are there, and returns their folder."""
+    """Prepares the instructions of a configuration unless they are there, and
+    returns their folder."""
     check_share(config.validation_share)
-    return prepare_from(SOURCES, config, INSTRUCTIONS, _records, options=[f"{config.validation_share:g}"], log=log)
+    return prepare_from(
+        SOURCES,
+        config,
+        INSTRUCTIONS,
+        _records,
+        options=[f"{config.validation_share:g}"],
+        log=log,
+    )
 
 
 def conversation_of(value: Any, *, where: str) -> Conversation:
     """Returns the prompt and the answer in a JSON object."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} must be an object with {SHAPES}, got {value!r:.60}; correct it")
-    names = ("instruction", "input", "output") if "instruction" in value else ("prompt", "answer")
+        raise UserError(
+            f"{where} must be an object with {SHAPES}, got {value!r:.60}; correct it"
+        )
+    names = (
+        ("instruction", "input", "output")
+        if "instruction" in value
+        else ("prompt", "answer")
+    )
     if missing := [name for name in names if name not in value and name != "input"]:
         shown = ", ".join(map(repr, value)) or "none"
-        raise UserError(f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES}, got {shown}")
+        raise UserError(
+            f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES},"
+            f" got {shown}"
+        )
     texts = {name: value.get(name, "") for name in names}
     for name, text in texts.items():
         if not isinstance(text, str) or not is_whole(text):
-            raise UserError(f"{where}: {name!r} must be a text, got {text!a:.60}; correct it")
+            raise UserError(
+                f"{where}: {name!r} must be a text, got {text!a:.60}; correct it"
+            )
     first, *inputs, answer = texts.values()
     return Conversation("\n\n".join([first, *filter(str.strip, inputs)]), answer)
 
 
 @contextlib.contextmanager
 def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
-    """Reads every split, and drops conversations with an empty answer, which would teach a model silence."""
+    """Reads every split, and drops conversations with an empty answer, which would
+    teach a model silence."""
     splits, unanswered = {}, 0
     for split, file in _files(root).items():
-        read = [conversation_of(value, where=where) for value, where in _entries(file, str(file))]
+        read = [
+            conversation_of(value, where=where)
+            for value, where in _entries(file, str(file))
+        ]
         splits[split] = [one for one in read if one.answer.strip()]
         unanswered += len(read) - len(splits[split])
         if not splits[split]:
-            raise root_error(root, f"has no answered instruction in {split}; give at least one")
+            raise root_error(
+                root, f"has no answered instruction in {split}; give at least one"
+            )
     yield Conversations(splits, unanswered)
 
 
-def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False) -> list[Prompt]:
-    """Reads prompts in order: a .json list or .jsonl of objects, with their ``answers``; else a text a line."""
+def read_prompts(
+    path: Path, *, option: str = "--prompts", answers: bool = False
+) -> list[Prompt]:
+    """Reads prompts in order: a .json list or .jsonl of objects, with their
+    ``answers``; else a text a line."""
     where = f"{option} {path}"
     if path.suffix.lower() in SUFFIXES:
-        prompts = [_prompt(value, place, answers) for value, place in _entries(path, where)]
+        prompts = [
+            _prompt(value, place, answers) for value, place in _entries(path, where)
+        ]
     else:
         lines = read_text(path, where=where).replace("\r\n", "\n").split("\n")
         prompts = [Prompt(line) for line in lines if line.strip()]
@@ -125,14 +179,20 @@ def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False
 
 @contextlib.contextmanager
 def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
-    """2,000 instructions to train, 200 to validate, 200 to test, all different: repeat words of random syllables once
-    or twice, in capitals or by first letters; count on or add. No answer follows from the prompt's last token."""
+    """2,000 instructions to train, 200 to validate, 200 to test, all different: repeat
+    words of random syllables once or twice, in capitals or by first letters; count on
+    or add. No answer follows from the prompt's last token.
+    """
     generator, seen = np.random.default_rng(SEED), set()
-    draw = lambda _: _chore(generator)  # noqa: E731
+    draw = lambda _: _chore(generator)
     pairs = {
-        split: generated.distinct(draw, count, seen, key=lambda one: one[0]) for split, count in NUM_CHORES.items()
+        split: generated.distinct(draw, count, seen, key=lambda one: one[0])
+        for split, count in NUM_CHORES.items()
     }
-    yield Conversations({split: [Conversation(*one) for one in some] for split, some in pairs.items()}, 0)
+    yield Conversations(
+        {split: [Conversation(*one) for one in some] for split, some in pairs.items()},
+        0,
+    )
 
 
 def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:
@@ -140,19 +200,32 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
     splits = split_rows(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-    as_text = lambda prompt: json.dumps([["user", prompt]], ensure_ascii=False)  # noqa: E731
-    rows = {split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]] for split in SPLITS}
+    as_text = lambda prompt: json.dumps([["user", prompt]], ensure_ascii=False)
+    rows = {
+        split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]]
+        for split in SPLITS
+    }
     text = tfds.features.Text()
-    facts = {"checksums": {split: checksum(row.values() for row in rows[split]) for split in SPLITS}}
+    facts = {
+        "checksums": {
+            split: checksum(row.values() for row in rows[split]) for split in SPLITS
+        }
+    }
     return Originals({"messages": text, "answer": text}, rows, facts)
 
 
 def _prompt(value: Any, where: str, answers: bool) -> Prompt:
     if not isinstance(value, dict):
         raise UserError(f"{where} is not an object with {FOR_PROMPTS}; correct it")
-    fields = ["" if value.get(name) is None else value[name] for name in ("instruction", "input", "dataset")]
+    fields = [
+        "" if value.get(name) is None else value[name]
+        for name in ("instruction", "input", "dataset")
+    ]
     answer = value.get("output") if answers else None
-    if not all(isinstance(text, str) and is_whole(text) for text in [*fields, "" if answer is None else answer]):
+    if not all(
+        isinstance(text, str) and is_whole(text)
+        for text in [*fields, "" if answer is None else answer]
+    ):
         raise UserError(f"{where} has fields that are not texts; give {FOR_PROMPTS}")
     if not fields[0].strip():
         raise UserError(f"{where} has no instruction; give {FOR_PROMPTS}")
@@ -161,19 +234,31 @@ def _prompt(value: Any, where: str, answers: bool) -> Prompt:
 
 
 def _files(root: Path) -> dict[str, Path]:
-    """Returns the file of each split; a folder's only .json, as Alpaca has it, is train."""
-    if root.is_dir() and len(files := sorted(root.glob("*.json"))) == 1 and not any(root.glob("train.jsonl")):
+    """Returns the file of each split; a folder's only .json, as Alpaca has it, is
+    train."""
+    if (
+        root.is_dir()
+        and len(files := sorted(root.glob("*.json"))) == 1
+        and not any(root.glob("train.jsonl"))
+    ):
         return {"train": files[0]}
     return split_files(root, SUFFIXES)
 
 
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
-    """Yields the entries of a .json list, or of a .jsonl file a line, each with its place."""
+    """Yields the entries of a .json list, or of a .jsonl file a line, each with its
+    place."""
     if path.suffix.lower() == ".json":
-        values = json_of(read_text(path, where=where, mend="give a .jsonl file, an object a line"), where=where)
+        values = json_of(
+            read_text(path, where=where, mend="give a .jsonl file, an object a line"),
+            where=where,
+        )
         if not isinstance(values, list):
             raise UserError(f"{where} is not a list; give a list of objects")
-        yield from ((value, f"{where} entry {number}") for number, value in enumerate(values, start=1))
+        yield from (
+            (value, f"{where} entry {number}")
+            for number, value in enumerate(values, start=1)
+        )
         return
     for number, line in enumerate(lines_of(path, where), start=1):
         if line.strip():
@@ -197,10 +282,17 @@ def _chore(generator: np.random.Generator) -> tuple[str, str]:
 
 def _word(generator: np.random.Generator) -> str:
     places = range(3 * generator.integers(1, 4))
-    return "".join(generated.pick(generator, (ONSETS, VOWELS, CODAS)[place % 3]) for place in places)
+    return "".join(
+        generated.pick(generator, (ONSETS, VOWELS, CODAS)[place % 3])
+        for place in places
+    )
 
 
 SOURCES: dict[str, Source[Conversations]] = {
     "chores": Source(fingerprint_program(__file__, "numpy"), open_chores),
-    "alpaca": Source(lambda root: fingerprint_files(_files(root).values(), root=root), open_conversations, WANTED),
+    "alpaca": Source(
+        lambda root: fingerprint_files(_files(root).values(), root=root),
+        open_conversations,
+        WANTED,
+    ),
 }

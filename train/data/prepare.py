@@ -1,4 +1,5 @@
-"""Originals prepared once: written by one TFDS builder as array_record, whole or not at all, keyed by fingerprint."""
+"""Originals prepared once: written by one TFDS builder as array_record, whole or not
+at all, keyed by fingerprint."""
 
 import contextlib
 import functools
@@ -14,7 +15,15 @@ import filelock
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
-from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, SetConfig, TextConfig
+from ..config.data import (
+    CodeConfig,
+    DataConfig,
+    ImageConfig,
+    InstructionConfig,
+    SceneConfig,
+    SetConfig,
+    TextConfig,
+)
 from ..config.errors import UserError, option_text
 from ..system.files import caches, expanded, require_writable, writing
 from .files import SPLITS, Log, root_error
@@ -22,14 +31,24 @@ from .files import SPLITS, Log, root_error
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
 T = TypeVar("T")
-Config = CodeConfig | DataConfig | ImageConfig | InstructionConfig | SceneConfig | SetConfig | TextConfig
+Config = (
+    CodeConfig
+    | DataConfig
+    | ImageConfig
+    | InstructionConfig
+    | SceneConfig
+    | SetConfig
+    | TextConfig
+)
 C = TypeVar("C", bound=Config)
 Record = dict[str, Any]
 
 
 class Source(NamedTuple, Generic[T]):
-    """A source of data; ``open`` takes a root and a log of progress, and its result is valid within the context.
-    ``fingerprint`` changes with the original files. ``wanted`` describes the root; "" for a source without."""
+    """A source of data; ``open`` takes a root and a log of progress, and its result is
+    valid within the context. ``fingerprint`` changes with the original files.
+    ``wanted`` describes the root; "" for a source without.
+    """
 
     fingerprint: Callable[[Path], str]
     open: Callable[[Path, Log], AbstractContextManager[T]]
@@ -37,7 +56,8 @@ class Source(NamedTuple, Generic[T]):
 
 
 class Originals(NamedTuple):
-    """Originals to prepare: TFDS features, the records of the splits, and facts, complete once the records are read."""
+    """Originals to prepare: TFDS features, the records of the splits, and facts,
+    complete once the records are read."""
 
     features: Mapping[str, Any]
     splits: Mapping[str, Iterable[Record]]
@@ -52,15 +72,18 @@ class Kind(NamedTuple):
 
 
 class _Info(tfds.core.DatasetInfo):
-    """A `DatasetInfo` that never looks for copies elsewhere (TFDS leaves a temporary folder behind at each look)."""
+    """A `DatasetInfo` that never looks for copies elsewhere (TFDS leaves a temporary
+    folder behind at each look)."""
 
     def initialize_from_bucket(self) -> None:
         pass
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: ignore
-    """Writes `Originals` of any kind; TFDS prints nothing about downloads. Records go to the disk one by one, a file a
-    split. A `GeneratorBasedBuilder` keeps the records of a split in memory, and from a gigabyte on needs TensorFlow."""
+    """Writes `Originals` of any kind; TFDS prints nothing about downloads. Records go
+    to the disk one by one, a file a split. A `GeneratorBasedBuilder` keeps the records
+    of a split in memory, and from a gigabyte on needs TensorFlow.
+    """
 
     def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
         self.name = kind.name  # pyright: ignore (usually the name of a class)
@@ -77,10 +100,14 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         del dl_manager  # the original files are there
-        return {split: [functools.partial(self._generate_examples, split)] for split in SPLITS}
+        return {
+            split: [functools.partial(self._generate_examples, split)]
+            for split in SPLITS
+        }
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, Record]]:
-        # Each record replaces the one before, which is written: TFDS keeps all to count them. It ignores the number.
+        # Each record replaces the one before, which is written: TFDS keeps all to count
+        # them. It ignores the number.
         given: tuple[int, Record] = (0, {})
         for record in self._originals.splits[split]:
             given[1].clear()
@@ -104,16 +131,22 @@ def prepare_from(
     options: Iterable[str] = (),
     log: Log,
 ) -> Path:
-    """Prepares the data of a configuration unless they are there, and returns their folder. The folder is named after
-    the source, its fingerprint, and the ``options`` that the records depend on."""
+    """Prepares the data of a configuration unless they are there, and returns their
+    folder. The folder is named after the source, its fingerprint, and the ``options``
+    that the records depend on.
+    """
     with _reading(config):
         source, root = resolve_source(sources, config)
         prepared = prepared_root(config.prepared)
-        data_dir = prepared / "-".join([config.source, source.fingerprint(root or Path()), *options])
+        data_dir = prepared / "-".join(
+            [config.source, source.fingerprint(root or Path()), *options]
+        )
         folder = data_dir / kind.name / kind.version
         if folder.exists():
             return folder
-        require_writable(prepared, f"the folder of prepared data {prepared}", _elsewhere())
+        require_writable(
+            prepared, f"the folder of prepared data {prepared}", _elsewhere()
+        )
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
         with source.open(root or Path(), log) as opened:
@@ -122,8 +155,11 @@ def prepare_from(
         return folder
 
 
-def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[Source[T], Path | None]:
-    """Returns the source that a configuration names, and its root, which exists; None for no root."""
+def resolve_source(
+    sources: Mapping[str, Source[T]], config: Config
+) -> tuple[Source[T], Path | None]:
+    """Returns the source that a configuration names, and its root, which exists;
+    None for no root."""
     name, option = option_text("data.source", config.source), option_text("data.root")
     if (source := sources.get(config.source)) is None:
         raise UserError(f"{name} is unknown; choose one of {', '.join(sources)}")
@@ -132,19 +168,27 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
             raise UserError(f"{name} needs {option}: {source.wanted}")
         return source, None
     if not source.wanted:
-        readers = option_text("data.source", ", ".join(other for other, one in sources.items() if one.wanted))
-        raise UserError(f"{name} takes no {option}, got {config.root!r}; omit it or set {readers}")
+        readers = option_text(
+            "data.source",
+            ", ".join(other for other, one in sources.items() if one.wanted),
+        )
+        raise UserError(
+            f"{name} takes no {option}, got {config.root!r}; omit it or set {readers}"
+        )
     root = expanded(config.root, option)
     if not config.root or not root.exists():
         where = "" if root.is_absolute() else f" in {Path.cwd()}"
         raise root_error(config.root, f"does not exist{where}; give {source.wanted}")
     if not (root.is_dir() or root.is_file()):
-        raise root_error(root, f"is neither a folder nor a regular file; give {source.wanted}")
+        raise root_error(
+            root, f"is neither a folder nor a regular file; give {source.wanted}"
+        )
     return source, root
 
 
 def prepared_root(prepared: str | None) -> Path:
-    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or `caches`."""
+    """Returns the folder that prepared data live in: the given one,
+    $UNROLL_PREPARED, or `caches`."""
     place = prepared or os.environ.get("UNROLL_PREPARED") or str(caches())
     return expanded(place, option_text("data.prepared"))
 
@@ -157,7 +201,10 @@ def origin(config: Config) -> str:
 
 def _elsewhere() -> str:
     """Returns the advice if prepared data cannot be written."""
-    return f"name another place with {' or '.join(dict.fromkeys([option_text('data.prepared'), 'UNROLL_PREPARED']))}"
+    return (
+        "name another place with"
+        f" {' or '.join(dict.fromkeys([option_text('data.prepared'), 'UNROLL_PREPARED']))}"
+    )
 
 
 def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
@@ -178,18 +225,23 @@ def _reading(config: Config) -> Iterator[None]:
     except OSError as error:
         name = f"'{error.filename}': " if error.filename else ""
         raise UserError(
-            f"{origin(config)} cannot be read ({name}{error.strerror or error}); name a place that can"
+            f"{origin(config)} cannot be read ({name}{error.strerror or error}); name a"
+            " place that can"
         ) from error
 
 
 def _write(builder: Builder) -> None:
-    """Writes a builder's data, unless they are there. TFDS renames a folder at the end: a killed preparation leaves
-    nothing to read. Of two processes that prepare the same data, the second waits and finds the work done."""
+    """Writes a builder's data, unless they are there. TFDS renames a folder at the end:
+    a killed preparation leaves nothing to read. Of two processes that prepare the same
+    data, the second waits and finds the work done.
+    """
     folder = Path(builder.data_dir).parent
     tfds.disable_progress_bar()
     with writing(f"the folder of prepared data {folder}", _elsewhere()):
         folder.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder / ".lock"):  # the system takes it back from a process that dies
-            for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):  # of killed preparations: none is under way
+        # the system takes it back from a process that dies
+        with filelock.FileLock(folder / ".lock"):
+            # of killed preparations: none is under way
+            for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):
                 shutil.rmtree(leftover)
             builder.download_and_prepare(file_format="array_record")

@@ -1,4 +1,5 @@
-"""Batches of tokens, grouped by length: little of them is padding, and few shapes are compiled."""
+"""Batches of tokens, grouped by length: little of them is padding, and few shapes
+are compiled."""
 
 import bisect
 import dataclasses
@@ -24,7 +25,8 @@ UNLABELLED = -1
 
 
 class TokenBatch(NamedTuple):
-    """Tokens of one length: numbers, which are of the text, types (or 0), all (batch, length), padded; and labels."""
+    """Tokens of one length: numbers, which are of the text, types (or 0), all
+    (batch, length), padded; and labels."""
 
     tokens: np.ndarray
     mask: np.ndarray
@@ -40,13 +42,21 @@ class TextSpec(NamedTuple):
     tokenizer: Any  # a `WordTokenizer` or an `EncoderTokenizer`
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON values; the tokenizer as its words, or as JSON of the package ``tokenizers``."""
-        values: dict[str, Any] = {"class_names": list(self.class_names), "pairs": self.pairs}
+        """Returns the fields as JSON values; the tokenizer as its words, or as JSON
+        of the package ``tokenizers``."""
+        values: dict[str, Any] = {
+            "class_names": list(self.class_names),
+            "pairs": self.pairs,
+        }
         if isinstance(self.tokenizer, WordTokenizer):
             words = list(self.tokenizer.vocabulary[len(SPECIAL) :])
             return values | {"words": words, "tokenizer": None, "encoder": None}
         encoder = dataclasses.asdict(self.tokenizer.config)
-        return values | {"words": None, "tokenizer": self.tokenizer.to_json(), "encoder": encoder}
+        return values | {
+            "words": None,
+            "tokenizer": self.tokenizer.to_json(),
+            "encoder": encoder,
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -54,19 +64,38 @@ class TextSpec(NamedTuple):
         return cls._of(**values)
 
     @classmethod
-    def _of(cls, class_names: list[str], pairs: bool, words: list[str] | None, tokenizer: Any, encoder: Any) -> Self:
+    def _of(
+        cls,
+        class_names: list[str],
+        pairs: bool,
+        words: list[str] | None,
+        tokenizer: Any,
+        encoder: Any,
+    ) -> Self:
         if words is not None:
             return cls(tuple(class_names), pairs, WordTokenizer(words))
-        return cls(tuple(class_names), pairs, EncoderTokenizer.from_json(tokenizer, EncoderConfig(**encoder)))
+        return cls(
+            tuple(class_names),
+            pairs,
+            EncoderTokenizer.from_json(tokenizer, EncoderConfig(**encoder)),
+        )
 
 
 class TokenData:
-    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and the log has their number. A
-    split is tokenised once, when it is first used; one that `TextData.keep` cuts must be cut before. Every batch has
-    one of `bucket_lengths`, so a compiled function of a batch is compiled once for each of them."""
+    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and
+    the log has their number. A split is tokenised once, when it is first used; one that
+    `TextData.keep` cuts must be cut before. Every batch has one of `bucket_lengths`, so
+    a compiled function of a batch is compiled once for each of them.
+    """
 
-    def __init__(self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print) -> None:
-        self.class_names, self.tokenizer, self.max_length = data.class_names, tokenizer, max_length
+    def __init__(
+        self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print
+    ) -> None:
+        self.class_names, self.tokenizer, self.max_length = (
+            data.class_names,
+            tokenizer,
+            max_length,
+        )
         self.checksums = data.checksums
         self.spec = TextSpec(data.class_names, data.pairs, tokenizer)
         self._buckets = bucket_lengths(max_length)
@@ -81,33 +110,56 @@ class TokenData:
         """Returns how many batches `batches` cuts an epoch into."""
         return max(self.num_examples(split) // batch_size, 1)
 
-    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[TokenBatch]:
-        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread. Batch ``step``
-        depends on (seed, step) only. Each epoch is a new permutation, cut into batches of about equal length, which
-        come in random order. It shows each example once, but for a rest that is smaller than a batch; with fewer
-        examples than a batch has, every batch shows each as often as others, or once more."""
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0
+    ) -> Iterator[TokenBatch]:
+        """Iterates over shuffled batches without end, from any step on, reading ahead
+        in a thread. Batch ``step`` depends on (seed, step) only. Each epoch is a new
+        permutation, cut into batches of about equal length, which come in random order.
+        It shows each example once, but for a rest that is smaller than a batch; with
+        fewer examples than a batch has, every batch shows each as often as others, or
+        once more.
+        """
         check_batches(batch_size, seed, start_step)
-        epoch_of, length = self._epochs(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
-        return read_ahead(by_step(lambda step: self._read(split, epoch_of(step // length)[step % length])), start_step)
+        epoch_of, length = (
+            self._epochs(split, batch_size, seed),
+            self.steps_an_epoch(split, batch_size=batch_size),
+        )
+        return read_ahead(
+            by_step(
+                lambda step: self._read(split, epoch_of(step // length)[step % length])
+            ),
+            start_step,
+        )
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[TokenBatch]:
-        """Iterates over a whole split once, short texts first, the same way every time; the last batch may be short."""
+        """Iterates over a whole split once, short texts first, the same way every
+        time; the last batch may be short."""
         numbers = self.order(split, batch_size=batch_size)
-        return read_ahead(by_step(lambda step: self._read(split, numbers[step]), len(numbers)))
+        return read_ahead(
+            by_step(lambda step: self._read(split, numbers[step]), len(numbers))
+        )
 
     def order(self, split: str, *, batch_size: int) -> list[np.ndarray]:
-        """Returns the numbers of the examples, as the split has them, in each batch of `examples`."""
+        """Returns the numbers of the examples, as the split has them, in each batch
+        of `examples`."""
         check_batches(batch_size)
-        return group(self._lengths(split), np.arange(self.num_examples(split)), batch_size)
+        return group(
+            self._lengths(split), np.arange(self.num_examples(split)), batch_size
+        )
 
-    def _epochs(self, split: str, batch_size: int, seed: int) -> Callable[[int], list[np.ndarray]]:
+    def _epochs(
+        self, split: str, batch_size: int, seed: int
+    ) -> Callable[[int], list[np.ndarray]]:
         lengths = self._lengths(split)
 
-        @functools.lru_cache(maxsize=2)  # reading ahead crosses from one epoch to the next
+        # reading ahead crosses from one epoch to the next
+        @functools.lru_cache(maxsize=2)
         def numbers(epoch: int) -> list[np.ndarray]:
             generator = np.random.default_rng((seed, epoch))
             order = generator.permutation(len(lengths))
-            # Which examples are left over must not depend on their lengths: they go before lengths are looked at.
+            # Which examples are left over must not depend on their lengths: they go
+            # before lengths are looked at.
             size = max(len(order) // batch_size, 1) * batch_size
             batches = group(lengths, np.resize(order, size), batch_size)
             return [batches[number] for number in generator.permutation(len(batches))]
@@ -121,26 +173,42 @@ class TokenData:
 
     def _read(self, split: str, numbers: np.ndarray) -> TokenBatch:
         encoded, labels = self._split(split)
-        chosen = Encoded([encoded.tokens[i] for i in numbers], [encoded.token_types[i] for i in numbers], 0)
-        return pad_tokens(chosen, labels[numbers], self._buckets, padding_token=self.tokenizer.padding_token)
+        chosen = Encoded(
+            [encoded.tokens[i] for i in numbers],
+            [encoded.token_types[i] for i in numbers],
+            0,
+        )
+        return pad_tokens(
+            chosen,
+            labels[numbers],
+            self._buckets,
+            padding_token=self.tokenizer.padding_token,
+        )
 
     def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
         tokens, types, labels, truncated = [], [], [], 0
         for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
-            encoded = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
+            encoded = self.tokenizer.encode(
+                batch.texts, batch.seconds, max_length=self.max_length
+            )
             tokens += encoded.tokens
             types += encoded.token_types
             labels.append(batch.labels)
             truncated += encoded.truncated
         if truncated:
             share = f"{truncated} of {len(tokens)} texts"
-            self._log(f"  {split}: {share} have more than {self.max_length} tokens and lose their end")
+            self._log(
+                f"  {split}: {share} have more than {self.max_length} tokens and lose"
+                " their end"
+            )
         return Encoded(tokens, types, truncated), np.concatenate(labels)
 
 
 def bucket_lengths(max_length: int) -> tuple[int, ...]:
-    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``. Powers of two and one and a half
-    times each: fewer positions are padding than with powers only."""
+    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``.
+    Powers of two and one and a half times each: fewer positions are padding than with
+    powers only.
+    """
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     lengths, length = [], SHORTEST_BUCKET
@@ -152,20 +220,32 @@ def bucket_lengths(max_length: int) -> tuple[int, ...]:
 
 
 def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Cuts examples into batches of one length each, as far as that goes, short ones first, else in the given order.
-    The rest of one length goes into the first batch of the next: all batches but the last are full."""
+    """Cuts examples into batches of one length each, as far as that goes, short ones
+    first, else in the given order. The rest of one length goes into the first batch of
+    the next: all batches but the last are full.
+    """
     in_order = order[np.argsort(lengths[order], kind="stable")]
-    return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
+    return [
+        in_order[start : start + batch_size]
+        for start in range(0, len(in_order), batch_size)
+    ]
 
 
-def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, padding_token: int) -> TokenBatch:
+def pad_tokens(
+    encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, padding_token: int
+) -> TokenBatch:
     """Pads texts on the right to the least bucket that holds all of them."""
     longest = max(len(tokens) for tokens in encoded.tokens)
     shape = len(encoded.tokens), buckets[bisect.bisect_left(buckets, longest)]
     batch = TokenBatch(
-        np.full(shape, padding_token, np.int32), np.zeros(shape, bool), np.zeros(shape, np.int32), np.asarray(labels)
+        np.full(shape, padding_token, np.int32),
+        np.zeros(shape, bool),
+        np.zeros(shape, np.int32),
+        np.asarray(labels),
     )
-    for row, (tokens, types) in enumerate(zip(encoded.tokens, encoded.token_types, strict=True)):
+    for row, (tokens, types) in enumerate(
+        zip(encoded.tokens, encoded.token_types, strict=True)
+    ):
         batch.tokens[row, : len(tokens)] = tokens
         batch.mask[row, : len(tokens)] = True
         batch.token_types[row, : len(types)] = types
@@ -173,20 +253,35 @@ def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, 
 
 
 def token_batch(
-    tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    seconds: Sequence[str] | None = None,
+    *,
+    max_length: int,
 ) -> tuple[TokenBatch, int]:
-    """One batch of the given texts, to predict their classes, with -1 for labels; and how many texts were truncated."""
+    """One batch of the given texts, to predict their classes, with -1 for labels;
+    and how many texts were truncated."""
     encoded = tokenizer.encode(texts, seconds, max_length=max_length)
     labels = np.full(len(texts), UNLABELLED, np.int32)
     buckets = bucket_lengths(max_length)
-    return pad_tokens(encoded, labels, buckets, padding_token=tokenizer.padding_token), encoded.truncated
+    return (
+        pad_tokens(encoded, labels, buckets, padding_token=tokenizer.padding_token),
+        encoded.truncated,
+    )
 
 
-def token_deviation(counts: np.ndarray, means: np.ndarray, squares: np.ndarray) -> float:
-    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise on them. Of each token,
-    ``counts`` has the number, ``means`` and ``squares`` the mean of its embedding's entries and of their squares."""
+def token_deviation(
+    counts: np.ndarray, means: np.ndarray, squares: np.ndarray
+) -> float:
+    """Standard deviation of an entry of the embeddings of tokens: the unit of the noise
+    on them. Of each token, ``counts`` has the number, ``means`` and ``squares`` the
+    mean of its embedding's entries and of their squares.
+    """
     shares = counts / counts.sum()
     variance = float(shares @ squares) - float(shares @ means) ** 2
     if not variance > 0.0:
-        raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
+        raise UserError(
+            "all given embeddings of train tokens are one number, so noise would be 0;"
+            " give others"
+        )
     return math.sqrt(variance)

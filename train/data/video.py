@@ -1,4 +1,5 @@
-"""Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
+"""Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames
+of a grey 160 x 160 clip."""
 
 import contextlib
 import tarfile
@@ -30,7 +31,15 @@ from .clips import (
 from .files import ARCHIVE_ERRORS, SPLITS, Log, OriginalFile, root_error
 from .media import decode_in_order, fingerprint_media, is_picture, open_media
 from .pictures import CHANNELS, moments, picture_of, pixels_of
-from .prepare import Kind, Originals, Record, Source, origin, prepare_from, with_progress
+from .prepare import (
+    Kind,
+    Originals,
+    Record,
+    Source,
+    origin,
+    prepare_from,
+    with_progress,
+)
 from .reader import Dataset, Records, open_prepared
 
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
@@ -54,12 +63,20 @@ class VideoSpec(NamedTuple):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        return cls(**{"num_tokens": values["num_tokens"], "token_dim": values["token_dim"], **values})
+        return cls(
+            **{
+                "num_tokens": values["num_tokens"],
+                "token_dim": values["token_dim"],
+                **values,
+            }
+        )
 
 
 class VideoData(Dataset[np.ndarray]):
-    """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of clean train pixels, in [0, 1].
-    All positions of a window of 20 frames are consecutive, in the order of `patch_sequences`."""
+    """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of
+    clean train pixels, in [0, 1]. All positions of a window of 20 frames are
+    consecutive, in the order of `patch_sequences`.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -77,41 +94,52 @@ def load(config: DataConfig, *, log: Log = print) -> VideoData:
 
 
 def prepare(config: DataConfig, *, log: Log = print) -> Path:
-    """Prepares the data of a configuration unless they are there, and returns their folder."""
+    """Prepares the data of a configuration unless they are there, and returns their
+    folder."""
     return prepare_from(SOURCES, config, VIDEO, _sequences, log=log)
 
 
 def windows(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Cuts frames into consecutive windows (20, 160, 160) without overlap; an incomplete last one is dropped."""
+    """Cuts frames into consecutive windows (20, 160, 160) without overlap; an
+    incomplete last one is dropped."""
     frames = iter(frames)
     while len(window := list(islice(frames, NUM_FRAMES))) == NUM_FRAMES:
         yield np.stack(window)
 
 
 def patch_sequences(window: np.ndarray, *, side: int = PATCH_SIZE) -> np.ndarray:
-    """Returns one sequence for each patch position: (frames, height, width) to (positions, frames, side^2). Positions
-    run row by row over the frame, pixels row by row over the patch."""
+    """Returns one sequence for each patch position: (frames, height, width) to
+    (positions, frames, side^2). Positions run row by row over the frame, pixels row by
+    row over the patch.
+    """
     frames, height, width = window.shape
     rows, columns = height // side, width // side
     patches = window.reshape(frames, rows, side, columns, side)
     return patches.transpose(1, 3, 0, 2, 4).reshape(rows * columns, frames, side**2)
 
 
-def frames_from(sequences: np.ndarray, size: tuple[int, int], *, side: int = PATCH_SIZE) -> np.ndarray:
-    """Returns the frames (frames, height, width) of `patch_sequences`, from (positions, frames, side^2)."""
+def frames_from(
+    sequences: np.ndarray, size: tuple[int, int], *, side: int = PATCH_SIZE
+) -> np.ndarray:
+    """Returns the frames (frames, height, width) of `patch_sequences`, from
+    (positions, frames, side^2)."""
     rows, columns, frames = size[0] // side, size[1] // side, sequences.shape[1]
     patches = sequences.reshape(rows, columns, frames, side, side)
     return patches.transpose(2, 0, 3, 1, 4).reshape(frames, rows * side, columns * side)
 
 
 def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
-    """Returns the grey frames, uint8 (frames, 160, 160), of a picture or a video, and whether it is a picture. The
-    source is a file, or an array uint8 (height, width) or (frames, height, width), optionally with channels last."""
+    """Returns the grey frames, uint8 (frames, 160, 160), of a picture or a video, and
+    whether it is a picture. The source is a file, or an array uint8 (height, width) or
+    (frames, height, width), optionally with channels last.
+    """
     shape = (FRAME_SIZE, FRAME_SIZE, 1)
     if isinstance(source, Path | str):
         path = Path(source)
         if not path.is_file():
-            raise UserError(f"{path} is not a file; give a picture, a video, or an array of frames")
+            raise UserError(
+                f"{path} is not a file; give a picture, a video, or an array of frames"
+            )
         if is_picture(path):
             return picture_of(path, shape)[None, ..., 0], True
         if frames := list(video_frames(path, where=str(path), log=print)):
@@ -119,39 +147,63 @@ def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
         raise UserError(f"{path} has no frame; give a whole video file")
     pixels = pixels_of(source)
     if pixels.ndim not in (2, 3, 4):
-        raise UserError(f"a video must be uint8 (frames, height, width) or one of colours, got shape {pixels.shape}")
+        raise UserError(
+            "a video must be uint8 (frames, height, width) or one of colours, got"
+            f" shape {pixels.shape}"
+        )
     still = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in CHANNELS)
-    return np.stack([picture_of(frame, shape)[..., 0] for frame in (pixels[None] if still else pixels)]), still
+    return (
+        np.stack(
+            [
+                picture_of(frame, shape)[..., 0]
+                for frame in (pixels[None] if still else pixels)
+            ]
+        ),
+        still,
+    )
 
 
 def some_of(names: Sequence[str]) -> str:
     """Returns up to three of the names: all, or else the first two and the last."""
-    return "; ".join(names if len(names) <= SHOWN else (*names[: SHOWN - 1], "...", names[-1]))
+    return "; ".join(
+        names if len(names) <= SHOWN else (*names[: SHOWN - 1], "...", names[-1])
+    )
 
 
 @contextlib.contextmanager
 def open_footage(root: Path, log: Log) -> Iterator[Splits]:
-    """Opens the clips below a root: every folder of frames, every video, in turn. Folders name the splits. A root that
-    is a video is cut in time."""
+    """Opens the clips below a root: every folder of frames, every video, in turn.
+    Folders name the splits. A root that is a video is cut in time.
+    """
     if root.is_file() and is_video(root):
         with tempfile.TemporaryFile() as spool:
             yield cut_in_time(root, spool, log)
         return
     with contextlib.suppress(*ARCHIVE_ERRORS):  # which unpacking reports
-        if root.is_file() and not (tarfile.is_tarfile(root) or zipfile.is_zipfile(root)):
+        if root.is_file() and not (
+            tarfile.is_tarfile(root) or zipfile.is_zipfile(root)
+        ):
             require_extra("video")
-            problem = "is neither a video that can be read, nor a folder, nor a whole tar or zip archive"
+            problem = (
+                "is neither a video that can be read, nor a folder, nor a whole tar or"
+                " zip archive"
+            )
             raise root_error(root, f"{problem}; copy it again, or give {WANTED}")
     with open_media(root, log, is_video=is_video) as media:
         clips = find_clips(media, root=root, log=log)
         chosen = split_clips(list(clips), root=root, log=log)
         yield {
-            split: [Clip(str(name), _frames(name, clips[name], root, log)) for name in chosen[split]]
+            split: [
+                Clip(str(name), _frames(name, clips[name], root, log))
+                for name in chosen[split]
+            ]
             for split in SPLITS
         }
 
 
-def _frames(name: PurePosixPath, files: list[OriginalFile], root: Path, log: Log) -> Iterator[np.ndarray]:
+def _frames(
+    name: PurePosixPath, files: list[OriginalFile], root: Path, log: Log
+) -> Iterator[np.ndarray]:
     """Returns the frames of a folder of them, or of a video, grey and square."""
     if files[0].path != name:
         return decode_in_order(files, standard_frame, root=root, what="frame")
@@ -161,17 +213,28 @@ def _frames(name: PurePosixPath, files: list[OriginalFile], root: Path, log: Log
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
     # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
-    sequence = tfds.features.Tensor(shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes")
-    features = {"sequence": sequence, "clip": np.int32, "first_frame": np.int32, "position": np.int32}
+    sequence = tfds.features.Tensor(
+        shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes"
+    )
+    features = {
+        "sequence": sequence,
+        "clip": np.int32,
+        "first_frame": np.int32,
+        "position": np.int32,
+    }
     facts: Record = {}
     records, first = {}, 0  # clips are numbered through the splits
     for split in SPLITS:
-        records[split] = _records(splits[split], first, split, facts, origin(config), log)
+        records[split] = _records(
+            splits[split], first, split, facts, origin(config), log
+        )
         first += len(splits[split])
     return Originals(features, records, facts)
 
 
-def _records(clips: Sequence[Clip], first: int, split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
+def _records(
+    clips: Sequence[Clip], first: int, split: str, facts: Record, where: str, log: Log
+) -> Iterator[Record]:
     histogram, count, names = np.zeros(256, np.int64), 0, []
     shown = with_progress(clips, len(clips), f"  {split}: {{}} clips", log)
     for number, clip in enumerate(shown, start=first):
@@ -184,7 +247,10 @@ def _records(clips: Sequence[Clip], first: int, split: str, facts: Record, where
                 count += 1
     log(f"  {split}: {count} sequences, clips: {len(names)} ({some_of(names)})")
     if np.count_nonzero(histogram) < 2:
-        raise UserError(f"{where}: all frames of {split} have one grey level, {np.argmax(histogram)}; give others")
+        raise UserError(
+            f"{where}: all frames of {split} have one grey level,"
+            f" {np.argmax(histogram)}; give others"
+        )
     if split == "train":
         facts["pixel_std"] = float(moments(histogram)[1])
 

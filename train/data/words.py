@@ -14,7 +14,8 @@ from .rows import is_empty, is_whole, without_breaks
 from .text import TextData
 
 PADDING, UNKNOWN, SEPARATOR = "<padding>", "<unknown>", "<separator>"
-SPECIAL = (PADDING, UNKNOWN, SEPARATOR)  # the first numbers; `tokenise` makes no such words
+# the first numbers; `tokenise` makes no such words
+SPECIAL = (PADDING, UNKNOWN, SEPARATOR)
 FEWEST_WITH_PAIRS = 3  # tokens: a word, the separator, a word
 CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|m|d|re|ve|ll))\b")
 WORD = re.compile(
@@ -32,7 +33,8 @@ Tokenizer = Any  # a `WordTokenizer`, or an `EncoderTokenizer` of parts of words
 
 
 class Encoded(NamedTuple):
-    """Texts as numbers of tokens and their types (0, or 1 in a second text), int32, and how many were truncated."""
+    """Texts as numbers of tokens and their types (0, or 1 in a second text), int32,
+    and how many were truncated."""
 
     tokens: list[np.ndarray]
     token_types: list[np.ndarray]
@@ -42,8 +44,8 @@ class Encoded(NamedTuple):
 def tokenise(text: str) -> list[str]:
     """Splits a text into lower-case words.
 
-    Signs are words and clitics are split off, as in the Penn Treebank, whose words GloVe and SST-2 use. The line breaks
-    of HTML, common in IMDB, are dropped.
+    Signs are words and clitics are split off, as in the Penn Treebank, whose words
+    GloVe and SST-2 use. The line breaks of HTML, common in IMDB, are dropped.
 
     Example:
       >>> tokenise("It's well-made, but I don't care.<br /><br />3.5 stars...")
@@ -55,20 +57,35 @@ def tokenise(text: str) -> list[str]:
 
 
 def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
-    """Checks that texts, or the texts of pairs, have words and no lone surrogates; errors give their numbers."""
+    """Checks that texts, or the texts of pairs, have words and no lone surrogates;
+    errors give their numbers."""
     if seconds is not None and len(seconds) != len(texts):
-        raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
+        raise ValueError(
+            f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}"
+        )
     for what, kind in (("texts", texts), ("second texts", seconds or ())):
-        bad = {"without a word": map(is_empty, kind), "that are no valid UTF-8": (not is_whole(one) for one in kind)}
+        bad = {
+            "without a word": map(is_empty, kind),
+            "that are no valid UTF-8": (not is_whole(one) for one in kind),
+        }
         for problem, flags in bad.items():
-            if places := [str(place) for place, is_bad in enumerate(flags, start=1) if is_bad]:
-                shown = f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
-                raise UserError(f"{len(places)} {what} {problem}, number {shown}; leave them out, or mend them")
+            if places := [
+                str(place) for place, is_bad in enumerate(flags, start=1) if is_bad
+            ]:
+                shown = (
+                    f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
+                )
+                raise UserError(
+                    f"{len(places)} {what} {problem}, number {shown}; leave them out,"
+                    " or mend them"
+                )
 
 
 class WordTokenizer:
-    """Tokens that are words, as `tokenise` splits them; all unknown words are one token. The vocabulary starts with
-    padding, unknown, and the separator of the texts of a pair; the checksum is of the vocabulary in its order."""
+    """Tokens that are words, as `tokenise` splits them; all unknown words are one
+    token. The vocabulary starts with padding, unknown, and the separator of the texts
+    of a pair; the checksum is of the vocabulary in its order.
+    """
 
     padding_token = 0
 
@@ -76,31 +93,49 @@ class WordTokenizer:
         self.vocabulary = (*SPECIAL, *words)
         self._numbers = {word: number for number, word in enumerate(self.vocabulary)}
         if len(self._numbers) < len(self.vocabulary):
-            repeated = next(word for word, count in Counter(self.vocabulary).items() if count > 1)
+            repeated = next(
+                word for word, count in Counter(self.vocabulary).items() if count > 1
+            )
             raise ValueError(f"words must differ, got {repeated!r} more than once")
         self.checksum = zlib.crc32("\n".join(self.vocabulary).encode())
 
     def encode(
-        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
+        self,
+        texts: Sequence[str],
+        seconds: Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
     ) -> Encoded:
-        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each. Longer texts lose their end; of
-        a pair the longer text does, until both are as long."""
+        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each.
+        Longer texts lose their end; of a pair the longer text does, until both are as
+        long.
+        """
         fewest = 1 if seconds is None else FEWEST_WITH_PAIRS
         if max_length is not None and max_length < fewest:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
         check_pairs(texts, seconds)
         firsts, others = map(self._column, texts), map(self._column, seconds or ())
-        rows = [self._joined(*pair, max_length) for pair in itertools.zip_longest(firsts, others)]
-        return Encoded([row[0] for row in rows], [row[1] for row in rows], sum(row[2] for row in rows))
+        rows = [
+            self._joined(*pair, max_length)
+            for pair in itertools.zip_longest(firsts, others)
+        ]
+        return Encoded(
+            [row[0] for row in rows],
+            [row[1] for row in rows],
+            sum(row[2] for row in rows),
+        )
 
     def _column(self, text: str) -> np.ndarray:
         unknown = self._numbers[UNKNOWN]
-        return np.array([self._numbers.get(word, unknown) for word in tokenise(text)], np.int32)
+        return np.array(
+            [self._numbers.get(word, unknown) for word in tokenise(text)], np.int32
+        )
 
     def _joined(
         self, first: np.ndarray, second: np.ndarray | None, max_length: int | None
     ) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Numbers of tokens of a text or a pair, their types, and whether something was cut."""
+        """Numbers of tokens of a text or a pair, their types, and whether something
+        was cut."""
         if second is None:
             tokens = first[:max_length]
             return tokens, np.zeros_like(tokens), len(tokens) < len(first)
@@ -109,18 +144,31 @@ class WordTokenizer:
             room = max_length - 1
             kept = min(len(first), max(room - len(second), (room + 1) // 2))
             first, second = first[:kept], second[: room - kept]
-        tokens = np.concatenate([first, np.array([self._numbers[SEPARATOR]], np.int32), second])
-        return tokens, (np.arange(len(tokens)) > len(first)).astype(np.int32), len(tokens) < whole
+        tokens = np.concatenate(
+            [first, np.array([self._numbers[SEPARATOR]], np.int32), second]
+        )
+        return (
+            tokens,
+            (np.arange(len(tokens)) > len(first)).astype(np.int32),
+            len(tokens) < whole,
+        )
 
 
 def learn_words(data: TextData, *, at_least: int = 1) -> WordTokenizer:
-    """A tokenizer of the words that occur ``at_least`` so often in the train split, the most frequent first."""
+    """A tokenizer of the words that occur ``at_least`` so often in the train split,
+    the most frequent first."""
     counts: Counter[str] = Counter()
     for batch in data.examples("train", batch_size=256):
         for text in (*batch.texts, *(batch.seconds or ())):
             counts.update(tokenise(text))
-    words = sorted((word for word in counts if counts[word] >= at_least), key=lambda word: (-counts[word], word))
+    words = sorted(
+        (word for word in counts if counts[word] >= at_least),
+        key=lambda word: (-counts[word], word),
+    )
     if not words:
         most = max(counts.values())
-        raise UserError(f"{option_text('min_count', at_least)} leaves no word; the most frequent occurs {most} times")
+        raise UserError(
+            f"{option_text('min_count', at_least)} leaves no word; the most frequent"
+            f" occurs {most} times"
+        )
     return WordTokenizer(words)

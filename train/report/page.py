@@ -1,4 +1,5 @@
-"""The files of a report: one HTML page from one escaped template, figures as PNG, and a strict-JSON summary."""
+"""The files of a report: one HTML page from one escaped template, figures as PNG,
+and a strict-JSON summary."""
 
 import base64
 import io
@@ -13,7 +14,8 @@ from matplotlib.figure import Figure
 from ..system.files import to_bytes, write_all, writing
 from ..system.terminal import Table
 
-# A panel is 4.8 inches wide; two fit side by side. On a phone of 390 px (75 px an inch) letters are 10 px high.
+# A panel is 4.8 inches wide; two fit side by side. On a phone of 390 px (75 px an inch)
+# letters are 10 px high.
 PANEL, WIDTH, DPI = (4.8, 4.2), 9.0, 160
 GUIDE = "#222222"  # the colour of lines that guide the eye
 TEMPLATE = """<!DOCTYPE html>
@@ -62,7 +64,8 @@ img { width: 100%; border-radius: 6px; }
 
 
 class Picture(NamedTuple):
-    """A figure, which is also written as a file of that name, and its caption; ``wide`` ones take the whole page."""
+    """A figure, which is also written as a file of that name, and its caption;
+    ``wide`` ones take the whole page."""
 
     name: str
     caption: str
@@ -71,8 +74,10 @@ class Picture(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The content of a report, on its page, in JSON, and as ``tables`` and ``verdict`` on the terminal.
-    ``introduction`` describes training and score in plain words. A section has a heading, pictures and tables."""
+    """The content of a report, on its page, in JSON, and as ``tables`` and ``verdict``
+    on the terminal. ``introduction`` describes training and score in plain words. A
+    section has a heading, pictures and tables.
+    """
 
     title: str
     sections: Sequence[tuple[str, Sequence[Picture | Table]]]
@@ -85,14 +90,30 @@ class Report(NamedTuple):
 
 def write_files(out: Path, report: Report) -> None:
     """Writes the files of a report, all or none."""
-    pictures = [block for _, blocks in report.sections for block in blocks if isinstance(block, Picture)]
+    pictures = [
+        block
+        for _, blocks in report.sections
+        for block in blocks
+        if isinstance(block, Picture)
+    ]
     drawn = {picture.name: _png(picture.figure) for picture in pictures}
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    encoded = {name: base64.b64encode(content).decode() for name, content in drawn.items()}
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    encoded = {
+        name: base64.b64encode(content).decode() for name, content in drawn.items()
+    }
     page = environment.from_string(TEMPLATE).render(report=report, encoded=encoded)
     files = {f"{name}.png": content for name, content in drawn.items()}
     with writing(f"the folder of the report {out}", "choose another"):
-        write_all(out, files | {"index.html": page.encode(), "summary.json": to_bytes(report.summary)})
+        write_all(
+            out,
+            files
+            | {
+                "index.html": page.encode(),
+                "summary.json": to_bytes(report.summary),
+            },
+        )
 
 
 def tidy(axes: Axes, title: str) -> None:

@@ -1,4 +1,5 @@
-"""Evaluations of tasks as their report shows them: metric, unit, and the words of the figures."""
+"""Evaluations of tasks as their report shows them: metric, unit, and the words of
+the figures."""
 
 from typing import NamedTuple
 
@@ -7,20 +8,25 @@ class ReportSpec(NamedTuple):
     """The evaluation of a task as its report shows it.
 
     Attributes:
-      metric: key of evaluation.json under which the score is, by test gamma; of a task without layers, a share.
+      metric: key of evaluation.json under which the score is, by test gamma; of a task
+        without layers, a share.
       title: the metric in words.
       work: what networks are trained for, for the first paragraph.
       label: of the metric's axis, with its unit.
       higher_is_better: whether the largest score is the best.
       percent: whether the score is a share, shown in percent.
       digits: behind the decimal point, in tables.
-      gamma: the strength of noise on axes, with its unit; empty where a task has no noise.
+      gamma: the strength of noise on axes, with its unit; empty where a task has no
+        noise.
       loss: of the axis of the layers' losses, with its unit.
       tested: key of the number of samples tested.
-      baseline: key of the score of the noisy input itself by test gamma; None where there is none.
-      reference: name, and prefix of the figures, of the reference that disturbances are tried on too; None for none.
+      baseline: key of the score of the noisy input itself by test gamma; None where
+        there is none.
+      reference: name, and prefix of the figures, of the reference that disturbances are
+        tried on too; None for none.
       note: the definition of the metric.
-      layered: whether layers have losses; else evaluations have a confusion matrix and names of classes.
+      layered: whether layers have losses; else evaluations have a confusion matrix and
+        names of classes.
     """
 
     metric: str
@@ -60,7 +66,9 @@ _CODES = ReportSpec(
     gamma="test gamma (deviation / data std)",
     loss="loss  ½|z − z*|²",
     reference=("ISTA", "ista_"),
-    note="Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1.",
+    note=(
+        "Mean of |z − z*|² over that of |z*|², lower is better; all codes zero give 1."
+    ),
 )
 _SETS = _VIDEO._replace(
     metric="half_squared_error",
@@ -71,7 +79,10 @@ _SETS = _VIDEO._replace(
     tested="num_examples",
     baseline="noisy_half_squared_error",
     reference=None,
-    note="Summed over the pixels of an image, in [0, 1], in the mean of the test images; lower is better.",
+    note=(
+        "Summed over the pixels of an image, in [0, 1], in the mean of the test images;"
+        " lower is better."
+    ),
 )
 _TEXT = ReportSpec(
     "accuracy",
@@ -80,8 +91,10 @@ _TEXT = ReportSpec(
     label="accuracy on the test texts",
     higher_is_better=True,
     percent=True,
-    note="In percent of the test split, higher is better. Area: under the accuracy over the test gammas, by "
-    "trapezoids, not divided by their range.",
+    note=(
+        "In percent of the test split, higher is better. Area: under the accuracy over"
+        " the test gammas, by trapezoids, not divided by their range."
+    ),
 )
 _LANGUAGE = _TEXT._replace(
     title="token accuracy",
@@ -103,7 +116,10 @@ _SCENES = _IMAGES._replace(
     title="mIoU",
     work="to name the class of every pixel of a scene",
     label="mIoU %",
-    note="Overlap of predicted and true regions over their union, mean of the classes, in percent; higher is better.",
+    note=(
+        "Overlap of predicted and true regions over their union, mean of the classes,"
+        " in percent; higher is better."
+    ),
 )
 OWN_REPORT = ReportSpec(
     "loss",

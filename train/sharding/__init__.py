@@ -1,1 +1,2 @@
-"""Sharding: a mesh of devices, the parameters that are split over it, and the communication of a step."""
+"""Sharding: a mesh of devices, the parameters that are split over it, and the
+communication of a step."""

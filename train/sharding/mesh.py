@@ -10,16 +10,26 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..config.errors import OptionError, UserError, option_text
 
-# data: copies of the model, each with its share of a batch. fsdp: the same with sharded parameters, gathered layer by
-# layer. tensor: the devices that compute one layer together.
+# data: copies of the model, each with its share of a batch. fsdp: the same with sharded
+# parameters, gathered layer by layer. tensor: the devices that compute one layer
+# together.
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")  # the axes that divide a batch
 
 
-def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh of a run; without a text only ``data``, over as many devices as divide all and the batch. In a
-    text such as ``data=2,fsdp=4``, axes that are not named have size 1. A mesh smaller than the devices takes the first
-    ones, for comparisons; its size must divide their number. Each part of a batch is divided over the mesh."""
+def make_mesh(
+    text: str | None,
+    *,
+    batch_size: int,
+    accumulate: int = 1,
+    devices: Sequence[Any] | None = None,
+) -> Mesh:
+    """Returns the mesh of a run; without a text only ``data``, over as many devices as
+    divide all and the batch. In a text such as ``data=2,fsdp=4``, axes that are not
+    named have size 1. A mesh smaller than the devices takes the first ones, for
+    comparisons; its size must divide their number. Each part of a batch is divided over
+    the mesh.
+    """
     devices = jax.devices() if devices is None else devices
     part = batch_size // accumulate
     sizes = {"data": math.gcd(part, len(devices))} if text is None else parse_mesh(text)
@@ -27,23 +37,30 @@ def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices
     count = math.prod(shape)
     if len(devices) % count:
         raise UserError(
-            f"{option_text('mesh', text)} asks for {count} devices, which does not divide the {len(devices)} there "
-            f"are; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count={count} simulates them"
+            f"{option_text('mesh', text)} asks for {count} devices, which does not"
+            f" divide the {len(devices)} there are; on a CPU,"
+            f" XLA_FLAGS=--xla_force_host_platform_device_count={count} simulates them"
         )
     ways = math.prod(sizes.get(axis, 1) for axis in BATCH)
     if part % ways:
         parts = f" / {option_text('accumulate', accumulate)}" if accumulate > 1 else ""
         raise UserError(
-            f"{option_text('batch_size', batch_size)}{parts} does not divide over {option_text('mesh', text)}, which "
-            f"divides a batch into {ways} parts (data x fsdp); pass a multiple of {ways * accumulate}, or another mesh"
+            f"{option_text('batch_size', batch_size)}{parts} does not divide over"
+            f" {option_text('mesh', text)}, which divides a batch into {ways} parts"
+            f" (data x fsdp); pass a multiple of {ways * accumulate}, or another mesh"
         )
-    mesh = jax.make_mesh(shape, AXES, (AxisType.Auto,) * len(AXES), devices=devices[:count])
-    without = {device.process_index for device in devices} - {device.process_index for device in mesh.devices.flat}
+    mesh = jax.make_mesh(
+        shape, AXES, (AxisType.Auto,) * len(AXES), devices=devices[:count]
+    )
+    without = {device.process_index for device in devices} - {
+        device.process_index for device in mesh.devices.flat
+    }
     if without:
         raise UserError(
-            f"{option_text('mesh', text or describe_mesh(mesh))} leaves process {min(without)} without a device; pass "
-            f"a mesh (and a {option_text('batch_size')} that divides over it) with devices of every process, or start "
-            "fewer processes"
+            f"{option_text('mesh', text or describe_mesh(mesh))} leaves process"
+            f" {min(without)} without a device; pass a mesh (and a"
+            f" {option_text('batch_size')} that divides over it) with devices of every"
+            " process, or start fewer processes"
         )
     return mesh
 
@@ -54,7 +71,10 @@ def parse_mesh(text: str) -> dict[str, int]:
     for part in text.split(","):
         axis, _, size = (piece.strip() for piece in part.partition("="))
         if axis not in AXES or axis in sizes or not size.isdecimal() or int(size) < 1:
-            allowed = f"axes of {', '.join(AXES)}, each once with a size of at least 1, as in data=2,fsdp=4"
+            allowed = (
+                f"axes of {', '.join(AXES)}, each once with a size of at least 1, as in"
+                " data=2,fsdp=4"
+            )
             raise OptionError("mesh", allowed, repr(text))
         sizes[axis] = int(size)
     return sizes
@@ -62,7 +82,10 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 def describe_mesh(mesh: Mesh) -> str:
     """Describes the mesh, with the idle devices."""
-    sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1) or "data=1"
+    sizes = (
+        ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1)
+        or "data=1"
+    )
     there = jax.device_count()
     if mesh.size == there:
         return f"{there} device{'s' * (there > 1)} ({sizes})"
@@ -80,28 +103,35 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
-    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch; unchanged without a mesh. For
-    inputs of layers: else the partitioner may move rows to the shards of a parameter, which should be gathered."""
+    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch;
+    unchanged without a mesh. For inputs of layers: else the partitioner may move rows
+    to the shards of a parameter, which should be gathered.
+    """
     if jax.sharding.get_abstract_mesh().empty:
         return y
     return jax.lax.with_sharding_constraint(y, PartitionSpec(*[None] * axis, BATCH))
 
 
 def put(batch: Any, mesh: Mesh) -> Any:
-    """Puts a batch on the devices, its rows over data and fsdp; each process gives its rows."""
+    """Puts a batch on the devices, its rows over data and fsdp; each process gives
+    its rows."""
     return jax.make_array_from_process_local_data(rows(mesh), batch)
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
     """Returns the rows of a batch on this process's devices; None for all of them."""
     parts = rows(mesh).addressable_devices_indices_map((batch_size,)).values()
-    row_numbers = np.unique(np.concatenate([np.arange(batch_size)[part] for part in parts]))
+    row_numbers = np.unique(
+        np.concatenate([np.arange(batch_size)[part] for part in parts])
+    )
     return None if len(row_numbers) == batch_size else row_numbers
 
 
 def put_beside(params: Any, examples: Any) -> Any:
-    """Puts examples on the mesh of the parameters: rows over the devices if they divide, else all on each. Every
-    process gives all examples. Without a mesh, the examples are returned unchanged."""
+    """Puts examples on the mesh of the parameters: rows over the devices if they
+    divide, else all on each. Every process gives all examples. Without a mesh, the
+    examples are returned unchanged.
+    """
     sharding = jax.tree.leaves(params)[0].sharding
     if not isinstance(sharding, NamedSharding):
         return examples
@@ -114,16 +144,20 @@ def put_beside(params: Any, examples: Any) -> Any:
     def put(part: Any) -> jax.Array:
         # device_put would compare the arrays of all processes.
         whole = np.asarray(part)
-        return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
+        return jax.make_array_from_callback(
+            whole.shape, where, lambda index: whole[index]
+        )
 
     return jax.tree.map(put, examples)
 
 
 def gathered(params: Any) -> Any:
-    """Returns parameters whole on every device, for networks that apply their layers many times per step."""
+    """Returns parameters whole on every device, for networks that apply their layers
+    many times per step."""
     if not jax.sharding.get_abstract_mesh().empty:
         return jax.lax.with_sharding_constraint(params, PartitionSpec())
-    where = getattr(jax.tree.leaves(params)[0], "sharding", None)  # a traced array has none
+    # a traced array has none
+    where = getattr(jax.tree.leaves(params)[0], "sharding", None)
     if not isinstance(where, NamedSharding):
         return params
     return jax.device_put(params, NamedSharding(where.mesh, PartitionSpec()))

@@ -25,7 +25,9 @@ def command(arguments: list[str]) -> int | None:
     over, options = split_over(arguments[1:])
     usual = dataclasses.replace(EXPERIMENTS[name].config, out=None)
     whole = SweepArguments(config=with_file(options, usual))
-    parsed = parse(SweepArguments[type(usual)], options, f"unroll-jax sweep {name}", whole)
+    parsed = parse(
+        SweepArguments[type(usual)], options, f"unroll-jax sweep {name}", whole
+    )
     _check(parsed, over)
     folder = check_out(parsed.config.out or Path("runs") / "sweep" / name)
     config = dataclasses.replace(parsed.config, out=None, config=None)
@@ -41,8 +43,13 @@ def _check(parsed: SweepArguments, over: Mapping[str, str]) -> None:
     if not over:
         raise UserError(f"a sweep needs an axis, as in {AS_IN}")
     if (count := math.prod(text.count(",") + 1 for text in over.values())) > MAX_CELLS:
-        raise UserError(f"the sweep has {count} cells, more than {MAX_CELLS}; give fewer values")
+        raise UserError(
+            f"the sweep has {count} cells, more than {MAX_CELLS}; give fewer values"
+        )
     if parsed.config.overwrite:
-        raise UserError("--overwrite would delete every run of the sweep; pass another --out, or move its folder away")
+        raise UserError(
+            "--overwrite would delete every run of the sweep; pass another --out, or"
+            " move its folder away"
+        )
     if not 1 <= parsed.jobs <= MAX_JOBS:
         raise UserError(f"--jobs must be from 1 to {MAX_JOBS}, got {parsed.jobs}")

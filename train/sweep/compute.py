@@ -21,12 +21,14 @@ from ..system.machine import stopping_at_once
 from .axes import Cell, Sweep
 from .results import RECORD, read_result, write_tables
 
-GRACE_SECONDS = 120.0  # a child that is asked to end finishes its step, or XLA's compilation, and saves
+# a child that is asked to end finishes its step, or XLA's compilation, and saves
+GRACE_SECONDS = 120.0
 MEMORY_SHARE = 0.9  # share of a GPU's memory that the jobs on it divide
 
 
 def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
-    """Computes the cells and writes their tables; returns 1 if some failed, 0 if none did."""
+    """Computes the cells and writes their tables; returns 1 if some failed, 0 if
+    none did."""
     folder = sweep.folder
     check_first(cells[0].config)
     begin(folder, RECORD, {"experiment": sweep.experiment}, what="sweep")
@@ -44,20 +46,30 @@ def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
 
 def has_ended(folder: Path) -> bool:
     """Returns whether a run has ended and was evaluated on the test split."""
-    return read_status(folder).get("state") == FINISHED and (folder / "evaluation.json").exists()
+    return (
+        read_status(folder).get("state") == FINISHED
+        and (folder / "evaluation.json").exists()
+    )
 
 
 def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:
-    """Raises UserError if the folder of a cell holds a run with other options, before anything is computed."""
+    """Raises UserError if the folder of a cell holds a run with other options,
+    before anything is computed."""
     for cell in cells:
         if (path := sweep.folder / cell.name / "config.json").exists():
-            expected = identity(sweep.experiment, cell.config, read_object(path).get("found", {}))
-            check_same(path.parent, expected, "pass another --out, or move that folder away")
+            expected = identity(
+                sweep.experiment, cell.config, read_object(path).get("found", {})
+            )
+            check_same(
+                path.parent, expected, "pass another --out, or move that folder away"
+            )
 
 
 def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> dict[str, str]:
-    """Trains cells, resuming those that were interrupted, and evaluates them on the test split. Returns the messages of
-    the cells that failed, by name; a failure does not end the others."""
+    """Trains cells, resuming those that were interrupted, and evaluates them on the
+    test split. Returns the messages of the cells that failed, by name; a failure does
+    not end the others.
+    """
     messages = dict[str, str]()
 
     def ended(cell: Cell, message: str) -> None:
@@ -65,7 +77,8 @@ def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> dict[str, st
         print(f"[{len(messages)} of {len(cells)}] {cell.name}: {message or 'finished'}")
 
     if jobs > 1 and len(cells) > 1:
-        prepare_data(vars(cells[0].config)["data"], print)  # once, ahead of the processes that read them
+        # once, ahead of the processes that read them
+        prepare_data(vars(cells[0].config)["data"], print)
         _run_children(sweep, cells, min(jobs, len(cells)), ended)
     else:
         for cell in cells:
@@ -85,33 +98,52 @@ def _compute(sweep: Sweep, cell: Cell) -> str:
         raise
     except UserError as error:
         return one_line(error)
-    except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:  # such as too little memory on a device
+    # such as too little memory on a device
+    except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
         traceback.print_exc(file=sys.stdout)
         return f"{type(error).__name__}: {one_line(error)}"
     return ""
 
 
-def _run_children(sweep: Sweep, cells: Sequence[Cell], jobs: int, ended: Callable[[Cell, str], None]) -> None:
-    """Computes cells in at most ``jobs`` processes; where this process is asked to end, they save and end too."""
+def _run_children(
+    sweep: Sweep, cells: Sequence[Cell], jobs: int, ended: Callable[[Cell, str], None]
+) -> None:
+    """Computes cells in at most ``jobs`` processes; where this process is asked to
+    end, they save and end too."""
     context, waiting = multiprocessing.get_context("spawn"), list(cells)
     children = dict[int, tuple[Cell, BaseProcess]]()  # by slot
     try:
         while waiting or children:
             for slot in sorted(set(range(jobs)) - set(children))[: len(waiting)]:
                 cell = waiting.pop(0)
-                process = context.Process(target=_child, args=(sweep, cell, slot, jobs), daemon=True)
+                process = context.Process(
+                    target=_child, args=(sweep, cell, slot, jobs), daemon=True
+                )
                 process.start()
                 children[slot] = cell, process
-            multiprocessing.connection.wait([process.sentinel for _, process in children.values()])
+            multiprocessing.connection.wait(
+                [process.sentinel for _, process in children.values()]
+            )
             for slot, (cell, process) in list(children.items()):
                 if not process.is_alive():
                     process.join()
                     del children[slot]
-                    lines = (sweep.folder / f"{cell.name}.log").read_text(errors="replace").split("\n")
-                    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+                    lines = (
+                        (sweep.folder / f"{cell.name}.log")
+                        .read_text(errors="replace")
+                        .split("\n")
+                    )
+                    last = next(
+                        (line.strip() for line in reversed(lines) if line.strip()),
+                        "nothing",
+                    )
                     known = {0: "", 1: last}  # why a child failed is its last line
                     ended(
-                        cell, known.get(process.exitcode or 0, f"exit code {process.exitcode}; it wrote last: {last}")
+                        cell,
+                        known.get(
+                            process.exitcode or 0,
+                            f"exit code {process.exitcode}; it wrote last: {last}",
+                        ),
                     )
     finally:
         for _, process in children.values():
@@ -122,17 +154,28 @@ def _run_children(sweep: Sweep, cells: Sequence[Cell], jobs: int, ended: Callabl
 
 
 def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int) -> None:
-    """Computes a cell in a process that writes to the cell's log; the last line of a failure says why."""
+    """Computes a cell in a process that writes to the cell's log; the last line of a
+    failure says why."""
     with (sweep.folder / f"{cell.name}.log").open("ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    if hasattr(os, "sched_setaffinity"):  # a share of the cores, and one GPU or a part of its memory
+    # a share of the cores, and one GPU or a part of its memory
+    if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[slot::jobs] or [cores[slot % len(cores)]])
-    all_gpus = ",".join(str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*")))))
-    if gpus := [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",") if part.strip()]:
+    all_gpus = ",".join(
+        str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))
+    )
+    if gpus := [
+        part
+        for part in os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",")
+        if part.strip()
+    ]:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{MEMORY_SHARE / -(-jobs // len(gpus)):.3f}")
+        os.environ.setdefault(
+            "XLA_PYTHON_CLIENT_MEM_FRACTION",
+            f"{MEMORY_SHARE / -(-jobs // len(gpus)):.3f}",
+        )
     try:
         with stopping_at_once():
             message = _compute(sweep, cell)

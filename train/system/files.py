@@ -1,5 +1,6 @@
-"""Files and disks: checked before the work, written in one move, and errors reported in one line. Any room above may
-import it; it imports neither JAX nor Orbax."""
+"""Files and disks: checked before the work, written in one move, and errors reported in
+one line. Any room above may import it; it imports neither JAX nor Orbax.
+"""
 
 import contextlib
 import errno
@@ -18,8 +19,8 @@ import filelock
 from ..config.errors import PLAIN, UNSHOWN, StorageError, UserError, one_line
 from .reading import read_regular
 
-# Messages of a system that fails to write; Orbax, TensorStore and array_record quote them in errors. The first ones do
-# not depend on the contents of a file.
+# Messages of a system that fails to write; Orbax, TensorStore and array_record quote
+# them in errors. The first ones do not depend on the contents of a file.
 UNREACHABLE = tuple(map(os.strerror, (
     errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOSPC, errno.EROFS,
 )))  # fmt: skip
@@ -36,69 +37,110 @@ SEAL = "sha256_of_the_rest"  # the field of `sealed`
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 REMEDIES = {
     "evaluation.json": "evaluate the run again",
-    "status.json": "restore it, or delete it and give the command of the run again: it goes on from its checkpoints",
+    "status.json": (
+        "restore it, or delete it and give the command of the run again: it goes on"
+        " from its checkpoints"
+    ),
 }
 PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
 def expanded(path: str, option: str) -> Path:
-    """Returns a path with ~ as the home folder; errors for a bad name or a missing home folder name ``option``."""
+    """Returns a path with ~ as the home folder; errors for a bad name or a missing
+    home folder name ``option``."""
     if UNSHOWN.search(path):
         raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
-    if too_long := [part for part in Path(path).parts if len(part.encode()) > LONGEST_NAME]:
-        raise UserError(f"{option} has the name {too_long[0]:.40}... of more than {LONGEST_NAME} bytes; shorten it")
+    if too_long := [
+        part for part in Path(path).parts if len(part.encode()) > LONGEST_NAME
+    ]:
+        raise UserError(
+            f"{option} has the name {too_long[0]:.40}... of more than {LONGEST_NAME}"
+            " bytes; shorten it"
+        )
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise UserError(f"{option}={path} is in nobody's home folder; write the path out") from error
+        raise UserError(
+            f"{option}={path} is in nobody's home folder; write the path out"
+        ) from error
 
 
 def caches() -> Path:
-    """Returns the folder of prepared data and compiled programs: unroll_jax in $XDG_CACHE_HOME, or in ~/.cache."""
+    """Returns the folder of prepared data and compiled programs: unroll_jax in
+    $XDG_CACHE_HOME, or in ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME", "")
-    return expanded(root if Path(root).is_absolute() else "~/.cache", "XDG_CACHE_HOME") / "unroll_jax"
+    return (
+        expanded(root if Path(root).is_absolute() else "~/.cache", "XDG_CACHE_HOME")
+        / "unroll_jax"
+    )
 
 
 def check_out(out: Path | str) -> Path:
-    """Returns the folder that --out names, with ~ as the home folder; UserError if it, or one above it, is a file."""
+    """Returns the folder that --out names, with ~ as the home folder; UserError if
+    it, or one above it, is a file."""
     folder = expanded(str(out), "--out")
     if not (nearest := _nearest(folder)).is_dir():
-        raise UserError(f"cannot write to --out {out}: {nearest} is no folder; pass another")
+        raise UserError(
+            f"cannot write to --out {out}: {nearest} is no folder; pass another"
+        )
     return folder
 
 
-def check_file(out: Path | str, *, overwrite: bool, inputs: Iterable[Path | str | None] = ()) -> Path:
-    """Returns the file that --out names; UserError if it cannot be written. It must be new, or with ``overwrite`` none
-    of the ``inputs``, nor a file of one that is a folder."""
+def check_file(
+    out: Path | str, *, overwrite: bool, inputs: Iterable[Path | str | None] = ()
+) -> Path:
+    """Returns the file that --out names; UserError if it cannot be written. It must be
+    new, or with ``overwrite`` none of the ``inputs``, nor a file of one that is a
+    folder.
+    """
     path = expanded(str(out), "--out")
     if path.is_dir():
-        raise UserError(f"--out {out} is a folder; name a file in it, as {path / 'answers.json'}")
+        raise UserError(
+            f"--out {out} is a folder; name a file in it, as {path / 'answers.json'}"
+        )
     if path.exists() and not overwrite:
-        raise UserError(f"--out {out} is there already; pass another file, or --overwrite, which replaces it")
+        raise UserError(
+            f"--out {out} is there already; pass another file, or --overwrite, which"
+            " replaces it"
+        )
     place = path.resolve()
     for name in filter(None, inputs):
-        if path.exists() and {Path(name).expanduser().resolve()} & {place, *place.parents}:
-            raise UserError(f"--out {out} would replace what the command reads, {name}; pass another file")
+        if path.exists() and {Path(name).expanduser().resolve()} & {
+            place,
+            *place.parents,
+        }:
+            raise UserError(
+                f"--out {out} would replace what the command reads, {name}; pass"
+                " another file"
+            )
     require_writable(path.parent, f"--out {out}", "pass another file")
     return path
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a run folder; the system releases it when the process ends or is killed."""
+    """Holds the lock of a run folder; the system releases it when the process ends
+    or is killed."""
     path = folder / ".lock"
     try:
         lock = filelock.FileLock(path).acquire(timeout=0)
     except filelock.Timeout:
-        raise UserError(f"another process is training {folder}; wait until it ends, or pass another --out") from None
+        raise UserError(
+            f"another process is training {folder}; wait until it ends, or pass another"
+            " --out"
+        ) from None
     except OSError as error:
-        raise StorageError(f"cannot write to {path} ({error.strerror}); mend that, or pass another --out") from error
+        raise StorageError(
+            f"cannot write to {path} ({error.strerror}); mend that, or pass another"
+            " --out"
+        ) from error
     with lock:
         yield
 
 
 def disk_error(error: BaseException) -> str | None:
-    """Returns the system's message for a failed read or write; None for an error of another kind."""
+    """Returns the system's message for a failed read or write; None for an error of
+    another kind."""
     text = "" if isinstance(error, UserError) else str(error)
     return next((message for message in FAILURES if message in text), None)
 
@@ -111,7 +153,8 @@ def unreachable(error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def writing(target: str, remedy: str) -> Iterator[None]:
-    """Turns the system's errors of writing into a `StorageError` of one line, with the target and the remedy."""
+    """Turns the system's errors of writing into a `StorageError` of one line, with
+    the target and the remedy."""
     try:
         yield
     except Exception as error:
@@ -120,12 +163,16 @@ def writing(target: str, remedy: str) -> Iterator[None]:
             raise
         if message == os.strerror(errno.ENAMETOOLONG):
             name = Path(getattr(error, "filename", None) or "").name
-            raise UserError(f"cannot write to {target}: the name {name:.40}... is too long; shorten it") from error
+            raise UserError(
+                f"cannot write to {target}: the name {name:.40}... is too long;"
+                " shorten it"
+            ) from error
         raise StorageError(f"cannot write to {target} ({message}); {remedy}") from error
 
 
 def require_writable(folder: Path, name: str, remedy: str) -> None:
-    """Tries to write into a folder, or the nearest one above it; the StorageError has its ``name`` and the remedy."""
+    """Tries to write into a folder, or the nearest one above it; the StorageError
+    has its ``name`` and the remedy."""
     probe = _nearest(folder) / f".probe-{os.getpid()}"
     try:
         try:
@@ -133,27 +180,42 @@ def require_writable(folder: Path, name: str, remedy: str) -> None:
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(f"cannot write to {name} ({error.strerror}); {remedy}") from error
+        raise StorageError(
+            f"cannot write to {name} ({error.strerror}); {remedy}"
+        ) from error
 
 
 def require_room(folder: Path, size: int, name: str) -> None:
-    """Raises StorageError if the disk of a folder reports fewer than ``size`` bytes free for ``name``."""
+    """Raises StorageError if the disk of a folder reports fewer than ``size`` bytes
+    free for ``name``."""
     disk = shutil.disk_usage(_nearest(folder))
     if disk.total and disk.free < size:
         sizes = f"{size / 1e6:,.1f} MB, {disk.free / 1e6:,.1f} MB are free"
-        raise StorageError(f"the disk of {folder} is full: {name} takes {sizes}; {AGAIN}")
+        raise StorageError(
+            f"the disk of {folder} is full: {name} takes {sizes}; {AGAIN}"
+        )
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints in a folder, in order; UserError if it is a file."""
+    """Returns the steps of the complete checkpoints in a folder, in order; UserError
+    if it is a file."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, not a folder of checkpoints; restore the folder, or move the file away")
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal() and path.is_dir())
+        raise UserError(
+            f"{folder} is a file, not a folder of checkpoints; restore the folder, or"
+            " move the file away"
+        )
+    return sorted(
+        int(path.name)
+        for path in folder.glob("*")
+        if path.name.isdecimal() and path.is_dir()
+    )
 
 
 def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files by name, all or none, each in one move: a reader sees an old file or a new one. Moves come in the
-    order of the files and need no room. A missing folder is made, and removed again on an OSError."""
+    """Writes files by name, all or none, each in one move: a reader sees an old file or
+    a new one. Moves come in the order of the files and need no room. A missing folder
+    is made, and removed again on an OSError.
+    """
     partials = {name: folder / f"{name}{PARTIAL}" for name in files}
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -172,7 +234,8 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON in one move: a reader sees the old file or the new one, never half of it."""
+    """Writes JSON in one move: a reader sees the old file or the new one, never half
+    of it."""
     write_all(path.parent, {path.name: to_bytes(value)})
 
 
@@ -182,23 +245,33 @@ def to_bytes(value: Any) -> bytes:
 
 
 def strict_json(content: str | bytes) -> Any:
-    """Reads a JSON text; repeated names, NaN, numbers beyond float and deep nesting are a ValueError too."""
+    """Reads a JSON text; repeated names, NaN, numbers beyond float and deep nesting
+    are a ValueError too."""
     try:
         return json.loads(
-            content, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite, parse_int=_whole
+            content,
+            object_pairs_hook=_once,
+            parse_constant=_finite,
+            parse_float=_finite,
+            parse_int=_whole,
         )
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an object with the checksum of its values, by which `read_object` notices that it was edited."""
+    """Returns an object with the checksum of its values, by which `read_object`
+    notices that it was edited."""
     return {**values, SEAL: _checksum(values)}
 
 
-def read_object(path: Path, *, missing: str = "", mend: str = "", checked: bool = True) -> dict[str, Any]:
-    """Returns the JSON object in a file, without its seal; ``checked`` compares that with the values. The UserError is
-    ``missing`` without a file, and has the remedy ``mend`` else."""
+def read_object(
+    path: Path, *, missing: str = "", mend: str = "", checked: bool = True
+) -> dict[str, Any]:
+    """Returns the JSON object in a file, without its seal; ``checked`` compares that
+    with the values. The UserError is ``missing`` without a file, and has the remedy
+    ``mend`` else.
+    """
     mend = mend or way_out(path)
     if not path.exists():
         raise UserError(missing or f"run {path.parent} has no {path.name}; {WRITTEN}")
@@ -210,27 +283,45 @@ def read_object(path: Path, *, missing: str = "", mend: str = "", checked: bool 
         raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
     seal = value.pop(SEAL, None)
     if checked and seal not in (None, _checksum(value)):
-        raise UserError(f"{path} was edited by hand; put it back, or delete {SEAL} in it if you mean what it has now")
+        raise UserError(
+            f"{path} was edited by hand; put it back, or delete {SEAL} in it if you"
+            " mean what it has now"
+        )
     return value
 
 
 def way_out(path: Path) -> str:
     """Returns the remedy for a damaged file of a run folder."""
-    return REMEDIES.get(path.name, "restore it, or move the run folder away and train again")
+    return REMEDIES.get(
+        path.name, "restore it, or move the run folder away and train again"
+    )
 
 
 def no_run(folder: Path) -> str:
-    """Returns the message for a folder without config.json; it lists the run folders inside."""
+    """Returns the message for a folder without config.json; it lists the run folders
+    inside."""
     if folder.is_file():
         return f"{folder} is a file, not a run folder; {WRITTEN}"
-    paths = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
-    runs = sorted(str(path.parent) for path in paths if not (path.parent / "model.safetensors").exists())  # no exports
-    inside = f"it holds the run folders {', '.join(runs[:MAX_LISTED])}; give one of these" if runs else WRITTEN
+    paths = (
+        path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json")
+    )
+    # no exports
+    runs = sorted(
+        str(path.parent)
+        for path in paths
+        if not (path.parent / "model.safetensors").exists()
+    )
+    inside = (
+        f"it holds the run folders {', '.join(runs[:MAX_LISTED])}; give one of these"
+        if runs
+        else WRITTEN
+    )
     return f"{folder} is not a run folder: it has no config.json; {inside}"
 
 
 def without_folders(value: Any) -> Any:
-    """Returns a JSON value with every absolute path in its strings cut to the last part."""
+    """Returns a JSON value with every absolute path in its strings cut to the last
+    part."""
     if isinstance(value, dict):
         return {key: without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -247,7 +338,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there more than once")
+        raise ValueError(
+            f"{next(name for name in names if names.count(name) > 1)} is there more"
+            " than once"
+        )
     return values
 
 
@@ -258,8 +352,13 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int | float:
-    """A whole number of 64 bits; a larger one is a float, as 1e30, which means no limit in tokenizers' files."""
-    return int(text) if len(text) <= MAX_DIGITS and -(2**63) <= int(text) < 2**64 else _finite(text)
+    """A whole number of 64 bits; a larger one is a float, as 1e30, which means no
+    limit in tokenizers' files."""
+    return (
+        int(text)
+        if len(text) <= MAX_DIGITS and -(2**63) <= int(text) < 2**64
+        else _finite(text)
+    )
 
 
 def _nearest(folder: Path) -> Path:

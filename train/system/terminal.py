@@ -1,4 +1,5 @@
-"""The terminal: safe output, progress of a run, a bar or in a log file lines; and tables of text."""
+"""The terminal: safe output, progress of a run, a bar or in a log file lines; and
+tables of text."""
 
 import contextlib
 import sys
@@ -11,22 +12,38 @@ from ..config.errors import UNSHOWN
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-LINE = "{desc}: step {n_fmt} of {total_fmt} ({percentage:.0f}%), {remaining} left{postfix}"
+LINE = (
+    "{desc}: step {n_fmt} of {total_fmt} ({percentage:.0f}%), {remaining} left{postfix}"
+)
 SILENCE = 30.0  # seconds between the lines of a log file
 
 
 def progress(title: str, *, total: int, done: int = 0, shown: bool = True) -> "tqdm":
-    """Returns tqdm's bar over the steps of a run, on a terminal; elsewhere its lines, at most one every half minute."""
+    """Returns tqdm's bar over the steps of a run, on a terminal; elsewhere its
+    lines, at most one every half minute."""
     from tqdm import tqdm  # imported here: `safe_output` is for every command
 
     lines = not sys.stderr.isatty()
-    options = {"file": _Lines(sys.stderr), "mininterval": SILENCE, "maxinterval": SILENCE, "bar_format": LINE}
-    return tqdm(total=total, initial=done, unit="step", desc=title, disable=not shown, **options if lines else {})
+    options = {
+        "file": _Lines(sys.stderr),
+        "mininterval": SILENCE,
+        "maxinterval": SILENCE,
+        "bar_format": LINE,
+    }
+    return tqdm(
+        total=total,
+        initial=done,
+        unit="step",
+        desc=title,
+        disable=not shown,
+        **options if lines else {},
+    )
 
 
 @contextlib.contextmanager
 def pausing(bar: "tqdm", work: str) -> Iterator[None]:
-    """Shows on a terminal the work that is done instead of training; its time does not count for the time left."""
+    """Shows on a terminal the work that is done instead of training; its time does
+    not count for the time left."""
     title = getattr(bar, "desc", "")  # a disabled bar has none
     bar.set_description_str(f"{title}, {work}", refresh=sys.stderr.isatty())
     try:
@@ -38,10 +55,16 @@ def pausing(bar: "tqdm", work: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def safe_output() -> Iterator[None]:
-    """Escapes the control characters of all that is written within the context: names of files and values of others.
-    Characters that the terminal cannot encode are escaped too."""
-    output, errors = _Escaped(sys.stdout, "\n\t"), _Escaped(sys.stderr, "\n\t\r")  # a bar begins its line again
-    with contextlib.redirect_stdout(cast(TextIO, output)), contextlib.redirect_stderr(cast(TextIO, errors)):
+    """Escapes the control characters of all that is written within the context: names
+    of files and values of others. Characters that the terminal cannot encode are
+    escaped too.
+    """
+    # a bar begins its line again
+    output, errors = _Escaped(sys.stdout, "\n\t"), _Escaped(sys.stderr, "\n\t\r")
+    with (
+        contextlib.redirect_stdout(cast(TextIO, output)),
+        contextlib.redirect_stderr(cast(TextIO, errors)),
+    ):
         yield
 
 
@@ -49,14 +72,23 @@ class _Escaped:
     """A stream that escapes all control characters but the kept ones."""
 
     def __init__(self, stream: TextIO, kept: str):
-        self._stream, self._kept, self._encoding = stream, kept, getattr(stream, "encoding", None) or "utf-8"
+        self._stream, self._kept, self._encoding = (
+            stream,
+            kept,
+            getattr(stream, "encoding", None) or "utf-8",
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        plain = UNSHOWN.sub(lambda match: match[0] if match[0] in self._kept else ascii(match[0])[1:-1], text)
-        return self._stream.write(plain.encode(self._encoding, "backslashreplace").decode(self._encoding))
+        plain = UNSHOWN.sub(
+            lambda match: match[0] if match[0] in self._kept else ascii(match[0])[1:-1],
+            text,
+        )
+        return self._stream.write(
+            plain.encode(self._encoding, "backslashreplace").decode(self._encoding)
+        )
 
 
 class _Lines:
@@ -83,7 +115,14 @@ class Table:
 def as_text(table: Table) -> str:
     """Returns the table as text, the first column aligned left and the rest right."""
     cells = (table.header, *table.rows)
-    widths = [max(len(row[column]) for row in cells) for column in range(len(table.header))]
-    lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
+    widths = [
+        max(len(row[column]) for row in cells) for column in range(len(table.header))
+    ]
+    lines = [
+        "  ".join(
+            [f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]
+        ).rstrip()
+        for row in cells
+    ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(filter(None, [table.title, *lines, table.note]))

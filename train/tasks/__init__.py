@@ -1,1 +1,2 @@
-"""Tasks: models, batches, layer losses and evaluations, in the frame of `common`; no task imports another."""
+"""Tasks: models, batches, layer losses and evaluations, in the frame of `common`; no
+task imports another."""

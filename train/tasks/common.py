@@ -1,4 +1,5 @@
-"""The frame of tasks: data, training under constraints, and an evaluation that each task fills."""
+"""The frame of tasks: data, training under constraints, and an evaluation that each
+task fills."""
 
 import abc
 import copy
@@ -28,12 +29,14 @@ L = TypeVar("L", bound=ConstrainedConfig)
 T = TypeVar("T")
 Trials = Mapping[str, Mapping[str, "Trial"]]
 
-# One seed for all evaluations: noise is drawn once and scaled to each level. Runs compare like with like.
+# One seed for all evaluations: noise is drawn once and scaled to each level. Runs
+# compare like with like.
 NOISE_SEED = 20260101
 
 
 class DataTask(Task, Generic[C]):
-    """A task on one data set; ``data`` is None where it is built from a model's ``spec`` of them, to predict."""
+    """A task on one data set; ``data`` is None where it is built from a model's
+    ``spec`` of them, to predict."""
 
     model: Any  # its ``init`` draws parameters
     spec_type: ClassVar[Any]
@@ -43,16 +46,19 @@ class DataTask(Task, Generic[C]):
     def __init__(self, config: C, data: Any, spec: Any = None):
         self._config, self.data, self.samples = config, data, data
         self.spec = data.spec if spec is None else spec
-        self.programs: dict[Any, Any] = {}  # compiled steps; tasks that differ by the seed only share them
+        # compiled steps; tasks that differ by the seed only share them
+        self.programs: dict[Any, Any] = {}
 
     @classmethod
     def open(cls, config: C, log: Log) -> Self:
-        """Returns the task on the data of its configuration, which are prepared on first use."""
+        """Returns the task on the data of its configuration, which are prepared on
+        first use."""
         return cls(config, cls._load(config, log))
 
     @classmethod
     def rebuild(cls, config: C, spec: Row) -> Self:
-        """Returns the task that `model_spec` describes, without its data, to predict with given parameters."""
+        """Returns the task that `model_spec` describes, without its data, to predict
+        with given parameters."""
         return cls(config, None, cls.spec_type.from_json(spec))
 
     @property
@@ -65,12 +71,14 @@ class DataTask(Task, Generic[C]):
         return self.model.init(key)
 
     def with_config(self, config: C) -> Self:
-        """Returns the same task with another configuration, on the same data; another seed shares compiled programs."""
+        """Returns the same task with another configuration, on the same data;
+        another seed shares compiled programs."""
         if dataclasses.replace(config, seed=self.config.seed) == self.config:
             other = copy.copy(self)
             other._config = config
             return other
-        more = () if self.spec is self.data else (self.spec,)  # data of tokens are their spec
+        # data of tokens are their spec
+        more = () if self.spec is self.data else (self.spec,)
         return type(self)(config, self.data, *more)
 
     def model_spec(self) -> Row:
@@ -84,7 +92,9 @@ class DataTask(Task, Generic[C]):
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
         """Yields samples of the train split."""
         size, seed = self.config.batch_size, self.config.seed
-        return self.samples.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+        return self.samples.batches(
+            "train", batch_size=size, seed=seed, start_step=start_step, rows=rows
+        )
 
 
 class Trial(NamedTuple):
@@ -93,17 +103,20 @@ class Trial(NamedTuple):
     gamma: float  # strength of the noise on inputs
     layer_noise: float = 0.0  # standard deviation of the noise on layers
     lost: int = 0  # the layer that is left out, from 1; 0 for none
-    disturbance: Any = None  # a further disturbance of the inputs, of a type of the task
+    # a further disturbance of the inputs, of a type of the task
+    disturbance: Any = None
 
 
 class Reading(NamedTuple):
-    """Losses of a split under a trial, (N, L + 1); tasks may return further figures with them."""
+    """Losses of a split under a trial, (N, L + 1); tasks may return further figures
+    with them."""
 
     losses: np.ndarray
 
 
 class LayeredTask(DataTask[L]):
-    """A task whose every layer has a loss. A subclass fills the frame: `reading`, and what else it has to say."""
+    """A task whose every layer has a loss. A subclass fills the frame: `reading`,
+    and what else it has to say."""
 
     score: ClassVar[str]
     """Name of the score of a reading in evaluation.json."""
@@ -112,7 +125,8 @@ class LayeredTask(DataTask[L]):
 
     @abc.abstractmethod
     def reading(self, params: Params, split: str, trial: Trial) -> Any:
-        """Returns the losses of a split under a trial, as a `Reading` or with further figures."""
+        """Returns the losses of a split under a trial, as a `Reading` or with
+        further figures."""
 
     def score_of(self, reading: Any, split: str) -> float:
         """Returns the score of the last layer; here its loss."""
@@ -128,11 +142,18 @@ class LayeredTask(DataTask[L]):
         return Validation(reading.losses, self.row_of(reading))
 
     def train_on(self, num_examples: int | None, **options: Any) -> Training:
-        """Returns the training by `constrained_training` on examples of that number; None without data."""
-        return constrained_training(self.config, num_layers=self.num_layers, num_examples=num_examples, **options)
+        """Returns the training by `constrained_training` on examples of that number;
+        None without data."""
+        return constrained_training(
+            self.config,
+            num_layers=self.num_layers,
+            num_examples=num_examples,
+            **options,
+        )
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
-        """Returns figures of an evaluation beyond the scores of its trials, whose ``readings`` are given."""
+        """Returns figures of an evaluation beyond the scores of its trials, whose
+        ``readings`` are given."""
         return {}
 
     @property
@@ -141,23 +162,35 @@ class LayeredTask(DataTask[L]):
         return Trial(float(self.config.train_gamma))
 
     def trials(self) -> dict[str, dict[str, Trial]]:
-        """Returns the trials of an evaluation by score and label; here the levels of noise."""
-        return {self.score: {str(level): Trial(level) for level in self.config.noise_levels}}
+        """Returns the trials of an evaluation by score and label; here the levels of
+        noise."""
+        return {
+            self.score: {str(level): Trial(level) for level in self.config.noise_levels}
+        }
 
     def readings(self, params: Params, split: str, trials: Trials) -> dict[Trial, Any]:
         """Returns the reading of each trial, and of the noises of training."""
         every = [trial for cases in trials.values() for trial in cases.values()]
-        return {trial: self.reading(params, split, trial) for trial in dict.fromkeys([*every, self.training_trial])}
+        return {
+            trial: self.reading(params, split, trial)
+            for trial in dict.fromkeys([*every, self.training_trial])
+        }
 
-    def scores(self, readings: Mapping[Trial, Any], trials: Trials, split: str = "test") -> Row:
+    def scores(
+        self, readings: Mapping[Trial, Any], trials: Trials, split: str = "test"
+    ) -> Row:
         """Returns the scores of trials from their readings."""
         return {
-            name: {label: self.score_of(readings[trial], split) for label, trial in cases.items()}
+            name: {
+                label: self.score_of(readings[trial], split)
+                for label, trial in cases.items()
+            }
             for name, cases in trials.items()
         }
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Returns the scores of all trials on the test split, further figures, and losses at the noises of training."""
+        """Returns the scores of all trials on the test split, further figures, and
+        losses at the noises of training."""
         config, trials = self.config, self.trials()
         readings = self.readings(params, "test", trials)
         losses = readings[self.training_trial].losses
@@ -176,12 +209,16 @@ class LayeredTask(DataTask[L]):
 
 
 class PerturbedTask(LayeredTask[L]):
-    """A task with noise on inputs that is also tested with noise on layers and with each layer left out."""
+    """A task with noise on inputs that is also tested with noise on layers and with
+    each layer left out."""
 
     score_batch: ClassVar[int] = 250
-    """Samples of a batch of an evaluation: no gradient is kept, so more fit than in training."""
-    _drawn: Callable[..., Any]  # (batch, gamma, key) -> the batch with noise, and ``keys`` of noise on layers
-    _losses: Callable[..., SampleLosses]  # (params, batch with noise, perturbation of layers or None) -> losses
+    """Samples of a batch of an evaluation: no gradient is kept, so more fit than in
+    training."""
+    # (batch, gamma, key) -> the batch with noise, and ``keys`` of noise on layers
+    _drawn: Callable[..., Any]
+    # (params, batch with noise, perturbation of layers or None) -> losses
+    _losses: Callable[..., SampleLosses]
 
     def __init__(self, config: L, data: Any, spec: Any = None):
         super().__init__(config, data, spec)
@@ -193,27 +230,65 @@ class PerturbedTask(LayeredTask[L]):
 
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
         """Returns the losses of every sample of a split at every layer."""
-        batches, strengths = self.samples.examples(split, batch_size=self.score_batch), map(np.asarray, trial[:3])
+        batches, strengths = (
+            self.samples.examples(split, batch_size=self.score_batch),
+            map(np.asarray, trial[:3]),
+        )
         strengths = tuple(strengths)
-        return Reading(np.concatenate([self._read(params, batch, *strengths, key) for batch, key in keyed(batches)]))
+        return Reading(
+            np.concatenate(
+                [
+                    self._read(params, batch, *strengths, key)
+                    for batch, key in keyed(batches)
+                ]
+            )
+        )
 
     def trials(self) -> dict[str, dict[str, Trial]]:
-        """Returns the levels of noise on inputs and on layers, and each layer left out."""
-        gamma, levels = float(self.config.train_gamma), vars(self.config)["test_layer_noises"]
-        noisy = {str(level): Trial(gamma, layer_noise=level) for level in sorted(levels)}
-        lost = {str(layer): Trial(gamma, lost=layer) for layer in range(1, self.num_layers + 1)}
+        """Returns the levels of noise on inputs and on layers, and each layer left
+        out."""
+        gamma, levels = (
+            float(self.config.train_gamma),
+            vars(self.config)["test_layer_noises"],
+        )
+        noisy = {
+            str(level): Trial(gamma, layer_noise=level) for level in sorted(levels)
+        }
+        lost = {
+            str(layer): Trial(gamma, lost=layer)
+            for layer in range(1, self.num_layers + 1)
+        }
         further = {f"layer_noise_{self.score}": noisy, f"lost_layer_{self.score}": lost}
-        return super().trials() | {name: cases for name, cases in further.items() if cases}
+        return super().trials() | {
+            name: cases for name, cases in further.items() if cases
+        }
 
-    def _tried(self, params: Params, batch: Any, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
-        """Losses of every sample at every layer under a `Trial`, whose numbers are traced: one program for all."""
+    def _tried(
+        self,
+        params: Params,
+        batch: Any,
+        gamma: Array,
+        noise: Array,
+        lost: Array,
+        key: Array,
+    ) -> Array:
+        """Losses of every sample at every layer under a `Trial`, whose numbers are
+        traced: one program for all."""
         drawn = self._drawn(batch, gamma, key)
-        noisy, lose = layer_noise(jax.random.wrap_key_data(drawn.keys), noise), lost_layer(lost)
-        return self._losses(params, drawn, lambda layer, before, z: noisy(layer, before, lose(layer, before, z)))
+        noisy, lose = (
+            layer_noise(jax.random.wrap_key_data(drawn.keys), noise),
+            lost_layer(lost),
+        )
+        return self._losses(
+            params,
+            drawn,
+            lambda layer, before, z: noisy(layer, before, lose(layer, before, z)),
+        )
 
 
 def check_noise(gamma: float, seed: int) -> None:
-    """Raises a `UserError` for noise that a prediction cannot have; the noise of training has the same range."""
+    """Raises a `UserError` for noise that a prediction cannot have; the noise of
+    training has the same range."""
     if not 0.0 <= gamma <= LARGEST:
         raise OptionError("gamma", f"finite, from 0 to {LARGEST:g}", gamma)
     if not 0 <= seed < 2**32:
@@ -226,37 +301,57 @@ def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:
         yield batch, jax.random.fold_in(jax.random.key(NOISE_SEED), index)
 
 
-def to_unit(pixels: UInt8[Array, "..."] | UInt8[np.ndarray, "..."], dtype: Any = jnp.float32) -> Float[Array, "..."]:
+def to_unit(
+    pixels: UInt8[Array, "..."] | UInt8[np.ndarray, "..."], dtype: Any = jnp.float32
+) -> Float[Array, "..."]:
     """Converts pixels from 0..255 to floats in [0, 1]."""
     return jnp.asarray(pixels).astype(dtype) / 255.0
 
 
-def gaussian(key: jax.Array, shape: tuple[int, ...], variance: float | Array, dtype: Any = jnp.float32) -> Array:
+def gaussian(
+    key: jax.Array,
+    shape: tuple[int, ...],
+    variance: float | Array,
+    dtype: Any = jnp.float32,
+) -> Array:
     """Draws centred Gaussian noise of a variance."""
     return jnp.sqrt(jnp.asarray(variance, dtype)) * jax.random.normal(key, shape, dtype)
 
 
-def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Array) -> Float[Array, "..."]:
+def add_noise(
+    clean: Float[Array, "..."], variance: float | Array, key: jax.Array
+) -> Float[Array, "..."]:
     """Adds centred Gaussian noise of a variance."""
     return clean + gaussian(key, clean.shape, variance, clean.dtype)
 
 
 def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``(params, batch, *others) -> arrays of NumPy``, jitted; batches are put on the mesh of the parameters."""
+    """``(params, batch, *others) -> arrays of NumPy``, jitted; batches are put on
+    the mesh of the parameters."""
     compiled = jax.jit(function)
-    return lambda params, batch, *others: fetch(compiled(params, put_beside(params, batch), *others))
+    return lambda params, batch, *others: fetch(
+        compiled(params, put_beside(params, batch), *others)
+    )
 
 
 def feasibility_words(evaluation: Row) -> str:
     """Describes the feasibility of an evaluation by split."""
-    plain = {"plain": "unconstrained", "deep_supervision": "with fixed weights on its layers"}
+    plain = {
+        "plain": "unconstrained",
+        "deep_supervision": "with fixed weights on its layers",
+    }
     if evaluation["method"] in plain:
         return plain[evaluation["method"]]
     splits = {"validation": evaluation.get(VALIDATED), "test": evaluation["feasible"]}
-    met, missed = ([split for split, holds in splits.items() if holds is expected] for expected in (True, False))
+    met, missed = (
+        [split for split, holds in splits.items() if holds is expected]
+        for expected in (True, False)
+    )
     each = (("feasible", met), ("NOT feasible", missed))
     return ", ".join(
-        f"{word} on the {' and '.join(names)} split{'s' * (len(names) > 1)}" for word, names in each if names
+        f"{word} on the {' and '.join(names)} split{'s' * (len(names) > 1)}"
+        for word, names in each
+        if names
     )
 
 

@@ -1,4 +1,5 @@
-"""Denoisers of sequences of patches or sets of images without a network: a linear layer, a mixture of Gaussians."""
+"""Denoisers of sequences of patches or sets of images without a network: a linear
+layer, a mixture of Gaussians."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,8 @@ Sequences = Float[Array, "batch tokens pixels"]
 
 
 class LinearLayer(NamedTuple):
-    r"""Predicts a clean token as :math:`A y_t + B \bar y + c` from a noisy one and the mean of its sequence."""
+    r"""Predicts a clean token as :math:`A y_t + B \bar y + c` from a noisy one and
+    the mean of its sequence."""
 
     frame: np.ndarray  # A, (pixels, pixels)
     mean: np.ndarray  # B, (pixels, pixels)
@@ -25,20 +27,28 @@ class LinearLayer(NamedTuple):
         """The prediction for every frame of every sequence."""
         frame, mean, constant = (jnp.asarray(part, noisy.dtype) for part in self)
         product = functools.partial(jnp.matmul, precision="highest")
-        return product(noisy, frame.T) + (product(noisy.mean(axis=1), mean.T) + constant)[:, None]
+        return (
+            product(noisy, frame.T)
+            + (product(noisy.mean(axis=1), mean.T) + constant)[:, None]
+        )
 
 
-def fit_linear(batches: Iterable[UInt8[np.ndarray, "batch frames pixels"]], variance: float) -> LinearLayer:
-    r"""Least squares for clean patches under white noise of a variance, over sequences that are read once.
+def fit_linear(
+    batches: Iterable[UInt8[np.ndarray, "batch frames pixels"]], variance: float
+) -> LinearLayer:
+    r"""Least squares for clean patches under white noise of a variance, over sequences
+    that are read once.
 
-    The noise enters by its expectation, so none is drawn. As deviations :math:`x_t - \bar x` sum to zero over a
-    sequence, the normal equations separate into one for the mean and one for the deviations, each a Wiener filter:
+    The noise enters by its expectation, so none is drawn. As deviations
+    :math:`x_t - \bar x` sum to zero over a sequence, the normal equations separate into
+    one for the mean and one for the deviations, each a Wiener filter:
 
     .. math:: \hat x_t = \mu + M (M + \tfrac{s^2}{T})^+ (\bar y - \mu)
                              + D (D + s^2 (1 - \tfrac1T))^+ (y_t - \bar y)
 
-    with M and D the covariances of the clean temporal means and of the deviations, and s^2 the noise's variance. All
-    sequences have T frames; the variance is of pixels in [0, 1].
+    with M and D the covariances of the clean temporal means and of the deviations, and
+    s^2 the noise's variance. All sequences have T frames; the variance is of pixels in
+    [0, 1].
     """
     count, length = 0, 1
     total, squares, of_means = np.zeros(()), np.zeros(()), np.zeros(())
@@ -47,7 +57,10 @@ def fit_linear(batches: Iterable[UInt8[np.ndarray, "batch frames pixels"]], vari
         means, length = clean.mean(axis=1), clean.shape[1]
         rows = clean.reshape(-1, clean.shape[-1])
         count, total = count + len(rows), total + rows.sum(axis=0)
-        squares, of_means = squares + rows.T @ rows, of_means + length * (means.T @ means)
+        squares, of_means = (
+            squares + rows.T @ rows,
+            of_means + length * (means.T @ means),
+        )
     centre = total / count
     across = of_means / count - np.outer(centre, centre)
     mean = _wiener(across, variance / length)
@@ -56,14 +69,16 @@ def fit_linear(batches: Iterable[UInt8[np.ndarray, "batch frames pixels"]], vari
 
 
 class ClassGaussians(NamedTuple):
-    r"""A mixture with a Gaussian for each class of images, whose posterior mean denoises single images.
+    r"""A mixture with a Gaussian for each class of images, whose posterior mean
+    denoises single images.
 
-    With :math:`\mu_k` and :math:`C_k` the mean and the covariance of class k, to which a ridge r is added, the image
-    under white noise of variance :math:`s^2` is
+    With :math:`\mu_k` and :math:`C_k` the mean and the covariance of class k, to which
+    a ridge r is added, the image under white noise of variance :math:`s^2` is
 
     .. math:: \hat x = \sum_k p(k \mid y) \, (\mu_k + (C_k + r) (C_k + r + s^2)^{-1} (y - \mu_k))
 
-    Source: Yu, Sapiro, Mallat, "Solving inverse problems with piecewise linear estimators" (2012), with given classes.
+    Source: Yu, Sapiro, Mallat, "Solving inverse problems with piecewise linear
+    estimators" (2012), with given classes.
     """
 
     shares: np.ndarray  # (classes,), of the images
@@ -78,19 +93,29 @@ class ClassGaussians(NamedTuple):
         squares = [np.cov(images, rowvar=False, bias=True) for images in classes]
         variances, axes = map(np.stack, zip(*map(np.linalg.eigh, squares), strict=True))
         shares = np.array([len(images) / count for images in classes])
-        return cls(shares, np.stack([images.mean(0) for images in classes]), axes, np.maximum(variances, 0.0) + ridge)
+        return cls(
+            shares,
+            np.stack([images.mean(0) for images in classes]),
+            axes,
+            np.maximum(variances, 0.0) + ridge,
+        )
 
     def __call__(self, noisy: np.ndarray, variance: float) -> np.ndarray:
         """The posterior means of images (n, pixels) under noise of a variance."""
         likelihoods, estimates = [], []
         for share, mean, axes, variances in zip(*self, strict=True):
             along, spread = (noisy - mean) @ axes, variances + variance
-            likelihoods.append(np.log(share) - 0.5 * (along**2 / spread + np.log(spread)).sum(1))
+            likelihoods.append(
+                np.log(share) - 0.5 * (along**2 / spread + np.log(spread)).sum(1)
+            )
             estimates.append(mean + (along * (variances / spread)) @ axes.T)
-        return np.einsum("kn,kni->ni", softmax(np.stack(likelihoods), axis=0), np.stack(estimates))
+        return np.einsum(
+            "kn,kni->ni", softmax(np.stack(likelihoods), axis=0), np.stack(estimates)
+        )
 
 
 def _wiener(covariance: np.ndarray, variance: float) -> np.ndarray:
-    """C (C + variance I)^+, which shrinks every principal direction by its share of noise."""
+    """C (C + variance I)^+, which shrinks every principal direction by its share of
+    noise."""
     noisy = covariance + variance * np.eye(len(covariance))
     return covariance @ np.linalg.pinv(noisy, hermitian=True)

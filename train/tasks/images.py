@@ -1,4 +1,5 @@
-"""Classification of images and of the pixels of scenes, by networks with an equilibrium or without."""
+"""Classification of images and of the pixels of scenes, by networks with an
+equilibrium or without."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,18 @@ from ..metrics import Predictions, write_predictions
 from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.rules import rematerialised
-from ..task import MANY, Log, Params, PlainRisk, Row, SampleLosses, Training, Validation, check_batch_size, json_numbers
+from ..task import (
+    MANY,
+    Log,
+    Params,
+    PlainRisk,
+    Row,
+    SampleLosses,
+    Training,
+    Validation,
+    check_batch_size,
+    json_numbers,
+)
 from .common import DataTask, num_parameters, on_batches
 from .image_models import (
     SOLVE,
@@ -47,7 +59,8 @@ SHOWN = 4  # scenes: evenly spread over the test split
 
 
 class ImageTask(DataTask[SupervisedConfig]):
-    """Classification of images by cross entropy in nats; `SceneTask` classifies their pixels."""
+    """Classification of images by cross entropy in nats; `SceneTask` classifies
+    their pixels."""
 
     num_layers, spec_type = 0, ImageSpec
     words: ClassVar[Mapping[str, str]] = {"accuracy": "accuracy"}
@@ -59,7 +72,9 @@ class ImageTask(DataTask[SupervisedConfig]):
         keep_examples(data, config)
         return data
 
-    def __init__(self, config: SupervisedConfig, data: Any, spec: ImageSpec | None = None):
+    def __init__(
+        self, config: SupervisedConfig, data: Any, spec: ImageSpec | None = None
+    ):
         super().__init__(config, data, spec)
         model = build(config.network, self.spec.num_classes)
         apply: Callable[..., tuple[Array, Any]] = model.apply  # pyright: ignore[reportAssignmentType] (typed loosely)
@@ -77,22 +92,37 @@ class ImageTask(DataTask[SupervisedConfig]):
         num_steps = config.epochs * epoch
         self.training = Training(
             objective=PlainRisk(),
-            optimizer=make_optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch),
+            optimizer=make_optimizer(
+                config.optimizer, num_steps=num_steps, steps_an_epoch=epoch
+            ),
             num_steps=num_steps,
             validate_every=config.validate_every * epoch,
-            mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
+            mesh=make_mesh(
+                config.mesh, batch_size=config.batch_size, accumulate=config.accumulate
+            ),
         )
-        self._measure, self._see = on_batches(self._measured), on_batches(lambda *inputs: self._logits(*inputs)[0])
+        self._measure, self._see = (
+            on_batches(self._measured),
+            on_batches(lambda *inputs: self._logits(*inputs)[0]),
+        )
 
     def init(self, key: jax.Array) -> Params:
         """Returns parameters of the network."""
-        return self._model.init(key, self._shown(jnp.zeros((1, *self.spec.shape), jnp.uint8)))
+        return self._model.init(
+            key, self._shown(jnp.zeros((1, *self.spec.shape), jnp.uint8))
+        )
 
     def sample_noise(self, batch: Any, key: jax.Array) -> Any:
         """Flips and shifts images if the options say so."""
-        return type(batch)(*self.augmented(key, batch.images, batch.labels)) if self.config.augment else batch
+        return (
+            type(batch)(*self.augmented(key, batch.images, batch.labels))
+            if self.config.augment
+            else batch
+        )
 
-    def augmented(self, key: jax.Array, images: Array, labels: Array) -> tuple[Array, Array]:
+    def augmented(
+        self, key: jax.Array, images: Array, labels: Array
+    ) -> tuple[Array, Array]:
         """Returns augmented images and labels."""
         return flip_and_shift(key, images), labels
 
@@ -104,49 +134,89 @@ class ImageTask(DataTask[SupervisedConfig]):
         """Returns the probe of the adjoint solve; None for a network without one."""
         return adjoint_probe(self.config.network, rows)
 
-    def losses(self, params: Params, batch: Any, probe: Probe | None) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Returns cross entropies summed over the places of a sample; how many are right, and figures of the solve."""
+    def losses(
+        self, params: Params, batch: Any, probe: Probe | None
+    ) -> tuple[SampleLosses, Mapping[str, Array]]:
+        """Returns cross entropies summed over the places of a sample; how many are
+        right, and figures of the solve."""
         # A solver applies a layer many times: sharded parameters are gathered once.
         logits, info = self._logits(gathered(params), batch.images, probe)
         right = counted(batch.labels) & (jnp.argmax(logits, axis=-1) == batch.labels)
         samples = _over_places(cross_entropies(logits, batch.labels))
-        return samples[:, None], {"right": _over_places(right), **solve_figures(info, len(batch.images))}
+        return samples[:, None], {
+            "right": _over_places(right),
+            **solve_figures(info, len(batch.images)),
+        }
 
-    def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
-        """Returns numbers of places that are right and that count, and means over examples of both solves."""
-        summary = {"right": jnp.sum(figures["right"]), "counted": jnp.sum(jnp.asarray(counts))}
+    def summarise(
+        self, figures: Mapping[str, Array], counts: Array | None, probed: Any
+    ) -> Mapping[str, Array]:
+        """Returns numbers of places that are right and that count, and means over
+        examples of both solves."""
+        summary = {
+            "right": jnp.sum(figures["right"]),
+            "counted": jnp.sum(jnp.asarray(counts)),
+        }
         summary |= {name: jnp.mean(figures[name]) for name in SOLVE}
-        solve = [jnp.full((), jnp.nan)] * 3 if probed is None else [jnp.mean(leaf) for leaf in probed]
-        return summary | {f"adjoint_{name}": value for name, value in zip(SOLVE, solve, strict=True)}
+        solve = (
+            [jnp.full((), jnp.nan)] * 3
+            if probed is None
+            else [jnp.mean(leaf) for leaf in probed]
+        )
+        return summary | {
+            f"adjoint_{name}": value for name, value in zip(SOLVE, solve, strict=True)
+        }
 
     def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:
         """Returns accuracy and figures of the solves."""
         accuracy = float(figures["right"]) / max(float(figures["counted"]), 1.0)
         names = [*SOLVE, *(f"adjoint_{name}" for name in SOLVE)]
-        solves = dict(zip(names, json_numbers(figures[name] for name in names), strict=True))
+        solves = dict(
+            zip(names, json_numbers(figures[name] for name in names), strict=True)
+        )
         return {"accuracy": accuracy, **solves}, {"accuracy": f"{accuracy:.1%}"}
 
     def split_scores(self, params: Params, split: str) -> tuple[Row, np.ndarray]:
-        """Returns loss, scores and figures of the solves on a split, and its confusion matrix (label, prediction)."""
+        """Returns loss, scores and figures of the solves on a split, and its
+        confusion matrix (label, prediction)."""
         readings = []
         params = gathered(params)
         for batch in self.data.examples(split, batch_size=self.config.batch_size):
             loss, matrix, solve = self._measure(params, batch)
             weight = int(np.sum(np.asarray(counted(batch.labels))))
-            readings.append((loss, matrix, [solve[name] for name in SOLVE], len(batch.images), weight))
+            readings.append(
+                (
+                    loss,
+                    matrix,
+                    [solve[name] for name in SOLVE],
+                    len(batch.images),
+                    weight,
+                )
+            )
         losses, matrices, solves, sizes, weights = zip(*readings, strict=True)
         matrix = np.sum(matrices, axis=0)
-        means = zip(SOLVE, json_numbers(np.average(solves, axis=0, weights=sizes)), strict=True)
-        return {"loss": float(np.average(losses, weights=weights)), **scores(matrix)._asdict(), **dict(means)}, matrix
+        means = zip(
+            SOLVE, json_numbers(np.average(solves, axis=0, weights=sizes)), strict=True
+        )
+        return {
+            "loss": float(np.average(losses, weights=weights)),
+            **scores(matrix)._asdict(),
+            **dict(means),
+        }, matrix
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Returns scores; the one of ``best_by`` selects the best checkpoint, of equal ones the loss."""
+        """Returns scores; the one of ``best_by`` selects the best checkpoint, of
+        equal ones the loss."""
         row, _ = self.split_scores(params, "validation")
         if norms := self._norms(params):
             row["weight_norms"] = json_numbers(norms.values())
-            if getattr(self.config.network, "norm_steps", None) is None:  # else bounds are unused, and may take long
-                row["weight_norm_bounds"] = json_numbers(self._norms(params, certified=True).values())
-        score = row[self.config.best_by] - 1e-9 * row["loss"]  # a share of images or pixels differs by more
+            # else bounds are unused, and may take long
+            if getattr(self.config.network, "norm_steps", None) is None:
+                row["weight_norm_bounds"] = json_numbers(
+                    self._norms(params, certified=True).values()
+                )
+        # a share of images or pixels differs by more
+        score = row[self.config.best_by] - 1e-9 * row["loss"]
         return Validation(np.array([[row["loss"]]]), row, score=score)
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
@@ -169,8 +239,10 @@ class ImageTask(DataTask[SupervisedConfig]):
         return {"examples": sizes, "mean": [float(value) for value in self.spec.mean]}
 
     def predict(self, params: Params, inputs: Any) -> Any:
-        """Returns the prediction of an image (a file, or a uint8 array), or of each of a list, scaled as the train
-        images: a `Label`; of scenes, the class of each pixel, uint8, at that size."""
+        """Returns the prediction of an image (a file, or a uint8 array), or of each of
+        a list, scaled as the train images: a `Label`; of scenes, the class of each
+        pixel, uint8, at that size.
+        """
         given, several = each_of(inputs)
         pictures = np.stack([picture_of(one, self.spec.shape) for one in given])
         predictions = self.predictions_of(self._see(gathered(params), pictures))
@@ -179,58 +251,95 @@ class ImageTask(DataTask[SupervisedConfig]):
     def predictions_of(self, logits: np.ndarray) -> list[Any]:
         """Returns the prediction of each image from its logits."""
         best, shares = np.argmax(logits, axis=-1), np.asarray(jax.nn.softmax(logits))
-        return [Label(self.spec.class_names[int(place)], share) for place, share in zip(best, shares, strict=True)]
+        return [
+            Label(self.spec.class_names[int(place)], share)
+            for place, share in zip(best, shares, strict=True)
+        ]
 
     def summary_line(self, evaluation: Row) -> str:
         """The scores."""
-        return ", ".join(f"{word} {evaluation[name]:.2%}" for name, word in self.words.items())
+        return ", ".join(
+            f"{word} {evaluation[name]:.2%}" for name, word in self.words.items()
+        )
 
     def logits(self, params: Params, pixels: Array) -> Array:
-        """Returns the logits of pixels in unit scale, (batch, height, width, channels)."""
-        return self._apply(params, self._flat(standardise(pixels, self.spec.mean, self.spec.std)))[0]
+        """Returns the logits of pixels in unit scale, (batch, height, width,
+        channels)."""
+        return self._apply(
+            params, self._flat(standardise(pixels, self.spec.mean, self.spec.std))
+        )[0]
 
     def _apply(self, params: Params, seen: Array, **options: Any) -> tuple[Array, Any]:
-        """Returns logits, scaled down to meet a Lipschitz constant if the options have one; and figures of the
-        solve."""
+        """Returns logits, scaled down to meet a Lipschitz constant if the options have
+        one; and figures of the solve.
+        """
         logits, info = self._free(params, seen, **options)
         limit = self.lipschitz
         if limit is not None:
-            bound = lipschitz_bound(self.config.network, params, self.spec.shape[:2], self.spec.std)
+            bound = lipschitz_bound(
+                self.config.network, params, self.spec.shape[:2], self.spec.std
+            )
             logits = logits * jnp.minimum(1.0, limit / bound)
         return logits, info
 
     @property
     def lipschitz(self) -> float | None:
         """The largest Lipschitz constant of the logits; None for no limit."""
-        return self.config.lipschitz if isinstance(self.config, ImageTaskConfig) else None
+        return (
+            self.config.lipschitz if isinstance(self.config, ImageTaskConfig) else None
+        )
 
     def _shown(self, pictures: Array) -> Array:
         """Returns the network's input for images."""
-        return self._flat(standardise(pictures.astype(jnp.float32) / 255.0, self.spec.mean, self.spec.std))
+        return self._flat(
+            standardise(
+                pictures.astype(jnp.float32) / 255.0, self.spec.mean, self.spec.std
+            )
+        )
 
     def _flat(self, pixels: Array) -> Array:
-        return pixels.reshape(len(pixels), -1) if sees_vectors(self.config.network) else pixels
+        return (
+            pixels.reshape(len(pixels), -1)
+            if sees_vectors(self.config.network)
+            else pixels
+        )
 
-    def _logits(self, params: Params, pictures: Any, probe: Probe | None = None) -> tuple[Array, Any]:
+    def _logits(
+        self, params: Params, pictures: Any, probe: Probe | None = None
+    ) -> tuple[Array, Any]:
         options = {} if probe is None else {"probe": probe}
         return self._apply(params, self._shown(pictures), **options)
 
-    def _measured(self, params: Params, batch: Any) -> tuple[Array, Array, Mapping[str, Array]]:
-        """Returns cross entropy, confusion matrix, and means of the figures of the solve."""
+    def _measured(
+        self, params: Params, batch: Any
+    ) -> tuple[Array, Array, Mapping[str, Array]]:
+        """Returns cross entropy, confusion matrix, and means of the figures of the
+        solve."""
         logits, info = self._logits(params, batch.images)
-        solve = {name: jnp.mean(rows) for name, rows in solve_figures(info, len(batch.images)).items()}
-        return mean_cross_entropy(logits, batch.labels), confusion(logits, batch.labels), solve
+        solve = {
+            name: jnp.mean(rows)
+            for name, rows in solve_figures(info, len(batch.images)).items()
+        }
+        return (
+            mean_cross_entropy(logits, batch.labels),
+            confusion(logits, batch.labels),
+            solve,
+        )
 
     def _norms(self, params: Params, *, certified: bool = False) -> dict[str, float]:
-        """Returns the norms of the weights; empty for a network without a bound on them."""
+        """Returns the norms of the weights; empty for a network without a bound on
+        them."""
         network = self.config.network
         if not hasattr(network, "max_norm"):
             return {}
-        return weight_norms(params, self.spec.shape[:2], stem=len(network.stem), certified=certified)
+        return weight_norms(
+            params, self.spec.shape[:2], stem=len(network.stem), certified=certified
+        )
 
 
 class SceneTask(ImageTask):
-    """Classification of the pixels of scenes; some predictions on the test split are kept in the run folder."""
+    """Classification of the pixels of scenes; some predictions on the test split are
+    kept in the run folder."""
 
     words: ClassVar[Mapping[str, str]] = {
         "intersection_over_union": "mIoU",
@@ -238,12 +347,15 @@ class SceneTask(ImageTask):
         "accuracy": "aAcc",
     }
 
-    def augmented(self, key: jax.Array, images: Array, labels: Array) -> tuple[Array, Array]:
+    def augmented(
+        self, key: jax.Array, images: Array, labels: Array
+    ) -> tuple[Array, Array]:
         """Returns flipped scenes and labels."""
         return flip(key, images, labels)
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Returns scores on the test split and its loss, and writes some predictions."""
+        """Returns scores on the test split and its loss, and writes some
+        predictions."""
         write_predictions(folder, self.predictions(params))
         return super().evaluate(params, folder)
 

@@ -1,4 +1,5 @@
-"""Networks of several tasks and options of their loops, the check of the bound on the input, images in and out."""
+"""Networks of several tasks and options of their loops, the check of the bound on
+the input, images in and out."""
 
 from typing import Any
 
@@ -15,7 +16,8 @@ from ..config.tokens import UnrolledConfig
 from ..config.video import ModelConfig
 from ..sharding.rules import POLICIES
 
-# V starts as the first times the cosine transform; W as the second times the identity, and U as the rest.
+# V starts as the first times the cosine transform; W as the second times the identity,
+# and U as the rest.
 ATTENTION_SCALE, MIXING = 0.25, 0.2
 START: dict[str, Any] = {
     "V_init": dct(ATTENTION_SCALE),
@@ -29,23 +31,38 @@ def loop_options(config: RunConfig) -> dict[str, Any]:
     return {"remat": POLICIES[config.remat] or False}
 
 
-def unrolled_transformer(model: ModelConfig | UnrolledConfig, dim: int, **options: Any) -> UnrolledTransformer:
+def unrolled_transformer(
+    model: ModelConfig | UnrolledConfig, dim: int, **options: Any
+) -> UnrolledTransformer:
     """Builds the unrolled transformer of tokens of width ``dim``."""
     if model.rank is not None and model.rank > dim:
-        raise OptionError("model.rank", f"between 1 and the token width {dim}", model.rank)
+        raise OptionError(
+            "model.rank", f"between 1 and the token width {dim}", model.rank
+        )
     return UnrolledTransformer(
-        dim=dim, num_layers=model.num_layers, rank=model.rank, dtype=jnp.dtype(model.dtype), **options
+        dim=dim,
+        num_layers=model.num_layers,
+        rank=model.rank,
+        dtype=jnp.dtype(model.dtype),
+        **options,
     )
 
 
 def check_reference(config: ConstrainedConfig, input_loss: float) -> None:
-    """Raises a `UserError` for a bound on the input's loss that no training can meet."""
+    """Raises a `UserError` for a bound on the input's loss that no training can
+    meet."""
     reference = config.constraints.reference
     if config.enforces and reference is not None and reference < input_loss:
-        mend = "raise it" if config.constraints.bounds == "cumulative" else "raise it, or pass None"
+        mend = (
+            "raise it"
+            if config.constraints.bounds == "cumulative"
+            else "raise it, or pass None"
+        )
         raise UserError(
-            f"{option_text('constraints.reference', reference)} is below the loss of the noisy input, about "
-            f"{input_loss:.2f} at {option_text('train_gamma', config.train_gamma)}, which no training can lower; {mend}"
+            f"{option_text('constraints.reference', reference)} is below the loss of"
+            f" the noisy input, about {input_loss:.2f} at"
+            f" {option_text('train_gamma', config.train_gamma)}, which no training can"
+            f" lower; {mend}"
         )
 
 
@@ -58,7 +75,11 @@ def each_of(inputs: Any) -> tuple[list[Any], bool]:
 
 
 def to_bytes(values: Float[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
-    """Converts a model's pixels in [0, 1] to 0..255; a `UserError` where one is not finite."""
+    """Converts a model's pixels in [0, 1] to 0..255; a `UserError` where one is not
+    finite."""
     if not np.isfinite(values).all():
-        raise UserError("the model's images are not finite; lower the noise gamma, or train it again")
+        raise UserError(
+            "the model's images are not finite; lower the noise gamma, or train it"
+            " again"
+        )
     return np.clip(np.round(255.0 * values), 0, 255).astype(np.uint8)

@@ -1,4 +1,5 @@
-"""Tasks from Python: a function that draws parameters, one of layer losses, and arrays to train on."""
+"""Tasks from Python: a function that draws parameters, one of layer losses, and
+arrays to train on."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,24 +27,34 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     Args:
       init: ``key -> params``, as a Flax module's ``init`` with its inputs given.
-      layer_losses: ``(params, batch) -> (samples, L + 1)``: losses of layers 0 to L, each row from its batch row.
-      train: Arrays to train on, by name, with a row a sample; a batch is a dict of some of their rows.
+      layer_losses: ``(params, batch) -> (samples, L + 1)``: losses of layers 0 to L,
+        each row from its batch row.
+      train: Arrays to train on, by name, with a row a sample; a batch is a dict of some
+        of their rows.
       validation: Arrays to validate on.
       test: Arrays to evaluate on; None takes the validation arrays.
       config: Options of the training.
 
     Raises:
-      UserError: if arrays are missing or have different numbers of rows, losses are of another shape, or a number is
-        not allowed.
+      UserError: if arrays are missing or have different numbers of rows, losses are of
+        another shape, or a number is not allowed.
 
     Example:
       >>> import jax.numpy as jnp, numpy as np
       >>> from unroll_jax.train import OwnConfig, OwnTask
       >>> def losses(scale, batch):  # of the input, and of one layer's output
-      ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
+      ...     return jnp.concatenate(
+      ...         [batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1
+      ...     )
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
       >>> config = OwnConfig(steps=10, batch_size=4)
-      >>> OwnTask(lambda key: jnp.ones(()), losses, train=arrays, validation=arrays, config=config).num_layers
+      >>> OwnTask(
+      ...     lambda key: jnp.ones(()),
+      ...     losses,
+      ...     train=arrays,
+      ...     validation=arrays,
+      ...     config=config,
+      ... ).num_layers
       1
     """
 
@@ -63,10 +74,17 @@ class OwnTask(LayeredTask[OwnConfig]):
         _check_kinds(init, layer_losses, config)
         self._config, self.data, self.spec = config, None, None
         self._init, self._losses = init, layer_losses
-        self._splits = {"train": train, "validation": validation, "test": validation if test is None else test}
+        self._splits = {
+            "train": train,
+            "validation": validation,
+            "test": validation if test is None else test,
+        }
         for split, arrays in self._splits.items():
             _check_arrays(split, arrays, train)
-        self._sizes = {split: len(next(iter(arrays.values()))) for split, arrays in self._splits.items()}
+        self._sizes = {
+            split: len(next(iter(arrays.values())))
+            for split, arrays in self._splits.items()
+        }
         check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
         self.num_layers = _num_layers(init, layer_losses, train)
         self.training = self.train_on(self._sizes["train"])
@@ -79,7 +97,9 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     def held(self, split: str) -> Iterable[tuple[Batch, jax.Array]]:
         """Yields rows of a split, each batch with a key."""
-        batches = in_order(self._sizes[split], self._reader(split), batch_size=self.config.batch_size)
+        batches = in_order(
+            self._sizes[split], self._reader(split), batch_size=self.config.batch_size
+        )
         return keyed(read_ahead(batches))
 
     def init(self, key: jax.Array) -> Params:
@@ -88,23 +108,36 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
         """Yields rows of the train arrays."""
-        read, size, seed = self._reader("train"), self.config.batch_size, self.config.seed
-        return read_ahead(shuffled(self._sizes["train"], read, batch_size=size, seed=seed, rows=rows), start_step)
+        read, size, seed = (
+            self._reader("train"),
+            self.config.batch_size,
+            self.config.seed,
+        )
+        return read_ahead(
+            shuffled(self._sizes["train"], read, batch_size=size, seed=seed, rows=rows),
+            start_step,
+        )
 
-    def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Any]]:
+    def losses(
+        self, params: Params, batch: Batch, probe: Any
+    ) -> tuple[SampleLosses, Mapping[str, Any]]:
         """Returns the losses of every sample at every layer."""
         return self._trained(params, batch), {}
 
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
-        """Returns the losses of every sample of a split at every layer; such a task has no noise."""
-        return Reading(np.concatenate([self._read(params, batch) for batch, _ in self.held(split)]))
+        """Returns the losses of every sample of a split at every layer; such a task
+        has no noise."""
+        return Reading(
+            np.concatenate([self._read(params, batch) for batch, _ in self.held(split)])
+        )
 
     def data_fingerprint(self) -> Row:
         """Returns checksums of the arrays."""
         return {split: _checksum(arrays) for split, arrays in self._splits.items()}
 
     def model_spec(self) -> Row:
-        """Returns sizes of the splits, for the model card; your code builds the model."""
+        """Returns sizes of the splits, for the model card; your code builds the
+        model."""
         return {"examples": self._sizes}
 
     def predict(self, params: Params, inputs: Batch) -> np.ndarray:
@@ -113,62 +146,107 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     def summary_line(self, evaluation: Row) -> str:
         """Loss of the last layer, and feasibility."""
-        return f"loss {evaluation['layer_losses'][-1]:.4g} on the test split, {feasibility_words(evaluation)}"
+        return (
+            f"loss {evaluation['layer_losses'][-1]:.4g} on the test split,"
+            f" {feasibility_words(evaluation)}"
+        )
 
     def _reader(self, split: str) -> Callable[[Any], Batch]:
         arrays = self._splits[split]
-        return lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}
+        return lambda numbers: {
+            name: array[np.asarray(numbers)] for name, array in arrays.items()
+        }
 
 
 def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
     """Checks the types of functions and options."""
     for name, function in (("init", init), ("layer_losses", layer_losses)):
         if not callable(function):
-            raise UserError(f"{name} must be a function, got {type(function).__name__}; see OwnTask")
+            raise UserError(
+                f"{name} must be a function, got {type(function).__name__}; see OwnTask"
+            )
     if not isinstance(config, OwnConfig):
-        raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")
+        raise UserError(
+            f"config must be as OwnConfig(steps=1000), got {type(config).__name__};"
+            " pass an OwnConfig"
+        )
     check_fields(config)
 
 
 def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
     """Checks that a split maps the names of the train split to arrays of numbers."""
     if not isinstance(arrays, Mapping):
-        raise UserError(f"{split} must be a dict of arrays by name, got {type(arrays).__name__}; pass a dict")
+        raise UserError(
+            f"{split} must be a dict of arrays by name, got {type(arrays).__name__};"
+            " pass a dict"
+        )
     for name, array in arrays.items():
         is_array = isinstance(array, np.ndarray | jax.Array)
         if not is_array or array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
-            given = f"shape {array.shape} of {array.dtype}" if is_array else type(array).__name__
-            raise UserError(f"{split}[{name!r}] must be an array of numbers with a row a sample, got {given}")
+            given = (
+                f"shape {array.shape} of {array.dtype}"
+                if is_array
+                else type(array).__name__
+            )
+            raise UserError(
+                f"{split}[{name!r}] must be an array of numbers with a row a sample,"
+                f" got {given}"
+            )
         if not _is_kept(array):
-            raise UserError(f"{split}[{name!r}] of {array.dtype} has numbers beyond 32 bits; renumber it")
-    rows, known = ({name: np.shape(array)[1:] for name, array in one.items()} for one in (arrays, train))
+            raise UserError(
+                f"{split}[{name!r}] of {array.dtype} has numbers beyond 32 bits;"
+                " renumber it"
+            )
+    rows, known = (
+        {name: np.shape(array)[1:] for name, array in one.items()}
+        for one in (arrays, train)
+    )
     if unlike := [name for name in known if rows.get(name) != known[name]]:
-        raise UserError(f"{split} must have {unlike[0]!r} with rows of shape {known[unlike[0]]}, as train has")
+        raise UserError(
+            f"{split} must have {unlike[0]!r} with rows of shape {known[unlike[0]]}, as"
+            " train has"
+        )
     sizes = {name: len(array) for name, array in arrays.items()}
     if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
-        raise UserError(f"arrays of {split} must have the same number of rows, at least 1, got {sizes}")
+        raise UserError(
+            f"arrays of {split} must have the same number of rows, at least 1, got"
+            f" {sizes}"
+        )
     for name, array in arrays.items():
         with np.errstate(over="ignore"):  # of float64 that JAX narrows
-            finite = np.isfinite(array.astype(jax.dtypes.canonicalize_dtype(array.dtype)))
+            finite = np.isfinite(
+                array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+            )
         if not finite.all():
             row = np.argwhere(~np.asarray(finite))[0][0]
-            raise UserError(f"{split}[{name!r}] is not finite in row {row}; mend the row, or leave it out")
+            raise UserError(
+                f"{split}[{name!r}] is not finite in row {row}; mend the row, or leave"
+                " it out"
+            )
 
 
 def _is_kept(array: Any) -> bool:
-    """Returns whether JAX keeps the values of whole numbers: 64 bits are cut to 32 unless x64 is on."""
+    """Returns whether JAX keeps the values of whole numbers: 64 bits are cut to 32
+    unless x64 is on."""
     kept = jax.dtypes.canonicalize_dtype(array.dtype)
     if array.dtype.kind not in "iu" or kept == array.dtype or array.size == 0:
         return True
     return np.iinfo(kept).min <= array.min() and array.max() <= np.iinfo(kept).max
 
 
-def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, arrays: Arrays) -> int:
+def _num_layers(
+    init: Callable[[jax.Array], Params], layer_losses: LayerLosses, arrays: Arrays
+) -> int:
     """Returns L from the shape of the losses of two samples; nothing is computed."""
     needed = "layer_losses must be floating, of shape (samples, L + 1) with L >= 1"
-    losses = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), _two(arrays))
+    losses = jax.eval_shape(
+        lambda batch: layer_losses(init(jax.random.key(0)), batch), _two(arrays)
+    )
     if not isinstance(losses, jax.ShapeDtypeStruct):
-        raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
+        raise UserError(
+            f"{needed}, got a {type(losses).__name__}; return one array, as"
+            " jnp.stack(losses, -1) is"
+        )
     whole = len(losses.shape) == 2 and losses.shape[0] == 2 and losses.shape[1] >= 2
     if not (whole and jnp.issubdtype(losses.dtype, jnp.floating)):
         raise UserError(f"{needed}, got {losses.dtype} {losses.shape} for 2 samples")
@@ -176,13 +254,22 @@ def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, 
 
 
 def _two(arrays: Arrays) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of a batch of two samples, with dtypes as JAX computes: float64 becomes float32 unless x64 is on."""
-    dtypes = {name: jax.dtypes.canonicalize_dtype(array.dtype) for name, array in arrays.items()}
-    return {name: jax.ShapeDtypeStruct((2, *arrays[name].shape[1:]), dtype) for name, dtype in dtypes.items()}
+    """Shapes of a batch of two samples, with dtypes as JAX computes: float64 becomes
+    float32 unless x64 is on."""
+    dtypes = {
+        name: jax.dtypes.canonicalize_dtype(array.dtype)
+        for name, array in arrays.items()
+    }
+    return {
+        name: jax.ShapeDtypeStruct((2, *arrays[name].shape[1:]), dtype)
+        for name, dtype in dtypes.items()
+    }
 
 
 def _checksum(arrays: Arrays) -> int:
     total = 0
     for name, array in sorted(arrays.items()):
-        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), total))
+        total = zlib.crc32(
+            np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), total)
+        )
     return total

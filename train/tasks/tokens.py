@@ -10,8 +10,10 @@ from .common import L, LayeredTask, Trial
 
 
 class TokenTask(LayeredTask[L]):
-    """A task of tokens with noise on their embeddings, scored by accuracy; readings have the ``accuracies`` of layers.
-    Data have ``embedding_std``, the deviation of clean embeddings and unit of noise, and the model's needs as JSON."""
+    """A task of tokens with noise on their embeddings, scored by accuracy; readings
+    have the ``accuracies`` of layers. Data have ``embedding_std``, the deviation of
+    clean embeddings and unit of noise, and the model's needs as JSON.
+    """
 
     score = "accuracy"
 
@@ -40,13 +42,22 @@ class TokenTask(LayeredTask[L]):
 
     def row_of(self, reading: Any) -> Row:
         """Returns accuracy, and error rates of layers."""
-        return {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
+        return {
+            "accuracy": self.score_of(reading, "validation"),
+            "error_rates": (1.0 - reading.accuracies).tolist(),
+        }
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
-        """Returns the area under the accuracy over ``test_gammas`` only, to compare runs, and error rates."""
+        """Returns the area under the accuracy over ``test_gammas`` only, to compare
+        runs, and error rates."""
         gammas = map(float, self.config.test_gammas)
         return {
-            "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),
+            "area": area_under(
+                {
+                    gamma: self.score_of(readings[Trial(gamma)], "test")
+                    for gamma in gammas
+                }
+            ),
             "error_rates": (1.0 - readings[self.training_trial].accuracies).tolist(),
             "embedding_std": self.data.embedding_std,
             "noise": self.config.noise,  # pyright: ignore (as above)
@@ -54,12 +65,21 @@ class TokenTask(LayeredTask[L]):
 
 
 def area_under(accuracies: Mapping[float, float]) -> float | None:
-    """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most 2; None for one gamma."""
+    """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most
+    2; None for one gamma."""
     gammas = sorted(accuracies)
-    return None if len(gammas) < 2 else float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
+    return (
+        None
+        if len(gammas) < 2
+        else float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
+    )
 
 
 def area_words(evaluation: Row) -> str:
     """Describes the area under the accuracy; "" where there is one gamma."""
     low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
-    return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+    return (
+        ""
+        if evaluation["area"] is None
+        else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+    )

@@ -1,13 +1,22 @@
-"""Certificates, with their constants: of steps that descend, and of equilibria that exist and are reached.
+"""Certificates, with their constants: of steps that descend, and of equilibria that
+exist and are reached.
 
 Example:
   >>> import jax.numpy as jnp
-  >>> float(descent_constant(0.25, 0.5, 2.0)), Outcome.GUARANTEED.value  # delta(y) up to C: the step descends
+  >>> (
+  ...     float(descent_constant(0.25, 0.5, 2.0)),
+  ...     Outcome.GUARANTEED.value,
+  ... )  # delta(y) up to C: the step descends
   (1.0, 0)
 """
 
 from unroll_jax.certificates.certify import Certificate, Outcome, certify
-from unroll_jax.certificates.contraction import contraction_bound, equilibrium_lipschitz, error_bound, picard_steps
+from unroll_jax.certificates.contraction import (
+    contraction_bound,
+    equilibrium_lipschitz,
+    error_bound,
+    picard_steps,
+)
 from unroll_jax.certificates.curvature import Curvature, curvature
 from unroll_jax.certificates.jacobians import jacobian_penalty, jacobian_radius
 from unroll_jax.certificates.regions import (
@@ -21,7 +30,11 @@ from unroll_jax.certificates.regions import (
     proximal_constant,
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
-from unroll_jax.certificates.weights import spectral_normalise, weight_norm, weight_norm_bound
+from unroll_jax.certificates.weights import (
+    spectral_normalise,
+    weight_norm,
+    weight_norm_bound,
+)
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.spectral import spectral_norm
 

@@ -1,4 +1,5 @@
-"""A forward pass of any `Descent`, layer by layer: guaranteed to descend, descended all the same, or rose."""
+"""A forward pass of any `Descent`, layer by layer: guaranteed to descend, descended
+all the same, or rose."""
 
 import enum
 from collections.abc import Callable
@@ -20,15 +21,22 @@ from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["Certificate", "Outcome", "certify"]
 
-Smoothness = float | Float[Array, "*batch"] | Callable[[Params, Any, Any], Float[Array, "*batch"]]
+Smoothness = (
+    float
+    | Float[Array, "*batch"]
+    | Callable[[Params, Any, Any], Float[Array, "*batch"]]
+)
 
-ROUNDING = 1e-3  # share by which the measured curvature, a difference of slopes, may exceed a smoothness that holds
+# share by which the measured curvature, a difference of slopes, may exceed a smoothness
+# that holds
+ROUNDING = 1e-3
 
 
 class Outcome(enum.IntEnum):
     """The outcome of a layer for its energy.
 
-    GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise, unguaranteed. ROSE: it rose or is NaN.
+    GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise,
+    unguaranteed. ROSE: it rose or is NaN.
 
     Example:
       >>> [outcome.name for outcome in Outcome]
@@ -44,13 +52,17 @@ class Certificate(NamedTuple):
     """The verdict of `certify` on each layer and example, and the numbers it rests on.
 
     Attributes:
-      outcome: (num_layers, *batch), values of `Outcome`. A rise counts even if guaranteed not to be: L was too small.
+      outcome: (num_layers, *batch), values of `Outcome`. A rise counts even if
+        guaranteed not to be: L was too small.
       energy: (num_layers + 1, *batch), before the first layer and after each.
-      slope: <grad h(y), y' - y> + phi(y') - phi(y), negative where the step goes downhill.
-      limit: -2 slope / |y' - y|^2, the largest smoothness with which descent is sure; infinite at a fixed point.
+      slope: <grad h(y), y' - y> + phi(y') - phi(y), negative where the step goes
+        downhill.
+      limit: -2 slope / |y' - y|^2, the largest smoothness with which descent is sure;
+        infinite at a fixed point.
       smoothness: L as given, NaN if it was not.
-      curvature: the largest growth of the slope of h towards y', over the distance squared, at the points looked at.
-        Up to ``limit`` it is evidence of descent, and no proof; above ``smoothness`` it refutes that.
+      curvature: the largest growth of the slope of h towards y', over the distance
+        squared, at the points looked at. Up to ``limit`` it is evidence of descent, and
+        no proof; above ``smoothness`` it refutes that.
 
     Example: see `certify`.
     """
@@ -67,16 +79,28 @@ class Certificate(NamedTuple):
 
     def _lines(self) -> list[str]:
         outcome = np.asarray(self.outcome)
-        shares = [f"{name.lower()} {np.mean(outcome == value):.1%}" for name, value in Outcome.__members__.items()]
+        shares = [
+            f"{name.lower()} {np.mean(outcome == value):.1%}"
+            for name, value in Outcome.__members__.items()
+        ]
         size, run, rises = energy_lines(self.energy, outcome == Outcome.ROSE)
-        if refuted := np.mean(np.asarray(self.curvature) > np.asarray(self.smoothness) * (1.0 + ROUNDING)):
-            shares.append(f"curvature above smoothness, which is too small, {refuted:.1%}")
-        shares += ["no smoothness was given"] if np.all(np.isnan(self.smoothness)) else []
+        if refuted := np.mean(
+            np.asarray(self.curvature) > np.asarray(self.smoothness) * (1.0 + ROUNDING)
+        ):
+            shares.append(
+                f"curvature above smoothness, which is too small, {refuted:.1%}"
+            )
+        shares += (
+            ["no smoothness was given"] if np.all(np.isnan(self.smoothness)) else []
+        )
         return [size, f"steps: {', '.join(shares)}", run, rises]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the energy by layer and marks the layers that rose for some example; returns the matplotlib axes."""
-        return plot_layers(self.energy, label="energy", axes=axes, marks=self.outcome == Outcome.ROSE)
+        """Draws the energy by layer and marks the layers that rose for some example;
+        returns the matplotlib axes."""
+        return plot_layers(
+            self.energy, label="energy", axes=axes, marks=self.outcome == Outcome.ROSE
+        )
 
 
 @checked(num_layers=at_least(1), num_points=at_least(1), tolerance=at_least(0.0))
@@ -92,48 +116,72 @@ def certify(
     num_points: int = 8,
     tolerance: float | None = None,
 ) -> Certificate:
-    r"""Runs ``num_layers`` steps y' of a descent and reports of each whether its energy had to fall.
+    r"""Runs ``num_layers`` steps y' of a descent and reports of each whether its energy
+    had to fall.
 
-    The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to y' as if L-smooth,
+    The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to
+    y' as if L-smooth,
 
     .. math:: (h + \phi)(y') \le (h + \phi)(y) + \langle \nabla h(y), y' - y \rangle + \phi(y') - \phi(y)
               + \tfrac L2 |y' - y|^2 ,
 
-    and the energy cannot rise where the last three terms add up to 0 or less. No convexity is needed. Where no L is
-    known, the growth of the slope is measured at points between y and y', which may refute descent but not prove it.
+    and the energy cannot rise where the last three terms add up to 0 or less. No
+    convexity is needed. Where no L is known, the growth of the slope is measured at
+    points between y and y', which may refute descent but not prove it.
 
-    For the steps of `alternating` this condition holds where the conditions of Theorem 4.1, Theorem 5.1 (without its
-    factor of :math:`\sqrt 2`, for any convex phi) and the docstring of `transformer` hold. A transformer is certified
-    as below: its activation counts as phi, and its L is for two smooth halves.
+    For the steps of `alternating` this condition holds where the conditions of Theorem
+    4.1, Theorem 5.1 (without its factor of :math:`\sqrt 2`, for any convex phi) and the
+    docstring of `transformer` hold. A transformer is certified as below: its activation
+    counts as phi, and its L is for two smooth halves.
 
     Args:
       descent: the layer: an energy and a step, which need not come from this library.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
-      x: the input of energy and step, or None. Tokens absent from an `Anchor` do not count.
-      smoothness: L, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before the
-        layer, such as `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee is as good as L.
+      x: the input of energy and step, or None. Tokens absent from an `Anchor` do not
+        count.
+      smoothness: L, a number or one per example, or a function
+        ``(params, y, x) -> (*batch,)`` of the state before the layer, such as
+        `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee
+        is as good as L.
       num_layers, tied: number of steps, at least 1, and whether they share ``params``.
-      num_points: how many points of each step, y' among them, the slope is measured at, at least 1.
-      tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
+      num_points: how many points of each step, y' among them, the slope is measured at,
+        at least 1.
+      tolerance: a rise by less than this share of the energy is put down to rounding;
+        None is 16 machine epsilons.
 
     Raises:
-      ValueError: if an option or the shape of smoothness does not fit, or the step changes structure, shapes or dtypes.
-      TypeError: if descent is no `Descent`, smoothness not a number, array or function, or a leaf of y not an array.
+      ValueError: if an option or the shape of smoothness does not fit, or the step
+        changes structure, shapes or dtypes.
+      TypeError: if descent is no `Descent`, smoothness not a number, array or function,
+        or a leaf of y not an array.
 
-    Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma 1.2.3, here with phi; Yang,
-    Huang, Wipf (2022), proofs C.1 and D, for alternating steps.
+    Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma
+    1.2.3, here with phi; Yang, Huang, Wipf (2022), proofs C.1 and D, for alternating
+    steps.
 
     Example:
       >>> import jax, unroll_jax
       >>> from unroll_jax.certificates import pairwise_smoothness
       >>> from unroll_jax.energies import transformer_parts
-      >>> parts, of_attention = transformer_parts(4, step_size=0.05), pairwise_smoothness()
-      >>> f, g, options = parts.attention, parts.feedforward, {"g_step_size": parts.step_size, "phi": parts.phi}
+      >>> parts, of_attention = (
+      ...     transformer_parts(4, step_size=0.05),
+      ...     pairwise_smoothness(),
+      ... )
+      >>> f, g, options = (
+      ...     parts.attention,
+      ...     parts.feedforward,
+      ...     {"g_step_size": parts.step_size, "phi": parts.phi},
+      ... )
       >>> layer = unroll_jax.alternating(f.energy, g.energy, f_step=f.step, **options)
-      >>> params, y = f.init(jax.random.key(0)), 5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4))
+      >>> params, y = (
+      ...     f.init(jax.random.key(0)),
+      ...     5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4)),
+      ... )
       >>> L = lambda params, y, x: of_attention(params, y, x) + 1.95  # of f and of g
-      >>> certificate: Certificate = certify(layer, params, y, smoothness=L, num_layers=3)
+      >>> certificate: Certificate = certify(
+      ...     layer, params, y, smoothness=L, num_layers=3
+      ... )
       >>> certificate.outcome.shape, certificate.energy.shape
       ((3, 8), (4, 8))
     """
@@ -142,25 +190,51 @@ def certify(
     present = present_of(descent, x)
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
-        return _judge(descent, params if tied else stacked, y, x, smoothness, num_points, tolerance)
+        return _judge(
+            descent,
+            params if tied else stacked,
+            y,
+            x,
+            smoothness,
+            num_points,
+            tolerance,
+        )
 
-    # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold 0, and stay there.
-    start = vary_like(jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y), (params, x))
+    # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold
+    # 0, and stay there.
+    start = vary_like(
+        jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y),
+        (params, x),
+    )
     start = settle(lambda y: descent.step(first, y, x), start)
-    last, verdicts = jax.lax.scan(layer, start, None if tied else params, length=num_layers)
-    last = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), last)  # as the energies before it
-    end = descent.energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x)
+    last, verdicts = jax.lax.scan(
+        layer, start, None if tied else params, length=num_layers
+    )
+    # as the energies before it
+    last = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), last)
+    end = descent.energy(
+        params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x
+    )
     return verdicts._replace(energy=jnp.concatenate([verdicts.energy, end[None]]))
 
 
 def _judge(
-    descent: Descent, params: Params, y: Any, x: Any, smoothness: Any, num_points: int, tolerance: float | None
+    descent: Descent,
+    params: Params,
+    y: Any,
+    x: Any,
+    smoothness: Any,
+    num_points: int,
+    tolerance: float | None,
 ) -> tuple[Any, Certificate]:
-    """The state after a layer, and its verdict, which is computed in float32 at least."""
+    """The state after a layer, and its verdict, which is computed in float32 at
+    least."""
     stepped, smooth = descent.step(params, y, x), descent.smooth or descent.energy
     check_step(y, stepped)
     y, after = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), (y, stepped))
-    before_energy, after_energy = (descent.energy(params, state, x) for state in (y, after))
+    before_energy, after_energy = (
+        descent.energy(params, state, x) for state in (y, after)
+    )
     batch_ndim, move = before_energy.ndim, jax.tree.map(jnp.subtract, after, y)
     size, direction = norm(move, batch_ndim), unit(move, batch_ndim)
     still = size == 0.0
@@ -168,46 +242,79 @@ def _judge(
 
     def slope_at(share: Array) -> Array:
         point = jax.tree.map(lambda state, change: state + share * change, y, move)
-        return inner(gradient(lambda state: smooth(params, state, x), point), direction, batch_ndim)
+        return inner(
+            gradient(lambda state: smooth(params, state, x), point),
+            direction,
+            batch_ndim,
+        )
 
     shares = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
     slopes = jax.lax.map(slope_at, shares)
     slope = slopes[0]
-    curvature = jnp.max((slopes[1:] - slope) / (shares[1:].reshape(-1, *(1,) * batch_ndim) * size), axis=0)
+    curvature = jnp.max(
+        (slopes[1:] - slope) / (shares[1:].reshape(-1, *(1,) * batch_ndim) * size),
+        axis=0,
+    )
     if descent.smooth is not None:  # phi is the rest of the energy
         before_smooth, after_smooth = (smooth(params, state, x) for state in (y, after))
-        slope = slope + ((after_energy - after_smooth) - (before_energy - before_smooth)) / size
+        slope = (
+            slope
+            + ((after_energy - after_smooth) - (before_energy - before_smooth)) / size
+        )
     limit = jnp.where(still, jnp.inf, -2.0 * slope / size)
     constant = jnp.nan if smoothness is None else smoothness
     constant = constant(params, y, x) if callable(constant) else constant
     constant = jnp.asarray(constant, limit.dtype)
     if constant.shape not in ((), limit.shape):
-        raise ValueError(f"smoothness must be a number or one per example, {limit.shape}, got shape {constant.shape}")
+        raise ValueError(
+            f"smoothness must be a number or one per example, {limit.shape}, got shape"
+            f" {constant.shape}"
+        )
     constant = jnp.broadcast_to(constant, limit.shape)
-    known = (still | (slope <= 0.0)) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
+    known = (
+        (still | (slope <= 0.0))
+        & (constant <= limit)
+        & (curvature <= constant * (1.0 + ROUNDING))
+    )
     outcome = _outcome(before_energy, after_energy, known, tolerance)
-    return stepped, Certificate(outcome, before_energy, slope * size, limit, constant, curvature)
+    return stepped, Certificate(
+        outcome, before_energy, slope * size, limit, constant, curvature
+    )
 
 
-def _outcome(before: Array, after: Array, guaranteed: Array, tolerance: float | None) -> Array:
+def _outcome(
+    before: Array, after: Array, guaranteed: Array, tolerance: float | None
+) -> Array:
     share = 16 * jnp.finfo(before.dtype).eps if tolerance is None else tolerance
-    kept = after <= before + share * jnp.where(jnp.isfinite(before), jnp.abs(before), 0.0)
+    kept = after <= before + share * jnp.where(
+        jnp.isfinite(before), jnp.abs(before), 0.0
+    )
     held = jnp.where(guaranteed, int(Outcome.GUARANTEED), int(Outcome.DESCENDED))
     return jnp.where(kept, held, int(Outcome.ROSE)).astype(jnp.int32)
 
 
 def _check(descent: Any, params: Params, y: Any, x: Any, smoothness: Any) -> None:
-    """Checks the layer and its smoothness; calls the energy on shapes only, to name a forgotten x."""
+    """Checks the layer and its smoothness; calls the energy on shapes only, to name
+    a forgotten x."""
     if not isinstance(descent, Descent):
-        raise TypeError(f"descent must be a Descent(init, energy, step), got {type(descent).__name__}")
+        raise TypeError(
+            "descent must be a Descent(init, energy, step), got"
+            f" {type(descent).__name__}"
+        )
     if isinstance(smoothness, float | int):
         check("smoothness", smoothness, at_least(0.0))
-    elif not (smoothness is None or callable(smoothness) or hasattr(smoothness, "dtype")):
-        raise TypeError(f"smoothness must be a number, an array or a function, got {smoothness!r}")
+    elif not (
+        smoothness is None or callable(smoothness) or hasattr(smoothness, "dtype")
+    ):
+        raise TypeError(
+            f"smoothness must be a number, an array or a function, got {smoothness!r}"
+        )
     try:
         jax.eval_shape(descent.energy, params, y, x)
     except (TypeError, AttributeError) as error:
         if x is not None:
             raise
         message = "the energy cannot be computed with x=None; pass the layer's input"
-        raise TypeError(f"{message}, as in certify(descent, params, y, x) ({error})") from error
+        raise TypeError(
+            f"{message}, as in certify(descent, params, y, x) ({error})"
+        ) from error

@@ -1,4 +1,5 @@
-"""Extreme curvatures of an energy, from Hessian-vector products; no Hessian is formed."""
+"""Extreme curvatures of an energy, from Hessian-vector products; no Hessian is
+formed."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from unroll_jax.spectral import inner, norm, random_like, scale, unit
 
 __all__ = ["Curvature", "curvature"]
 
-# The chance, over the random start, that an extreme eigenvalue lies further out than `Curvature.error`.
+# The chance, over the random start, that an extreme eigenvalue lies further out than
+# `Curvature.error`.
 FAILURE_PROBABILITY = 1e-6
 
 
@@ -25,8 +27,10 @@ class Curvature(NamedTuple):
 
     Attributes:
       smallest: the smallest one found; c of a quadratic that is strongly convex.
-      largest: the largest one found; L of a convex quadratic. A Lipschitz constant is the larger of -smallest, largest.
-      error: how far beyond the two the extremes may lie, but with probability 1e-6; 0 if exact, inf if unknown.
+      largest: the largest one found; L of a convex quadratic. A Lipschitz constant is
+        the larger of -smallest, largest.
+      error: how far beyond the two the extremes may lie, but with probability 1e-6; 0
+        if exact, inf if unknown.
 
     Example: see `curvature`.
     """
@@ -37,7 +41,8 @@ class Curvature(NamedTuple):
 
 
 def hessian_product(f: Energy, y: Any, v: Any) -> Any:
-    """The Hessian of each example's energy times ``v``, by two reverse passes (f may have a custom_vjp).
+    """The Hessian of each example's energy times ``v``, by two reverse passes (f may
+    have a custom_vjp).
 
     Args:
       f: ``y -> (*batch,)``, twice differentiable in reverse mode.
@@ -46,28 +51,37 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> hessian_product(lambda y: jnp.sum(y**3, axis=-1), jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()  # 6 y v
+      >>> hessian_product(
+      ...     lambda y: jnp.sum(y**3, axis=-1), jnp.array([1.0, 2.0]), jnp.ones(2)
+      ... ).tolist()  # 6 y v
       [6.0, 12.0]
     """
     return jax.vjp(lambda state: gradient(f, state), y)[1](v)[0]
 
 
 @checked(num_steps=at_least(2))
-def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None) -> Curvature:
-    r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full reorthogonalisation.
+def curvature(
+    f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None
+) -> Curvature:
+    r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full
+    reorthogonalisation.
 
-    For a quadratic f these are its convexity c and smoothness L, at every y. For any other f they hold only at y. They
-    are exact once ``num_steps`` reaches the number D of entries of an example, or of distinct eigenvalues. Before that
-    they lie inside the spectrum, and each is off by more than the share e of its width with probability at most
-    :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m = ``num_steps``.
+    For a quadratic f these are its convexity c and smoothness L, at every y. For any
+    other f they hold only at y. They are exact once ``num_steps`` reaches the number D
+    of entries of an example, or of distinct eigenvalues. Before that they lie inside
+    the spectrum, and each is off by more than the share e of its width with probability
+    at most :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m =
+    ``num_steps``.
 
     Args:
       f, y: as in `hessian_product`.
-      num_steps: Hessian products to spend, at least 2; it keeps as many states in memory.
+      num_steps: Hessian products to spend, at least 2; it keeps as many states in
+        memory.
       key: of the random start; None is a fixed one.
 
-    Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating the largest eigenvalue by the
-    power and Lanczos algorithms with a random start", Section 4, for the Hessian shifted to be positive semidefinite.
+    Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating
+    the largest eigenvalue by the power and Lanczos algorithms with a random start",
+    Section 4, for the Hessian shifted to be positive semidefinite.
 
     Example:
       >>> import jax.numpy as jnp
@@ -80,43 +94,70 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
     rank = batch_rank(f, y)
     start = random_like(y, key)
     size = sum(math.prod(leaf.shape[rank:]) for leaf in jax.tree.leaves(start))
-    diagonal, off_diagonal = _lanczos(lambda v: hessian_product(f, y, v), start, min(num_steps, size), rank)
+    diagonal, off_diagonal = _lanczos(
+        lambda v: hessian_product(f, y, v), start, min(num_steps, size), rank
+    )
     values = _tridiagonal_eigenvalues(diagonal, off_diagonal)
     smallest, largest = values[..., 0], values[..., -1]
     share = 0.0
     if num_steps < size:
-        share = (math.log(1.648 * math.sqrt(size) / FAILURE_PROBABILITY) / (2 * num_steps - 1)) ** 2
-    error = share / (1.0 - 2.0 * share) * jnp.max(largest - smallest) if share < 0.5 else jnp.asarray(jnp.inf)
+        share = (
+            math.log(1.648 * math.sqrt(size) / FAILURE_PROBABILITY)
+            / (2 * num_steps - 1)
+        ) ** 2
+    error = (
+        share / (1.0 - 2.0 * share) * jnp.max(largest - smallest)
+        if share < 0.5
+        else jnp.asarray(jnp.inf)
+    )
     return Curvature(smallest, largest, jnp.asarray(error, values.dtype))
 
 
-def _lanczos(apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int) -> tuple[Array, Array]:
-    """The tridiagonal matrix of each example, (*batch, num_steps) and (*batch, num_steps - 1)."""
+def _lanczos(
+    apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int
+) -> tuple[Array, Array]:
+    """The tridiagonal matrix of each example, (*batch, num_steps) and (*batch,
+    num_steps - 1)."""
     start = unit(start, rank)
-    basis = jax.tree.map(lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype), start)
+    basis = jax.tree.map(
+        lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype), start
+    )
 
-    def step(carry: tuple[Any, Any], place: Array) -> tuple[tuple[Any, Any], tuple[Array, Array]]:
+    def step(
+        carry: tuple[Any, Any], place: Array
+    ) -> tuple[tuple[Any, Any], tuple[Array, Array]]:
         basis, v = carry
         basis = jax.tree.map(lambda rows, row: rows.at[place].set(row), basis, v)
         moved = apply(v)
         diagonal, before = inner(v, moved, rank), norm(moved, rank)
-        for _ in range(2):  # twice is enough: the second pass removes what rounding left in the first
+        # twice is enough: the second pass removes what rounding left in the first
+        for _ in range(2):
             shares = jax.vmap(lambda row, moved=moved: inner(row, moved, rank))(basis)
-            removed = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), jax.vmap(scale)(shares, basis))
+            removed = jax.tree.map(
+                lambda leaf: jnp.sum(leaf, 0), jax.vmap(scale)(shares, basis)
+            )
             moved = jax.tree.map(jnp.subtract, moved, removed)
         after = norm(moved, rank)
-        alive = after > 100 * jnp.finfo(after.dtype).eps * before  # else the space is invariant: start no new one
-        return (basis, scale(alive.astype(after.dtype), unit(moved, rank))), (diagonal, jnp.where(alive, after, 0.0))
+        # else the space is invariant: start no new one
+        alive = after > 100 * jnp.finfo(after.dtype).eps * before
+        return (basis, scale(alive.astype(after.dtype), unit(moved, rank))), (
+            diagonal,
+            jnp.where(alive, after, 0.0),
+        )
 
-    _, (diagonal, off_diagonal) = jax.lax.scan(step, (basis, start), jnp.arange(num_steps))
-    # Once a space is used up, the rows that follow are 0: a value known to lie within the spectrum takes their place.
+    _, (diagonal, off_diagonal) = jax.lax.scan(
+        step, (basis, start), jnp.arange(num_steps)
+    )
+    # Once a space is used up, the rows that follow are 0: a value known to lie within
+    # the spectrum takes their place.
     ended = jnp.cumsum(off_diagonal == 0.0, axis=0) - (off_diagonal == 0.0) > 0
     diagonal = jnp.where(ended, diagonal[0], diagonal)
     return jnp.moveaxis(diagonal, 0, -1), jnp.moveaxis(off_diagonal, 0, -1)[..., :-1]
 
 
 def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
-    """Ascending eigenvalues by bisection; no LAPACK, as programs may run several at a time."""
+    """Ascending eigenvalues by bisection; no LAPACK, as programs may run several at
+    a time."""
     if diagonal.shape[-1] == 1:
         return diagonal
 

@@ -17,11 +17,18 @@ __all__ = ["jacobian_penalty", "jacobian_radius"]
 @checked(num_steps=at_least(2))
 @full_precision()
 def jacobian_radius(
-    step: Callable[[Any], Any], z: Any, *, num_steps: int = 200, key: jax.Array | None = None, batch_ndim: int = 0
+    step: Callable[[Any], Any],
+    z: Any,
+    *,
+    num_steps: int = 200,
+    key: jax.Array | None = None,
+    batch_ndim: int = 0,
 ) -> Float[Array, "*batch"]:
-    r"""The spectral radius of the Jacobian J of ``step`` at z, per example: the rate at which iterations end up going.
+    r"""The spectral radius of the Jacobian J of ``step`` at z, per example: the rate at
+    which iterations end up going.
 
-    It takes the growth of norms, for asymmetric J too, and products with J^T: a step may have a `custom_vjp`.
+    It takes the growth of norms, for asymmetric J too, and products with J^T: a step
+    may have a `custom_vjp`.
 
     .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
 
@@ -33,13 +40,16 @@ def jacobian_radius(
       batch_ndim: how many leading axes of z are batch axes.
 
     Returns:
-      One number per example; an estimate, from neither side, and exactly 0 where powers of J vanish.
+      One number per example; an estimate, from neither side, and exactly 0 where powers
+      of J vanish.
 
     Source: Gelfand's formula, with the growth of the start divided out.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> round(float(jacobian_radius(jnp.cos, jnp.array([0.739085]))), 2)  # at its fixed point, |sin z|
+      >>> round(
+      ...     float(jacobian_radius(jnp.cos, jnp.array([0.739085]))), 2
+      ... )  # at its fixed point, |sin z|
       0.67
     """
     _, pull = jax.vjp(step, z)
@@ -48,30 +58,42 @@ def jacobian_radius(
         moved = pull(v)[0]
         return unit(moved, batch_ndim), norm(moved, batch_ndim)
 
-    _, growths = jax.lax.scan(grow, unit(random_like(z, key), batch_ndim), length=num_steps)
+    _, growths = jax.lax.scan(
+        grow, unit(random_like(z, key), batch_ndim), length=num_steps
+    )
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
 @checked(num_probes=at_least(1))
 def jacobian_penalty(
-    step: Callable[[Array], Array], z: Float[Array, "..."], key: jax.Array, *, num_probes: int = 1, batch_ndim: int = 0
+    step: Callable[[Array], Array],
+    z: Float[Array, "..."],
+    key: jax.Array,
+    *,
+    num_probes: int = 1,
+    batch_ndim: int = 0,
 ) -> Float[Array, "*batch"]:
-    r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z and m the entries of an example.
+    r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z
+    and m the entries of an example.
 
     .. math:: \frac{1}{m k} \sum_{i=1}^k |J^T v_i|^2 , \qquad v_i \sim N(0, 1) .
 
-    Unbiased; differentiable in what ``step`` closes over and in z. Added to the loss it keeps equilibria easy to find.
+    Unbiased; differentiable in what ``step`` closes over and in z. Added to the loss it
+    keeps equilibria easy to find.
 
     Args:
       step, z, batch_ndim: as in `jacobian_radius`, z an array.
       key: of the probes; take a new one at every training step.
       num_probes: k, at least 1.
 
-    Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian regularization", eq. 6.
+    Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian
+    regularization", eq. 6.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> penalty = jacobian_penalty(lambda z: 3.0 * z, jnp.zeros(4), jax.random.key(0), num_probes=1000)
+      >>> penalty = jacobian_penalty(
+      ...     lambda z: 3.0 * z, jnp.zeros(4), jax.random.key(0), num_probes=1000
+      ... )
       >>> abs(float(penalty) - 9.0) < 1.0  # |3 I|_F^2 / 4 = 9
       True
     """

@@ -1,4 +1,5 @@
-"""Regions in which alternating steps are guaranteed to descend: the constants of Theorems 4.1 and 5.1."""
+"""Regions in which alternating steps are guaranteed to descend: the constants of
+Theorems 4.1 and 5.1."""
 
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ class Ball(NamedTuple):
 
     Attributes:
       centre: the centre, shaped as the minimisers.
-      radius: a number; infinite where the boundary is a plane. The centre then is too where the minimisers differ.
+      radius: a number; infinite where the boundary is a plane. The centre then is too
+        where the minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
 
     Example: see `apollonian_ball`.
@@ -40,7 +42,8 @@ class Ball(NamedTuple):
 
 
 def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
-    r"""Ratio of gradient norms: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with h = f + g.
+    r"""Ratio of gradient norms: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with
+    h = f + g.
 
     Args:
       f, g: ``y -> (*batch,)``, the half whose step is taken first and the other.
@@ -49,8 +52,9 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     Returns:
       One number per example: 0 where f is stationary, infinite where only h is.
 
-    Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as :math:`|\Delta_t| / |\nabla h|`; the
-    proof, eq. 40, needs the ratio given here: with the text's, Theorem 4.1 is false (its bound would be 1, not C).
+    Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as
+    :math:`|\Delta_t| / |\nabla h|`; the proof, eq. 40, needs the ratio given here: with
+    the text's, Theorem 4.1 is false (its bound would be 1, not C).
 
     Example:
       >>> import jax.numpy as jnp
@@ -64,13 +68,18 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     return jnp.where((of_f == 0.0) & (of_h == 0.0), 0.0, of_f / of_h)
 
 
-def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Number) -> Float[Array, "..."]:
-    r"""Bound on delta up to which a step descends: :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`.
+def descent_constant(
+    f_step_size: Number, g_step_size: Number, smoothness_g: Number
+) -> Float[Array, "..."]:
+    r"""Bound on delta up to which a step descends:
+    :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`.
 
-    A step :math:`u = y - a_1 \nabla f(y)`, :math:`y' = u - a_2 \nabla g(u)` with :math:`\delta(y) \le C` and
-    :math:`a_2 \le 1 / L_h` has :math:`h(y') \le h(y)`. Of f, g and h the proof uses no more than :math:`L_g`, a
-    Lipschitz constant of the gradient of g, and :math:`h(y') \le h(y) + \nabla h(y)^T (y' - y) + L_h |y' - y|^2 / 2`.
-    Neither convexity nor a Lipschitz gradient of f is needed.
+    A step :math:`u = y - a_1 \nabla f(y)`, :math:`y' = u - a_2 \nabla g(u)` with
+    :math:`\delta(y) \le C` and :math:`a_2 \le 1 / L_h` has :math:`h(y') \le h(y)`. Of
+    f, g and h the proof uses no more than :math:`L_g`, a Lipschitz constant of the
+    gradient of g, and
+    :math:`h(y') \le h(y) + \nabla h(y)^T (y' - y) + L_h |y' - y|^2 / 2`. Neither
+    convexity nor a Lipschitz gradient of f is needed.
 
     Args:
       f_step_size, g_step_size, smoothness_g: a1 >= 0, a2 > 0 and L_g >= 0.
@@ -78,38 +87,51 @@ def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Num
     Returns:
       C, infinite where the two steps are a gradient step of h.
 
-    Source: Yang, Huang, Wipf (2022), Theorem 4.1, which has :math:`a_2 - a_1` and asks for :math:`a_1 \le a_2`. The
-    absolute value does away with that hypothesis; without it the constant is too large for :math:`a_1 > a_2`.
+    Source: Yang, Huang, Wipf (2022), Theorem 4.1, which has :math:`a_2 - a_1` and asks
+    for :math:`a_1 \le a_2`. The absolute value does away with that hypothesis; without
+    it the constant is too large for :math:`a_1 > a_2`.
 
     Example:
-      >>> float(descent_constant(0.25, 0.5, 2.0)), float(descent_constant(0.5, 0.5, 0.0))
+      >>> (
+      ...     float(descent_constant(0.25, 0.5, 2.0)),
+      ...     float(descent_constant(0.5, 0.5, 0.0)),
+      ... )
       (1.0, inf)
     """
-    a1, a2, L_g = (jnp.asarray(value, float) for value in (f_step_size, g_step_size, smoothness_g))
+    a1, a2, L_g = (
+        jnp.asarray(value, float) for value in (f_step_size, g_step_size, smoothness_g)
+    )
     return a2 / (jnp.abs(a2 - a1) + a1 * a2 * L_g)
 
 
 def proximal_constant(
     f_step_size: Number, g_step_size: Number, smoothness_g: Number, kappa: Number
 ) -> Float[Array, "..."]:
-    r"""Bound on delta up to which a step that ends in a prox descends: :math:`C' = C \sqrt{(1 - \kappa) / 2}`.
+    r"""Bound on delta up to which a step that ends in a prox descends:
+    :math:`C' = C \sqrt{(1 - \kappa) / 2}`.
 
-    :math:`y' = prox_{a_2 \phi}(u - a_2 \nabla g(u))` with :math:`a_2 \le 1 / L_h`, :math:`\delta(y) \le C'` and y in
-    T(kappa) has :math:`(h + \phi)(y') \le (h + \phi)(y)`. See `in_proximal_region` for T(kappa) and its phi.
+    :math:`y' = prox_{a_2 \phi}(u - a_2 \nabla g(u))` with :math:`a_2 \le 1 / L_h`,
+    :math:`\delta(y) \le C'` and y in T(kappa) has
+    :math:`(h + \phi)(y') \le (h + \phi)(y)`. See `in_proximal_region` for T(kappa) and
+    its phi.
 
     Args:
       f_step_size, g_step_size, smoothness_g: as in `descent_constant`.
       kappa: at most 1, the share of the gradient step that the prox may take back.
 
-    Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs: c_P lambda = 1. The print has
-    the denominator of C under the root, which has the wrong units and is too large where :math:`a_2 - a_1 + a_1 a_2
-    L_g` is. The last line of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do; `certify` uses that.
+    Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs:
+    c_P lambda = 1. The print has the denominator of C under the root, which has the
+    wrong units and is too large where :math:`a_2 - a_1 + a_1 a_2 L_g` is. The last line
+    of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do; `certify` uses
+    that.
 
     Example:
       >>> float(proximal_constant(0.25, 0.5, 2.0, kappa=0.5))  # C = 1, times 1 / 2
       0.5
     """
-    return descent_constant(f_step_size, g_step_size, smoothness_g) * jnp.sqrt((1.0 - jnp.asarray(kappa, float)) / 2.0)
+    return descent_constant(f_step_size, g_step_size, smoothness_g) * jnp.sqrt(
+        (1.0 - jnp.asarray(kappa, float)) / 2.0
+    )
 
 
 def in_descent_region(
@@ -121,20 +143,29 @@ def in_descent_region(
     smoothness_f: Number,
     convexity_h: Number,
 ) -> Bool[Array, "..."]:
-    r"""Membership in :math:`S(C) = \{ y : L_f |y - y_f^*| \le c_h C |y - y_h^*| \}`, where delta is at most C.
+    r"""Membership in :math:`S(C) = \{ y : L_f |y - y_f^*| \le c_h C |y - y_h^*| \}`,
+    where delta is at most C.
 
     Args:
       y: points; axes in front of the shape of the minimisers number examples.
-      minimiser_f, minimiser_h: :math:`y_f^*`, a stationary point of f, and :math:`y_h^*`, the minimiser of h.
+      minimiser_f, minimiser_h: :math:`y_f^*`, a stationary point of f, and
+        :math:`y_h^*`, the minimiser of h.
       constant: C, as `descent_constant` or `proximal_constant`.
-      smoothness_f, convexity_h: L_f, of the gradient of f, and c_h > 0, the strong convexity of h.
+      smoothness_f, convexity_h: L_f, of the gradient of f, and c_h > 0, the strong
+        convexity of h.
 
-    Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere; see `apollonian_ball`.
+    Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere;
+    see `apollonian_ball`.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> y, options = jnp.array([[0.0], [1.5], [3.0]]), {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 1.0}
-      >>> in_descent_region(y, jnp.array([0.0]), jnp.array([3.0]), **options).tolist()  # nearer to 0 than to 3
+      >>> y, options = (
+      ...     jnp.array([[0.0], [1.5], [3.0]]),
+      ...     {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 1.0},
+      ... )
+      >>> in_descent_region(
+      ...     y, jnp.array([0.0]), jnp.array([3.0]), **options
+      ... ).tolist()  # nearer to 0 than to 3
       [True, True, False]
     """
     rank = y.ndim - minimiser_f.ndim
@@ -142,8 +173,13 @@ def in_descent_region(
     return smoothness_f * to_f <= convexity_h * constant * to_h
 
 
-def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Array, "*event"], ratio: Number) -> Ball:
-    r"""The ball that bounds S(C), :math:`|y - y_f^*| = r |y - y_h^*|` with :math:`r = c_h C / L_f`.
+def apollonian_ball(
+    minimiser_f: Float[Array, "*event"],
+    minimiser_h: Float[Array, "*event"],
+    ratio: Number,
+) -> Ball:
+    r"""The ball that bounds S(C), :math:`|y - y_f^*| = r |y - y_h^*|` with
+    :math:`r = c_h C / L_f`.
 
     .. math:: centre = \frac{y_f^* - r^2 y_h^*}{1 - r^2} , \qquad radius = \frac{r |y_f^* - y_h^*|}{|1 - r^2|} .
 
@@ -152,15 +188,19 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
       ratio: r >= 0.
 
     Returns:
-      The `Ball`; for r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`. For r = 1 the boundary is the
-      plane half way between the two, and centre and radius are the limit from r < 1.
+      The `Ball`; for r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`.
+      For r = 1 the boundary is the plane half way between the two, and centre and
+      radius are the limit from r < 1.
 
-    Source: Yang, Huang, Wipf (2022), Section 4.1 and Fig. 1. The text centres the ball on :math:`y_f^*` or
-    :math:`y_h^*`; it holds that point, but its centre lies on the line through both, beyond it.
+    Source: Yang, Huang, Wipf (2022), Section 4.1 and Fig. 1. The text centres the ball
+    on :math:`y_f^*` or :math:`y_h^*`; it holds that point, but its centre lies on the
+    line through both, beyond it.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> ball: Ball = apollonian_ball(jnp.array([0.0]), jnp.array([3.0]), 0.5)  # |y| = |y - 3| / 2 at y = 1 and -3
+      >>> ball: Ball = apollonian_ball(
+      ...     jnp.array([0.0]), jnp.array([3.0]), 0.5
+      ... )  # |y| = |y - 3| / 2 at y = 1 and -3
       >>> ball.centre.tolist(), float(ball.radius), bool(ball.inside)
       ([-1.0], 2.0, True)
     """
@@ -172,9 +212,11 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
 
 
 def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    r"""Alignment of a step -p from q with the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
+    r"""Alignment of a step -p from q with the orthant:
+    :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
 
-    It lies in [-1, 0]: 0 where no entry of p is larger in size than the entry of q, -1 where q is 0.
+    It lies in [-1, 0]: 0 where no entry of p is larger in size than the entry of q, -1
+    where q is 0.
 
     Args:
       p: the gradient step, :math:`a_2 \nabla h(y)` in the paper; a pytree of arrays.
@@ -184,39 +226,56 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
     Returns:
       One number per example, 0 where p is 0.
 
-    Source: Yang, Huang, Wipf (2022), Section 5.1: the squares are of single entries. Eq. 58 leaves the norm out.
+    Source: Yang, Huang, Wipf (2022), Section 5.1: the squares are of single entries.
+    Eq. 58 leaves the norm out.
 
     Example:
       >>> import jax.numpy as jnp
       >>> p = jnp.array([1.0, 2.0])
-      >>> [float(orthant_alignment(p, q)) for q in (p, jnp.array([1.0, 3.0]), jnp.zeros(2))]
+      >>> [
+      ...     float(orthant_alignment(p, q))
+      ...     for q in (p, jnp.array([1.0, 3.0]), jnp.zeros(2))
+      ... ]
       [0.0, 0.0, -1.0]
     """
     size = norm(p, batch_ndim)
     p, q = (scale(1.0 / jnp.where(size == 0.0, 1.0, size), tree) for tree in (p, q))
     short = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
-    total, squared = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim), inner(p, p, batch_ndim)
+    total, squared = (
+        inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim),
+        inner(p, p, batch_ndim),
+    )
     return total / jnp.where(size == 0.0, 1.0, squared)
 
 
-def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -> Bool[Array, "*batch"]:
-    r"""Membership in :math:`T(\kappa) = \{ y : D(a_2 \nabla h(y); y) \ge -\kappa \}`, for phi = relu.
+def in_proximal_region(
+    h: Energy, y: Any, *, step_size: Number, kappa: Number
+) -> Bool[Array, "*batch"]:
+    r"""Membership in :math:`T(\kappa) = \{ y : D(a_2 \nabla h(y); y) \ge -\kappa \}`,
+    for phi = relu.
 
-    There a step of proximal gradient descent on h + phi is at least :math:`\sqrt{1 - \kappa}` times as long as the
-    gradient step (Lemma D.3), which is all that Theorem 5.1 asks of it. This way of telling holds for the indicator of
-    the nonnegative orthant; `certify` measures the ratio itself, for any phi.
+    There a step of proximal gradient descent on h + phi is at least
+    :math:`\sqrt{1 - \kappa}` times as long as the gradient step (Lemma D.3), which is
+    all that Theorem 5.1 asks of it. This way of telling holds for the indicator of the
+    nonnegative orthant; `certify` measures the ratio itself, for any phi.
 
     Args:
       h, y: ``y -> (*batch,)``, the smooth part, and the state, a pytree of arrays.
       step_size, kappa: a2 > 0, and kappa in [0, 1].
 
-    Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its result generalises beyond ReLU;
-    with this D it does not: at the minimiser of h + phi for phi = l1, D can be 0 while delta is small.
+    Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its
+    result generalises beyond ReLU; with this D it does not: at the minimiser of h + phi
+    for phi = l1, D can be 0 while delta is small.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> h, options = (lambda y: 0.5 * jnp.sum((y - 3.0) ** 2, axis=-1)), {"step_size": 0.5, "kappa": 0.1}
-      >>> in_proximal_region(h, jnp.array([[2.0], [0.1]]), **options).tolist()  # D = 0, and nearly -1
+      >>> h, options = (
+      ...     (lambda y: 0.5 * jnp.sum((y - 3.0) ** 2, axis=-1)),
+      ...     {"step_size": 0.5, "kappa": 0.1},
+      ... )
+      >>> in_proximal_region(
+      ...     h, jnp.array([[2.0], [0.1]]), **options
+      ... ).tolist()  # D = 0, and nearly -1
       [True, False]
     """
     move = jax.tree.map(lambda leaf: step_size * leaf, gradient(h, y))

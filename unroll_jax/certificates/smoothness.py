@@ -1,4 +1,5 @@
-"""Smoothness constants for `certify`: where they come from for attention and for quadratics."""
+"""Smoothness constants for `certify`: where they come from for attention and for
+quadratics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,56 +26,82 @@ Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 
 
 def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
-    """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
+    """The smoothness L of a quadratic energy, from its Hessian at the state given (see
+    `curvature`).
 
     Args:
-      energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the state, certificates nowhere.
-      num_steps: Hessian products; L is exact at an example's number of entries, else a bound but with probability 1e-6.
+      energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the
+        state, certificates nowhere.
+      num_steps: Hessian products; L is exact at an example's number of entries, else a
+        bound but with probability 1e-6.
 
     Returns:
-      A function ``(params, y, x) -> (*batch,)``: the largest eigenvalue of the Hessian in size.
+      A function ``(params, y, x) -> (*batch,)``: the largest eigenvalue of the Hessian
+      in size.
 
     Source: design of the library.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> smoothness = quadratic_smoothness(lambda W, y, x: 0.5 * jnp.sum((y @ W) ** 2), num_steps=2)
-      >>> round(float(smoothness(jnp.diag(jnp.array([1.0, 3.0])), jnp.zeros((1, 2)), None)), 3)
+      >>> smoothness = quadratic_smoothness(
+      ...     lambda W, y, x: 0.5 * jnp.sum((y @ W) ** 2), num_steps=2
+      ... )
+      >>> round(
+      ...     float(
+      ...         smoothness(jnp.diag(jnp.array([1.0, 3.0])), jnp.zeros((1, 2)), None)
+      ...     ),
+      ...     3,
+      ... )
       9.0
     """
 
     def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
-        extremes = curvature(lambda state: energy(params, state, x), y, num_steps=num_steps)
+        extremes = curvature(
+            lambda state: energy(params, state, x), y, num_steps=num_steps
+        )
         return jnp.maximum(extremes.largest, -extremes.smallest) + extremes.error
 
     return smoothness
 
 
 @checked(ridge=at_least(0.0))
-def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
-    r"""The smoothness of an attention energy as seen from the state Y, by its tangent majoriser.
+def pairwise_smoothness(
+    *, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0
+) -> Energy:
+    r"""The smoothness of an attention energy as seen from the state Y, by its tangent
+    majoriser.
 
     .. math:: L_f(Y) = |W_a|_2^2 \bigl( \min(2 \max_u \sum_v \gamma_{uv} , \, n \rho'(0)) + r \bigr) , \qquad
               \gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2) .
 
-    As rho is concave, :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every Y', with the
-    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue, with n tokens
-    present. Far tokens have small weights: L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`.
+    As rho is concave,
+    :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every
+    Y', with the graph's Laplacian of weights gamma in the place of L; the bracket
+    bounds its largest eigenvalue, with n tokens present. Far tokens have small weights:
+    L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`.
 
     Args:
       rho, mask, ridge: as in `attention`, with its errors.
 
     Returns:
-      ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads, d, k), or None: the identity.
+      ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads,
+      d, k), or None: the identity.
 
-    Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is ours.
+    Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is
+    ours.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams
-      >>> near, far = jnp.zeros((3, 1)), jnp.array([[0.0], [9.0], [18.0]])  # n = 3 tokens
+      >>> near, far = (
+      ...     jnp.zeros((3, 1)),
+      ...     jnp.array([[0.0], [9.0], [18.0]]),
+      ... )  # n = 3 tokens
       >>> smoothness = jax.jit(pairwise_smoothness())
-      >>> [round(float(smoothness(AttentionParams(None), y, None)), 3) for y in (near, far)]
+      >>> [
+      ...     round(float(smoothness(AttentionParams(None), y, None)), 3)
+      ...     for y in (near, far)
+      ... ]
       [3.0, 0.0]
     """
     chosen, graph = resolve_rho(rho), check_mask(mask)
@@ -87,13 +114,22 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
         if params.W_a is None:
             return of_head(None, tokens, present)
         heads = params.W_a.reshape(-1, *params.W_a.shape[-2:]).astype(tokens.dtype)
-        return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
+        return sum(
+            (of_head(W, tokens, present) for W in heads),
+            jnp.zeros(y.shape[:-2], tokens.dtype),
+        )
 
     def of_head(W: Array | None, tokens: Array, present: Array | None) -> Array:
         z = tokens if W is None else tokens @ W
         degree = jnp.exp(neighbourhood(chosen, z, z, graph, present).log_degree)
-        there = jnp.ones(z.shape[:-1], z.dtype) if present is None else jnp.broadcast_to(present, z.shape[:-1])
-        flat = jnp.sum(there, axis=-1, dtype=z.dtype) * jnp.exp(log_slope(jnp.zeros((), z.dtype)))
+        there = (
+            jnp.ones(z.shape[:-1], z.dtype)
+            if present is None
+            else jnp.broadcast_to(present, z.shape[:-1])
+        )
+        flat = jnp.sum(there, axis=-1, dtype=z.dtype) * jnp.exp(
+            log_slope(jnp.zeros((), z.dtype))
+        )
         laplacian = jnp.minimum(2.0 * jnp.max(degree, axis=(-2, -1)), flat)
         size = 1.0 if W is None else matrix_norm_bound(W, num_squarings=SQUARINGS)
         return size**2 * (laplacian + ridge)

@@ -18,12 +18,18 @@ ImageShape = tuple[int, int]
 
 
 def weight_norm(
-    W: Float[Array, "..."], image_shape: ImageShape | None = None, *, num_steps: int = 100, key: jax.Array | None = None
+    W: Float[Array, "..."],
+    image_shape: ImageShape | None = None,
+    *,
+    num_steps: int = 100,
+    key: jax.Array | None = None,
 ) -> Float[Array, ""]:
-    """|W|_2 of a matrix or of a zero-padded convolution, by power iteration: from below, see `spectral_norm`.
+    """|W|_2 of a matrix or of a zero-padded convolution, by power iteration: from
+    below, see `spectral_norm`.
 
     Args:
-      W: (h, m), or a kernel (height, width, channels in, channels out); else a ValueError.
+      W: (h, m), or a kernel (height, width, channels in, channels out); else a
+        ValueError.
       image_shape: height and width of the images, which a kernel needs.
       num_steps, key: as in `spectral_norm`.
 
@@ -35,11 +41,16 @@ def weight_norm(
     """
     shape = _domain(W, image_shape)
     like = jax.ShapeDtypeStruct(shape, W.dtype)
-    return spectral_norm(lambda z: opteq_linear(W, z), like, num_steps=num_steps, key=key)
+    return spectral_norm(
+        lambda z: opteq_linear(W, z), like, num_steps=num_steps, key=key
+    )
 
 
-def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = None) -> Float[Array, ""]:
-    """|W|_2 from above, up to rounding, as certificates need. See `matrix_norm_bound` and `conv_norm_bound`.
+def weight_norm_bound(
+    W: Float[Array, "..."], image_shape: ImageShape | None = None
+) -> Float[Array, ""]:
+    """|W|_2 from above, up to rounding, as certificates need. See `matrix_norm_bound`
+    and `conv_norm_bound`.
 
     Example: see `weight_norm`.
     """
@@ -57,60 +68,84 @@ def spectral_normalise(
     num_steps: int = 20,
     where: Callable[[str], bool] | None = None,
 ) -> Any:
-    r"""The parameters with every weight W scaled down, if it must be, to a norm of at most ``bound``.
+    r"""The parameters with every weight W scaled down, if it must be, to a norm of at
+    most ``bound``.
 
     .. math:: W \min(1, bound / |W|_2) .
 
-    Do it once, before the equilibrium is solved and not inside the step. The gradient passes through the norm.
+    Do it once, before the equilibrium is solved and not inside the step. The gradient
+    passes through the norm.
 
     Args:
-      params: of `opteq` or `opteq_conv`: W is scaled; or any pytree, such as parameters of flax or a module of Equinox:
-        every matrix and every kernel (height, width, channels in, channels out) is scaled.
-      bound: positive; below 1 an OptEq layer contracts, and a step z -> s(z W + u) with a 1-Lipschitz s.
+      params: of `opteq` or `opteq_conv`: W is scaled; or any pytree, such as parameters
+        of flax or a module of Equinox: every matrix and every kernel (height, width,
+        channels in, channels out) is scaled.
+      bound: positive; below 1 an OptEq layer contracts, and a step z -> s(z W + u) with
+        a 1-Lipschitz s.
       image_shape: height and width of the images, for convolutions.
-      certified: whether to divide by an upper bound of the norm: the result then keeps to ``bound`` for certain. Else
-        by power iteration of ``num_steps``, which may end slightly above and costs less for wide convolutions.
+      certified: whether to divide by an upper bound of the norm: the result then keeps
+        to ``bound`` for certain. Else by power iteration of ``num_steps``, which may
+        end slightly above and costs less for wide convolutions.
       num_steps: of power iteration.
-      where: chooses weights of a pytree by their path, as in ``lambda path: "recurrent" in path``; None takes all.
+      where: chooses weights of a pytree by their path, as in
+        ``lambda path: "recurrent" in path``; None takes all.
 
     Raises:
       ValueError: if bound is not positive, or W and image_shape do not fit.
       TypeError: if params hold no weight.
 
-    Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks"; here the norm is capped.
+    Source: Miyato et al. (2018), "Spectral normalization for generative adversarial
+    networks"; here the norm is capped.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from unroll_jax.energies import OptEqParams
-      >>> params = spectral_normalise(OptEqParams(W=2.0 * jnp.eye(1), U=None, b=jnp.zeros(1)), bound=0.5)
+      >>> params = spectral_normalise(
+      ...     OptEqParams(W=2.0 * jnp.eye(1), U=None, b=jnp.zeros(1)), bound=0.5
+      ... )
       >>> round(params.W.item(), 3)
       0.5
     """
 
     def scaled(W: Array) -> Array:
-        size = weight_norm_bound(W, image_shape) if certified else weight_norm(W, image_shape, num_steps=num_steps)
-        return W * jnp.where(size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0)
+        size = (
+            weight_norm_bound(W, image_shape)
+            if certified
+            else weight_norm(W, image_shape, num_steps=num_steps)
+        )
+        return W * jnp.where(
+            size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0
+        )
 
     if where is None and hasattr(params, "W") and hasattr(params, "_replace"):
         return params._replace(W=scaled(params.W))
     return _map_weights(scaled, params, where)
 
 
-def _map_weights(function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None) -> Any:
-    """The pytree with ``function`` of the matrices and kernels at paths that ``where`` chooses; a TypeError if none."""
+def _map_weights(
+    function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None
+) -> Any:
+    """The pytree with ``function`` of the matrices and kernels at paths that
+    ``where`` chooses; a TypeError if none."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     chosen = [
-        getattr(leaf, "ndim", 0) in (2, 4) and (where is None or where(jax.tree_util.keystr(path)))
+        getattr(leaf, "ndim", 0) in (2, 4)
+        and (where is None or where(jax.tree_util.keystr(path)))
         for path, leaf in leaves
     ]
     if not any(chosen):
-        paths = ", ".join(jax.tree_util.keystr(path) for path, _ in leaves[:5]) or "no leaves"
+        paths = (
+            ", ".join(jax.tree_util.keystr(path) for path, _ in leaves[:5])
+            or "no leaves"
+        )
         raise TypeError(
-            "params must hold a weight W, as OptEqParams do, or matrices at paths that where chooses, got "
-            f"{type(params).__name__} with {paths}"
+            "params must hold a weight W, as OptEqParams do, or matrices at paths that"
+            f" where chooses, got {type(params).__name__} with {paths}"
         )
     pairs = zip(leaves, chosen, strict=True)
-    return structure.unflatten([function(jnp.asarray(leaf)) if use else leaf for (_, leaf), use in pairs])
+    return structure.unflatten(
+        [function(jnp.asarray(leaf)) if use else leaf for (_, leaf), use in pairs]
+    )
 
 
 def _domain(W: Array, image_shape: ImageShape | None) -> tuple[int, ...]:

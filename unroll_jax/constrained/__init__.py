@@ -1,20 +1,42 @@
-"""Optimisation under constraints: violations, Lagrangian, multipliers, ready-made constraints and reports.
+"""Optimisation under constraints: violations, Lagrangian, multipliers, ready-made
+constraints and reports.
 
 Example:
   >>> import jax.numpy as jnp, optax
-  >>> constraints, losses = descent_constraints(0.25), jnp.array([4.0, 2.0, 2.0])  # f_0, f_1, f_2
+  >>> constraints, losses = (
+  ...     descent_constraints(0.25),
+  ...     jnp.array([4.0, 2.0, 2.0]),
+  ... )  # f_0, f_1, f_2
   >>> init, update = dual_ascent(optax.sgd(1.0))
   >>> multipliers = update(init(2), constraints(losses)).multipliers
-  >>> multipliers.tolist(), float(lagrangian(losses[-1], constraints(losses), multipliers))
+  >>> (
+  ...     multipliers.tolist(),
+  ...     float(lagrangian(losses[-1], constraints(losses), multipliers)),
+  ... )
   ([0.0, 0.5], 2.25)
   >>> BOUNDS
   ('stepwise', 'cumulative')
 """
 
-from unroll_jax.constrained.constraint import Constraint, batch_violations, column_means, column_sums, violations
-from unroll_jax.constrained.controllers import PenaltyRule, growing_penalty, nu_pi, proportional_integral
+from unroll_jax.constrained.constraint import (
+    Constraint,
+    batch_violations,
+    column_means,
+    column_sums,
+    violations,
+)
+from unroll_jax.constrained.controllers import (
+    PenaltyRule,
+    growing_penalty,
+    nu_pi,
+    proportional_integral,
+)
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
-from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, resilient_lagrangian
+from unroll_jax.constrained.lagrangian import (
+    augmented_lagrangian,
+    lagrangian,
+    resilient_lagrangian,
+)
 from unroll_jax.constrained.layer_bounds import (
     BOUNDS,
     LayerConstraints,
@@ -22,10 +44,18 @@ from unroll_jax.constrained.layer_bounds import (
     descent_constraints,
     level_constraints,
 )
-from unroll_jax.constrained.layer_report import descent_warnings, feasibility_report, suggest_alpha
+from unroll_jax.constrained.layer_report import (
+    descent_warnings,
+    feasibility_report,
+    suggest_alpha,
+)
 from unroll_jax.constrained.points import take_rows
 from unroll_jax.constrained.ready_made import class_losses, gap, kl, norm, rate
-from unroll_jax.constrained.report import ConstraintReport, constraint_report, held_out_report
+from unroll_jax.constrained.report import (
+    ConstraintReport,
+    constraint_report,
+    held_out_report,
+)
 from unroll_jax.constrained.samples import sample_constraints, tail_mean
 from unroll_jax.constrained.transformation import multipliers_of, primal_dual
 from unroll_jax.cross_entropy import chunked_cross_entropy

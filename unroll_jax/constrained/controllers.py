@@ -1,4 +1,5 @@
-"""Controllers of the multipliers beyond plain ascent, and rules that raise penalties."""
+"""Controllers of the multipliers beyond plain ascent, and rules that raise
+penalties."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,20 +9,36 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, one_of
+from unroll_jax.arguments import (
+    FINITE,
+    POSITIVE,
+    at_least,
+    checked,
+    in_interval,
+    one_of,
+)
 from unroll_jax.constrained.trees import broadcast_option, check_known, check_penalty
 
-__all__ = ["IntegralState", "PenaltyRule", "constant_penalty", "growing_penalty", "nu_pi", "proportional_integral"]
+__all__ = [
+    "IntegralState",
+    "PenaltyRule",
+    "constant_penalty",
+    "growing_penalty",
+    "nu_pi",
+    "proportional_integral",
+]
 
 
 class IntegralState(NamedTuple):
-    """The integral of `proportional_integral`, at least 0, so `dual_ascent` does not take it for equalities."""
+    """The integral of `proportional_integral`, at least 0, so `dual_ascent` does not
+    take it for equalities."""
 
     integral: optax.Params
 
 
 class NuPIState(NamedTuple):
-    """The smoothed gradient of `nu_pi`: minus the smoothed violation; infinite before a first step like SGD's."""
+    """The smoothed gradient of `nu_pi`: minus the smoothed violation; infinite
+    before a first step like SGD's."""
 
     smoothed: optax.Params
 
@@ -34,27 +51,36 @@ def proportional_integral(
 
     .. math:: I \leftarrow [I + k_i c]_+ , \qquad \lambda = [I + k_p c]_+ .
 
-    The integral is projected ascent. The proportional part follows the violation at once. It damps oscillations and
-    avoids integral wind-up. With ``proportional_gain=0`` this is ``optax.sgd(integral_gain)``. Multipliers stay at 0 or
-    above: for equalities take `nu_pi`. Without a projection both are equal for ``nu=0``. A met constraint that comes
-    nearer to its bound keeps its multiplier at 0 here; `nu_pi` raises it.
+    The integral is projected ascent. The proportional part follows the violation at
+    once. It damps oscillations and avoids integral wind-up. With
+    ``proportional_gain=0`` this is ``optax.sgd(integral_gain)``. Multipliers stay at 0
+    or above: for equalities take `nu_pi`. Without a projection both are equal for
+    ``nu=0``. A met constraint that comes nearer to its bound keeps its multiplier at 0
+    here; `nu_pi` raises it.
 
     Args:
       integral_gain: k_i > 0, multiplier per unit of violation and step.
       proportional_gain: k_p >= 0, multiplier per unit of violation.
-      cap: largest integral and multiplier; None for no bound. The cap of `dual_ascent` would not stop the integral.
+      cap: largest integral and multiplier; None for no bound. The cap of `dual_ascent`
+        would not stop the integral.
 
     Returns:
-      An optax transformation of -c; its update needs ``params``, the multipliers. A ValueError names a bad gain or cap.
+      An optax transformation of -c; its update needs ``params``, the multipliers. A
+      ValueError names a bad gain or cap.
 
-    Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning by PID Lagrangian methods",
-    Algorithm 2 without the derivative.
+    Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning
+    by PID Lagrangian methods", Algorithm 2 without the derivative.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
-      >>> init, update = unroll_jax.dual_ascent(proportional_integral(0.5, proportional_gain=1.0))
+      >>> init, update = unroll_jax.dual_ascent(
+      ...     proportional_integral(0.5, proportional_gain=1.0)
+      ... )
       >>> state = update(init(1), jnp.array([2.0]))
-      >>> state.multipliers.tolist(), update(state, jnp.array([0.0])).multipliers.tolist()
+      >>> (
+      ...     state.multipliers.tolist(),
+      ...     update(state, jnp.array([0.0])).multipliers.tolist(),
+      ... )
       ([3.0], [1.0])
     """
 
@@ -65,66 +91,105 @@ def proportional_integral(
         return IntegralState(jax.tree.map(jnp.copy, multipliers))
 
     def update(
-        gradients: optax.Updates, state: IntegralState, multipliers: optax.Params | None = None
+        gradients: optax.Updates,
+        state: IntegralState,
+        multipliers: optax.Params | None = None,
     ) -> tuple[optax.Updates, IntegralState]:
         if multipliers is None:
-            raise ValueError("proportional_integral needs the multipliers: call update(gradients, state, multipliers)")
-        grown = jax.tree.map(lambda i, g: moved(i, g, integral_gain), state.integral, gradients)
-        target = jax.tree.map(lambda i, g: moved(i, g, proportional_gain), grown, gradients)
+            raise ValueError(
+                "proportional_integral needs the multipliers: call update(gradients,"
+                " state, multipliers)"
+            )
+        grown = jax.tree.map(
+            lambda i, g: moved(i, g, integral_gain), state.integral, gradients
+        )
+        target = jax.tree.map(
+            lambda i, g: moved(i, g, proportional_gain), grown, gradients
+        )
         return jax.tree.map(jnp.subtract, target, multipliers), IntegralState(grown)
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
 @checked(
-    proportional_gain=FINITE, nu=in_interval("(-1, 1)"), integral_gain=at_least(0.0), start=one_of(("zero", "sgd"))
+    proportional_gain=FINITE,
+    nu=in_interval("(-1, 1)"),
+    integral_gain=at_least(0.0),
+    start=one_of(("zero", "sgd")),
 )
 def nu_pi(
-    integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0.0, start: str = "zero"
+    integral_gain: float,
+    proportional_gain: float = 1.0,
+    *,
+    nu: float = 0.0,
+    start: str = "zero",
 ) -> optax.GradientTransformation:
-    r"""The controller nu-PI: PI control, its proportional part on a moving average of the violation.
+    r"""The controller nu-PI: PI control, its proportional part on a moving average of
+    the violation.
 
     .. math:: \xi_t = \nu \xi_{t-1} + (1 - \nu) c_t , \qquad
         \lambda_{t+1} = [\lambda_t + k_i c_t + k_p (\xi_t - \xi_{t-1})]_+ , \qquad \xi_{-1} = 0 .
 
-    `dual_ascent` does the projection. As long as nothing is projected, :math:`\lambda_{t+1} = \lambda_0 + k_i \sum_\tau
-    c_\tau + k_p \xi_t`. The state holds no integral, so nothing winds up under a cap.
+    `dual_ascent` does the projection. As long as nothing is projected,
+    :math:`\lambda_{t+1} = \lambda_0 + k_i \sum_\tau c_\tau + k_p \xi_t`. The state
+    holds no integral, so nothing winds up under a cap.
 
-    ``proportional_gain=0`` is ``optax.sgd(integral_gain)``, equal gains with ``nu=0`` the optimistic gradient method.
-    With :math:`\nu = \beta`, :math:`k_i = \eta / (1 - \beta)`, :math:`k_p = - \eta \beta / (1 - \beta)^2` it is
-    ``optax.sgd(eta, momentum=beta)``: momentum is a negative proportional gain; it swings where a positive one damps.
+    ``proportional_gain=0`` is ``optax.sgd(integral_gain)``, equal gains with ``nu=0``
+    the optimistic gradient method. With :math:`\nu = \beta`,
+    :math:`k_i = \eta / (1 - \beta)`, :math:`k_p = - \eta \beta / (1 - \beta)^2` it is
+    ``optax.sgd(eta, momentum=beta)``: momentum is a negative proportional gain; it
+    swings where a positive one damps.
 
     Args:
-      integral_gain: k_i >= 0, multiplier per unit of violation and step; at 0 only changes of the violation count.
+      integral_gain: k_i >= 0, multiplier per unit of violation and step; at 0 only
+        changes of the violation count.
       proportional_gain: k_p, multiplier per unit of smoothed violation.
       nu: decay of the moving average, in (-1, 1); 0 for none.
-      start: "zero" for the average above; "sgd" for :math:`\xi_0 = 0`: the first step of a multiplier is
-        :math:`k_i c_0`, as under SGD, and the average starts with the second violation.
+      start: "zero" for the average above; "sgd" for :math:`\xi_0 = 0`: the first step
+        of a multiplier is :math:`k_i c_0`, as under SGD, and the average starts with
+        the second violation.
 
     Returns:
-      An optax gradient transformation, fed -c as `dual_ascent` does. A ValueError names a gain or nu out of range.
+      An optax gradient transformation, fed -c as `dual_ascent` does. A ValueError names
+      a gain or nu out of range.
 
-    Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
-    Algorithm 1 with xi_0 = (1 - nu) c_0 as in its Theorem 1; ``start="sgd"`` is its xi_0 = 0, Cooper's default.
+    Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers
+    in constrained optimization", Algorithm 1 with xi_0 = (1 - nu) c_0 as in its Theorem
+    1; ``start="sgd"`` is its xi_0 = 0, Cooper's default.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
-      >>> init, update = unroll_jax.dual_ascent(nu_pi(0.5, proportional_gain=1.0, nu=0.5))
+      >>> init, update = unroll_jax.dual_ascent(
+      ...     nu_pi(0.5, proportional_gain=1.0, nu=0.5)
+      ... )
       >>> update(init(1), jnp.array([2.0])).multipliers.tolist()
       [2.0]
     """
 
     def init(multipliers: optax.Params) -> NuPIState:
-        return NuPIState(optax.tree.full_like(multipliers, jnp.inf if start == "sgd" else 0.0))
+        return NuPIState(
+            optax.tree.full_like(multipliers, jnp.inf if start == "sgd" else 0.0)
+        )
 
     def update(
-        gradients: optax.Updates, state: NuPIState, multipliers: optax.Params | None = None
+        gradients: optax.Updates,
+        state: NuPIState,
+        multipliers: optax.Params | None = None,
     ) -> tuple[optax.Updates, NuPIState]:
         del multipliers
         first = jax.tree.map(jnp.isinf, state.smoothed)
-        before = jax.tree.map(lambda old, now: jnp.where(now, 0.0, old), state.smoothed, first)
-        change = jax.tree.map(lambda g, old, now: jnp.where(now, 0.0, (1.0 - nu) * (g - old)), gradients, before, first)
-        updates = jax.tree.map(lambda g, d: -(integral_gain * g + proportional_gain * d), gradients, change)
+        before = jax.tree.map(
+            lambda old, now: jnp.where(now, 0.0, old), state.smoothed, first
+        )
+        change = jax.tree.map(
+            lambda g, old, now: jnp.where(now, 0.0, (1.0 - nu) * (g - old)),
+            gradients,
+            before,
+            first,
+        )
+        updates = jax.tree.map(
+            lambda g, d: -(integral_gain * g + proportional_gain * d), gradients, change
+        )
         return updates, NuPIState(jax.tree.map(jnp.add, before, change))
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
@@ -134,7 +199,8 @@ SHARE = in_interval("[0, 1]")
 
 
 class PenaltyRule(NamedTuple):
-    """A rule of penalties: ``init(multipliers)``, and ``update(penalty, sizes, previous_sizes)`` of violations' sizes.
+    """A rule of penalties: ``init(multipliers)``, and
+    ``update(penalty, sizes, previous_sizes)`` of violations' sizes.
 
     Example:
       >>> import jax.numpy as jnp
@@ -147,20 +213,31 @@ class PenaltyRule(NamedTuple):
 
 
 def constant_penalty(penalty: Any) -> PenaltyRule:
-    """Penalties that never change: rho > 0, one number or a prefix tree of numbers or arrays."""
+    """Penalties that never change: rho > 0, one number or a prefix tree of numbers
+    or arrays."""
     check_penalty(penalty)
 
     def init(multipliers: PyTree[Array]) -> PyTree[Array]:
         # Copies, as a caller may donate the state.
         full = broadcast_option("penalty", penalty, multipliers)
         return jax.tree.map(
-            lambda m, rho: jnp.array(jnp.broadcast_to(rho, m.shape), m.dtype, copy=True), multipliers, full
+            lambda m, rho: jnp.array(
+                jnp.broadcast_to(rho, m.shape), m.dtype, copy=True
+            ),
+            multipliers,
+            full,
         )
 
     return PenaltyRule(init, lambda rho, sizes, previous: rho)
 
 
-@checked(factor=at_least(1.0), increment=at_least(0.0), shrinkage=SHARE, tolerance=at_least(0.0), maximum=POSITIVE)
+@checked(
+    factor=at_least(1.0),
+    increment=at_least(0.0),
+    shrinkage=SHARE,
+    tolerance=at_least(0.0),
+    maximum=POSITIVE,
+)
 def growing_penalty(
     penalty: Any,
     *,
@@ -170,29 +247,36 @@ def growing_penalty(
     tolerance: float = 1e-4,
     maximum: float = 1e6,
 ) -> PenaltyRule:
-    r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which their constraint is violated.
+    r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which
+    their constraint is violated.
 
-    With ``shrinkage`` a penalty whose violation shrank enough stays; Bertsekas' rule is ``factor=10, shrinkage=0.25``.
+    With ``shrinkage`` a penalty whose violation shrank enough stays; Bertsekas' rule is
+    ``factor=10, shrinkage=0.25``.
 
     Args:
       penalty: rho > 0 at the start, one number or a prefix tree.
       factor, increment: k >= 1 and d >= 0; with ``factor=1`` growth is linear.
-      shrinkage: share of its last size that a violation must fall below for its penalty to stay, in [0, 1].
+      shrinkage: share of its last size that a violation must fall below for its penalty
+        to stay, in [0, 1].
       tolerance: largest violation that counts as met, in units of the violations.
       maximum: largest penalty.
 
     Returns:
       A `PenaltyRule` for `dual_ascent`. A ValueError names an option out of range.
 
-    Source: Nocedal and Wright (2006), "Numerical optimization", Framework 17.1; with ``shrinkage`` Bertsekas (1999),
-    "Nonlinear programming", Section 4.2.
+    Source: Nocedal and Wright (2006), "Numerical optimization", Framework 17.1; with
+    ``shrinkage`` Bertsekas (1999), "Nonlinear programming", Section 4.2.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> growing_penalty(1.0, shrinkage=0.25).update(jnp.ones(2), jnp.array([0.5, 0.1]), jnp.ones(2)).tolist()
+      >>> growing_penalty(1.0, shrinkage=0.25).update(
+      ...     jnp.ones(2), jnp.array([0.5, 0.1]), jnp.ones(2)
+      ... ).tolist()
       [2.0, 1.0]
     """
-    check_known("penalty", penalty, lambda rho: ~(rho > maximum), f"at most maximum={maximum:g}")
+    check_known(
+        "penalty", penalty, lambda rho: ~(rho > maximum), f"at most maximum={maximum:g}"
+    )
 
     def grown(rho: Array, size: Array, last: Array) -> Array:
         grows = size > tolerance
@@ -201,5 +285,6 @@ def growing_penalty(
         return jnp.where(grows, jnp.minimum(rho * factor + increment, maximum), rho)
 
     return PenaltyRule(
-        constant_penalty(penalty).init, lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous)
+        constant_penalty(penalty).init,
+        lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous),
     )

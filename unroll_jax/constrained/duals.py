@@ -12,7 +12,11 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from unroll_jax.arguments import POSITIVE, checked, require
 from unroll_jax.constrained import trees
-from unroll_jax.constrained.controllers import IntegralState, PenaltyRule, constant_penalty
+from unroll_jax.constrained.controllers import (
+    IntegralState,
+    PenaltyRule,
+    constant_penalty,
+)
 from unroll_jax.constrained.points import check_rows, rows_of, set_rows
 from unroll_jax.summaries import summary
 
@@ -20,18 +24,23 @@ __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
 
 class DualState(NamedTuple):
-    """Multipliers and everything that the next step of them needs; a pytree, which checkpoints as any other.
+    """Multipliers and everything that the next step of them needs; a pytree, which
+    checkpoints as any other.
 
     Attributes:
       multipliers: lambda, of the structure and shapes of the violations.
       opt_state: state of the optimiser that moves them.
-      skipped: number of calls whose violations were not finite; such a call changes nothing else.
+      skipped: number of calls whose violations were not finite; such a call changes
+        nothing else.
       penalty: rho of `augmented_lagrangian`, one for each constraint; None without.
-      sizes: sizes of the violations at the last step, by which the penalty's rule decides; None without.
+      sizes: sizes of the violations at the last step, by which the penalty's rule
+        decides; None without.
 
     Example:
       >>> import jax.numpy as jnp, optax
-      >>> dual_ascent(optax.sgd(0.5)).init({"gap": jnp.zeros(2)}).multipliers["gap"].tolist()
+      >>> dual_ascent(optax.sgd(0.5)).init({"gap": jnp.zeros(2)}).multipliers[
+      ...     "gap"
+      ... ].tolist()
       [0.0, 0.0]
     """
 
@@ -42,14 +51,16 @@ class DualState(NamedTuple):
     sizes: PyTree[Array] | None = None
 
     def __repr__(self) -> str:
-        """Prints how many multipliers are positive and their largest magnitude, by name."""
+        """Prints how many multipliers are positive and their largest magnitude, by
+        name."""
         return summary(self, self._lines)
 
     def _lines(self) -> list[str]:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self.multipliers)]
         names = trees.leaf_names("multipliers", self.multipliers)
         lines = [
-            f"{name}: {np.count_nonzero(leaf)} of {leaf.size} not 0, largest {np.abs(leaf).max(initial=0.0):.4g}"
+            f"{name}: {np.count_nonzero(leaf)} of {leaf.size} not 0, largest"
+            f" {np.abs(leaf).max(initial=0.0):.4g}"
             for name, leaf in zip(names, leaves, strict=True)
         ]
         return [*lines, f"skipped calls: {int(np.sum(self.skipped))}"]
@@ -57,14 +68,18 @@ class DualState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DualAscent:
-    """The two pure functions that `dual_ascent` returns, and their kinds; it unpacks as ``init, update``.
+    """The two pure functions that `dual_ascent` returns, and their kinds; it unpacks as
+    ``init, update``.
 
     Attributes:
-      init: ``(violations, start=0.0) -> DualState``: violations as any pytree of arrays or shapes, or a number of
-        constraints for one vector of them; every multiplier at ``start`` (a number, or a prefix tree).
-      update: ``(state, violations, rows=None) -> DualState``. With ``rows``, indices along the first axis, violations
-        have these rows only, and only their multipliers move; of a repeated index, one violation counts. All rows share
-        the optimiser's counters: Adam and ``optax.ema`` do not correct the bias of a row that first moves late.
+      init: ``(violations, start=0.0) -> DualState``: violations as any pytree of arrays
+        or shapes, or a number of constraints for one vector of them; every multiplier
+        at ``start`` (a number, or a prefix tree).
+      update: ``(state, violations, rows=None) -> DualState``. With ``rows``, indices
+        along the first axis, violations have these rows only, and only their
+        multipliers move; of a repeated index, one violation counts. All rows share the
+        optimiser's counters: Adam and ``optax.ema`` do not correct the bias of a row
+        that first moves late.
       kinds: as in `dual_ascent`, for `primal_dual`.
 
     Example:
@@ -93,62 +108,94 @@ def dual_ascent(
     cap: Any = None,
     restart: bool = False,
 ) -> DualAscent:
-    r"""Projected ascent :math:`\lambda \leftarrow [\lambda + \eta c]_+` on the dual function.
+    r"""Projected ascent :math:`\lambda \leftarrow [\lambda + \eta c]_+` on the dual
+    function.
 
-    The optimiser is given -c as its gradient, so ``optax.sgd(eta)`` is the update above and ``optax.adam(eta)`` the
-    paper's. Multipliers of equalities are not projected. Violations are detached; they may be strict ones, such as a
-    rate of errors, for which the Lagrangian has a smooth loss. With ``resilience`` beta the gradient is
+    The optimiser is given -c as its gradient, so ``optax.sgd(eta)`` is the update above
+    and ``optax.adam(eta)`` the paper's. Multipliers of equalities are not projected.
+    Violations are detached; they may be strict ones, such as a rate of errors, for
+    which the Lagrangian has a smooth loss. With ``resilience`` beta the gradient is
     :math:`c - \lambda / \beta`; under SGD that decays the multipliers,
     :math:`\lambda \leftarrow [(1 - \eta/\beta) \lambda + \eta c]_+`.
 
-    Averages, steps in several calls, groups, masks and warm-up are compositions of optax:
+    Averages, steps in several calls, groups, masks and warm-up are compositions of
+    optax:
 
     .. code-block:: python
 
-        dual_ascent(optax.chain(optax.ema(0.9), optax.sgd(0.1)))  # on a moving average of the violations
-        dual_ascent(optax.MultiSteps(optax.sgd(0.1), 4).gradient_transformation())  # one step on the mean of four calls
-        dual_ascent(optax.conditionally_mask(optax.sgd(0.1), lambda step, **_: step >= 100))  # still for 100 calls
-        dual_ascent(optax.partition({"a": optax.sgd(0.1), "b": optax.set_to_zero()}, {"gap": "a", "norm": "b"}))
+        dual_ascent(
+            optax.chain(optax.ema(0.9), optax.sgd(0.1))
+        )  # on a moving average of the violations
+        dual_ascent(
+            optax.MultiSteps(optax.sgd(0.1), 4).gradient_transformation()
+        )  # one step on the mean of four calls
+        dual_ascent(
+            optax.conditionally_mask(optax.sgd(0.1), lambda step, **_: step >= 100)
+        )  # still for 100 calls
+        dual_ascent(
+            optax.partition(
+                {"a": optax.sgd(0.1), "b": optax.set_to_zero()},
+                {"gap": "a", "norm": "b"},
+            )
+        )
 
-    Violations that are NaN or infinite are an error if they are known; under `jax.jit` the call changes nothing, and
-    ``state.skipped`` counts it. With explicit slacks (`resilient_lagrangian`) pass c - s, and no ``resilience``.
+    Violations that are NaN or infinite are an error if they are known; under `jax.jit`
+    the call changes nothing, and ``state.skipped`` counts it. With explicit slacks
+    (`resilient_lagrangian`) pass c - s, and no ``resilience``.
 
     Args:
       optimizer: any optax gradient transformation; None takes the penalty as the rate,
         :math:`\lambda \leftarrow [\lambda + \rho c]_+` (the method of multipliers).
-      kinds: "at_most" (c <= 0) or "equal" (c = 0, signed multipliers), one for all constraints or a prefix tree.
-      penalty: rho > 0 of `augmented_lagrangian`, kept in ``state.penalty``: a number, a prefix tree of numbers, or a
-        rule such as `growing_penalty` that raises it; None without.
-      resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed back to the optimiser: under a
-        constant violation c a multiplier comes to rest, at beta c, only if
-        :math:`\beta > k_i / 2 + k_p (1 - \nu) / (1 + \nu)`, with nu = 0 for `proportional_integral` and k_i = eta,
-        k_p = 0 for SGD. Otherwise it oscillates, or grows without bound. That is not checked.
-      cap: largest |multiplier|, one number or a prefix tree of numbers or arrays; None for no bound. A controller with
-        a cap must be given it as well (``proportional_integral(..., cap=...)``).
-      restart: set the multiplier of an inequality to 0 at a call that finds it met. Restarts and the penalty's rule act
-        at every call, except while an ``optax.MultiSteps`` waits for more.
+      kinds: "at_most" (c <= 0) or "equal" (c = 0, signed multipliers), one for all
+        constraints or a prefix tree.
+      penalty: rho > 0 of `augmented_lagrangian`, kept in ``state.penalty``: a number, a
+        prefix tree of numbers, or a rule such as `growing_penalty` that raises it; None
+        without.
+      resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed
+        back to the optimiser: under a constant violation c a multiplier comes to rest,
+        at beta c, only if :math:`\beta > k_i / 2 + k_p (1 - \nu) / (1 + \nu)`, with nu
+        = 0 for `proportional_integral` and k_i = eta, k_p = 0 for SGD. Otherwise it
+        oscillates, or grows without bound. That is not checked.
+      cap: largest |multiplier|, one number or a prefix tree of numbers or arrays; None
+        for no bound. A controller with a cap must be given it as well
+        (``proportional_integral(..., cap=...)``).
+      restart: set the multiplier of an inequality to 0 at a call that finds it met.
+        Restarts and the penalty's rule act at every call, except while an
+        ``optax.MultiSteps`` waits for more.
 
     Returns:
       A `DualAscent`, which unpacks as ``init, update``.
 
     Raises:
-      ValueError: if an option is out of range; when called, if two constraints have one name, start is negative for an
-        inequality, an option does not fit the groups, or violations and multipliers differ in structure or shape.
+      ValueError: if an option is out of range; when called, if two constraints have one
+        name, start is negative for an inequality, an option does not fit the groups, or
+        violations and multipliers differ in structure or shape.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, Algorithm 1 and eq. 38. Kinds, strict violations and restarts follow
-    Cooper (Gallego-Posada et al., 2025).
+    Source: Porras-Valenzuela, Hadou, Ribeiro, Algorithm 1 and eq. 38. Kinds, strict
+    violations and restarts follow Cooper (Gallego-Posada et al., 2025).
 
     Example:
       >>> import jax.numpy as jnp, optax
-      >>> init, update = dual_ascent(optax.sgd(0.5), kinds={"gap": "at_most", "sum": "equal"})
+      >>> init, update = dual_ascent(
+      ...     optax.sgd(0.5), kinds={"gap": "at_most", "sum": "equal"}
+      ... )
       >>> violations = {"gap": jnp.array([1.0, -1.0]), "sum": jnp.array(-2.0)}
       >>> state = update(init(violations), violations)
       >>> state.multipliers["gap"].tolist(), state.multipliers["sum"].tolist()
       ([0.5, 0.0], -1.0)
     """
-    rule = penalty if isinstance(penalty, PenaltyRule) or penalty is None else constant_penalty(penalty)
+    rule = (
+        penalty
+        if isinstance(penalty, PenaltyRule) or penalty is None
+        else constant_penalty(penalty)
+    )
     ascent = _ascent(optimizer, rule, resilience)
-    trees.check_known("cap", cap, lambda value: (value > 0.0) & (value < np.inf), "positive and finite")
+    trees.check_known(
+        "cap",
+        cap,
+        lambda value: (value > 0.0) & (value < np.inf),
+        "positive and finite",
+    )
 
     def init(violations: Any, start: Any = 0.0) -> DualState:
         zeros = trees.zeros_like_violations(violations)
@@ -156,39 +203,64 @@ def dual_ascent(
         starts = trees.broadcast_option("start", start, zeros)
         trees.check_known("start", starts, np.isfinite, "finite")
         starts = trees.signed(starts, kind, "start")
-        multipliers = jax.tree.map(lambda z, one: z + jnp.asarray(one, z.dtype), zeros, starts)
+        multipliers = jax.tree.map(
+            lambda z, one: z + jnp.asarray(one, z.dtype), zeros, starts
+        )
         _caps(cap, multipliers)
         first = None if rule is None else rule.init(multipliers)
-        sizes = None if rule is None else jax.tree.map(lambda m: jnp.full_like(m, jnp.inf), multipliers)
+        sizes = (
+            None
+            if rule is None
+            else jax.tree.map(lambda m: jnp.full_like(m, jnp.inf), multipliers)
+        )
         opt_state = ascent.init(multipliers)
         _check_signed(opt_state, kind)
         return DualState(multipliers, opt_state, jnp.zeros((), jnp.int32), first, sizes)
 
     def update(state: DualState, violations: Any, rows: Any = None) -> DualState:
         if not isinstance(state, DualState):
-            raise TypeError(f"state must be a DualState of init, got {type(state).__name__}")
+            raise TypeError(
+                f"state must be a DualState of init, got {type(state).__name__}"
+            )
         state = jax.tree.map(jnp.asarray, state)  # a checkpoint may hold NumPy's
         caps = _caps(cap, state.multipliers)
         if rows is None:
             return step(state, violations, caps)
         check_rows(rows, state.multipliers)
-        some = jax.tree.map(lambda one: jnp.asarray(one)[rows] if one.ndim else one, caps)
-        return set_rows(state, rows, step(rows_of(state, rows, ascent), violations, some), ascent)
+        some = jax.tree.map(
+            lambda one: jnp.asarray(one)[rows] if one.ndim else one, caps
+        )
+        return set_rows(
+            state, rows, step(rows_of(state, rows, ascent), violations, some), ascent
+        )
 
     def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
         values = trees.as_violations("violations", violations)
-        trees.check_known("violations", values, np.isfinite, "finite (lower the learning rate if training diverges)")
+        trees.check_known(
+            "violations",
+            values,
+            np.isfinite,
+            "finite (lower the learning rate if training diverges)",
+        )
         trees.check_matching("violations", values, state.multipliers, of="multipliers")
-        values = jax.tree.map(lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype), values, state.multipliers)
+        values = jax.tree.map(
+            lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype),
+            values,
+            state.multipliers,
+        )
         kind = trees.check_kinds(kinds, values)
         state = state._replace(multipliers=trees.signed(state.multipliers, kind))
-        updates, opt_state = ascent.update(jax.tree.map(jnp.negative, values), state.opt_state, state.multipliers)
+        updates, opt_state = ascent.update(
+            jax.tree.map(jnp.negative, values), state.opt_state, state.multipliers
+        )
         if optimizer is None:  # SGD with a rate of 1
             updates = jax.tree.map(jnp.multiply, updates, state.penalty)
         moved = trees.project(optax.apply_updates(state.multipliers, updates), kind)
         due = _moved_now(opt_state)
         if restart:
-            met = jax.tree.map(lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind)
+            met = jax.tree.map(
+                lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind
+            )
             moved = jax.tree.map(lambda m, now: jnp.where(now, 0.0, m), moved, met)
         if cap is not None:
             moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, caps)
@@ -196,36 +268,53 @@ def dual_ascent(
         if rule is not None:
             sizes = trees.violation_sizes(values, kind)
             raised = rule.update(state.penalty, sizes, state.sizes), sizes
-            penalty_now, sizes_now = jax.tree.map(lambda new, old: jnp.where(due, new, old), raised, after[3:])
+            penalty_now, sizes_now = jax.tree.map(
+                lambda new, old: jnp.where(due, new, old), raised, after[3:]
+            )
             after = after._replace(penalty=penalty_now, sizes=sizes_now)
         return trees.kept_if_sound(values, after, state)
 
     return DualAscent(init, update, kinds)
 
 
-def _ascent(optimizer: Any, rule: PenaltyRule | None, resilience: float | None) -> optax.GradientTransformation:
-    """The optimiser, on the gradient c - lambda / beta of the resilient dual function."""
+def _ascent(
+    optimizer: Any, rule: PenaltyRule | None, resilience: float | None
+) -> optax.GradientTransformation:
+    """The optimiser, on the gradient c - lambda / beta of the resilient dual
+    function."""
     if optimizer is not None or rule is None:
         ending = ", which needs a penalty" if optimizer is None else ""
-        trees.check_optimizer("optimizer", optimizer, f"{ending}; for one per group take optax.partition")
+        trees.check_optimizer(
+            "optimizer", optimizer, f"{ending}; for one per group take optax.partition"
+        )
     inner = optax.sgd(1.0) if optimizer is None else optimizer
-    return inner if resilience is None else optax.chain(optax.add_decayed_weights(1.0 / resilience), inner)
+    return (
+        inner
+        if resilience is None
+        else optax.chain(optax.add_decayed_weights(1.0 / resilience), inner)
+    )
 
 
 def _check_signed(opt_state: Any, kind: PyTree[str]) -> None:
-    """Checks that no PI controller, also within `optax.chain` or `optax.partition`, moves multipliers of equalities."""
+    """Checks that no PI controller, also within `optax.chain` or `optax.partition`,
+    moves multipliers of equalities."""
     kinds = dict(jax.tree.leaves_with_path(kind))
     got = "proportional_integral, whose multipliers are at least 0"
     for state in trees.states_of(IntegralState, opt_state):
         # `optax.flatten` joins multipliers under a path that has no kind.
-        moved = {kinds.get(path) for path, _ in jax.tree.leaves_with_path(state.integral)}
+        moved = {
+            kinds.get(path) for path, _ in jax.tree.leaves_with_path(state.integral)
+        }
         fits = "equal" not in kinds.values() or moved <= {"at_most"}
         require(fits, "optimizer", "be one for equalities such as nu_pi", got)
 
 
 def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:
     """False at calls at which an ``optax.MultiSteps`` waits for more."""
-    waits = [state.mini_step > 0 for state in trees.states_of(optax.MultiStepsState, opt_state)]
+    waits = [
+        state.mini_step > 0
+        for state in trees.states_of(optax.MultiStepsState, opt_state)
+    ]
     return True if not waits else ~jnp.any(jnp.stack(waits))
 
 

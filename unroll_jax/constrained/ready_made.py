@@ -1,4 +1,5 @@
-"""Ready-made constraints: rates, gaps of rates between groups, losses of classes, norms, distance to a model."""
+"""Ready-made constraints: rates, gaps of rates between groups, losses of classes,
+norms, distance to a model."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +10,14 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
-from unroll_jax.arguments import FINITE, POSITIVE, at_least, checked, in_interval, require
+from unroll_jax.arguments import (
+    FINITE,
+    POSITIVE,
+    at_least,
+    checked,
+    in_interval,
+    require,
+)
 from unroll_jax.constrained.constraint import Constraint
 from unroll_jax.constrained.trees import check_function, check_known, nan_unless, wide
 
@@ -20,19 +28,25 @@ Select = Callable[[Any], Any]
 
 
 @checked(at_most=SHARE)
-def rate(*, at_most: float, of: Select | None = None, where: Select | None = None) -> Constraint:
-    r"""The rate of positive predictions stays below a bound, :math:`P(\hat y = 1) - b \le 0`.
+def rate(
+    *, at_most: float, of: Select | None = None, where: Select | None = None
+) -> Constraint:
+    r"""The rate of positive predictions stays below a bound,
+    :math:`P(\hat y = 1) - b \le 0`.
 
-    With ``where`` it is the rate among some samples, for label 0 the false-positive rate. Several masks give several
-    rates. Columns have the probability of a positive prediction, strict ones count logits above 0.
+    With ``where`` it is the rate among some samples, for label 0 the false-positive
+    rate. Several masks give several rates. Columns have the probability of a positive
+    prediction, strict ones count logits above 0.
 
     Args:
       at_most: b in [0, 1].
       of: ``outputs -> logits (samples,)``; None for outputs that are the logits.
-      where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such as a mask; None for all.
+      where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such
+        as a mask; None for all.
 
     Returns:
-      A `Constraint`, its value () or (rates,). A ValueError names unequal shapes or a known negative weight.
+      A `Constraint`, its value () or (rates,). A ValueError names unequal shapes or a
+      known negative weight.
 
     Source: Goh et al., "Satisfying real-world goals with dataset constraints" (2016).
 
@@ -44,45 +58,59 @@ def rate(*, at_most: float, of: Select | None = None, where: Select | None = Non
       [1.0, 2.0]
     """
 
-    sums = lambda chances, weights, batch: {"rate": _sums(chances, weights)}  # noqa: E731
+    sums = lambda chances, weights, batch: {"rate": _sums(chances, weights)}
     columns, strict = _soft_and_strict(sums, of, where, several=True)
     return Constraint(columns, lambda means: means["rate"], at_most, strict=strict)
 
 
 @checked(num_groups=at_least(2), at_most=SHARE)
 def gap(
-    num_groups: int, *, at_most: float, groups: Select, of: Select | None = None, where: Select | None = None
+    num_groups: int,
+    *,
+    at_most: float,
+    groups: Select,
+    of: Select | None = None,
+    where: Select | None = None,
 ) -> Constraint:
     r"""Groups receive positive predictions at nearly equal rates.
 
     .. math:: |P(\hat y = 1 \mid g) - P(\hat y = 1)| \le \epsilon , \; g = 1..G ,
 
-    as two inequalities for each group: demographic parity. On one label (``where``) it is half of equalised odds.
+    as two inequalities for each group: demographic parity. On one label (``where``) it
+    is half of equalised odds.
 
     Args:
       num_groups: G, at least 2.
       at_most: epsilon in [0, 1], a difference of rates.
-      groups: ``batch -> (samples,)``, integers in 0..G - 1; a known one out of range is an error.
+      groups: ``batch -> (samples,)``, integers in 0..G - 1; a known one out of range is
+        an error.
       of, where: as in `rate`; weights are (samples,).
 
     Returns:
       A `Constraint`, its value (2, G): rates above the rate of all samples, and below.
 
-    Source: Dwork et al., "Fairness through awareness" (2012); as constraints Agarwal et al., "A reductions approach to
-    fair classification" (2018), Example 1; Hardt, Price, Srebro, "Equality of opportunity" (2016).
+    Source: Dwork et al., "Fairness through awareness" (2012); as constraints Agarwal et
+    al., "A reductions approach to fair classification" (2018), Example 1; Hardt, Price,
+    Srebro, "Equality of opportunity" (2016).
 
     Example:
       >>> import jax.numpy as jnp
       >>> parity = gap(2, at_most=0.25, groups=lambda groups: groups)
-      >>> sums = parity.strict(jnp.array([1.0, 1.0, -1.0, 2.0]), jnp.array([0, 0, 1, 1]))
+      >>> sums = parity.strict(
+      ...     jnp.array([1.0, 1.0, -1.0, 2.0]), jnp.array([0, 0, 1, 1])
+      ... )
       >>> [part.tolist() for part in sums["groups"]]
       [[2.0, 1.0], [2.0, 2.0]]
     """
     check_function("groups", groups, "lambda batch: batch['group']")
 
-    def sums(chances: Array, weights: Array | None, batch: Any) -> dict[str, tuple[Array, Array]]:
+    def sums(
+        chances: Array, weights: Array | None, batch: Any
+    ) -> dict[str, tuple[Array, Array]]:
         return {
-            "groups": _class_sums("groups", groups(batch), num_groups, chances, weights),
+            "groups": _class_sums(
+                "groups", groups(batch), num_groups, chances, weights
+            ),
             "all": _sums(chances, weights),
         }
 
@@ -96,18 +124,27 @@ def gap(
 
 @checked(num_classes=at_least(2), at_most=FINITE)
 def class_losses(
-    num_classes: int, *, at_most: float, labels: Select, of: Select | None = None, where: Select | None = None
+    num_classes: int,
+    *,
+    at_most: float,
+    labels: Select,
+    of: Select | None = None,
+    where: Select | None = None,
 ) -> Constraint:
-    r"""Every class has a mean loss below a bound, :math:`E[f \mid y = k] - b \le 0`: class balance.
+    r"""Every class has a mean loss below a bound, :math:`E[f \mid y = k] - b \le 0`:
+    class balance.
 
     Args:
       num_classes: K, at least 2; the constraint's value is (K,).
       at_most: b, in units of the loss.
-      labels: ``batch -> (samples,)``, integers in 0..K - 1; a known one out of range is an error.
+      labels: ``batch -> (samples,)``, integers in 0..K - 1; a known one out of range is
+        an error.
       of: ``outputs -> losses (samples,)``; None for outputs that are the losses.
-      where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all samples.
+      where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all
+        samples.
 
-    Source: Sagawa et al., "Distributionally robust neural networks for group shifts" (2020), as constraints.
+    Source: Sagawa et al., "Distributionally robust neural networks for group shifts"
+    (2020), as constraints.
 
     Example:
       >>> import jax.numpy as jnp
@@ -121,27 +158,38 @@ def class_losses(
     def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, Array]]:
         losses = _vector("losses", outputs if of is None else of(outputs))
         weights = _weights(where, batch, losses.shape)
-        return {"classes": _class_sums("labels", labels(batch), num_classes, losses, weights)}
+        return {
+            "classes": _class_sums(
+                "labels", labels(batch), num_classes, losses, weights
+            )
+        }
 
     return Constraint(columns, lambda means: means["classes"], at_most)
 
 
 @checked(at_most=POSITIVE)
-def norm(*, at_most: float, of: Select | None = None, measure: Select | None = None) -> Constraint:
+def norm(
+    *, at_most: float, of: Select | None = None, measure: Select | None = None
+) -> Constraint:
     r"""A norm of parameters stays below a bound, :math:`|\theta| - b \le 0`.
 
     Args:
       at_most: b > 0, in units of the norm.
-      of: ``outputs -> params``, any pytree, such as one layer's; None for outputs that are the parameters.
-      measure: ``params -> norm``, differentiable; None for the Euclidean norm of all of them. The product of the
-        weights' spectral norms (``certificates.spectral_norm``) bounds the Lipschitz constant of a network.
+      of: ``outputs -> params``, any pytree, such as one layer's; None for outputs that
+        are the parameters.
+      measure: ``params -> norm``, differentiable; None for the Euclidean norm of all of
+        them. The product of the weights' spectral norms
+        (``certificates.spectral_norm``) bounds the Lipschitz constant of a network.
 
-    Source: Ivanov regularisation, the constrained form of weight decay; Lipschitz constants: Gouk et al.,
-    "Regularisation of neural networks by enforcing Lipschitz continuity" (2021).
+    Source: Ivanov regularisation, the constrained form of weight decay; Lipschitz
+    constants: Gouk et al., "Regularisation of neural networks by enforcing Lipschitz
+    continuity" (2021).
 
     Example:
       >>> import jax.numpy as jnp
-      >>> float(norm(at_most=2.5).columns({"w": jnp.array([3.0, 4.0])}, None)["norm"][0])
+      >>> float(
+      ...     norm(at_most=2.5).columns({"w": jnp.array([3.0, 4.0])}, None)["norm"][0]
+      ... )
       5.0
     """
     if measure is not None:
@@ -151,26 +199,40 @@ def norm(*, at_most: float, of: Select | None = None, measure: Select | None = N
         params = outputs if of is None else of(outputs)
         require(jax.tree.leaves(params), "params", "hold at least one array", params)
         size = euclidean(params) if measure is None else measure(params)
-        require(np.shape(size) == (), "measure", "return a number", f"shape {np.shape(size)}")
+        require(
+            np.shape(size) == (),
+            "measure",
+            "return a number",
+            f"shape {np.shape(size)}",
+        )
         return {"norm": (size, 1.0)}
 
     return Constraint(columns, lambda means: means["norm"], at_most)
 
 
 @checked(at_most=POSITIVE)
-def kl(*, at_most: float, of: Select | None = None, where: Select | None = None) -> Constraint:
-    r"""The model stays close to a reference model, :math:`E\, KL(p_\theta \| p_{ref}) - b \le 0`.
+def kl(
+    *, at_most: float, of: Select | None = None, where: Select | None = None
+) -> Constraint:
+    r"""The model stays close to a reference model,
+    :math:`E\, KL(p_\theta \| p_{ref}) - b \le 0`.
 
     Args:
       at_most: b > 0, nats per position.
-      of: ``outputs -> (logits, reference_logits)``, (*positions, classes), the second constant; None for such outputs.
-      where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for all positions.
+      of: ``outputs -> (logits, reference_logits)``, (*positions, classes), the second
+        constant; None for such outputs.
+      where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for
+        all positions.
 
-    Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with the penalty as a constraint.
+    Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with
+    the penalty as a constraint.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> logits, reference = jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.75, 0.25]]))
+      >>> logits, reference = (
+      ...     jnp.log(jnp.array([[0.5, 0.5]])),
+      ...     jnp.log(jnp.array([[0.75, 0.25]])),
+      ... )
       >>> round(float(kl(at_most=0.1).columns((logits, reference), None)["kl"][0]), 4)
       0.1438
     """
@@ -178,21 +240,43 @@ def kl(*, at_most: float, of: Select | None = None, where: Select | None = None)
     def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, Array]]:
         logits, reference = outputs if of is None else of(outputs)
         logits, reference = wide("logits", logits), wide("reference_logits", reference)
-        require(reference.shape == logits.shape, "reference_logits", f"have shape {logits.shape}", reference.shape)
+        require(
+            reference.shape == logits.shape,
+            "reference_logits",
+            f"have shape {logits.shape}",
+            reference.shape,
+        )
         weights = _weights(where, batch, logits.shape[:-1])
-        if weights is not None:  # left out before the softmax, whose gradient at NaN would be NaN
-            logits, reference = (jnp.where((weights != 0.0)[..., None], each, 0.0) for each in (logits, reference))
+        # left out before the softmax, whose gradient at NaN would be NaN
+        if weights is not None:
+            logits, reference = (
+                jnp.where((weights != 0.0)[..., None], each, 0.0)
+                for each in (logits, reference)
+            )
         each = divergences(logits, reference)
-        return {"kl": _sums(each.reshape(-1), None if weights is None else weights.reshape(-1))}
+        return {
+            "kl": _sums(
+                each.reshape(-1), None if weights is None else weights.reshape(-1)
+            )
+        }
 
     return Constraint(columns, lambda means: means["kl"], at_most)
 
 
 def divergences(logits: Any, reference_logits: Any) -> Array:
-    """KL(p_theta | p_ref) of every position, nats, in at least float32; no gradient flows to the reference."""
-    logits, reference = wide("logits", logits), wide("reference_logits", reference_logits)
+    """KL(p_theta | p_ref) of every position, nats, in at least float32; no gradient
+    flows to the reference."""
+    logits, reference = (
+        wide("logits", logits),
+        wide("reference_logits", reference_logits),
+    )
     same = logits.shape == reference.shape and logits.ndim > 0
-    require(same, "reference_logits", f"have the shape of logits, {logits.shape}", reference.shape)
+    require(
+        same,
+        "reference_logits",
+        f"have the shape of logits, {logits.shape}",
+        reference.shape,
+    )
     logs = jax.nn.log_softmax(logits)
     others = jax.lax.stop_gradient(jax.nn.log_softmax(reference))
     possible = ~(logs == -jnp.inf)  # 0 log 0 is 0, as of classes that are masked
@@ -201,30 +285,49 @@ def divergences(logits: Any, reference_logits: Any) -> Array:
 
 
 def euclidean(params: PyTree) -> Array:
-    """The Euclidean norm of all parameters, in at least float32; its gradient at 0 is 0."""
+    """The Euclidean norm of all parameters, in at least float32; its gradient at 0
+    is 0."""
     leaves = jax.tree.leaves(params)
-    parts = [part for leaf in leaves for part in ((leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,))]
+    parts = [
+        part
+        for leaf in leaves
+        for part in ((leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,))
+    ]
     squares = jnp.asarray(sum(jnp.sum(wide("params", part) ** 2) for part in parts))
     # The gradient of a norm is NaN at 0.
-    return jnp.where(squares == 0.0, 0.0, jnp.sqrt(jnp.where(squares == 0.0, 1.0, squares)))
+    return jnp.where(
+        squares == 0.0, 0.0, jnp.sqrt(jnp.where(squares == 0.0, 1.0, squares))
+    )
 
 
 def _soft_and_strict(
-    sums: Callable[..., Any], of: Select | None, where: Select | None, *, several: bool = False
+    sums: Callable[..., Any],
+    of: Select | None,
+    where: Select | None,
+    *,
+    several: bool = False,
 ) -> tuple[Any, Any]:
-    """Columns of a function of predictions, with probabilities and with exact predictions."""
+    """Columns of a function of predictions, with probabilities and with exact
+    predictions."""
 
     def by(predict: Callable[[Array], Array]) -> Callable[[Any, Any], Any]:
         def columns(outputs: Any, batch: Any) -> Any:
             logits = _vector("logits", outputs if of is None else of(outputs))
             weights = _weights(where, batch, logits.shape, several=several)
-            # Predictions of values that are left out have no gradient, also where they are NaN.
-            return sums(predict(logits if weights is None else _kept(logits, weights)), weights, batch)
+            # Predictions of values that are left out have no gradient, also where they
+            # are NaN.
+            return sums(
+                predict(logits if weights is None else _kept(logits, weights)),
+                weights,
+                batch,
+            )
 
         return columns
 
     def exact(logits: Array) -> Array:
-        return jnp.where(jnp.isnan(logits), jnp.nan, (logits > 0.0).astype(logits.dtype))
+        return jnp.where(
+            jnp.isnan(logits), jnp.nan, (logits > 0.0).astype(logits.dtype)
+        )
 
     return by(jax.nn.sigmoid), by(exact)
 
@@ -235,8 +338,11 @@ def _vector(name: str, values: Any) -> Array:
     return array
 
 
-def _weights(where: Select | None, batch: Any, shape: tuple[int, ...], *, several: bool = False) -> Array | None:
-    """Weights of samples, (*shape, rates) if ``several``; known ones below 0 are an error, traced ones NaN."""
+def _weights(
+    where: Select | None, batch: Any, shape: tuple[int, ...], *, several: bool = False
+) -> Array | None:
+    """Weights of samples, (*shape, rates) if ``several``; known ones below 0 are an
+    error, traced ones NaN."""
     if where is None:
         return None
     given = jnp.asarray(where(batch))
@@ -249,21 +355,31 @@ def _weights(where: Select | None, batch: Any, shape: tuple[int, ...], *, severa
 
 def _kept(values: Array, weights: Array) -> Array:
     """Values with 0 for each of weight 0, of the shape of the weights."""
-    return jnp.where(weights != 0.0, values if values.ndim == weights.ndim else values[:, None], 0.0)
+    return jnp.where(
+        weights != 0.0, values if values.ndim == weights.ndim else values[:, None], 0.0
+    )
 
 
 def _sums(values: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Weighted sums and counts of samples; values of weight 0 are left out, NaN among them."""
+    """Weighted sums and counts of samples; values of weight 0 are left out, NaN
+    among them."""
     if weights is None:
         return jnp.sum(values), jnp.asarray(values.size, values.dtype)
     return jnp.sum(_kept(values, weights) * weights, axis=0), jnp.sum(weights, axis=0)
 
 
-def _class_sums(name: str, places: Any, count: int, values: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Sums and counts of each class; a NaN is in the sum of its class, a traced class out of range makes all NaN."""
+def _class_sums(
+    name: str, places: Any, count: int, values: Array, weights: Array | None
+) -> tuple[Array, Array]:
+    """Sums and counts of each class; a NaN is in the sum of its class, a traced
+    class out of range makes all NaN."""
     classes = jnp.asarray(places)
-    require(jnp.issubdtype(classes.dtype, jnp.integer), name, "be integers", classes.dtype)
-    require(classes.shape == values.shape, name, f"have shape {values.shape}", classes.shape)
+    require(
+        jnp.issubdtype(classes.dtype, jnp.integer), name, "be integers", classes.dtype
+    )
+    require(
+        classes.shape == values.shape, name, f"have shape {values.shape}", classes.shape
+    )
     weights = jnp.ones_like(values) if weights is None else weights.astype(values.dtype)
     sound = (classes >= 0) & (classes < count) | (weights == 0.0)
     if not isinstance(sound, Tracer) and not np.all(sound):
@@ -271,4 +387,6 @@ def _class_sums(name: str, places: Any, count: int, values: Array, weights: Arra
         raise ValueError(f"{name} must be in 0..{count - 1}, got {wrong}")
     members = jnp.where(classes[:, None] == jnp.arange(count), weights[:, None], 0.0)
     sums = jnp.sum(jnp.where(members != 0.0, values[:, None], 0.0) * members, axis=0)
-    return nan_unless(jnp.all(sound), sums), nan_unless(jnp.all(sound), jnp.sum(members, axis=0))
+    return nan_unless(jnp.all(sound), sums), nan_unless(
+        jnp.all(sound), jnp.sum(members, axis=0)
+    )

@@ -1,4 +1,5 @@
-"""Constraints for any optax training loop: primal and dual updates as one gradient transformation."""
+"""Constraints for any optax training loop: primal and dual updates as one gradient
+transformation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ ORDERS = ("simultaneous", "primal_dual", "dual_primal", "extragradient")
 
 
 class PrimalDualState(NamedTuple):
-    """State of `primal_dual`: the state of the primal optimiser, and the multipliers with theirs."""
+    """State of `primal_dual`: the state of the primal optimiser, and the multipliers
+    with theirs."""
 
     primal: optax.OptState
     dual: DualState
@@ -31,58 +33,83 @@ Problem = Callable[[Any], tuple[Array, PyTree] | tuple[Array, PyTree, PyTree]]
 
 @checked(order=one_of(ORDERS))
 def primal_dual(
-    primal: optax.GradientTransformation, dual: DualAscent, *, violations: Any, order: str = "simultaneous"
+    primal: optax.GradientTransformation,
+    dual: DualAscent,
+    *,
+    violations: Any,
+    order: str = "simultaneous",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""An optax optimiser of parameters under constraints, which keeps the multipliers in its state.
+    r"""An optax optimiser of parameters under constraints, which keeps the multipliers
+    in its state.
 
-    The training loss becomes ``lagrangian(objective, violations, multipliers_of(opt_state))``, and the update is
+    The training loss becomes
+    ``lagrangian(objective, violations, multipliers_of(opt_state))``, and the update is
 
     .. code-block:: python
 
-        updates, opt_state = optimizer.update(gradient, opt_state, params, violations=violations)
+        updates, opt_state = optimizer.update(
+            gradient, opt_state, params, violations=violations
+        )
 
-    In the default order, "simultaneous", ``primal`` moves the parameters by the gradient, and ``dual`` the multipliers
-    by the violations of this call. The other orders evaluate the problem again, so the update gets ``problem=`` in
-    place of the violations, a function ``params -> (objective, violations)``, or ``(objective, violations, strict)``
-    with strict violations for the multipliers:
+    In the default order, "simultaneous", ``primal`` moves the parameters by the
+    gradient, and ``dual`` the multipliers by the violations of this call. The other
+    orders evaluate the problem again, so the update gets ``problem=`` in place of the
+    violations, a function ``params -> (objective, violations)``, or
+    ``(objective, violations, strict)`` with strict violations for the multipliers:
 
     - "primal_dual": the multipliers follow the violations at the new parameters;
-    - "dual_primal": the multipliers move first, and the parameters descend the Lagrangian at the new ones;
-    - "extragradient": both take a trial step, and then the step from here with the gradients found there. The primal
-      optimiser keeps the moments of its trial, as ExtraAdam does, so its schedules count two updates per step.
+    - "dual_primal": the multipliers move first, and the parameters descend the
+      Lagrangian at the new ones;
+    - "extragradient": both take a trial step, and then the step from here with the
+      gradients found there. The primal optimiser keeps the moments of its trial, as
+      ExtraAdam does, so its schedules count two updates per step.
 
-    Complex parameters take the conjugate of `jax.grad`, as in optax; orders that take ``problem`` conjugate themselves.
+    Complex parameters take the conjugate of `jax.grad`, as in optax; orders that take
+    ``problem`` conjugate themselves.
 
-    For one step on several calls put ``optax.MultiSteps`` around ``primal`` and around the optimiser of ``dual``.
-    Around `primal_dual` it would pass on only the last call's violations: `multipliers_of` takes no such state.
+    For one step on several calls put ``optax.MultiSteps`` around ``primal`` and around
+    the optimiser of ``dual``. Around `primal_dual` it would pass on only the last
+    call's violations: `multipliers_of` takes no such state.
 
-    With a multiplier per data point the update gets their ``rows=``, the Lagrangian ``take_rows(multipliers, rows)``.
+    With a multiplier per data point the update gets their ``rows=``, the Lagrangian
+    ``take_rows(multipliers, rows)``.
 
     Args:
       primal: optimiser of the parameters.
-      dual: ascent of the multipliers, from `dual_ascent`. With a penalty the Lagrangian is the augmented one.
-      violations: arrays or shapes like the violations, or a number of constraints: multipliers are made like them.
+      dual: ascent of the multipliers, from `dual_ascent`. With a penalty the Lagrangian
+        is the augmented one.
+      violations: arrays or shapes like the violations, or a number of constraints:
+        multipliers are made like them.
       order: one of these.
 
     Returns:
-      An optax transformation; ``init(params)`` gives a `PrimalDualState`. Its update raises a ValueError unless it gets
-      exactly the argument, violations or problem, of its order.
+      An optax transformation; ``init(params)`` gives a `PrimalDualState`. Its update
+      raises a ValueError unless it gets exactly the argument, violations or problem, of
+      its order.
 
-    Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient: Korpelevich (1976); with moments: Gidel et
-    al., "A variational inequality perspective on generative adversarial networks" (2019), Algorithm 4.
+    Source: orders as in Cooper (Gallego-Posada et al., 2025); extragradient:
+    Korpelevich (1976); with moments: Gidel et al., "A variational inequality
+    perspective on generative adversarial networks" (2019), Algorithm 4.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax
       >>> from unroll_jax import dual_ascent, lagrangian
       >>> dual = dual_ascent(optax.sgd(0.5), kinds="equal")
-      >>> optimizer, params = primal_dual(optax.sgd(0.2), dual, violations=jnp.zeros(())), jnp.array([1.0, -1.0])
+      >>> optimizer, params = (
+      ...     primal_dual(optax.sgd(0.2), dual, violations=jnp.zeros(())),
+      ...     jnp.array([1.0, -1.0]),
+      ... )
       >>> def loss(params, multipliers):
       ...     violations = params[0] + params[1] - 1.0
       ...     return lagrangian(jnp.sum(params**2), violations, multipliers), violations
       >>> state = optimizer.init(params)
       >>> for _ in range(100):
-      ...     gradient, violations = jax.grad(loss, has_aux=True)(params, multipliers_of(state))
-      ...     updates, state = optimizer.update(gradient, state, params, violations=violations)
+      ...     gradient, violations = jax.grad(loss, has_aux=True)(
+      ...         params, multipliers_of(state)
+      ...     )
+      ...     updates, state = optimizer.update(
+      ...         gradient, state, params, violations=violations
+      ...     )
       ...     params = optax.apply_updates(params, updates)
       >>> params.round(3).tolist(), round(float(multipliers_of(state)), 3)
       ([0.5, 0.5], -1.0)
@@ -95,7 +122,9 @@ def primal_dual(
     def init(params: optax.Params) -> PrimalDualState:
         return PrimalDualState(primal.init(params), dual.init(violations))
 
-    def slope(problem: Problem, params: optax.Params, duals: DualState, rows: Any) -> tuple[optax.Updates, PyTree]:
+    def slope(
+        problem: Problem, params: optax.Params, duals: DualState, rows: Any
+    ) -> tuple[optax.Updates, PyTree]:
         """Gradient of the Lagrangian, and the strict violations."""
         prices, penalty = duals.multipliers, duals.penalty
         if rows is not None:
@@ -106,10 +135,16 @@ def primal_dual(
             last = strict[0] if strict else values
             if penalty is None:
                 return lagrangian(objective, values, prices, kinds=dual.kinds), last
-            return augmented_lagrangian(objective, values, prices, penalty=penalty, kinds=dual.kinds), last
+            return (
+                augmented_lagrangian(
+                    objective, values, prices, penalty=penalty, kinds=dual.kinds
+                ),
+                last,
+            )
 
         gradient, last = jax.grad(value, has_aux=True)(params)
-        return jax.tree.map(jnp.conj, gradient), last  # of complex parameters, the direction that optax descends
+        # of complex parameters, the direction that optax descends
+        return jax.tree.map(jnp.conj, gradient), last
 
     def update(
         gradient: optax.Updates,
@@ -124,15 +159,24 @@ def primal_dual(
         duals, moments = state.dual, state.primal
         if order == "simultaneous":
             if violations is None:
-                raise ValueError("violations are missing: call update(gradient, state, params, violations=violations)")
+                raise ValueError(
+                    "violations are missing: call update(gradient, state, params,"
+                    " violations=violations)"
+                )
             updates, opt_state = primal.update(gradient, state.primal, params, **extra)
-            return updates, PrimalDualState(opt_state, dual.update(duals, violations, rows))
+            return updates, PrimalDualState(
+                opt_state, dual.update(duals, violations, rows)
+            )
         if problem is None or params is None:
-            raise ValueError(f"order {order!r} needs update(gradient, state, params, problem=problem)")
+            raise ValueError(
+                f"order {order!r} needs update(gradient, state, params,"
+                " problem=problem)"
+            )
         if violations is not None and order != "dual_primal":
             raise ValueError(
-                f"violations must be left out in order {order!r}, which takes them at other parameters; for "
-                "strict ones let problem return (objective, violations, strict)"
+                f"violations must be left out in order {order!r}, which takes them at"
+                " other parameters; for strict ones let problem return (objective,"
+                " violations, strict)"
             )
         if violations is None and order != "primal_dual":
             violations = problem(params)[-1]
@@ -142,7 +186,9 @@ def primal_dual(
         elif order == "extragradient":
             trial, moments = primal.update(gradient, moments, params, **extra)
             ahead = dual.update(duals, violations, rows)
-            gradient, violations = slope(problem, optax.apply_updates(params, trial), ahead, rows)
+            gradient, violations = slope(
+                problem, optax.apply_updates(params, trial), ahead, rows
+            )
         updates, opt_state = primal.update(gradient, moments, params, **extra)
         if order == "primal_dual":
             violations = problem(optax.apply_updates(params, updates))[-1]
@@ -154,18 +200,34 @@ def primal_dual(
 
 
 def multipliers_of(opt_state: Any) -> PyTree[Array]:
-    """The multipliers in the state of `primal_dual`, also within `optax.chain`, `flax.nnx.Optimizer` and the like.
+    """The multipliers in the state of `primal_dual`, also within `optax.chain`,
+    `flax.nnx.Optimizer` and the like.
 
-    A ValueError says if there are none, or `optax.MultiSteps` around `primal_dual` drops all violations but the last.
+    A ValueError says if there are none, or `optax.MultiSteps` around `primal_dual`
+    drops all violations but the last.
 
     Example: see `primal_dual`.
     """
     for outer in states_of(optax.MultiStepsState, opt_state, within=[DualState]):
         wrong = "one whose MultiSteps averages gradients and not violations"
-        inside = "put optax.MultiSteps inside, around primal and around the optimiser of dual"
-        require(not states_of(DualState, outer.inner_opt_state), "opt_state", "be of a primal_dual(...)", wrong, inside)
+        inside = (
+            "put optax.MultiSteps inside, around primal and around the optimiser of"
+            " dual"
+        )
+        require(
+            not states_of(DualState, outer.inner_opt_state),
+            "opt_state",
+            "be of a primal_dual(...)",
+            wrong,
+            inside,
+        )
     states = states_of(DualState, opt_state)
-    require(len(states) == 1, "opt_state", "hold the state of one primal_dual(...)", f"{len(states)} of them")
+    require(
+        len(states) == 1,
+        "opt_state",
+        "hold the state of one primal_dual(...)",
+        f"{len(states)} of them",
+    )
     return jax.tree.map(_plain, states[0].multipliers, is_leaf=_is_variable)
 
 

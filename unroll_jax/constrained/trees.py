@@ -1,7 +1,9 @@
-"""Trees of violations and arrays of losses: checks of known values, NaN for traced ones, kinds and names.
+"""Trees of violations and arrays of losses: checks of known values, NaN for traced
+ones, kinds and names.
 
-One rule holds in this package: a known value out of range is an error that names the argument, a traced one gives NaN.
-NaN in gives NaN out, sums are in at least float32, and shapes must match.
+One rule holds in this package: a known value out of range is an error that names the
+argument, a traced one gives NaN. NaN in gives NaN out, sums are in at least float32,
+and shapes must match.
 """
 
 from collections import Counter
@@ -49,11 +51,14 @@ KINDS = ("at_most", "equal")
 
 
 def as_losses(name: str, value: Any) -> Float[Array, "..."]:
-    """``value`` as a floating array; integers become float32. A TypeError names anything but real numbers."""
+    """``value`` as a floating array; integers become float32. A TypeError names
+    anything but real numbers."""
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}") from error
+        raise TypeError(
+            f"{name} must be an array of numbers, got {type(value).__name__}"
+        ) from error
     if jnp.issubdtype(array.dtype, jnp.integer):
         return array.astype(jnp.promote_types(array.dtype, jnp.float32))
     if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -62,7 +67,8 @@ def as_losses(name: str, value: Any) -> Float[Array, "..."]:
 
 
 def wide(name: str, value: Any) -> Float[Array, "..."]:
-    """`as_losses` in at least float32, as everything that is summed: float16 ends at 65504 and counts to 2048."""
+    """`as_losses` in at least float32, as everything that is summed: float16 ends at
+    65504 and counts to 2048."""
     array = as_losses(name, value)
     return array.astype(jnp.promote_types(array.dtype, jnp.float32))
 
@@ -73,11 +79,16 @@ def nan_unless(sound: Any, value: Array) -> Array:
 
 
 def as_numbers(name: str, value: Any, rule: Rule, *, each: str) -> np.ndarray:
-    """``value`` in float64: one known number, or one for ``each``. Errors name a traced value and one out of range."""
+    """``value`` in float64: one known number, or one for ``each``. Errors name a
+    traced value and one out of range."""
     if isinstance(value, Tracer):
-        raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python number")
+        raise TypeError(
+            f"{name} must be known beforehand, got a traced value; pass a Python number"
+        )
     numbers = known_numbers(name, value)
-    sound = numbers.ndim <= 1 and numbers.size > 0 and all(map(rule.holds, numbers.ravel()))
+    sound = (
+        numbers.ndim <= 1 and numbers.size > 0 and all(map(rule.holds, numbers.ravel()))
+    )
     require(sound, name, f"be {rule.allowed}, one number or one for each {each}", value)
     return numbers
 
@@ -93,7 +104,12 @@ def as_samples(losses: Any) -> Float[Array, "samples layers_and_one"]:
     """`wide` losses of samples, (samples, L + 1)."""
     array = wide("sample_losses", losses)
     fits = array.ndim == 2 and len(array) >= 1
-    require(fits, "sample_losses", "be (samples, L + 1) with at least one sample", f"shape {array.shape}")
+    require(
+        fits,
+        "sample_losses",
+        "be (samples, L + 1) with at least one sample",
+        f"shape {array.shape}",
+    )
     return array
 
 
@@ -111,29 +127,53 @@ def check_function(name: str, value: Any, example: str) -> None:
 
 
 def group_name(name: str, path: Any) -> str:
-    """The leaf of an argument in words: ``violations["gap"]``, or ``violations`` for a single array."""
+    """The leaf of an argument in words: ``violations["gap"]``, or ``violations`` for
+    a single array."""
     return name + jax.tree_util.keystr(path)
 
 
 def leaf_names(name: str, tree: PyTree) -> list[str]:
-    """The path of every leaf, as in ``gap/0``; a ValueError for two equal paths or an empty key."""
+    """The path of every leaf, as in ``gap/0``; a ValueError for two equal paths or
+    an empty key."""
     paths = [path for path, _ in jax.tree.leaves_with_path(tree)]
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
     twice = [one for one, count in Counter(names).items() if count > 1]
-    require(not twice, name, "have a name for each constraint", f"{twice} twice", "rename one")
-    empty = any(jax.tree_util.keystr((key,), simple=True) == "" for path in paths for key in path)
-    require(not empty, name, "have a name for each constraint", "an empty one", "rename it")
+    require(
+        not twice,
+        name,
+        "have a name for each constraint",
+        f"{twice} twice",
+        "rename one",
+    )
+    empty = any(
+        jax.tree_util.keystr((key,), simple=True) == ""
+        for path in paths
+        for key in path
+    )
+    require(
+        not empty, name, "have a name for each constraint", "an empty one", "rename it"
+    )
     return names
 
 
 def as_violations(name: str, tree: PyTree) -> PyTree[Array]:
     """``tree`` with its leaves as floating arrays; an error if it has none."""
-    require(jax.tree.leaves(tree, is_leaf=_is_none), name, "hold at least one array", repr(tree))
-    return jax.tree.map_with_path(lambda path, leaf: as_losses(group_name(name, path), leaf), tree, is_leaf=_is_none)
+    require(
+        jax.tree.leaves(tree, is_leaf=_is_none),
+        name,
+        "hold at least one array",
+        repr(tree),
+    )
+    return jax.tree.map_with_path(
+        lambda path, leaf: as_losses(group_name(name, path), leaf),
+        tree,
+        is_leaf=_is_none,
+    )
 
 
 def broadcast_prefix(name: str, prefix: Any, tree: PyTree) -> PyTree:
-    """A prefix tree, such as one value for each group, with the structure of the whole ``tree``."""
+    """A prefix tree, such as one value for each group, with the structure of the
+    whole ``tree``."""
     try:
         return jax.tree.broadcast(prefix, tree)
     except ValueError as error:
@@ -144,33 +184,60 @@ def broadcast_prefix(name: str, prefix: Any, tree: PyTree) -> PyTree:
 
 
 def broadcast_option(name: str, option: Any, tree: PyTree) -> PyTree:
-    """An option of each group, from a prefix tree: one value, or one for each constraint as an array or a list."""
+    """An option of each group, from a prefix tree: one value, or one for each
+    constraint as an array or a list."""
     try:
         full = jax.tree.broadcast(option, tree)
-    except ValueError:  # a list of numbers is one value for each constraint unless the groups are a list
-        arrays = jax.tree.map(lambda one: np.asarray(one) if _is_flat(one) else one, option, is_leaf=_is_flat)
+    # a list of numbers is one value for each constraint unless the groups are a list
+    except ValueError:
+        arrays = jax.tree.map(
+            lambda one: np.asarray(one) if _is_flat(one) else one,
+            option,
+            is_leaf=_is_flat,
+        )
         full = broadcast_prefix(name, arrays, tree)
-    for (path, leaf), value in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(full), strict=True):
+    for (path, leaf), value in zip(
+        jax.tree.leaves_with_path(tree), jax.tree.leaves(full), strict=True
+    ):
         shape = np.shape(leaf)
         fits = np.shape(value) in ((), shape)
-        require(fits, group_name(name, path), f"be one value or have shape {shape}", f"shape {np.shape(value)}")
+        require(
+            fits,
+            group_name(name, path),
+            f"be one value or have shape {shape}",
+            f"shape {np.shape(value)}",
+        )
     return full
 
 
 def check_kinds(kinds: Any, tree: PyTree) -> PyTree[str]:
     """The kind of every leaf of ``tree``, from a prefix tree of `KINDS`."""
     for path, kind in jax.tree.leaves_with_path(kinds):
-        require(kind in KINDS, group_name("kinds", path), f"be one of {KINDS}", repr(kind))
+        require(
+            kind in KINDS, group_name("kinds", path), f"be one of {KINDS}", repr(kind)
+        )
     return broadcast_prefix("kinds", kinds, tree)
 
 
-def check_matching(name: str, tree: PyTree, like: PyTree, *, of: str = "violations") -> None:
-    """Checks that two trees have equal structures and shapes; the error names the first group that differs."""
+def check_matching(
+    name: str, tree: PyTree, like: PyTree, *, of: str = "violations"
+) -> None:
+    """Checks that two trees have equal structures and shapes; the error names the
+    first group that differs."""
     structure, expected = jax.tree.structure(tree), jax.tree.structure(like)
-    require(structure == expected, name, f"have the groups of {of}, {expected}", structure)
-    for (path, leaf), other in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(like), strict=True):
+    require(
+        structure == expected, name, f"have the groups of {of}, {expected}", structure
+    )
+    for (path, leaf), other in zip(
+        jax.tree.leaves_with_path(tree), jax.tree.leaves(like), strict=True
+    ):
         shape, wanted = jnp.shape(leaf), jnp.shape(other)
-        require(shape == wanted, group_name(name, path), f"have shape {wanted}, as {of} have", shape)
+        require(
+            shape == wanted,
+            group_name(name, path),
+            f"have shape {wanted}, as {of} have",
+            shape,
+        )
 
 
 def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
@@ -185,24 +252,46 @@ def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
 def check_penalty(penalty: Any) -> None:
     """Checks that known penalties are positive and do not overflow in float32."""
     largest = float(np.finfo(np.float32).max)
-    check_known("penalty", penalty, lambda rho: (rho > 0.0) & (rho <= largest), "positive and finite")
+    check_known(
+        "penalty",
+        penalty,
+        lambda rho: (rho > 0.0) & (rho <= largest),
+        "positive and finite",
+    )
 
 
-def signed(multipliers: PyTree, kinds: PyTree[str], name: str = "multipliers") -> PyTree:
-    """Multipliers whose inequalities have values of at least 0: known ones are checked, traced ones below 0 are NaN."""
+def signed(
+    multipliers: PyTree, kinds: PyTree[str], name: str = "multipliers"
+) -> PyTree:
+    """Multipliers whose inequalities have values of at least 0: known ones are
+    checked, traced ones below 0 are NaN."""
     kinds = broadcast_prefix("kinds", kinds, multipliers)
-    least = jax.tree.map(lambda m, kind: 0.0 if kind == "equal" else m, multipliers, kinds)
-    check_known(name, least, lambda value: value >= 0.0, "at least 0, as its constraints are inequalities")
+    least = jax.tree.map(
+        lambda m, kind: 0.0 if kind == "equal" else m, multipliers, kinds
+    )
+    check_known(
+        name,
+        least,
+        lambda value: value >= 0.0,
+        "at least 0, as its constraints are inequalities",
+    )
     return jax.tree.map(
-        lambda m, kind: nan_unless(m >= 0.0, m) if kind == "at_most" and isinstance(m, Tracer) else m,
+        lambda m, kind: (
+            nan_unless(m >= 0.0, m)
+            if kind == "at_most" and isinstance(m, Tracer)
+            else m
+        ),
         multipliers,
         kinds,
     )
 
 
 def kept_if_sound(violations: PyTree[Array], after: Any, before: Any) -> Any:
-    """The state ``after`` a call, or ``before`` with one more skipped call if a violation is not finite."""
-    sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(violations)]))
+    """The state ``after`` a call, or ``before`` with one more skipped call if a
+    violation is not finite."""
+    sound = jnp.all(
+        jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(violations)])
+    )
     kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
     return kept._replace(skipped=before.skipped + jnp.logical_not(sound))
 
@@ -212,36 +301,60 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
     try:
         numbers = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}") from error
-    if numbers.dtype.kind not in "iuf" and not jnp.issubdtype(numbers.dtype, jnp.floating):  # "V" is bfloat16
-        raise TypeError(f"{name} must be a number, or an array of numbers, got {value!r}")
+        raise TypeError(
+            f"{name} must be a number, or an array of numbers, got {value!r}"
+        ) from error
+    # "V" is bfloat16
+    if numbers.dtype.kind not in "iuf" and not jnp.issubdtype(
+        numbers.dtype, jnp.floating
+    ):
+        raise TypeError(
+            f"{name} must be a number, or an array of numbers, got {value!r}"
+        )
     return numbers.astype(float)
 
 
 def project(multipliers: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:
     """Multipliers, at least 0 for inequalities and unchanged for equalities."""
-    return jax.tree.map(lambda m, kind: m if kind == "equal" else jnp.maximum(m, 0.0), multipliers, kinds)
+    return jax.tree.map(
+        lambda m, kind: m if kind == "equal" else jnp.maximum(m, 0.0),
+        multipliers,
+        kinds,
+    )
 
 
 def states_of(kind: Any, opt_state: Any, *, within: Any = ()) -> list[Any]:
-    """The states of a kind in the state of an optimiser; those in states of the kinds ``within`` are left out."""
-    leaves = jax.tree.leaves(opt_state, is_leaf=lambda leaf: isinstance(leaf, (kind, *within)))
+    """The states of a kind in the state of an optimiser; those in states of the
+    kinds ``within`` are left out."""
+    leaves = jax.tree.leaves(
+        opt_state, is_leaf=lambda leaf: isinstance(leaf, (kind, *within))
+    )
     return [leaf for leaf in leaves if isinstance(leaf, kind)]
 
 
 def violation_sizes(violations: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:
     """Sizes of violations: [c]_+ of inequalities, |c| of equalities."""
-    return jax.tree.map(lambda c, kind: jnp.abs(c) if kind == "equal" else jnp.maximum(c, 0.0), violations, kinds)
+    return jax.tree.map(
+        lambda c, kind: jnp.abs(c) if kind == "equal" else jnp.maximum(c, 0.0),
+        violations,
+        kinds,
+    )
 
 
 def zeros_like_violations(violations: Any) -> PyTree[Array]:
-    """Zeros for each violation: from arrays or shapes of any tree, or from a number of constraints."""
+    """Zeros for each violation: from arrays or shapes of any tree, or from a number
+    of constraints."""
     if isinstance(violations, int | np.integer) and not isinstance(violations, bool):
         least = "be arrays, or a number of constraints of at least 1"
         require(violations >= 1, "violations", least, violations)
         return jnp.zeros(int(violations))
     shapes = jax.tree.map(_shape, violations, is_leaf=_is_none)
-    require(jax.tree.leaves(shapes), "violations", "hold at least one array", repr(violations))
+    require(
+        jax.tree.leaves(shapes),
+        "violations",
+        "hold at least one array",
+        repr(violations),
+    )
     leaf_names("violations", shapes)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
@@ -254,7 +367,9 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _is_flat(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, bool | int | float) for one in value)
+    return isinstance(value, list | tuple) and all(
+        isinstance(one, bool | int | float) for one in value
+    )
 
 
 def _is_none(leaf: Any) -> bool:

@@ -1,21 +1,38 @@
 """Energies and the steps that lower them; `DESCENTS` names every system.
 
-A known number out of range, or an array that does not fit, is a ValueError or TypeError that names the argument.
-CONTRIBUTING.md says how to add a system.
+A known number out of range, or an array that does not fit, is a ValueError or TypeError
+that names the argument. CONTRIBUTING.md says how to add a system.
 
 Example:
   >>> import jax
   >>> descent, y, x = DESCENTS["softmax_attention"].example(jax.random.key(0), (2,))
   >>> params, energy = descent.init(jax.random.key(1)), jax.jit(descent.energy)
-  >>> bool((energy(params, jax.jit(descent.step)(params, y, x), x) <= energy(params, y, x)).all())
+  >>> bool(
+  ...     (
+  ...         energy(params, jax.jit(descent.step)(params, y, x), x)
+  ...         <= energy(params, y, x)
+  ...     ).all()
+  ... )
   True
-  >>> sorted(REGULARISERS), sorted(MONOTONES)[:2], "softmax" in RHOS, "relu" in PROXIMALS
+  >>> (
+  ...     sorted(REGULARISERS),
+  ...     sorted(MONOTONES)[:2],
+  ...     "softmax" in RHOS,
+  ...     "relu" in PROXIMALS,
+  ... )
   (['absolute', 'decorrelation', 'half_square', 'inverse_square'], ['identity', 'leaky_relu'], True, True)
 """
 
 from unroll_jax.descent import Entry
-from unroll_jax.energies.attention.causal import causal_attention, causal_attention_example
-from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention, multihead_attention_example
+from unroll_jax.energies.attention.causal import (
+    causal_attention,
+    causal_attention_example,
+)
+from unroll_jax.energies.attention.heads import (
+    HeadsParams,
+    multihead_attention,
+    multihead_attention_example,
+)
 from unroll_jax.energies.attention.pairwise import (
     AttentionParams,
     attention,
@@ -25,17 +42,33 @@ from unroll_jax.energies.attention.pairwise import (
 from unroll_jax.energies.attention.rho import RHOS, Rho
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.crate import CrateParams, crate, crate_example
-from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
+from unroll_jax.energies.double_width import (
+    AsymmetricLayer,
+    SymmetricEmbedding,
+    symmetric_embedding,
+)
 from unroll_jax.energies.dust import DustParams, dust, dust_descends, dust_example
 from unroll_jax.energies.energy_transformer import (
     EnergyTransformerParams,
     energy_transformer,
     energy_transformer_example,
 )
-from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, deep_opteq_example, multi_block
+from unroll_jax.energies.equilibrium.deep_opteq import (
+    deep_opteq,
+    deep_opteq_example,
+    multi_block,
+)
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone
-from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv, opteq_conv_example, opteq_example
-from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective
+from unroll_jax.energies.equilibrium.opteq import (
+    opteq,
+    opteq_conv,
+    opteq_conv_example,
+    opteq_example,
+)
+from unroll_jax.energies.equilibrium.opteq_objective import (
+    deep_opteq_objective,
+    opteq_objective,
+)
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import (
     REGULARISERS,
@@ -52,13 +85,35 @@ from unroll_jax.energies.fast_weights import (
     fast_weights_example,
     proximal_fast_weights_example,
 )
-from unroll_jax.energies.feedforward import FeedForwardParams, clip_spectrum, feedforward, feedforward_example
-from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
+from unroll_jax.energies.feedforward import (
+    FeedForwardParams,
+    clip_spectrum,
+    feedforward,
+    feedforward_example,
+)
+from unroll_jax.energies.hopfield import (
+    HopfieldParams,
+    cross_attention_example,
+    hopfield,
+    hopfield_example,
+)
 from unroll_jax.energies.hyper_set import HyperSetParams, hyper_set, hyper_set_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
-from unroll_jax.energies.lista import ListaLayerParams, ListaParams, lista, lista_example, lista_layer
+from unroll_jax.energies.lista import (
+    ListaLayerParams,
+    ListaParams,
+    lista,
+    lista_example,
+    lista_layer,
+)
 from unroll_jax.energies.mesa import MesaState, mesa
-from unroll_jax.energies.proximal.activations import activation, leaky_relu, sigmoid, softplus, tanh
+from unroll_jax.energies.proximal.activations import (
+    activation,
+    leaky_relu,
+    sigmoid,
+    softplus,
+    tanh,
+)
 from unroll_jax.energies.proximal.operators import (
     PROXIMALS,
     box,
@@ -78,7 +133,11 @@ from unroll_jax.energies.transformer import (
     transformer_descends,
     transformer_example,
 )
-from unroll_jax.energies.transformer_parts import TransformerParams, TransformerParts, transformer_parts
+from unroll_jax.energies.transformer_parts import (
+    TransformerParams,
+    TransformerParts,
+    transformer_parts,
+)
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 
 __all__ = [
@@ -164,7 +223,9 @@ DESCENTS: dict[str, Entry] = {
     "feedforward": Entry(feedforward, feedforward_example),
     "layer_norm": Entry(layer_norm, layer_norm_example),
     "transformer": Entry(transformer, transformer_example, transformer_descends),
-    "residual_transformer": Entry(transformer, residual_transformer_example, residual_transformer_descends),
+    "residual_transformer": Entry(
+        transformer, residual_transformer_example, residual_transformer_descends
+    ),
     "hopfield": Entry(hopfield, hopfield_example),
     "cross_attention": Entry(hopfield, cross_attention_example),
     "energy_transformer": Entry(energy_transformer, energy_transformer_example),

@@ -11,14 +11,18 @@ __all__ = ["cosine_dictionary"]
 
 @checked(num_atoms=at_least(1), dim=at_least(1))
 def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
-    """The cosine dictionary (num_atoms, dim) in float64: cosines as rows of unit length, lowest frequencies first.
+    """The cosine dictionary (num_atoms, dim) in float64: cosines as rows of unit
+    length, lowest frequencies first.
 
-    For num_atoms = dim it is the orthonormal discrete cosine transform, for fewer its first rows. For more, atom k has
-    frequency pi k / num_atoms, finer than the transform's, and the squared spectral norm is about num_atoms / dim. A
-    perfect square ``dim`` is taken for the pixels of a square patch, row by row: atoms are products of two cosines.
+    For num_atoms = dim it is the orthonormal discrete cosine transform, for fewer its
+    first rows. For more, atom k has frequency pi k / num_atoms, finer than the
+    transform's, and the squared spectral norm is about num_atoms / dim. A perfect
+    square ``dim`` is taken for the pixels of a square patch, row by row: atoms are
+    products of two cosines.
 
     Args:
-      num_atoms, dim: number of atoms, and entries of a signal or pixels of a square patch; at least 1.
+      num_atoms, dim: number of atoms, and entries of a signal or pixels of a square
+        patch; at least 1.
 
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
 
@@ -40,7 +44,10 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
 
 
 def _cosines(count: int, samples: int) -> np.ndarray:
-    from scipy.fft import dct as cosine_transform  # takes as long to import as the rest of the library
+    # takes as long to import as the rest of the library
+    from scipy.fft import dct as cosine_transform
 
-    waves = np.asarray(cosine_transform(np.eye(count), axis=0, norm="ortho"))[:, :samples]
+    waves = np.asarray(cosine_transform(np.eye(count), axis=0, norm="ortho"))[
+        :, :samples
+    ]
     return waves / np.linalg.norm(waves, axis=1, keepdims=True)

@@ -1,4 +1,5 @@
-"""The Energy Transformer: attention and memories as one energy of normalised tokens, lowered through layer norm."""
+"""The Energy Transformer: attention and memories as one energy of normalised tokens,
+lowered through layer norm."""
 
 import math
 from typing import NamedTuple
@@ -14,15 +15,22 @@ from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
 from unroll_jax.numerics import powers_of_two
 from unroll_jax.spectral import norm
 
-__all__ = ["EnergyTransformerParams", "energy_transformer", "energy_transformer_example"]
+__all__ = [
+    "EnergyTransformerParams",
+    "energy_transformer",
+    "energy_transformer_example",
+]
 
 
 class EnergyTransformerParams(NamedTuple):
-    """Queries and keys of the heads, (heads, k, dim); memories (m, dim); layer norm's scale () and shift (dim,).
+    """Queries and keys of the heads, (heads, k, dim); memories (m, dim); layer norm's
+    scale () and shift (dim,).
 
     Example:
       >>> import jax
-      >>> params = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8).init(jax.random.key(0))
+      >>> params = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8).init(
+      ...     jax.random.key(0)
+      ... )
       >>> params.W_Q.shape, params.memories.shape, params.scale.shape
       ((2, 3, 4), (8, 4), ())
     """
@@ -34,7 +42,14 @@ class EnergyTransformerParams(NamedTuple):
     shift: Float[Array, " d"]
 
 
-@checked(dim=at_least(2), num_heads=SIZE, head_dim=SIZE, num_memories=SIZE, step_size=POSITIVE, epsilon=POSITIVE)
+@checked(
+    dim=at_least(2),
+    num_heads=SIZE,
+    head_dim=SIZE,
+    num_memories=SIZE,
+    step_size=POSITIVE,
+    epsilon=POSITIVE,
+)
 def energy_transformer(
     dim: int,
     *,
@@ -47,42 +62,53 @@ def energy_transformer(
 ) -> Descent:
     r"""Energy Transformer block: tokens y move down an energy of their layer norm g.
 
-    With :math:`g = \gamma (y - mean) / s + \delta`, :math:`s^2 = var(y) + \epsilon`, and :math:`\beta = 1 / \sqrt k`,
+    With :math:`g = \gamma (y - mean) / s + \delta`, :math:`s^2 = var(y) + \epsilon`,
+    and :math:`\beta = 1 / \sqrt k`,
 
     .. math:: E(Y) = - \tfrac1\beta \sum_h \sum_C \log \sum_{B \ne C}
                      \exp( \beta (W^K_h g_B) . (W^Q_h g_C) ) - \tfrac12 \sum_B |relu(\Xi g_B)|^2 ,
               \qquad Y' = Y - a \nabla_g E .
 
-    The paper proves descent in continuous time: g is the gradient of the convex Lagrangian
-    :math:`L(y) = d \gamma s + \delta . y`, so :math:`dE/dt = - \nabla_g E^T \, (\partial^2 L) \, \nabla_g E \le 0`. A
-    step of fixed length a = ``step_size`` can raise E (``guaranteed=False``; tests/energies hold an example). With
-    ``guaranteed=True`` each example takes the smaller of ``step_size`` and
+    The paper proves descent in continuous time: g is the gradient of the convex
+    Lagrangian :math:`L(y) = d \gamma s + \delta . y`, so
+    :math:`dE/dt = - \nabla_g E^T \, (\partial^2 L) \, \nabla_g E \le 0`. A step of
+    fixed length a = ``step_size`` can raise E (``guaranteed=False``; tests/energies
+    hold an example). With ``guaranteed=True`` each example takes the smaller of
+    ``step_size`` and
 
     .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad K = n \sum_h |W^K_h|_2 |W^Q_h|_2 ,
               \qquad \delta_C = |(\nabla_g E)_C| / \sqrt d ,
 
-    which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU are convex. E thus curves upwards
-    in g only by the products of keys and queries, by at most K. Along the segment, L's Hessian is at most :math:`\gamma
-    / \min s =: \lambda`, and s changes by at most :math:`a \delta_C`; so :math:`|g' - g|^2 \le \lambda (g' - g) . (y' -
-    y)`, and, as :math:`a \le 1 / (K \lambda)`, :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`.
+    which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU
+    are convex. E thus curves upwards in g only by the products of keys and queries, by
+    at most K. Along the segment, L's Hessian is at most
+    :math:`\gamma / \min s =: \lambda`, and s changes by at most :math:`a \delta_C`; so
+    :math:`|g' - g|^2 \le \lambda (g' - g) . (y' - y)`, and, as
+    :math:`a \le 1 / (K \lambda)`,
+    :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`.
 
     Args:
-      dim, num_heads, head_dim, num_memories: width d >= 2 of tokens, heads h, width k of queries, rows m of memory.
+      dim, num_heads, head_dim, num_memories: width d >= 2 of tokens, heads h, width k
+        of queries, rows m of memory.
       step_size: a > 0 in units of tokens over energy; the paper's images use 0.1.
       guaranteed: whether a step is shortened to the bound above.
       epsilon: added to the variance.
 
     Returns:
-      A `Descent` with params `EnergyTransformerParams`; ``x`` only marks absent tokens (`Anchor`). A single token has
-      no attention energy.
+      A `Descent` with params `EnergyTransformerParams`; ``x`` only marks absent tokens
+      (`Anchor`). A single token has no attention energy.
 
-    Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy Transformer*, eqs. 1 to 8. The
-    discrete step's bound is ours. In the public code tokens attend to themselves, here not, as in the paper.
+    Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy
+    Transformer*, eqs. 1 to 8. The discrete step's bound is ours. In the public code
+    tokens attend to themselves, here not, as in the paper.
 
     Example:
       >>> import jax
       >>> layer = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8)
-      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 4))
+      >>> params, y = (
+      ...     layer.init(jax.random.key(0)),
+      ...     jax.random.normal(jax.random.key(1), (5, 4)),
+      ... )
       >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
       True
     """
@@ -98,20 +124,39 @@ def energy_transformer(
             jnp.zeros((dim,)),
         )
 
-    def energy(params: EnergyTransformerParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        return _energy(params, _layer_norm(params, tokens.y, epsilon)[0], tokens.present)
+    def energy(
+        params: EnergyTransformerParams, tokens: Tokens
+    ) -> Float[Array, "*batch"]:
+        return _energy(
+            params, _layer_norm(params, tokens.y, epsilon)[0], tokens.present
+        )
 
     def step(params: EnergyTransformerParams, tokens: Tokens) -> Array:
         normed, deviation = _layer_norm(params, tokens.y, epsilon)
-        gradient = jax.grad(lambda g: jnp.sum(_energy(params, g, tokens.present)))(normed)
+        gradient = jax.grad(lambda g: jnp.sum(_energy(params, g, tokens.present)))(
+            normed
+        )
         if not guaranteed:
             return tokens.y - step_size * gradient
         speed = norm(gradient, gradient.ndim - 1) / math.sqrt(dim)
-        count = tokens.y.shape[-2] if tokens.present is None else jnp.sum(tokens.present, axis=-1)[..., None]
+        count = (
+            tokens.y.shape[-2]
+            if tokens.present is None
+            else jnp.sum(tokens.present, axis=-1)[..., None]
+        )
         slowness = params.scale * _curvature(params, count) + speed
-        # 0 where no token is present, or nothing moves: the inner `where` keeps the derivative finite there.
-        bound = jnp.where(slowness == 0.0, jnp.inf, deviation / jnp.where(slowness == 0.0, 1.0, slowness))
-        bound = bound if tokens.present is None else jnp.where(tokens.present, bound, step_size)
+        # 0 where no token is present, or nothing moves: the inner `where` keeps the
+        # derivative finite there.
+        bound = jnp.where(
+            slowness == 0.0,
+            jnp.inf,
+            deviation / jnp.where(slowness == 0.0, 1.0, slowness),
+        )
+        bound = (
+            bound
+            if tokens.present is None
+            else jnp.where(tokens.present, bound, step_size)
+        )
         length = jnp.minimum(jnp.min(bound, axis=-1), step_size)
         return tokens.y - length[..., None, None] * gradient
 
@@ -120,26 +165,42 @@ def energy_transformer(
 
 def energy_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Two heads and a memory, with the guaranteed step."""
-    layer = energy_transformer(DIM, num_heads=2, head_dim=3, num_memories=6, step_size=1e3, epsilon=1e-12)
+    layer = energy_transformer(
+        DIM, num_heads=2, head_dim=3, num_memories=6, step_size=1e3, epsilon=1e-12
+    )
     return layer, normal(key, 1, batch)[0], None
 
 
-def _layer_norm(params: EnergyTransformerParams, y: Array, epsilon: float) -> tuple[Array, Array]:
+def _layer_norm(
+    params: EnergyTransformerParams, y: Array, epsilon: float
+) -> tuple[Array, Array]:
     """g (*batch, n, d) and s (*batch, n)."""
-    # Powers of two bring the larger of a token and of the smoothing near 1: squares neither over- nor underflow.
-    down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon)))
+    # Powers of two bring the larger of a token and of the smoothing near 1: squares
+    # neither over- nor underflow.
+    down, up = powers_of_two(
+        jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon))
+    )
     centred = y * down - jnp.mean(y * down, axis=-1, keepdims=True)
     smoothing = math.sqrt(epsilon) * down
     square = jnp.mean(centred**2, axis=-1, keepdims=True) + smoothing**2
     # 0 for large tokens of equal entries, where the root has no derivative.
     none = square == 0.0
-    deviation = jnp.where(none, jnp.maximum(smoothing, jnp.finfo(y.dtype).tiny), jnp.sqrt(jnp.where(none, 1.0, square)))
+    deviation = jnp.where(
+        none,
+        jnp.maximum(smoothing, jnp.finfo(y.dtype).tiny),
+        jnp.sqrt(jnp.where(none, 1.0, square)),
+    )
     return params.scale * centred / deviation + params.shift, (deviation * up)[..., 0]
 
 
-def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, "*batch"]:
+def _energy(
+    params: EnergyTransformerParams, g: Array, present
+) -> Float[Array, "*batch"]:
     beta = 1.0 / math.sqrt(params.W_Q.shape[1])
-    queries, keys = (jnp.einsum("...nd,hkd->...hnk", g, weight) for weight in (params.W_Q, params.W_K))
+    queries, keys = (
+        jnp.einsum("...nd,hkd->...hnk", g, weight)
+        for weight in (params.W_Q, params.W_K)
+    )
     scores = beta * jnp.einsum("...hck,...hbk->...hcb", queries, keys)
     seen = ~jnp.eye(g.shape[-2], dtype=bool)
     if present is not None:
@@ -147,7 +208,9 @@ def _energy(params: EnergyTransformerParams, g: Array, present) -> Float[Array, 
     some = jnp.any(seen, axis=-1)  # a single token sees no other
     # The inner `where` keeps -inf out of derivatives where there is nothing to sum.
     lookup = jax.nn.logsumexp(scores, axis=-1, where=seen | ~some[..., None])
-    memory = 0.5 * jnp.sum(jax.nn.relu(jnp.einsum("...nd,md->...nm", g, params.memories)) ** 2, axis=-1)
+    memory = 0.5 * jnp.sum(
+        jax.nn.relu(jnp.einsum("...nd,md->...nm", g, params.memories)) ** 2, axis=-1
+    )
     value = jnp.sum(jnp.where(some, lookup, 0.0), axis=-2) / beta + memory
     return -sum_present(value, present)
 

@@ -1,4 +1,5 @@
-"""Sizes and draws that the examples of all systems share; each example is in the file of its system."""
+"""Sizes and draws that the examples of all systems share; each example is in the
+file of its system."""
 
 import jax
 from jaxtyping import Array

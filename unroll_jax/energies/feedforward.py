@@ -19,7 +19,8 @@ from unroll_jax.numerics import compute_dtype, linear, square_range
 
 __all__ = ["FeedForwardParams", "clip_spectrum", "feedforward", "feedforward_example"]
 
-# Spectral norm of W_f at initialisation: the upper end of the interval that the paper clips eigenvalues to.
+# Spectral norm of W_f at initialisation: the upper end of the interval that the paper
+# clips eigenvalues to.
 INITIAL_NORM = 0.95
 
 
@@ -34,39 +35,52 @@ class FeedForwardParams(NamedTuple):
 
 @checked(dim=SIZE, step_size=POSITIVE)
 def feedforward(
-    dim: int, *, step_size: float = 0.5, phi: str | Proximal = "identity", spectrum: tuple[float, float] | None = None
+    dim: int,
+    *,
+    step_size: float = 0.5,
+    phi: str | Proximal = "identity",
+    spectrum: tuple[float, float] | None = None,
 ) -> Descent:
     r"""Feed-forward layer as a (proximal) gradient step on a quadratic energy.
 
     .. math:: E(Y) = \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) , \qquad
               Y' = prox_{a \phi}( Y - a ( Y W_f^+ + Y - B ) ) , \quad W_f^+ = (W_f + W_f^T) / 2 ,
 
-    with B = x (0 when x is None). The step never raises E when :math:`a \le 1 / L`, :math:`L = \max(0,
-    \lambda_{max}(W_f^+)) + 1`; initially L <= 1.95, so the default step qualifies; ``spectrum`` keeps it so.
+    with B = x (0 when x is None). The step never raises E when :math:`a \le 1 / L`,
+    :math:`L = \max(0, \lambda_{max}(W_f^+)) + 1`; initially L <= 1.95, so the default
+    step qualifies; ``spectrum`` keeps it so.
 
     Args:
       dim: width d of the tokens.
       step_size: a > 0, the length of the gradient step (not a multiple of 1/L).
-      phi: a name of `PROXIMALS`, or a `Proximal`. The name of an activation means that the layer applies it as it is:
-        its penalty is the one of `activation` at this step size.
-      spectrum: (lower, upper), to use ``clip_spectrum(W_f, lower, upper)`` for W_f. It costs a decomposition of a
-        (d, d) matrix in each energy and step; with tied layers, clip once before them instead.
+      phi: a name of `PROXIMALS`, or a `Proximal`. The name of an activation means that
+        the layer applies it as it is: its penalty is the one of `activation` at this
+        step size.
+      spectrum: (lower, upper), to use ``clip_spectrum(W_f, lower, upper)`` for W_f. It
+        costs a decomposition of a (d, d) matrix in each energy and step; with tied
+        layers, clip once before them instead.
 
     Returns:
-      A `Descent` with params `FeedForwardParams`; ``x`` is B, broadcastable to y, or an `Anchor`, or None.
+      A `Descent` with params `FeedForwardParams`; ``x`` is B, broadcastable to y, or an
+      `Anchor`, or None.
 
     Warns:
-      UserWarning: if ``spectrum`` allows eigenvalues for which step_size is beyond 1 / L.
+      UserWarning: if ``spectrum`` allows eigenvalues for which step_size is beyond 1 /
+        L.
 
-    Source: Yang, Huang, Wipf (2022), eqs. 14 to 16 and 20 with prox scaled by the step size, as proximal descent needs.
-    The authors' code takes a = 1 with eigenvalues up to 0.95, which is beyond 1 / L = 0.51.
+    Source: Yang, Huang, Wipf (2022), eqs. 14 to 16 and 20 with prox scaled by the step
+    size, as proximal descent needs. The authors' code takes a = 1 with eigenvalues up
+    to 0.95, which is beyond 1 / L = 0.51.
 
     Example:
       >>> import jax
       >>> layer = feedforward(3, phi="relu")
       >>> params: FeedForwardParams = layer.init(jax.random.key(0))
       >>> y = jax.random.uniform(jax.random.key(1), (5, 3))
-      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      >>> bool(
+      ...     layer.energy(params, layer.step(params, y, None), None)
+      ...     < layer.energy(params, y, None)
+      ... )
       True
     """
     proximal = resolve_proximal(phi, step_size)
@@ -82,31 +96,45 @@ def feedforward(
 
     def energy(params: FeedForwardParams, tokens: Tokens) -> Float[Array, "*batch"]:
         y, B, present, _ = tokens
-        down, up = square_range(jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True, initial=0.0), y.shape[-2] * dim)
+        down, up = square_range(
+            jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True, initial=0.0),
+            y.shape[-2] * dim,
+        )
         scaled = y * down
         distance = scaled if B is None else scaled - B * down
-        quadratic = 0.5 * jnp.sum(linear(scaled, matrix(params)) * scaled + distance**2, axis=(-2, -1))
+        quadratic = 0.5 * jnp.sum(
+            linear(scaled, matrix(params)) * scaled + distance**2, axis=(-2, -1)
+        )
         quadratic = quadratic * up[..., 0, 0] * up[..., 0, 0]
         return quadratic + penalty_of_present(proximal, y, present)
 
     def step(params: FeedForwardParams, tokens: Tokens) -> Array:
         y, B, _, _ = tokens
         W_f = matrix(params)
-        moved = linear(y, (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype) - 0.5 * step_size * (W_f + W_f.T))
+        moved = linear(
+            y,
+            (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype)
+            - 0.5 * step_size * (W_f + W_f.T),
+        )
         return proximal.prox(moved if B is None else moved + step_size * B, step_size)
 
     return on_tokens(init, energy, step, dim=dim)
 
 
-def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0.95) -> Float[Array, "d d"]:
-    r"""The symmetric matrix nearest to sym(W_f) whose eigenvalues lie in [lower, upper].
+def clip_spectrum(
+    W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0.95
+) -> Float[Array, "d d"]:
+    r"""The symmetric matrix nearest to sym(W_f) whose eigenvalues lie in [lower,
+    upper].
 
-    With :math:`(W_f + W_f^T)/2 = Q \Lambda Q^T` it is :math:`Q \, clip(\Lambda) Q^T`. Its derivative is taken from
-    divided differences of clip (Daleckii and Krein), which stay in [0, 1] where eigenvalues meet; there the usual
-    derivative of the eigenvectors, which divides by their gaps, is not finite.
+    With :math:`(W_f + W_f^T)/2 = Q \Lambda Q^T` it is :math:`Q \, clip(\Lambda) Q^T`.
+    Its derivative is taken from divided differences of clip (Daleckii and Krein), which
+    stay in [0, 1] where eigenvalues meet; there the usual derivative of the
+    eigenvectors, which divides by their gaps, is not finite.
 
     Args:
-      W_f: square matrix; only its symmetric part counts. The result is differentiable once in it.
+      W_f: square matrix; only its symmetric part counts. The result is differentiable
+        once in it.
       lower, upper: finite ends of the interval, lower < upper.
 
     Source: Yang, Huang, Wipf (2022), Section 6, have ``clip_spectrum(W_f @ W_f.T)``.
@@ -135,19 +163,30 @@ def _clip_eigenvalues(lower: float, upper: float, symmetric: Array) -> Array:
 
 
 @_clip_eigenvalues.defjvp
-def _(lower: float, upper: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _(
+    lower: float, upper: float, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
     (symmetric,), (tangent,) = primals, tangents
     values, basis = jnp.linalg.eigh(symmetric)
     clipped = jnp.clip(values, lower, upper)
     gaps, rises = (v[:, None] - v[None, :] for v in (values, clipped))
     inside = ((values >= lower) & (values <= upper)).astype(values.dtype)
-    slopes = jnp.where(gaps == 0.0, inside[:, None], rises / jnp.where(gaps == 0.0, 1.0, gaps))
-    return (basis * clipped) @ basis.T, basis @ (slopes * (basis.T @ tangent @ basis)) @ basis.T
+    slopes = jnp.where(
+        gaps == 0.0, inside[:, None], rises / jnp.where(gaps == 0.0, 1.0, gaps)
+    )
+    return (basis * clipped) @ basis.T, basis @ (
+        slopes * (basis.T @ tangent @ basis)
+    ) @ basis.T
 
 
 @checked(lower=FINITE, upper=FINITE)
 def _check_interval(lower: float, upper: float) -> None:
-    require(lower < upper, "spectrum", "be finite with lower < upper", f"lower={lower}, upper={upper}")
+    require(
+        lower < upper,
+        "spectrum",
+        "be finite with lower < upper",
+        f"lower={lower}, upper={upper}",
+    )
 
 
 def _check_spectrum(spectrum: Any, step_size: float) -> None:
@@ -157,4 +196,7 @@ def _check_spectrum(spectrum: Any, step_size: float) -> None:
     smoothness = max(0.0, spectrum[1]) + 1.0
     if step_size * smoothness > 1.0:
         limit = f"1/L = {1.0 / smoothness:.3g} for eigenvalues up to {spectrum[1]}"
-        warnings.warn(f"step_size={step_size} is beyond {limit}: the step may raise its energy", stacklevel=4)
+        warnings.warn(
+            f"step_size={step_size} is beyond {limit}: the step may raise its energy",
+            stacklevel=4,
+        )

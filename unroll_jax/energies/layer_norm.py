@@ -1,4 +1,5 @@
-"""The energy that layer normalisation lowers: half the squared distance to the sphere of centred tokens."""
+"""The energy that layer normalisation lowers: half the squared distance to the
+sphere of centred tokens."""
 
 import math
 
@@ -16,32 +17,44 @@ __all__ = ["layer_norm", "layer_norm_example"]
 
 
 @checked(dim=at_least(2), radius=POSITIVE, epsilon=at_least(0.0), step_size=SHARE)
-def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, step_size: float = 1.0) -> Descent:
+def layer_norm(
+    dim: int,
+    *,
+    radius: float | None = None,
+    epsilon: float = 0.0,
+    step_size: float = 1.0,
+) -> Descent:
     r"""Layer normalisation (without scale and bias) as two gradient steps.
 
-    With m the mean of a token y of width d, u = y - m 1, R the radius and :math:`c = d \epsilon`,
+    With m the mean of a token y of width d, u = y - m 1, R the radius and
+    :math:`c = d \epsilon`,
 
     .. math:: E(Y) = \sum_{tokens} \frac{1}{2 d} (1^T y)^2 + \tfrac12 |u|^2 - R \sqrt{|u|^2 + c} + \tfrac12 R^2 ,
               \qquad y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
 
-    The first term depends only on m and the rest only on u: the translation y - m 1 and the rescaling of u are gradient
-    steps of length 1 on one each, and together y - a grad E(y). No step ever raises E, for a in (0, 1]:
-    :math:`-R \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of curvature 1.
+    The first term depends only on m and the rest only on u: the translation y - m 1 and
+    the rescaling of u are gradient steps of length 1 on one each, and together y - a
+    grad E(y). No step ever raises E, for a in (0, 1]: :math:`-R \sqrt{|u|^2 + c}` is
+    concave along u, so E lies below a quadratic of curvature 1.
 
-    With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half the squared distance to the
-    sphere of centred tokens of norm R, and the undamped step the projection on it, where E = 0. A token whose entries
-    are all equal has no nearest point: its u stays 0.
+    With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half
+    the squared distance to the sphere of centred tokens of norm R, and the undamped
+    step the projection on it, where E = 0. A token whose entries are all equal has no
+    nearest point: its u stays 0.
 
     Args:
       dim: width d of the tokens, at least 2.
-      radius: R > 0, the norm of a normalised token; None is sqrt(d), as in `flax.linen.LayerNorm`.
+      radius: R > 0, the norm of a normalised token; None is sqrt(d), as in
+        `flax.linen.LayerNorm`.
       epsilon: added to the variance |u|^2 / d, as in flax; 0 is the exact projection.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
 
     Returns:
-      A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
+      A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an
+      `Anchor` says are absent.
 
-    Source: Yang, Huang, Wipf (2022), supplement F.3, without the factor 1 / (2 d), and with R = 1.
+    Source: Yang, Huang, Wipf (2022), supplement F.3, without the factor 1 / (2 d), and
+    with R = 1.
 
     Example:
       >>> import jax
@@ -53,7 +66,8 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
 
     def energy(params: None, tokens: Tokens) -> Float[Array, "*batch"]:
         mean, _, length, up = _split(tokens.y, epsilon)
-        # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square: nothing cancels near the sphere.
+        # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square: nothing cancels near the
+        # sphere.
         centred_part = 0.5 * (length * up - norm) ** 2 - 0.5 * dim * epsilon
         return sum_present((0.5 * dim * mean**2 + centred_part)[..., 0], tokens.present)
 
@@ -71,17 +85,24 @@ def layer_norm_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 
 def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
-    """Mean of each token; the rest and its smoothed norm, both times a power of two; its inverse.
+    """Mean of each token; the rest and its smoothed norm, both times a power of two;
+    its inverse.
 
-    The power brings the larger of the token and of the smoothing near 1: squares neither over- nor underflow.
+    The power brings the larger of the token and of the smoothing near 1: squares
+    neither over- nor underflow.
     """
-    down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon)))
+    down, up = powers_of_two(
+        jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon))
+    )
     scaled = y * down
     mean = jnp.mean(scaled, axis=-1, keepdims=True)
     centred = scaled - mean
     square = jnp.sum(centred**2, axis=-1, keepdims=True)
-    if epsilon > 0.0:  # compiled code would square the power first, and 0 times infinity is not 0
+    # compiled code would square the power first, and 0 times infinity is not 0
+    if epsilon > 0.0:
         square = square + y.shape[-1] * (math.sqrt(epsilon) * down) ** 2
     # The inner `where` keeps the derivative finite at a token of equal entries.
-    length = jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
+    length = jnp.where(
+        square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
+    )
     return mean * up, centred, length, up

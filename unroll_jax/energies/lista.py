@@ -14,10 +14,18 @@ from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
 from unroll_jax.numerics import linear, shrink
 
-__all__ = ["ListaLayerParams", "ListaParams", "ista_layer", "lista", "lista_example", "lista_layer"]
+__all__ = [
+    "ListaLayerParams",
+    "ListaParams",
+    "ista_layer",
+    "lista",
+    "lista_example",
+    "lista_layer",
+]
 
 ATOMS = 6
-# c is then at most 2.2% above |D|_2^2 at rank 256, in the worst case: all singular values alike.
+# c is then at most 2.2% above |D|_2^2 at rank 256, in the worst case: all singular
+# values alike.
 SQUARINGS = 7
 
 
@@ -31,7 +39,9 @@ class ListaParams(NamedTuple):
 
 
 @checked(dim=SIZE, num_atoms=SIZE, sparsity=at_least(0.0), curvature=POSITIVE)
-def lista(dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float | None = None) -> Descent:
+def lista(
+    dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float | None = None
+) -> Descent:
     r"""Sparse coding of tokens, each on its own, by iterative soft thresholding.
 
     With the codes H (n, num_atoms) as state and the signal x (n, dim) as input,
@@ -39,35 +49,44 @@ def lista(dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float |
     .. math:: g(H) = \tfrac12 |x - H D|_F^2 + \lambda |H|_1 , \qquad
               H' = S_{\lambda / c}( H + \tfrac1c (x - H D) D^T ) , \quad S_t(h) = sign(h) \max(|h| - t, 0) ,
 
-    a proximal gradient step of length 1 / c. It never raises g for :math:`c \ge \tfrac12 |D|_2^2`: the quadratic part
-    curves by at most :math:`|D|_2^2`, hence
+    a proximal gradient step of length 1 / c. It never raises g for
+    :math:`c \ge \tfrac12 |D|_2^2`: the quadratic part curves by at most
+    :math:`|D|_2^2`, hence
 
     .. math:: g(H') \le g(H) - (c - \tfrac12 |D|_2^2) |H' - H|_F^2 .
 
-    By default c is an upper bound of :math:`|D|_2^2` by `matrix_norm_bound`, computed in every step: it holds while D
-    is trained. It is, at rank 256, at most 2.2% above, and less than 0.1% unless many singular values are alike.
-    Derivatives pass through c. If c is held constant in the gradient, D grows without effect.
+    By default c is an upper bound of :math:`|D|_2^2` by `matrix_norm_bound`, computed
+    in every step: it holds while D is trained. It is, at rank 256, at most 2.2% above,
+    and less than 0.1% unless many singular values are alike. Derivatives pass through
+    c. If c is held constant in the gradient, D grows without effect.
 
-    With one fixed D this is ISTA; with a learned one for each layer, LISTA with coupled weights.
+    With one fixed D this is ISTA; with a learned one for each layer, LISTA with coupled
+    weights.
 
     Args:
-      dim, num_atoms: widths of the signal and of the codes; ``num_atoms > dim`` is overcomplete.
+      dim, num_atoms: widths of the signal and of the codes; ``num_atoms > dim`` is
+        overcomplete.
       sparsity: lambda >= 0, in units of the signal.
       curvature: c > 0, fixed; None takes the bound.
 
     Returns:
-      A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`; ``y`` is the codes H (zeros are a good
-      start), ``x`` the signal (*batch, n, dim) or broadcasting to it, or an `Anchor` of it that marks the tokens
-      present. The reconstruction of the signal is ``y @ params.D``.
+      A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`; ``y`` is
+      the codes H (zeros are a good start), ``x`` the signal (*batch, n, dim) or
+      broadcasting to it, or an `Anchor` of it that marks the tokens present. The
+      reconstruction of the signal is ``y @ params.D``.
 
-    Source: Gregor and LeCun (2010) for LISTA; the coupling of D^T and D as in Porras-Valenzuela et al. (2026), C.4.
+    Source: Gregor and LeCun (2010) for LISTA; the coupling of D^T and D as in
+    Porras-Valenzuela et al. (2026), C.4.
 
     Example:
       >>> import jax
       >>> layer, x = lista(4, 6), jax.random.normal(jax.random.key(0), (5, 4))
       >>> params: ListaParams = layer.init(jax.random.key(1))
       >>> codes = jax.numpy.zeros((5, 6))
-      >>> bool(layer.energy(params, layer.step(params, codes, x), x) < layer.energy(params, codes, x))
+      >>> bool(
+      ...     layer.energy(params, layer.step(params, codes, x), x)
+      ...     < layer.energy(params, codes, x)
+      ... )
       True
     """
 
@@ -77,7 +96,9 @@ def lista(dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float |
     def energy(params: ListaParams, tokens: Tokens) -> Float[Array, "*batch"]:
         codes, signal, present, _ = tokens
         misfit = 0.5 * jnp.sum((signal - linear(codes, params.D)) ** 2, axis=-1)
-        return sum_present(misfit + sparsity * jnp.sum(jnp.abs(codes), axis=-1), present)
+        return sum_present(
+            misfit + sparsity * jnp.sum(jnp.abs(codes), axis=-1), present
+        )
 
     def step(params: ListaParams, tokens: Tokens) -> Array:
         codes, signal, _, _ = tokens
@@ -100,20 +121,24 @@ class ListaLayerParams(NamedTuple):
 
 
 def lista_layer(
-    params: ListaLayerParams, z: Float[Array, "*batch atoms"], x: Float[Array, "*batch dim"]
+    params: ListaLayerParams,
+    z: Float[Array, "*batch atoms"],
+    x: Float[Array, "*batch dim"],
 ) -> Float[Array, "*batch atoms"]:
     r"""One layer of LISTA, with its weights:
 
     .. math:: z' = S_{|\theta|}(A z + B x) , \qquad S_t(v) = sign(v) \max(|v| - t, 0) .
 
-    The threshold is :math:`|\theta|`: no training makes it negative. With the weights of `ista_layer` it is a step of
-    ISTA, which lowers the Lasso's objective; with free ones it lowers no known energy; `unroll_jax.constrained` makes
-    it lower the task loss. `unroll_jax.lista` couples A and B to one dictionary.
+    The threshold is :math:`|\theta|`: no training makes it negative. With the weights
+    of `ista_layer` it is a step of ISTA, which lowers the Lasso's objective; with free
+    ones it lowers no known energy; `unroll_jax.constrained` makes it lower the task
+    loss. `unroll_jax.lista` couples A and B to one dictionary.
 
     Args:
       params, z, x: weights of the layer, codes and signals; z' has the dtype of z.
 
-    Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in Hadou et al. (2023).
+    Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in
+    Hadou et al. (2023).
 
     Example:
       >>> import jax.numpy as jnp
@@ -125,12 +150,16 @@ def lista_layer(
     return shrink(moved, jnp.abs(params.theta)).astype(z.dtype)
 
 
-def ista_layer(dictionary: Float[Array, "atoms dim"], sparsity: float) -> ListaLayerParams:
-    r"""A, B and theta with which `lista_layer` is a step of ISTA on :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`:
+def ista_layer(
+    dictionary: Float[Array, "atoms dim"], sparsity: float
+) -> ListaLayerParams:
+    r"""A, B and theta with which `lista_layer` is a step of ISTA on
+    :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`:
 
     .. math:: A = I - \tfrac1c D D^T , \quad B = \tfrac1c D , \quad \theta = \tfrac{\lambda}{c} , \quad c = |D|_2^2 .
 
-    Source: Gregor and LeCun (2010), ISTA as the recurrent network whose weights LISTA learns; atoms as rows.
+    Source: Gregor and LeCun (2010), ISTA as the recurrent network whose weights LISTA
+    learns; atoms as rows.
     """
     D = jnp.asarray(dictionary)
     atoms, dim = D.shape
@@ -151,5 +180,6 @@ def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 def _square_norm_bound(D: Float[Array, "atoms dim"]) -> Float[Array, ""]:
     bound = matrix_norm_bound(D, num_squarings=SQUARINGS) ** 2
-    # A dictionary of zeros leaves no code, and divides by it; so large that derivatives do not overflow.
+    # A dictionary of zeros leaves no code, and divides by it; so large that derivatives
+    # do not overflow.
     return jnp.maximum(bound, float(jnp.finfo(bound.dtype).tiny) ** 0.5)

@@ -1,4 +1,5 @@
-"""Mesa layers: the optimal fast weights after every pair of a sequence, by conjugate gradients."""
+"""Mesa layers: the optimal fast weights after every pair of a sequence, by conjugate
+gradients."""
 
 import math
 from typing import NamedTuple
@@ -16,7 +17,8 @@ __all__ = ["MesaState", "mesa"]
 
 
 class MesaState(NamedTuple):
-    """Sums over the pairs that were read: of b k k^T (*batch, k, k), and of b k v^T (*batch, k, v).
+    """Sums over the pairs that were read: of b k k^T (*batch, k, k), and of b k v^T
+    (*batch, k, v).
 
     Example: see `mesa`.
     """
@@ -43,8 +45,9 @@ def mesa(
     .. math:: W_t = \arg\min_W \tfrac12 \sum_{s \le t} b_s |W k_s - v_s|^2 + \tfrac{r}{2} |W|_F^2 , \qquad
               o_t = W_t q_t = G_t^T (H_t + r I)^{-1} q_t ,
 
-    the equilibrium of `fast_weights` on the pairs up to t. The systems of a chunk are solved at once by conjugate
-    gradients, and so are their derivatives; no k x k matrix is kept for a single t: memory is linear in n.
+    the equilibrium of `fast_weights` on the pairs up to t. The systems of a chunk are
+    solved at once by conjugate gradients, and so are their derivatives; no k x k matrix
+    is kept for a single t: memory is linear in n.
 
     Args:
       queries, keys, values, rates, chunk_size: as in `delta_rule`.
@@ -54,11 +57,13 @@ def mesa(
       state: sums before the first pair; None is 0.
 
     Returns:
-      The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last pair, and the relative residual
-      of every system (*batch, n), above ``tol`` where max_steps was not enough. All is computed in float32 at least.
+      The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last
+      pair, and the relative residual of every system (*batch, n), above ``tol`` where
+      max_steps was not enough. All is computed in float32 at least.
 
-    Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal Test-Time Training*, eqs. 8 to 12,
-    without the forgetting factor. Theirs learns a ridge for each head; here it is one known number.
+    Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal
+    Test-Time Training*, eqs. 8 to 12, without the forgetting factor. Theirs learns a
+    ridge for each head; here it is one known number.
 
     Example:
       >>> import jax
@@ -76,7 +81,9 @@ def mesa(
         state = MesaState(zeros[..., :width], zeros[..., width:])
     started = MesaState(*(leaf.astype(values.dtype) for leaf in state))
 
-    def read(state: MesaState, chunk: tuple[Array, ...]) -> tuple[MesaState, tuple[Array, Array]]:
+    def read(
+        state: MesaState, chunk: tuple[Array, ...]
+    ) -> tuple[MesaState, tuple[Array, Array]]:
         queries, keys, values, rates = chunk
         weighted = rates * keys
 
@@ -84,31 +91,55 @@ def mesa(
             seen = jnp.tril(rows @ jnp.swapaxes(keys, -1, -2))
             return rows @ state.H + seen @ weighted + ridge * rows
 
-        solved = _solve(product, queries, tol, 2 * width if max_steps is None else max_steps)
+        solved = _solve(
+            product, queries, tol, 2 * width if max_steps is None else max_steps
+        )
         seen = jnp.tril(solved @ jnp.swapaxes(keys, -1, -2))
         outputs = solved @ state.G + seen @ (rates * values)
-        error = jax.lax.stop_gradient(jnp.linalg.norm(queries - product(solved), axis=-1))
+        error = jax.lax.stop_gradient(
+            jnp.linalg.norm(queries - product(solved), axis=-1)
+        )
         size = jax.lax.stop_gradient(jnp.linalg.norm(queries, axis=-1))
         after = jnp.swapaxes(weighted, -1, -2)
         residuals = error / jnp.where(size > 0.0, size, 1.0)
-        return MesaState(state.H + after @ keys, state.G + after @ values), (outputs, residuals)
+        return MesaState(state.H + after @ keys, state.G + after @ values), (
+            outputs,
+            residuals,
+        )
 
-    chunks = [chunked(array, min(chunk_size, max(count, 1))) for array in (queries, keys, values, rates[..., None])]
-    end, (outputs, residuals) = jax.lax.scan(jax.checkpoint(read), started, tuple(chunks))
-    return joined(outputs, count).astype(dtype), end, joined(residuals[..., None], count)[..., 0]
+    chunks = [
+        chunked(array, min(chunk_size, max(count, 1)))
+        for array in (queries, keys, values, rates[..., None])
+    ]
+    end, (outputs, residuals) = jax.lax.scan(
+        jax.checkpoint(read), started, tuple(chunks)
+    )
+    return (
+        joined(outputs, count).astype(dtype),
+        end,
+        joined(residuals[..., None], count)[..., 0],
+    )
 
 
 def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
-    """The rows x with product(x) = rows, each a separate system; it is symmetric: gradients are such solves too."""
+    """The rows x with product(x) = rows, each a separate system; it is symmetric:
+    gradients are such solves too."""
 
     def by_conjugate_gradients(product, rows: Array) -> Array:
         flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
         size = jnp.max(jnp.abs(flat), axis=-1, keepdims=True)
         flat = over(flat, size)  # NaN stays NaN, and reaches the result
         bound = tol**2 * jnp.sum(flat**2, axis=-1)
-        image = lambda flat_rows: product(flat_rows.reshape(rows.shape)).reshape(flat.shape)  # noqa: E731
+
+        def image(flat_rows):
+            return product(flat_rows.reshape(rows.shape)).reshape(flat.shape)
+
         zeros = jnp.zeros_like(flat)
-        solved = continue_conjugate_gradient(image, zeros, flat, bound=bound, max_steps=max_steps)[0]
+        solved = continue_conjugate_gradient(
+            image, zeros, flat, bound=bound, max_steps=max_steps
+        )[0]
         return (size * solved).reshape(rows.shape)
 
-    return jax.lax.custom_linear_solve(product, rows, by_conjugate_gradients, symmetric=True)
+    return jax.lax.custom_linear_solve(
+        product, rows, by_conjugate_gradients, symmetric=True
+    )

@@ -12,20 +12,24 @@ __all__ = ["safeguarded"]
 
 @checked(halvings=at_least(1))
 def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
-    r"""The same layer with every example's step shortened until its energy does not rise.
+    r"""The same layer with every example's step shortened until its energy does not
+    rise.
 
     .. math:: y' = y + t (step(y) - y) , \qquad
               t = \max \{ 1, \tfrac12, \dots, 2^{-halvings}, 0 : E(y') \le E(y) \} .
 
-    No step raises the energy, for any weights. Where step(y) - y points downhill at y, t is positive for enough
-    halvings; else t may be 0, and the example stays. A certified layer pays one or two more energies.
+    No step raises the energy, for any weights. Where step(y) - y points downhill at y,
+    t is positive for enough halvings; else t may be 0, and the example stays. A
+    certified layer pays one or two more energies.
 
     Args:
-      descent: a layer whose y is one array; NaN energies of y' count as risen. Where the energy of y is NaN, so is y'.
+      descent: a layer whose y is one array; NaN energies of y' count as risen. Where
+        the energy of y is NaN, so is y'.
       halvings: at least 1, how often the step is halved before it is left out.
 
     Returns:
-      A `Descent` with the same params and energy. Derivatives of its step hold t constant.
+      A `Descent` with the same params and energy. Derivatives of its step hold t
+      constant.
 
     Source: backtracking (Armijo 1966) without a slope.
 
@@ -38,15 +42,23 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
       ...     step=lambda params, y, x: -6.0 * y,
       ... )
       >>> y = jnp.array([[1.0]])
-      >>> float(far.step(None, y, None)[0, 0]), float(safeguarded(far).step(None, y, None)[0, 0])
+      >>> (
+      ...     float(far.step(None, y, None)[0, 0]),
+      ...     float(safeguarded(far).step(None, y, None)[0, 0]),
+      ... )
       (-6.0, -0.75)
     """
 
     def step(params, y, x=None):
         stepped = descent.step(params, y, x)
-        length = jax.lax.stop_gradient(_length(descent, params, y, x, stepped, halvings))
-        length = length.reshape(length.shape + (1,) * (jnp.ndim(y) - length.ndim)).astype(y.dtype)
-        # At length 1 the step itself, unrounded; at 0 the state, even next to an infinite step.
+        length = jax.lax.stop_gradient(
+            _length(descent, params, y, x, stepped, halvings)
+        )
+        length = length.reshape(
+            length.shape + (1,) * (jnp.ndim(y) - length.ndim)
+        ).astype(y.dtype)
+        # At length 1 the step itself, unrounded; at 0 the state, even next to an
+        # infinite step.
         shortened = y + length * jnp.where(length > 0.0, stepped - y, 0.0)
         return jnp.where(length == 1.0, stepped, shortened)
 
@@ -58,7 +70,9 @@ def _length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
     before = descent.energy(params, y, x)
 
     def rises(length: Array) -> Array:
-        share = length.reshape(length.shape + (1,) * (jnp.ndim(y) - length.ndim)).astype(y.dtype)
+        share = length.reshape(
+            length.shape + (1,) * (jnp.ndim(y) - length.ndim)
+        ).astype(y.dtype)
         candidate = jnp.where(share == 1.0, stepped, y + share * (stepped - y))
         return ~(descent.energy(params, candidate, x) <= before) & ~jnp.isnan(before)
 
@@ -72,5 +86,7 @@ def _length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
         return number + 1, length, rises(length)
 
     length = jnp.ones_like(before)
-    _, length, risen = jax.lax.while_loop(unfinished, halve, (jnp.int32(0), length, rises(length)))
+    _, length, risen = jax.lax.while_loop(
+        unfinished, halve, (jnp.int32(0), length, rises(length))
+    )
     return jnp.where(jnp.isnan(before), jnp.nan, jnp.where(risen, 0.0, length))

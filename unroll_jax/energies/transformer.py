@@ -1,4 +1,5 @@
-"""A whole transformer layer: alternating descent on a pairwise and a feed-forward energy."""
+"""A whole transformer layer: alternating descent on a pairwise and a feed-forward
+energy."""
 
 from typing import Any
 
@@ -11,7 +12,11 @@ from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens, plain
-from unroll_jax.energies.transformer_parts import TransformerParams, TransformerParts, transformer_parts
+from unroll_jax.energies.transformer_parts import (
+    TransformerParams,
+    TransformerParts,
+    transformer_parts,
+)
 
 __all__ = [
     "residual_transformer_descends",
@@ -52,46 +57,57 @@ def transformer(
     .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2) + \tfrac{r}{2} |(Y - X) W_a|_F^2
                    + \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) ,
 
-    an `attention` step on the first two terms, then a `feedforward` step on the rest. With the defaults, where r = 0
-    and B = x, and with a2 = ``step_size``, that is
+    an `attention` step on the first two terms, then a `feedforward` step on the rest.
+    With the defaults, where r = 0 and B = x, and with a2 = ``step_size``, that is
 
     .. math:: Y' = prox_\phi( [softmax_\beta(Y W_a W_a^T Y^T) Y] W_f^s + a_2 B ) .
 
-    The attention half always lowers its part, the feed-forward half for a2 at most its 1 / L. The whole E falls
-    where attention leaves little undone: with f the first two terms, U the tokens after attention,
-    :math:`W_f^s = (1 - a_2) I - a_2 (W_f + W_f^T) / 2` and a2 at most 1 / L of the smooth part (L at most
+    The attention half always lowers its part, the feed-forward half for a2 at most its
+    1 / L. The whole E falls where attention leaves little undone: with f the first two
+    terms, U the tokens after attention,
+    :math:`W_f^s = (1 - a_2) I - a_2 (W_f + W_f^T) / 2` and a2 at most 1 / L of the
+    smooth part (L at most
     :math:`(n \rho'(0) + r) |W_a|_2^2 + \max(0, \lambda_{max}) + 1`), E does not rise if
 
     .. math:: | a_2 \nabla f(Y) + (U - Y) W_f^s |_F \le \tfrac12 | Y' - Y |_F .
 
-    That is the proof of Theorem 4.1 without its triangle inequality, and for any convex phi. A point that is stationary
-    for both parts is a fixed point; one that is stationary only for E need not be.
+    That is the proof of Theorem 4.1 without its triangle inequality, and for any convex
+    phi. A point that is stationary for both parts is a fixed point; one that is
+    stationary only for E need not be.
 
-    **Residual connections.** (1) ``attention_step_size`` below 1 leaves that share of each token in place. (2) The
-    anchor B adds a2 B to every layer: an initial residual for ``anchor="input"`` (B = x), a bias for ``anchor="row"``
-    (B a learnable row, the same for all tokens). (3) With ``ridge`` > 0, the input x does the same in the attention
-    half, divided by the token's degree.
+    **Residual connections.** (1) ``attention_step_size`` below 1 leaves that share of
+    each token in place. (2) The anchor B adds a2 B to every layer: an initial residual
+    for ``anchor="input"`` (B = x), a bias for ``anchor="row"`` (B a learnable row, the
+    same for all tokens). (3) With ``ridge`` > 0, the input x does the same in the
+    attention half, divided by the token's degree.
 
     Args:
       dim: width d of the tokens.
       rank, rho, form, mask: as in `attention`.
-      phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for "relu" at a negative entry. The trace
-        of signed tokens then starts at inf; ``jax.nn.relu(y)`` starts it at a number.
+      phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for
+        "relu" at a negative entry. The trace of signed tokens then starts at inf;
+        ``jax.nn.relu(y)`` starts it at a number.
       ridge: r >= 0, weight of the pull to the input X = x in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
       step_size: a2 > 0 of the feed-forward step.
-      anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the params.
-      spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that interval, see `feedforward`.
+      anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the
+        params.
+      spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that
+        interval, see `feedforward`.
 
     Returns:
       A `Descent` with params `TransformerParams`; ``x`` is the input, or None.
 
-    Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4; docs/explanation/errata.md.
+    Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4;
+    docs/explanation/errata.md.
 
     Example:
       >>> import jax
       >>> layer = transformer(4, rank=2)
-      >>> params, y = layer.init(jax.random.key(0)), jax.random.uniform(jax.random.key(1), (8, 5, 4))
+      >>> params, y = (
+      ...     layer.init(jax.random.key(0)),
+      ...     jax.random.uniform(jax.random.key(1), (8, 5, 4)),
+      ... )
       >>> layer.step(params, y, y).shape, layer.energy(params, y, y).shape
       ((8, 5, 4), (8,))
     """
@@ -116,13 +132,17 @@ def transformer(
     def step(params: TransformerParams, tokens: Tokens) -> Array:
         return finish(params, tokens, attend.step(params, tokens))
 
-    def step_and_energy(params: TransformerParams, tokens: Tokens) -> tuple[Array, Float[Array, "*batch"]]:
+    def step_and_energy(
+        params: TransformerParams, tokens: Tokens
+    ) -> tuple[Array, Float[Array, "*batch"]]:
         assert attend.step_and_energy is not None
         attended, pairs = attend.step_and_energy(params, tokens)
         return finish(params, tokens, attended), pairs + rest(params, tokens)
 
     def rest(params: TransformerParams, tokens: Tokens) -> Array:
-        return mix.energy(params, tokens) + penalty_of_present(parts.phi, tokens.y, tokens.present)
+        return mix.energy(params, tokens) + penalty_of_present(
+            parts.phi, tokens.y, tokens.present
+        )
 
     def finish(params: TransformerParams, tokens: Tokens, attended: Array) -> Array:
         return parts.phi.prox(mix.step(params, tokens._replace(y=attended)), step_size)
@@ -131,12 +151,15 @@ def transformer(
 
 
 def transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """The whole layer on nonnegative tokens that spread about a consensus, over three orders of magnitude."""
+    """The whole layer on nonnegative tokens that spread about a consensus, over
+    three orders of magnitude."""
     y, x = _spread(key, batch)
     return transformer(DIM, **EXAMPLE), jnp.abs(y), x
 
 
-def transformer_descends(params: TransformerParams, y: Array, x: Array | None) -> Bool[Array, "*batch"]:
+def transformer_descends(
+    params: TransformerParams, y: Array, x: Array | None
+) -> Bool[Array, "*batch"]:
     """The condition of `transformer` for `transformer_example`."""
     return _descends(transformer_parts(DIM, **EXAMPLE), params, y, x, ridge=0.0)
 
@@ -147,28 +170,53 @@ def residual_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Exam
     return transformer(DIM, **RESIDUAL_EXAMPLE), jnp.tanh(y), x
 
 
-def residual_transformer_descends(params: TransformerParams, y: Array, x: Array | None) -> Bool[Array, "*batch"]:
-    """The condition of `transformer` for `residual_transformer_example`, and that tokens lie where phi is finite."""
+def residual_transformer_descends(
+    params: TransformerParams, y: Array, x: Array | None
+) -> Bool[Array, "*batch"]:
+    """The condition of `transformer` for `residual_transformer_example`, and that
+    tokens lie where phi is finite."""
     inside = jnp.all(jnp.abs(y) <= 1.0, axis=(-2, -1))
-    return inside & _descends(transformer_parts(DIM, **RESIDUAL_EXAMPLE), params, y, x, ridge=RESIDUAL_EXAMPLE["ridge"])
+    return inside & _descends(
+        transformer_parts(DIM, **RESIDUAL_EXAMPLE),
+        params,
+        y,
+        x,
+        ridge=RESIDUAL_EXAMPLE["ridge"],
+    )
 
 
 def _spread(key: jax.Array, batch: tuple[int, ...]) -> tuple[Array, Array]:
-    """Tokens about a consensus, and anchors elsewhere; attention then has little to do, or much."""
+    """Tokens about a consensus, and anchors elsewhere; attention then has little to
+    do, or much."""
     key_y, key_spread, key_tokens, key_x = jax.random.split(key, 4)
     consensus = 2.0 + jax.random.uniform(key_y, (*batch, 1, DIM))
-    spread = 10.0 ** jax.random.uniform(key_spread, (*batch, 1, 1), minval=-3.0, maxval=0.0)
+    spread = 10.0 ** jax.random.uniform(
+        key_spread, (*batch, 1, 1), minval=-3.0, maxval=0.0
+    )
     y = consensus + spread * normal(key_tokens, 1, batch)[0]
     return y, jax.random.uniform(key_x, (*batch, TOKENS, DIM))
 
 
-def _descends(parts: TransformerParts, params: TransformerParams, y: Array, x: Array | None, *, ridge: float) -> Array:
+def _descends(
+    parts: TransformerParts,
+    params: TransformerParams,
+    y: Array,
+    x: Array | None,
+    *,
+    ridge: float,
+) -> Array:
     """Norms are bounded by Frobenius's, which needs no decomposition."""
     W_a, W_f, step_size = params.W_a, params.W_f, parts.step_size
     smoothness = (y.shape[-2] + ridge) * jnp.sum(W_a**2) + jnp.linalg.norm(W_f) + 1.0
     gradient = jax.grad(lambda y: jnp.sum(parts.attention.energy(params, y, x)))(y)
     attended = parts.attention.step(params, y, x)
-    mixing = (1.0 - step_size) * jnp.eye(W_f.shape[0], dtype=y.dtype) - step_size * 0.5 * (W_f + W_f.T)
+    mixing = (1.0 - step_size) * jnp.eye(
+        W_f.shape[0], dtype=y.dtype
+    ) - step_size * 0.5 * (W_f + W_f.T)
     stepped = parts.phi.prox(parts.feedforward.step(params, attended, x), step_size)
-    error = jnp.linalg.norm(step_size * gradient + (attended - y) @ mixing, axis=(-2, -1))
-    return (step_size * smoothness <= 1.0) & (error <= 0.5 * jnp.linalg.norm(stepped - y, axis=(-2, -1)))
+    error = jnp.linalg.norm(
+        step_size * gradient + (attended - y) @ mixing, axis=(-2, -1)
+    )
+    return (step_size * smoothness <= 1.0) & (
+        error <= 0.5 * jnp.linalg.norm(stepped - y, axis=(-2, -1))
+    )

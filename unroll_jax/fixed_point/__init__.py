@@ -1,8 +1,12 @@
-"""Fixed points of steps: solvers, adjoints, and the equilibrium they make differentiable.
+"""Fixed points of steps: solvers, adjoints, and the equilibrium they make
+differentiable.
 
 Example:
   >>> import jax.numpy as jnp
-  >>> step, options = lambda w, z, x: w * z + x, {"solver": "anderson", "adjoint": "gmres"}
+  >>> step, options = (
+  ...     lambda w, z, x: w * z + x,
+  ...     {"solver": "anderson", "adjoint": "gmres"},
+  ... )
   >>> z, info = equilibrium(step, 0.5, jnp.zeros(3), jnp.ones(3), **options)
   >>> [round(value, 3) for value in z.tolist()], STATUS[int(info.status)]
   ([2.0, 2.0, 2.0], 'converged')
@@ -30,7 +34,13 @@ from unroll_jax.fixed_point.monotone import (
     monotone_weight,
 )
 from unroll_jax.fixed_point.optimality import implicit_argmin, implicit_root
-from unroll_jax.fixed_point.reports import ON_FAILURE, STATUS, ConvergenceError, ConvergenceWarning, EquilibriumInfo
+from unroll_jax.fixed_point.reports import (
+    ON_FAILURE,
+    STATUS,
+    ConvergenceError,
+    ConvergenceWarning,
+    EquilibriumInfo,
+)
 from unroll_jax.fixed_point.solvers import (
     SOLVERS,
     accelerated_gradient,

@@ -1,4 +1,5 @@
-"""Adjoints by name: the gradient of a fixed point by linear solves with J^T, or by differentiating steps."""
+"""Adjoints by name: the gradient of a fixed point by linear solves with J^T, or by
+differentiating steps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +11,12 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.fixed_point.loop import Map, Point, Solver, iterate
-from unroll_jax.fixed_point.reports import CONVERGED, NONSYMMETRIC, ROUND_OFF, EquilibriumInfo
+from unroll_jax.fixed_point.reports import (
+    CONVERGED,
+    NONSYMMETRIC,
+    ROUND_OFF,
+    EquilibriumInfo,
+)
 from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure
 from unroll_jax.fixed_point.solvers import anderson, shared
 
@@ -29,9 +35,11 @@ __all__ = [
     "unrolled",
 ]
 
-Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
+# a linear map of each row, all rows at once
+Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
-# Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
+# Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far
+# above round-off and rare to miss.
 ASYMMETRY = 1e-2
 
 
@@ -39,25 +47,35 @@ class Adjoint(NamedTuple):
     """A solver of w - J^T w = v, for cotangents v of unit norm in every row.
 
     Attributes:
-      solve: ``(operator, v, tol, max_steps) -> (w, EquilibriumInfo)``; ``operator`` is w -> J^T w.
+      solve: ``(operator, v, tol, max_steps) -> (w, EquilibriumInfo)``; ``operator`` is
+        w -> J^T w.
       symmetric: whether it needs J symmetric.
-      exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
-      structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve`` for a layer with its own space.
+      exact: whether it solves the system to ``tol``; an inexact one never counts as
+        failed.
+      structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve``
+        for a layer with its own space.
 
     Example:
       >>> from unroll_jax.fixed_point import conjugate_gradient, neumann
-      >>> conjugate_gradient().symmetric, neumann(3).exact  # needs a symmetric J; is not exact
+      >>> (
+      ...     conjugate_gradient().symmetric,
+      ...     neumann(3).exact,
+      ... )  # needs a symmetric J; is not exact
       (True, False)
     """
 
-    solve: Callable[[Linear, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], EquilibriumInfo]]
+    solve: Callable[
+        [Linear, Float[Array, "b m"], float, int],
+        tuple[Float[Array, "b m"], EquilibriumInfo],
+    ]
     symmetric: bool = False
     exact: bool = True
     structured: Callable[..., tuple[Float[Array, "b m"], EquilibriumInfo]] | None = None
 
 
 class Unrolled(NamedTuple):
-    """No adjoint system: ``num_steps`` steps that are differentiated themselves, see `unrolled`.
+    """No adjoint system: ``num_steps`` steps that are differentiated themselves, see
+    `unrolled`.
 
     Example:
       >>> from unroll_jax.fixed_point import unrolled
@@ -71,7 +89,8 @@ class Unrolled(NamedTuple):
 @checked(window=at_least(1))
 @shared
 def gmres(window: int = 10) -> Adjoint:
-    """The Neumann series as long as it converges quickly, then GMRES truncated to a window, for any J.
+    """The Neumann series as long as it converges quickly, then GMRES truncated to a
+    window, for any J.
 
     It is the loop of `anderson` on w = v + J^T w, where that is truncated GMRES.
 
@@ -82,14 +101,18 @@ def gmres(window: int = 10) -> Adjoint:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> turn = lambda w: jnp.stack([-w[:, 1], w[:, 0]], axis=1)  # of which the series does not converge
+      >>> turn = lambda w: jnp.stack(
+      ...     [-w[:, 1], w[:, 0]], axis=1
+      ... )  # of which the series does not converge
       >>> w, _ = gmres().solve(turn, jnp.array([[1.0, 0.0]]), 1e-6, 20)
       >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (1, 0)
       [0.5, 0.5]
     """
     solver = anderson(window)
 
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+    def solve(
+        operator: Linear, v: Array, tol: float, max_steps: int
+    ) -> tuple[Array, EquilibriumInfo]:
         rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps), linear=True)
         return iterate(lambda w: v + operator(w), v, solver, rule)
 
@@ -105,10 +128,14 @@ def conjugate_gradient() -> Adjoint:
     Example: see `neumann`.
     """
 
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+    def solve(
+        operator: Linear, v: Array, tol: float, max_steps: int
+    ) -> tuple[Array, EquilibriumInfo]:
         bound = tol**2 * dot(v, v)
-        product = lambda w: w - operator(w)  # noqa: E731
-        w, _, steps = continue_conjugate_gradient(product, jnp.zeros_like(v), v, bound=bound, max_steps=max_steps)
+        product = lambda w: w - operator(w)
+        w, _, steps = continue_conjugate_gradient(
+            product, jnp.zeros_like(v), v, bound=bound, max_steps=max_steps
+        )
         return w, _linear_info(operator, v, w, steps, tol)
 
     return Adjoint(solve, symmetric=True)
@@ -121,7 +148,8 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
 
     .. math:: w = \lambda \sum_{k < terms} ((1 - \lambda) I + \lambda J^T)^k v .
 
-    Damping 1 gives the first terms of the series of :math:`(I - J^T)^{-1}`, less helps J with eigenvalues below -1.
+    Damping 1 gives the first terms of the series of :math:`(I - J^T)^{-1}`, less helps
+    J with eigenvalues below -1.
 
     Args:
       terms: how many, at least 1.
@@ -131,14 +159,22 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> halve, v = lambda w: 0.5 * w, jnp.ones((1, 1))  # w - w / 2 = 1, of which 1 + 1 / 2 + 1 / 4 is a part
+      >>> halve, v = (
+      ...     lambda w: 0.5 * w,
+      ...     jnp.ones((1, 1)),
+      ... )  # w - w / 2 = 1, of which 1 + 1 / 2 + 1 / 4 is a part
       >>> adjoints = one_step(), neumann(3), conjugate_gradient()
-      >>> [round(adjoint.solve(halve, v, 1e-6, 20)[0].item(), 3) for adjoint in adjoints]
+      >>> [
+      ...     round(adjoint.solve(halve, v, 1e-6, 20)[0].item(), 3)
+      ...     for adjoint in adjoints
+      ... ]
       [1.0, 1.75, 2.0]
     """
 
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
-        add = lambda _, w: (1.0 - damping) * w + damping * (v + operator(w))  # noqa: E731
+    def solve(
+        operator: Linear, v: Array, tol: float, max_steps: int
+    ) -> tuple[Array, EquilibriumInfo]:
+        add = lambda _, w: (1.0 - damping) * w + damping * (v + operator(w))
         w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
         return w, _linear_info(operator, v, w, filled(v, terms - 1), tol)
 
@@ -154,18 +190,24 @@ def one_step() -> Adjoint:
     Example: see `neumann`.
     """
 
-    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+    def solve(
+        operator: Linear, v: Array, tol: float, max_steps: int
+    ) -> tuple[Array, EquilibriumInfo]:
         # Its residual is not measured: that would cost the product that it saves.
-        return v, EquilibriumInfo(filled(v, jnp.nan), filled(v, 0), filled(v, CONVERGED))
+        return v, EquilibriumInfo(
+            filled(v, jnp.nan), filled(v, 0), filled(v, CONVERGED)
+        )
 
     return Adjoint(solve, exact=False)
 
 
 @checked(num_steps=at_least(1))
 def unrolled(num_steps: int = 20) -> Unrolled:
-    """Steps of the solver differentiated by autodiff, to any order and in both modes; memory grows with the steps.
+    """Steps of the solver differentiated by autodiff, to any order and in both modes;
+    memory grows with the steps.
 
-    ``max_steps`` does not count here, and ``tol`` only decides which examples count as converged.
+    ``max_steps`` does not count here, and ``tol`` only decides which examples count as
+    converged.
 
     Args:
       num_steps: of the solver, at least 1.
@@ -176,7 +218,9 @@ def unrolled(num_steps: int = 20) -> Unrolled:
       >>> import jax, jax.numpy as jnp, unroll_jax
       >>> def fixed_point(slope, adjoint):  # 1 / (1 - slope)
       ...     step = lambda slope, z, x: slope * z + 1.0
-      ...     return unroll_jax.equilibrium(step, slope, jnp.zeros(()), adjoint=adjoint, batch_ndim=0)[0]
+      ...     return unroll_jax.equilibrium(
+      ...         step, slope, jnp.zeros(()), adjoint=adjoint, batch_ndim=0
+      ...     )[0]
       >>> round(float(jax.grad(fixed_point)(0.5, unrolled(50))), 3)
       4.0
     """
@@ -194,7 +238,8 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
 
 
 def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
-    """The entry of a name of `ADJOINTS`, or the one given; a ValueError or TypeError if it is neither."""
+    """The entry of a name of `ADJOINTS`, or the one given; a ValueError or TypeError
+    if it is neither."""
     entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
     return entry if isinstance(entry, Adjoint | Unrolled) else entry()
 
@@ -202,42 +247,65 @@ def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
 def unroll_solver(
     apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
-    """``rule.max_steps`` updates in a scan that autodiff goes through; the residual is of the last evaluation."""
+    """``rule.max_steps`` updates in a scan that autodiff goes through; the residual
+    is of the last evaluation."""
     if solver.update is None:
-        raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
+        raise ValueError(
+            'adjoint="unrolled" needs a solver whose steps can be differentiated, such'
+            ' as "picard"'
+        )
     update, none = solver.update, filled(z, False)
 
     def body(carry: tuple[Array, Any, Array], number: Array) -> tuple[Any, Array]:
         z, memory, scale = carry
         fz = apply(z)
-        sizes = jax.lax.stop_gradient(measure(rule, fz, z, scale, first=number == 0, frozen=False))
+        sizes = jax.lax.stop_gradient(
+            measure(rule, fz, z, scale, first=number == 0, frozen=False)
+        )
         point = Point(z, fz, jnp.sqrt(sizes.residual), sizes.unit, ~none, none, number)
         z, memory = update(point, memory)
         return (z, memory, sizes.scale), sizes.residual
 
     begin = z, solver.init(z), jax.lax.stop_gradient(largest(z))
-    (z, _, _), residuals = jax.lax.scan(body, begin, jnp.arange(rule.max_steps, dtype=jnp.int32))
+    (z, _, _), residuals = jax.lax.scan(
+        body, begin, jnp.arange(rule.max_steps, dtype=jnp.int32)
+    )
     return z, judge(rule, residuals[-1], filled(z, rule.max_steps))
 
 
-def asymmetric(info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> EquilibriumInfo:
-    """``info`` with its own status for the rows whose Jacobian is not symmetric, at two products a solve.
+def asymmetric(
+    info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float
+) -> EquilibriumInfo:
+    """``info`` with its own status for the rows whose Jacobian is not symmetric, at two
+    products a solve.
 
-    The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two random vectors of the shape of
-    ``like``; epsilon is the relative spacing of the dtype that J is computed in.
+    The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two
+    random vectors of the shape of ``like``; epsilon is the relative spacing of the
+    dtype that J is computed in.
     """
     keys = jax.random.split(jax.random.key(0))
-    p, q = (jax.random.normal(key, like.shape, like.dtype) + 0.0 * jnp.where(like == like, like, 0.0) for key in keys)
+    p, q = (
+        jax.random.normal(key, like.shape, like.dtype)
+        + 0.0 * jnp.where(like == like, like, 0.0)
+        for key in keys
+    )
     image_p, image_q = operator(p), operator(q)
-    norm = lambda v: jnp.sqrt(dot(v, v))  # noqa: E731
+    norm = lambda v: jnp.sqrt(dot(v, v))
     scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
-    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
-    size = like.shape[-1] ** 0.5 * jnp.abs(dot(p, image_q) - dot(q, image_p)) / jnp.where(scale > 0.0, scale, 1.0)
+    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure
+    # to the order of |J - J^T| / |J|.
+    size = (
+        like.shape[-1] ** 0.5
+        * jnp.abs(dot(p, image_q) - dot(q, image_p))
+        / jnp.where(scale > 0.0, scale, 1.0)
+    )
     is_asymmetric = size > max(ASYMMETRY, ROUND_OFF * epsilon)
     return info._replace(status=jnp.where(is_asymmetric, NONSYMMETRIC, info.status))
 
 
-def _linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float) -> EquilibriumInfo:
+def _linear_info(
+    operator: Linear, v: Array, w: Array, steps: Array, tol: float
+) -> EquilibriumInfo:
     """The true residual, not the recurrence's, and its status."""
     left, size = v - (w - operator(w)), dot(v, v)
     rule = Rule(tol, 0, float(jnp.finfo(v.dtype).eps))

@@ -9,9 +9,25 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
 from unroll_jax.descent import Descent, Factored, Params
-from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetric, resolve_adjoint, unroll_solver
-from unroll_jax.fixed_point.derivatives import Backward, Probe, check_examples, check_probe, with_gradient
-from unroll_jax.fixed_point.factored import FactoredSolver, factored_adjoint, factored_form
+from unroll_jax.fixed_point.adjoints import (
+    Adjoint,
+    Unrolled,
+    asymmetric,
+    resolve_adjoint,
+    unroll_solver,
+)
+from unroll_jax.fixed_point.derivatives import (
+    Backward,
+    Probe,
+    check_examples,
+    check_probe,
+    with_gradient,
+)
+from unroll_jax.fixed_point.factored import (
+    FactoredSolver,
+    factored_adjoint,
+    factored_form,
+)
 from unroll_jax.fixed_point.loop import Solver, iterate
 from unroll_jax.fixed_point.program import Prepared, Program, prepare
 from unroll_jax.fixed_point.reports import (
@@ -29,12 +45,18 @@ from unroll_jax.steps import full_precision
 __all__ = ["equilibrium"]
 
 # Solver and adjoint, by name.
-GENERAL, SYMMETRIC, UNROLLED = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient"), "picard"
-MIN_ADJOINT_STEPS = 200  # products with J^T are cheap next to Newton steps, for which a cap of a few is enough
+GENERAL, SYMMETRIC, UNROLLED = (
+    ("anderson", "gmres"),
+    ("accelerated_gradient", "conjugate_gradient"),
+    "picard",
+)
+# products with J^T are cheap next to Newton steps, for which a cap of a few is enough
+MIN_ADJOINT_STEPS = 200
 
 
 class _Plan(NamedTuple):
-    """The methods of one call: a solver, an adjoint or differentiated steps, and a layer in its small space, if any."""
+    """The methods of one call: a solver, an adjoint or differentiated steps, and a
+    layer in its small space, if any."""
 
     solver: Solver | FactoredSolver
     adjoint: Adjoint | Unrolled
@@ -70,64 +92,87 @@ def equilibrium(
     has_aux: bool = False,
     check: bool = False,
 ) -> tuple[Any, ...]:
-    r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
+    r"""The fixed point z = f(z) of a step, and its gradient by the implicit function
+    theorem.
 
-    Each example is solved until it converges, separately and without a gradient. The result is y = f(z) of its last
-    state, or of its best one where it fails. The cotangent v of y is replaced by
+    Each example is solved until it converges, separately and without a gradient. The
+    result is y = f(z) of its last state, or of its best one where it fails. The
+    cotangent v of y is replaced by
 
     .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
-    solved with vector products, and pulled back through one step at y to params, x and closures. Memory does not grow
-    with iterations. Errors of y and of the gradient have bounds linear in the tolerances, see Equilibria in the
-    documentation. Products of float32 have full precision unless `jax.default_matmul_precision` is set.
+    solved with vector products, and pulled back through one step at y to params, x and
+    closures. Memory does not grow with iterations. Errors of y and of the gradient have
+    bounds linear in the tolerances, see Equilibria in the documentation. Products of
+    float32 have full precision unless `jax.default_matmul_precision` is set.
 
-    **Failed examples** keep their best state, with the gradient of the formula above there, which need not be small or
-    right: mask their losses, ``jnp.where(info.converged, losses, 0.0)``. A failed adjoint solve gives its best w.
+    **Failed examples** keep their best state, with the gradient of the formula above
+    there, which need not be small or right: mask their losses,
+    ``jnp.where(info.converged, losses, 0.0)``. A failed adjoint solve gives its best w.
 
-    **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
-    may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
-    forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
+    **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of
+    the step are taken, so the step may contain `custom_vjp` kernels. `jax.jvp` of it,
+    or a second derivative, is an error. ``forward_mode=True`` gives forward mode,
+    reverse mode and all their compositions, for a step that has both, with the same
+    linear solver.
 
-    **Outside of `jax.jit`** a later call with a step that does the same is not compiled again. Numbers in its closure
-    are part of it, like a `Solver`'s or `Adjoint`'s functions: pass changing ones as arrays, make solvers once.
+    **Outside of `jax.jit`** a later call with a step that does the same is not compiled
+    again. Numbers in its closure are part of it, like a `Solver`'s or `Adjoint`'s
+    functions: pass changing ones as arrays, make solvers once.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
-      params: parameters of the step: any pytree, such as a module of Equinox or flax.nnx. Leaves that are neither
-        arrays nor floating numbers (functions, names, flags) are constants.
-      y0: initial state, without gradient, such as an earlier equilibrium: a pytree of floating arrays that share their
-        batch axes, for a step also complex ones. States below float32 iterate in float32; steps see their dtype.
+      params: parameters of the step: any pytree, such as a module of Equinox or
+        flax.nnx. Leaves that are neither arrays nor floating numbers (functions, names,
+        flags) are constants.
+      y0: initial state, without gradient, such as an earlier equilibrium: a pytree of
+        floating arrays that share their batch axes, for a step also complex ones.
+        States below float32 iterate in float32; steps see their dtype.
       x: the input the step sees, a pytree, or None.
-      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's small space for a factored
-        layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` with a symmetric
-        Jacobian (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe for it, at
-        two products; without it, examples count as failed.
-      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: k steps of the solver under autodiff.
-        None is conjugate gradients for a symmetric or (in its small space) factored layer, else "gmres".
-      tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for every example. An example that
-        cannot get there for round-off counts as converged, with its own status.
+      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the
+        layer's small space for a factored layer (`opteq`), plain steps if ``adjoint``
+        is unrolled, "accelerated_gradient" for a `Descent` with a symmetric Jacobian
+        (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric
+        Jacobian probe for it, at two products; without it, examples count as failed.
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: k steps of the
+        solver under autodiff. None is conjugate gradients for a symmetric or (in its
+        small space) factored layer, else "gmres".
+      tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for
+        every example. An example that cannot get there for round-off counts as
+        converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
-      on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
-        Compiled code raises ``jax.errors.JaxRuntimeError`` when waited for; `jax.export` gives only ``info``.
-      adjoint_tol, adjoint_max_steps: of the adjoint solve; None is ``tol`` and ``max_steps``, at least 200.
-      batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
-        bare step: the whole state is then one example, with a warning where its rows are far from their own fixed
-        points. Examples must not mix, as in a batch norm: outside of `jax.jit` each solve checks it, at three products.
-      probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
+      on_failure: "error", "warn" or "accept" where an example does not converge, in the
+        forward and the backward pass. Compiled code raises
+        ``jax.errors.JaxRuntimeError`` when waited for; `jax.export` gives only
+        ``info``.
+      adjoint_tol, adjoint_max_steps: of the adjoint solve; None is ``tol`` and
+        ``max_steps``, at least 200.
+      batch_ndim: how many leading axes of the state are batch axes. None asks the
+        energy of a `Descent`, and is 0 for a bare step: the whole state is then one
+        example, with a warning where its rows are far from their own fixed points.
+        Examples must not mix, as in a batch norm: outside of `jax.jit` each solve
+        checks it, at three products.
+      probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the
+        statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
-      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for states that go to 0, where
+      atol: absolute tolerance of the forward solve, at least 0. None is 0, except for
+        states that go to 0, where
         |f(z) - z| relative to the first state counts, see Your own step at equilibrium in the documentation. Unrolled
         solves and jaxopt's loops use a number given, but not this default.
       has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
-      check: checks inside of `jax.jit` too that examples do not depend on each other, at the cost of three products.
+      check: checks inside of `jax.jit` too that examples do not depend on each other,
+        at the cost of three products.
 
     Returns:
-      ``(y, info)`` or ``(y, info, aux)``: equilibrium, `EquilibriumInfo` and the step's aux there, differentiable.
+      ``(y, info)`` or ``(y, info, aux)``: equilibrium, `EquilibriumInfo` and the step's
+      aux there, differentiable.
 
     Raises:
-      ValueError: if the step changes the state's structure, shapes or dtypes, examples depend on each other, y0 is not
-        finite or an OptEq layer has |W| > 1 (where their values are known).
-      TypeError: if a state leaf is not floating, or the step takes other arguments than (params, y, x).
+      ValueError: if the step changes the state's structure, shapes or dtypes, examples
+        depend on each other, y0 is not finite or an OptEq layer has |W| > 1 (where
+        their values are known).
+      TypeError: if a state leaf is not floating, or the step takes other arguments than
+        (params, y, x).
       ConvergenceError: if ``on_failure="error"`` and an example does not converge.
 
     Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1.
@@ -136,23 +181,44 @@ def equilibrium(
       >>> import jax, jax.numpy as jnp, unroll_jax
       >>> step = lambda weight, z, x: jnp.tanh(z @ weight + x)
       >>> weight, x = 0.1 * jnp.eye(3), jnp.ones((8, 3))
-      >>> z, info = unroll_jax.equilibrium(step, weight, jnp.zeros((8, 3)), x, batch_ndim=1)
-      >>> bool(info.converged.all()), bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
+      >>> z, info = unroll_jax.equilibrium(
+      ...     step, weight, jnp.zeros((8, 3)), x, batch_ndim=1
+      ... )
+      >>> (
+      ...     bool(info.converged.all()),
+      ...     bool(jnp.allclose(z, step(weight, z, x), atol=1e-5)),
+      ... )
       (True, True)
     """
     prepared = prepare(descent, params, y0, x, batch_ndim, has_aux)
     program, operands = prepared.program, prepared.operands
     plan = _choose(prepared, descent, params, x, solver, adjoint)
-    check_probe(probe, program.batch, reverse=not (forward_mode or isinstance(plan.adjoint, Unrolled)))
-    rule = Rule(float(tol), int(max_steps), program.epsilon, None if atol is None else float(atol))
-    reporting, advice = Reporting(on_failure, tol, call_site()), "raise max_steps or tol"
+    check_probe(
+        probe,
+        program.batch,
+        reverse=not (forward_mode or isinstance(plan.adjoint, Unrolled)),
+    )
+    rule = Rule(
+        float(tol),
+        int(max_steps),
+        program.epsilon,
+        None if atol is None else float(atol),
+    )
+    reporting, advice = (
+        Reporting(on_failure, tol, call_site()),
+        "raise max_steps or tol",
+    )
     if isinstance(plan.adjoint, Unrolled):
         y, info = _run_unrolled(prepared, plan, plan.adjoint, rule)
         advice = "raise num_steps"
     else:
         cap = adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS)
         backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
-        inferred = batch_ndim is None and not isinstance(descent, Descent) and on_failure != "accept"
+        inferred = (
+            batch_ndim is None
+            and not isinstance(descent, Descent)
+            and on_failure != "accept"
+        )
         y, info, rows, saved = _solve(prepared, plan, rule, inferred)
         y = check_examples(program, operands, y, in_jit=check)
         options = {"forward_mode": forward_mode, "probe": probe, "saved": saved}
@@ -164,9 +230,13 @@ def equilibrium(
     return (state, info, descent(params, state, x)[1]) if has_aux else (state, info)  # pyright: ignore[reportCallIssue]
 
 
-def _choose(prepared: Prepared, descent: Any, params: Params, x: Any, solver: Any, adjoint: Any) -> _Plan:
+def _choose(
+    prepared: Prepared, descent: Any, params: Params, x: Any, solver: Any, adjoint: Any
+) -> _Plan:
     """The solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
-    defaults = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
+    defaults = (
+        SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
+    )
     backward = resolve_adjoint(adjoint or defaults[1])
     if isinstance(backward, Unrolled):
         return _Plan(resolve_solver(solver or UNROLLED), backward, None)
@@ -177,25 +247,38 @@ def _choose(prepared: Prepared, descent: Any, params: Params, x: Any, solver: An
         return _Plan(resolve_solver(solver or defaults[0]), backward, None)
     if adjoint is None:
         backward = factored_adjoint(layer.activation, layer.share)
-    forward = FactoredSolver(layer.activation) if solver is None else resolve_solver(solver)
+    forward = (
+        FactoredSolver(layer.activation) if solver is None else resolve_solver(solver)
+    )
     return _Plan(forward, backward, layer)
 
 
-def _solve(prepared: Prepared, plan: _Plan, rule: Rule, inferred: bool) -> tuple[Any, ...]:
-    """The solution without a gradient, reports of the examples and of the rows, and saved values for the adjoint."""
+def _solve(
+    prepared: Prepared, plan: _Plan, rule: Rule, inferred: bool
+) -> tuple[Any, ...]:
+    """The solution without a gradient, reports of the examples and of the rows, and
+    saved values for the adjoint."""
     saved, start = None, prepared.start
     if plan.layer is not None:
         saved = jax.lax.stop_gradient((plan.layer.matrix, plan.layer.offset))
         start = start + filled(saved[1], 0.0)[:, None]  # sharded as the input is
     operands = jax.lax.stop_gradient(prepared.operands)
-    solved = _forward(prepared.program, plan.solver, rule, inferred, operands, saved, start)
+    solved = _forward(
+        prepared.program, plan.solver, rule, inferred, operands, saved, start
+    )
     return *jax.lax.stop_gradient(solved), saved
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 @full_precision()
 def _forward(
-    program: Program, solver: Any, rule: Rule, inferred: bool, operands: Any, saved: Any, start: Array
+    program: Program,
+    solver: Any,
+    rule: Rule,
+    inferred: bool,
+    operands: Any,
+    saved: Any,
+    start: Array,
 ) -> tuple[Array, EquilibriumInfo, EquilibriumInfo | None]:
     apply = functools.partial(program.apply, operands)
     if isinstance(solver, FactoredSolver):
@@ -206,8 +289,11 @@ def _forward(
     return y, info, row_info(program, y, apply(y), rule) if inferred else None
 
 
-def _probed(solver: Solver, program: Program, operands: Any, y: Array, info: EquilibriumInfo) -> EquilibriumInfo:
-    """``info`` with its own status where a solver that needs a symmetric Jacobian met another."""
+def _probed(
+    solver: Solver, program: Program, operands: Any, y: Array, info: EquilibriumInfo
+) -> EquilibriumInfo:
+    """``info`` with its own status where a solver that needs a symmetric Jacobian
+    met another."""
     if not solver.symmetric:
         return info
     _, pull = jax.vjp(functools.partial(program.apply, operands), y)

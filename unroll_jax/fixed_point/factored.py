@@ -1,4 +1,5 @@
-"""Equilibria of factored layers f(z) = W^T sigma(W z + c) in the space of W: one function for each direction."""
+"""Equilibria of factored layers f(z) = W^T sigma(W z + c) in the space of W: one
+function for each direction."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,19 +13,33 @@ from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient
 from unroll_jax.fixed_point.loop import Map
 from unroll_jax.fixed_point.reports import ROUND_OFF, EquilibriumInfo
-from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure, per_row, relative_sizes
+from unroll_jax.fixed_point.sizes import (
+    Rule,
+    dot,
+    filled,
+    judge,
+    largest,
+    measure,
+    per_row,
+    relative_sizes,
+)
 from unroll_jax.fixed_point.solvers import shared
 from unroll_jax.numerics import over
 
 __all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]
 
-FORCING = 0.1  # inner solves need not be better than this while the active set still changes
+# inner solves need not be better than this while the active set still changes
+FORCING = 0.1
 MAX_INNER = 400
-# The residual is watched through G = W W^T, which knows it to fewer digits than z does: aim below the tolerance.
+# The residual is watched through G = W W^T, which knows it to fewer digits than z does:
+# aim below the tolerance.
 MARGIN = 0.5
-# The recurrence of conjugate gradients drifts a little from the residual that is judged in the end.
+# The recurrence of conjugate gradients drifts a little from the residual that is judged
+# in the end.
 ADJOINT_MARGIN = 0.9
-PATIENCE = 3  # Newton steps without a better residual, near round-off, after which there is none to be had
+# Newton steps without a better residual, near round-off, after which there is none to
+# be had
+PATIENCE = 3
 
 Activation = Callable[[Array], Array]
 Saved = tuple[Float[Array, "h m"], Float[Array, "b h"]]  # W and c
@@ -35,7 +50,8 @@ class _Carry(NamedTuple):
     s: Array
     image: Array  # G s
     fallback: tuple[Array, Array]
-    residual: Float[Array, " b"]  # squared, of the last step; infinite after a step that was taken back
+    # squared, of the last step; infinite after a step that was taken back
+    residual: Float[Array, " b"]
     scale: Float[Array, " b"]
     active: Bool[Array, " b"]
     best: Array
@@ -44,26 +60,35 @@ class _Carry(NamedTuple):
     steps: Int[Array, " b"]
 
 
-def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) -> Factored | None:
-    """The factored form of a layer that has one, for the rows of ``start``, which is ``y`` as a matrix."""
+def factored_form(
+    descent: Any, params: Params, y: Any, x: Any, start: Array
+) -> Factored | None:
+    """The factored form of a layer that has one, for the rows of ``start``, which is
+    ``y`` as a matrix."""
     factored = descent.factored if isinstance(descent, Descent) else None
     layer = None if factored is None else factored(*jax.lax.stop_gradient((params, x)))
-    if layer is None or layer.matrix.shape[1] != start.shape[1]:  # or other axes than its own were named batch axes
+    # or other axes than its own were named batch axes
+    if layer is None or layer.matrix.shape[1] != start.shape[1]:
         return None
     matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
     width = offset.shape[-1]
-    return layer._replace(matrix=matrix, offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width))
+    return layer._replace(
+        matrix=matrix,
+        offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width),
+    )
 
 
 class FactoredSolver(NamedTuple):
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
-    With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), with the layer's fixed points for every share a.
-    Newton's direction for p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
+    With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), with the layer's
+    fixed points for every share a. Newton's direction for p = G sigma(p) + c at p = g,
+    with :math:`D = diag \sigma'(g)`, is
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
 
-    a positive definite system for |W| < 1, by conjugate gradients. Picard steps replace those that raise the residual.
+    a positive definite system for |W| < 1, by conjugate gradients. Picard steps replace
+    those that raise the residual.
 
     Attributes:
       activation: sigma.
@@ -71,23 +96,42 @@ class FactoredSolver(NamedTuple):
 
     activation: Activation
 
-    def run(self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: Rule) -> tuple[Array, EquilibriumInfo]:
-        """``(y, info)``, y = f(z) by the layer's step; steps count products with G, which cost as Picard steps do."""
+    def run(
+        self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: Rule
+    ) -> tuple[Array, EquilibriumInfo]:
+        """``(y, info)``, y = f(z) by the layer's step; steps count products with G,
+        which cost as Picard steps do."""
         W, offset = saved
         gram = _gram(W, z.shape[0])
         s = self.activation(z @ W.T + offset)
         image, none, infinite = gram(s), filled(z, 0), filled(z, jnp.inf)
         scale, active = jnp.fmax(largest(z), _length(s, image)), filled(z, True)
-        begin = _Carry(jnp.zeros((), jnp.int32), s, image, (s, image), infinite, scale, active, s, infinite, none, none)
+        begin = _Carry(
+            jnp.zeros((), jnp.int32),
+            s,
+            image,
+            (s, image),
+            infinite,
+            scale,
+            active,
+            s,
+            infinite,
+            none,
+            none,
+        )
         end = jax.lax.while_loop(
             lambda c: jnp.any(c.active) & (c.number < rule.max_steps),
-            lambda c: self._newton(gram, offset, rule._replace(tol=MARGIN * rule.tol), c),
+            lambda c: self._newton(
+                gram, offset, rule._replace(tol=MARGIN * rule.tol), c
+            ),
             begin,
         )
         z = end.best @ W
         fz = apply(z)
         sizes = measure(rule, fz, z, end.scale, first=False, frozen=True)
-        return fz, judge(rule, sizes.residual, end.steps, lost=~(largest(end.fallback[1]) < jnp.inf))
+        return fz, judge(
+            rule, sizes.residual, end.steps, lost=~(largest(end.fallback[1]) < jnp.inf)
+        )
 
     def _newton(self, gram: Map, offset: Array, rule: Rule, c: _Carry) -> _Carry:
         g = c.image + offset
@@ -96,12 +140,17 @@ class FactoredSolver(NamedTuple):
         moved = after_image - c.image
         unit = jnp.maximum(largest(after), 1e-6 * c.scale)
         unit = jnp.where(unit > 0.0, unit, 1.0)
-        scaled = lambda a: over(a, unit[:, None])  # noqa: E731
+        scaled = lambda a: over(a, unit[:, None])
         square = jnp.maximum(dot(scaled(after - c.s), scaled(moved)), 0.0)
         size = jnp.maximum(dot(scaled(after), scaled(after_image)), 0.0)
-        residual, _, _, scale = relative_sizes(rule, square, size, unit, c.scale, first=c.number == 0, frozen=False)
+        residual, _, _, scale = relative_sizes(
+            rule, square, size, unit, c.scale, first=c.number == 0, frozen=False
+        )
         better = c.active & (residual < c.least)
-        least, since = jnp.where(better, residual, c.least), jnp.where(better, 0, c.since + 1)
+        least, since = (
+            jnp.where(better, residual, c.least),
+            jnp.where(better, 0, c.since + 1),
+        )
         idle = (since >= PATIENCE) & (least <= (ROUND_OFF * rule.epsilon) ** 2)
         active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~idle
         root = _root_slope(self.activation, g)
@@ -110,7 +159,9 @@ class FactoredSolver(NamedTuple):
         q, inner = _solve(gram, root, right, tol=accuracy, max_steps=MAX_INNER)
         s = self.activation(g + moved + gram(root * q))
         worse = ~(residual < c.residual)
-        s, image = (per_row(worse, a, b) for a, b in zip(c.fallback, (s, gram(s)), strict=True))
+        s, image = (
+            per_row(worse, a, b) for a, b in zip(c.fallback, (s, gram(s)), strict=True)
+        )
         return _Carry(
             c.number + 1,
             per_row(active, s, c.s),
@@ -128,12 +179,16 @@ class FactoredSolver(NamedTuple):
 
 @shared
 def factored_adjoint(activation: Activation, share: float) -> Adjoint:
-    r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
+    r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t =
+    D^{1/2} W v.
 
-    J = a W^T D W + (1 - a) I, I - J = a (I - W^T D W). The residual is a bound for |W| <= 1; steps are products with G.
+    J = a W^T D W + (1 - a) I, I - J = a (I - W^T D W). The residual is a bound for |W|
+    <= 1; steps are products with G.
     """
 
-    def structured(saved: Saved, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, EquilibriumInfo]:
+    def structured(
+        saved: Saved, z: Array, v: Array, tol: float, max_steps: int
+    ) -> tuple[Array, EquilibriumInfo]:
         W, offset = saved
         gram = _gram(W, z.shape[0])
         root = _root_slope(activation, z @ W.T + offset)
@@ -144,16 +199,20 @@ def factored_adjoint(activation: Activation, share: float) -> Adjoint:
         # The residual of w is W^T D^{1/2} times t's, so no larger where |W| <= 1.
         left = right - t + root * gram(root * t)
         rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
-        info = judge(rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2, steps)
+        info = judge(
+            rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2, steps
+        )
         return (v + (root * t) @ W) / share, info
 
     return conjugate_gradient()._replace(structured=structured)
 
 
 def _gram(matrix: Float[Array, "h m"], rows: Any) -> Map:
-    """u -> W W^T u on rows: by one square matrix if that pays off, which takes 20 products."""
+    """u -> W W^T u on rows: by one square matrix if that pays off, which takes 20
+    products."""
     width, dim = matrix.shape
-    rows = rows if isinstance(rows, int) else 64  # of an unknown number, as `jax.export` may have, a guess
+    # of an unknown number, as `jax.export` may have, a guess
+    rows = rows if isinstance(rows, int) else 64
     if rows > 1 and 20 * rows * (2 * dim - width) > width * dim:
         square = matrix @ matrix.T
         return lambda u: u @ square
@@ -161,28 +220,48 @@ def _gram(matrix: Float[Array, "h m"], rows: Any) -> Map:
 
 
 def _solve(
-    gram: Map, root: Float[Array, "b h"], right: Float[Array, "b h"], *, tol: Float[Array, " b"], max_steps: int
+    gram: Map,
+    root: Float[Array, "b h"],
+    right: Float[Array, "b h"],
+    *,
+    tol: Float[Array, " b"],
+    max_steps: int,
 ) -> tuple[Float[Array, "b h"], Int[Array, " b"]]:
-    r"""q - D^{1/2} G D^{1/2} q = r for every example, to a relative residual of ``tol``; D^{1/2} is ``root``."""
-    # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from taking them all the same.
+    r"""q - D^{1/2} G D^{1/2} q = r for every example, to a relative residual of
+    ``tol``; D^{1/2} is ``root``."""
+    # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from
+    # taking them all the same.
     size = largest(right)
     scaled = jax.lax.optimization_barrier(over(right, size[:, None]))
-    product, bound = lambda u: u - root * gram(root * u), jnp.square(tol) * dot(scaled, scaled)
+    product, bound = (
+        lambda u: u - root * gram(root * u),
+        jnp.square(tol) * dot(scaled, scaled),
+    )
     start = jnp.zeros_like(scaled)
-    q, _, steps = continue_conjugate_gradient(product, start, scaled, bound=bound, max_steps=max_steps)
+    q, _, steps = continue_conjugate_gradient(
+        product, start, scaled, bound=bound, max_steps=max_steps
+    )
     return size[:, None] * q, steps
 
 
 def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
-    """Returns the tolerance of the inner solve, for quadratic convergence or for the remaining residual."""
-    wanted = jnp.clip(0.3 * tol / jnp.maximum(residual, jnp.finfo(residual.dtype).tiny), None, FORCING)
+    """Returns the tolerance of the inner solve, for quadratic convergence or for the
+    remaining residual."""
+    wanted = jnp.clip(
+        0.3 * tol / jnp.maximum(residual, jnp.finfo(residual.dtype).tiny), None, FORCING
+    )
     return jnp.maximum(wanted, jnp.minimum(FORCING, residual))
 
 
 def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
     """|W^T s| of every row, from the image G s."""
     unit = largest(s)
-    return jnp.sqrt(jnp.maximum(dot(over(s, unit[:, None]), over(image, unit[:, None])), 0.0)) * unit
+    return (
+        jnp.sqrt(
+            jnp.maximum(dot(over(s, unit[:, None]), over(image, unit[:, None])), 0.0)
+        )
+        * unit
+    )
 
 
 def _root_slope(activation: Activation, g: Array) -> Array:

@@ -1,4 +1,5 @@
-"""Monotone operator networks: weights with a unique equilibrium, and the splitting that finds it."""
+"""Monotone operator networks: weights with a unique equilibrium, and the splitting
+that finds it."""
 
 import math
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ __all__ = [
 
 
 class MonotoneParams(NamedTuple):
-    """Matrices A and B (m, m), or kernels (height, width, c, c) of convolutions, and the Frobenius norms given to them.
+    """Matrices A and B (m, m), or kernels (height, width, c, c) of convolutions, and
+    the Frobenius norms given to them.
 
     Example:
       >>> import jax
@@ -42,7 +44,9 @@ class MonotoneParams(NamedTuple):
 
 
 @checked(size=at_least(1), kernel_size=ODD)
-def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> MonotoneParams:
+def monotone_init(
+    key: jax.Array, size: int, kernel_size: int | None = None
+) -> MonotoneParams:
     """Random A and B with scales of 1, as `MonotoneParams` in float32.
 
     Args:
@@ -52,30 +56,41 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
 
     Example: see `MonotoneParams`.
     """
-    shape = (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
-    A, B = (jax.random.normal(matrix_key, shape) / math.sqrt(math.prod(shape)) for matrix_key in jax.random.split(key))
+    shape = (
+        (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
+    )
+    A, B = (
+        jax.random.normal(matrix_key, shape) / math.sqrt(math.prod(shape))
+        for matrix_key in jax.random.split(key)
+    )
     return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
 
 
 @checked(margin=POSITIVE)
 def monotone_weight(
-    params: MonotoneParams, *, margin: float = 1.0, image_shape: tuple[int, int] | None = None
+    params: MonotoneParams,
+    *,
+    margin: float = 1.0,
+    image_shape: tuple[int, int] | None = None,
 ) -> Inexact[Array, "..."]:
     r"""W such that the symmetric part of I - W is at least m:
 
     .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad B = g_B B_0 / |B_0|_F .
 
-    Convolutions wrap around the edges of images of one size. Then W is returned as one small matrix per frequency.
+    Convolutions wrap around the edges of images of one size. Then W is returned as one
+    small matrix per frequency.
 
     Args:
       params, margin: A_0, B_0 and the scales g; m, positive.
       image_shape: height and width of the images, for kernels.
 
     Returns:
-      (m, m); or complex (height, width // 2 + 1, c, c), at the frequencies of `jax.numpy.fft.rfft2`.
+      (m, m); or complex (height, width // 2 + 1, c, c), at the frequencies of
+      `jax.numpy.fft.rfft2`.
 
-    Source: Winston and Kolter (2020), Proposition 1 and Appendix C. In their code the scale of convolutions multiplies
-    :math:`A^T A`: it is the square of g_A here. Their g_B is the same, and their dense layer has no scales.
+    Source: Winston and Kolter (2020), Proposition 1 and Appendix C. In their code the
+    scale of convolutions multiplies :math:`A^T A`: it is the square of g_A here. Their
+    g_B is the same, and their dense layer has no scales.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -85,24 +100,37 @@ def monotone_weight(
     """
     if not isinstance(params, MonotoneParams):
         raise TypeError(
-            f"params must be MonotoneParams, got {type(params).__name__}; monotone_init(key, size) makes them"
+            f"params must be MonotoneParams, got {type(params).__name__};"
+            " monotone_init(key, size) makes them"
         )
-    A, B = params.A_scale * unit(params.A), params.B_scale * unit(params.B)  # zeros stay zeros
+    # zeros stay zeros
+    A, B = params.A_scale * unit(params.A), params.B_scale * unit(params.B)
     if A.ndim == 4:
         A, B = (_symbol(kernel, image_shape) for kernel in (A, B))
 
-    adjoint = lambda M: jnp.swapaxes(M, -1, -2).conj()  # noqa: E731
-    return (1.0 - margin) * jnp.eye(A.shape[-1], dtype=A.dtype) - adjoint(A) @ A + B - adjoint(B)
+    adjoint = lambda M: jnp.swapaxes(M, -1, -2).conj()
+    return (
+        (1.0 - margin) * jnp.eye(A.shape[-1], dtype=A.dtype)
+        - adjoint(A) @ A
+        + B
+        - adjoint(B)
+    )
 
 
-def monotone_resolvent(W: Inexact[Array, "..."], step_size: float | Float[Array, ""] = 1.0) -> Inexact[Array, "..."]:
-    r"""V = (I + \alpha (I - W))^{-1}, in the form that W has; its norm is at most :math:`1 / (1 + \alpha m)`."""
+def monotone_resolvent(
+    W: Inexact[Array, "..."], step_size: float | Float[Array, ""] = 1.0
+) -> Inexact[Array, "..."]:
+    r"""V = (I + \alpha (I - W))^{-1}, in the form that W has; its norm is at most
+    :math:`1 / (1 + \alpha m)`."""
     identity = jnp.eye(W.shape[-1], dtype=W.dtype)
     return jnp.linalg.inv((1.0 + step_size) * identity - step_size * W)
 
 
-def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
-    """W z for vectors (*batch, m), or images (*batch, height, width, c); of a resolvent V as of W."""
+def monotone_product(
+    W: Inexact[Array, "..."], z: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """W z for vectors (*batch, m), or images (*batch, height, width, c); of a
+    resolvent V as of W."""
     if W.ndim == 2:
         return z @ W.T
     transformed = jnp.einsum("hwoi,...hwi->...hwo", W, jnp.fft.rfft2(z, axes=(-3, -2)))
@@ -110,14 +138,20 @@ def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[
 
 
 def peaceman_rachford(
-    V: Inexact[Array, "..."], u: Array, x: Array, *, activation: Proximal, step_size: float | Float[Array, ""]
+    V: Inexact[Array, "..."],
+    u: Array,
+    x: Array,
+    *,
+    activation: Proximal,
+    step_size: float | Float[Array, ""],
 ) -> Array:
     r"""One step of Peaceman-Rachford splitting, two reflections after one another:
 
     .. math:: z = prox_{\alpha f}(u) , \quad v = 2 z - u , \quad u' = 2 V (v + \alpha x) - v , \qquad
               V = (I + \alpha (I - W))^{-1} .
 
-    At a fixed point u, z is the equilibrium :math:`z = \sigma(W z + x)`. It converges for every alpha > 0.
+    At a fixed point u, z is the equilibrium :math:`z = \sigma(W z + x)`. It converges
+    for every alpha > 0.
 
     Source: Winston and Kolter (2020), Section 3.3.
     """
@@ -134,26 +168,33 @@ def monotone_equilibrium(
     activation: str | Proximal = "relu",
     **options: Any,
 ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
-    r"""The equilibrium :math:`z = \sigma(W z + x)` of a monotone operator network, with implicit gradients.
+    r"""The equilibrium :math:`z = \sigma(W z + x)` of a monotone operator network, with
+    implicit gradients.
 
-    There is one, for every x, if :math:`I - W \succeq m I` with m > 0 and sigma is nondecreasing and 1-Lipschitz.
+    There is one, for every x, if :math:`I - W \succeq m I` with m > 0 and sigma is
+    nondecreasing and 1-Lipschitz.
 
     Args:
       W: of `monotone_weight`.
-      x: (*batch, m), or images (*batch, height, width, c) of the size that W was made for.
+      x: (*batch, m), or images (*batch, height, width, c) of the size that W was made
+        for.
       step_size: alpha > 0 of `peaceman_rachford`; None is 1.
-      activation: sigma, a name of `PROXIMALS` or a `Proximal` whose prox at step size 1 is sigma.
-      **options: of `equilibrium`, on the splitting's step. Its solver is "picard" by default, the splitting itself, and
-        ``tol`` is relative to its state u.
+      activation: sigma, a name of `PROXIMALS` or a `Proximal` whose prox at step size 1
+        is sigma.
+      **options: of `equilibrium`, on the splitting's step. Its solver is "picard" by
+        default, the splitting itself, and ``tol`` is relative to its state u.
 
     Returns:
       ``(z, info)``; ``info`` is of the splitting's iteration.
 
-    Source: Winston and Kolter (2020), Section 3. Their backward pass is a splitting too; here any of `ADJOINTS`.
+    Source: Winston and Kolter (2020), Section 3. Their backward pass is a splitting
+    too; here any of `ADJOINTS`.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> z, info = monotone_equilibrium(-jnp.eye(2), jnp.array([2.0, -2.0]))  # z = relu(x - z)
+      >>> z, info = monotone_equilibrium(
+      ...     -jnp.eye(2), jnp.array([2.0, -2.0])
+      ... )  # z = relu(x - z)
       >>> [round(value, 3) for value in z.tolist()], bool(info.converged)
       ([1.0, 0.0], True)
     """
@@ -180,18 +221,36 @@ def _check_shapes(W: Array, x: Array) -> None:
     if W.ndim == 2:
         fits, what = x.shape[-1:] == W.shape[-1:], f"vectors of width {W.shape[-1]}"
     else:  # W shows only half of an image's width
-        fits = x.ndim > 2 and (x.shape[-3], x.shape[-2] // 2 + 1, x.shape[-1]) == (*W.shape[:2], W.shape[-1])
+        fits = x.ndim > 2 and (x.shape[-3], x.shape[-2] // 2 + 1, x.shape[-1]) == (
+            *W.shape[:2],
+            W.shape[-1],
+        )
         what = "images of the size and channels"
-    require(fits, "x", f"hold {what} that W was made for", f"x of shape {x.shape} and W of shape {W.shape}")
+    require(
+        fits,
+        "x",
+        f"hold {what} that W was made for",
+        f"x of shape {x.shape} and W of shape {W.shape}",
+    )
 
 
-def _symbol(kernel: Float[Array, "k l i o"], image_shape: tuple[int, int] | None) -> Inexact[Array, "h w o i"]:
-    """The matrices of a circular convolution whose kernel is centred on the pixel it computes, one per frequency."""
+def _symbol(
+    kernel: Float[Array, "k l i o"], image_shape: tuple[int, int] | None
+) -> Inexact[Array, "h w o i"]:
+    """The matrices of a circular convolution whose kernel is centred on the pixel it
+    computes, one per frequency."""
     window = kernel.shape[:2]
-    fits = image_shape is not None and all(size >= side for size, side in zip(image_shape, window, strict=True))
+    fits = image_shape is not None and all(
+        size >= side for size, side in zip(image_shape, window, strict=True)
+    )
     require(fits, "image_shape", f"be at least the kernels' {window}", image_shape)
     assert image_shape is not None
-    padded = jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype).at[: window[0], : window[1]].set(kernel)
+    padded = (
+        jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype)
+        .at[: window[0], : window[1]]
+        .set(kernel)
+    )
     centred = jnp.roll(padded, [-(side // 2) for side in window], axis=(0, 1))
-    # A layer correlates with its kernel, which conjugates; matrices map channels in to channels out.
+    # A layer correlates with its kernel, which conjugates; matrices map channels in to
+    # channels out.
     return jnp.swapaxes(jnp.fft.rfft2(centred, axes=(0, 1)).conj(), -1, -2)

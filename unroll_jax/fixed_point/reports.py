@@ -1,4 +1,5 @@
-"""Ends of solves, and reports of those that fail: at once where values are known, else by one host callback."""
+"""Ends of solves, and reports of those that fail: at once where values are known,
+else by one host callback."""
 
 import contextlib
 import functools
@@ -49,11 +50,18 @@ STATUS = (
 )
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
-ROUND_OFF = 16.0  # epsilons: a relative residual as small is round-off of a map's values and of its sums
+# epsilons: a relative residual as small is round-off of a map's values and of its sums
+ROUND_OFF = 16.0
 # Of the failed rows: how many of all, the worst, and its residual, steps and status.
 _Report = Callable[[str, int, "EquilibriumInfo"], None]
-# Files between the user's line and a report: this library, JAX, and what Python's decorators wrap functions in.
-_INSIDE = (str(Path(__file__).parents[1]), str(Path(str(jax.__file__)).parent), contextlib.__file__, functools.__file__)
+# Files between the user's line and a report: this library, JAX, and what Python's
+# decorators wrap functions in.
+_INSIDE = (
+    str(Path(__file__).parents[1]),
+    str(Path(str(jax.__file__)).parent),
+    contextlib.__file__,
+    functools.__file__,
+)
 
 
 class ConvergenceError(RuntimeError):
@@ -63,7 +71,14 @@ class ConvergenceError(RuntimeError):
       >>> import jax.numpy as jnp
       >>> from unroll_jax import equilibrium
       >>> try:
-      ...     equilibrium(lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1, on_failure="error")
+      ...     equilibrium(
+      ...         lambda w, z, x: w * z + x,
+      ...         0.5,
+      ...         jnp.zeros(3),
+      ...         jnp.ones(3),
+      ...         max_steps=1,
+      ...         on_failure="error",
+      ...     )
       ... except ConvergenceError as error:
       ...     print(str(error)[:35])
       equilibrium: 1 of 1 examples failed
@@ -77,7 +92,9 @@ class ConvergenceWarning(UserWarning):
       >>> import warnings, jax.numpy as jnp
       >>> from unroll_jax import equilibrium
       >>> with warnings.catch_warnings(record=True, action="always") as caught:
-      ...     z, info = equilibrium(lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1)
+      ...     z, info = equilibrium(
+      ...         lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1
+      ...     )
       >>> caught[0].category.__name__, bool(info.converged)
       ('ConvergenceWarning', False)
     """
@@ -87,15 +104,18 @@ class EquilibriumInfo(NamedTuple):
     """Diagnostics of a solve, per example; printed, it is a summary.
 
     Attributes:
-      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of `equilibrium`. Where |f(z)| is above 30 times
-        the first state and plain steps, relative to that. Of an adjoint |v + J^T w - w| / |v|.
+      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of
+        `equilibrium`. Where |f(z)| is above 30 times the first state and plain steps,
+        relative to that. Of an adjoint |v + J^T w - w| / |v|.
       steps: evaluations of the step, or of its adjoint, until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from unroll_jax import equilibrium
-      >>> z, info = equilibrium(lambda w, z, x: w * z + 1.0, 0.5, jnp.zeros(()), batch_ndim=0)
+      >>> z, info = equilibrium(
+      ...     lambda w, z, x: w * z + 1.0, 0.5, jnp.zeros(()), batch_ndim=0
+      ... )
       >>> round(float(z), 3), bool(info.converged), bool(info.residual <= 1e-5)
       (2.0, True, True)
     """
@@ -106,7 +126,8 @@ class EquilibriumInfo(NamedTuple):
 
     @property
     def converged(self) -> Bool[Array, "*batch"]:
-        """True where the tolerance was met, or the residual is as small as round-off lets it be."""
+        """True where the tolerance was met, or the residual is as small as round-off
+        lets it be."""
         return self.status <= STALLED
 
     def __repr__(self) -> str:
@@ -116,7 +137,11 @@ class EquilibriumInfo(NamedTuple):
         residual, steps, status = (np.ravel(np.asarray(leaf)) for leaf in self)
         if not len(status):
             return ["no examples"]
-        counts = [f"{np.sum(status == code)} {words}" for code, words in enumerate(STATUS) if np.any(status == code)]
+        counts = [
+            f"{np.sum(status == code)} {words}"
+            for code, words in enumerate(STATUS)
+            if np.any(status == code)
+        ]
         return [
             f"{len(status)} examples: {'; '.join(counts)}",
             f"steps: {steps.min()} to {steps.max()}, mean {steps.mean():.1f}",
@@ -125,12 +150,17 @@ class EquilibriumInfo(NamedTuple):
 
 
 class _Text(str):
-    """A message that the filters of `warnings` take for another of the same kind, with any figures after a colon."""
+    """A message that the filters of `warnings` take for another of the same kind,
+    with any figures after a colon."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return hash(self) == hash(other) if isinstance(other, _Text) else str.__eq__(self, other)
+        return (
+            hash(self) == hash(other)
+            if isinstance(other, _Text)
+            else str.__eq__(self, other)
+        )
 
     def __hash__(self) -> int:
         return hash(str(self).split(":")[0])
@@ -146,34 +176,46 @@ class Reporting(NamedTuple):
 
 
 def call_site() -> Callable[[str], None]:
-    """A function that gives a `ConvergenceWarning` at the user's line; by default Python shows one warning a line.
+    """A function that gives a `ConvergenceWarning` at the user's line; by default
+    Python shows one warning a line.
 
-    It is the innermost line on the stack that is not of this library, of JAX or of Python's.
+    It is the innermost line on the stack that is not of this library, of JAX or of
+    Python's.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
     place = frame.f_code.co_filename, frame.f_lineno
-    registry = frame.f_globals.setdefault("__warningregistry__", {})  # of the warnings that Python has shown
-    return lambda message: warnings.warn_explicit(_Text(message), ConvergenceWarning, *place, registry=registry)
+    # of the warnings that Python has shown
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    return lambda message: warnings.warn_explicit(
+        _Text(message), ConvergenceWarning, *place, registry=registry
+    )
 
 
 def known(*arrays: Any) -> bool:
-    """True if the values of the arrays can be read now: none is traced, none lies on other hosts in part."""
-    return all(not isinstance(a, Tracer) and getattr(a, "is_fully_addressable", True) for a in arrays)
+    """True if the values of the arrays can be read now: none is traced, none lies on
+    other hosts in part."""
+    return all(
+        not isinstance(a, Tracer) and getattr(a, "is_fully_addressable", True)
+        for a in arrays
+    )
 
 
-def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting) -> Any:
-    """``tree``, once failed rows are reported (``on_failure`` of `equilibrium`); under vmap, of all calls at once."""
+def report_failures(
+    tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting
+) -> Any:
+    """``tree``, once failed rows are reported (``on_failure`` of `equilibrium`);
+    under vmap, of all calls at once."""
     if reporting.on_failure == "accept":
         return tree
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         remedy = "look for NaN in params and x" if end.status == NONFINITE else advice
         message = (
-            f"{what}: {count} examples failed at tol={reporting.tol:g}; example {worst} {STATUS[int(end.status)]} at "
-            f"relative residual {end.residual:.3g} after {end.steps} steps; {remedy}{reporting.hint}, or pass "
-            'on_failure="accept"'
+            f"{what}: {count} examples failed at tol={reporting.tol:g}; example {worst}"
+            f" {STATUS[int(end.status)]} at relative residual {end.residual:.3g} after"
+            f' {end.steps} steps; {remedy}{reporting.hint}, or pass on_failure="accept"'
         )
         if reporting.on_failure == "error":
             raise ConvergenceError(message)
@@ -183,43 +225,57 @@ def report_failures(tree: Any, info: EquilibriumInfo, what: str, advice: str, re
 
 
 def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
-    """``tree``; warns if a state that was judged as one example holds rows that are far from their own fixed points."""
+    """``tree``; warns if a state that was judged as one example holds rows that are
+    far from their own fixed points."""
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         reporting.warn(
-            f"batch_ndim was not given to equilibrium: all of the state was judged as one example; {count} rows are by "
-            f"themselves not at tol={reporting.tol:g}: row {worst} is at relative residual {end.residual:.3g}; pass "
-            "batch_ndim=1 where rows are examples, batch_ndim=0 where they are not"
+            "batch_ndim was not given to equilibrium: all of the state was judged as"
+            f" one example; {count} rows are by themselves not at"
+            f" tol={reporting.tol:g}: row {worst} is at relative residual"
+            f" {end.residual:.3g}; pass batch_ndim=1 where rows are examples,"
+            " batch_ndim=0 where they are not"
         )
 
     return _watched(tree, info, report)
 
 
 def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int) -> Any:
-    """``tree``; an error if ``dependent`` is not 0 somewhere: the step or condition mixes examples."""
+    """``tree``; an error if ``dependent`` is not 0 somewhere: the step or condition
+    mixes examples."""
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         raise ValueError(
-            f"batch_ndim={batch_ndim} must not count an axis whose examples depend on each other, got one where "
-            f"example {worst} changes another (a batch norm?); pass batch_ndim=0"
+            f"batch_ndim={batch_ndim} must not count an axis whose examples depend on"
+            f" each other, got one where example {worst} changes another (a batch"
+            " norm?); pass batch_ndim=0"
         )
 
     status = jnp.where(dependent > 0.0, MAX_STEPS, CONVERGED)
-    return _watched(tree, EquilibriumInfo(dependent, jnp.zeros_like(status), status), report)
+    return _watched(
+        tree, EquilibriumInfo(dependent, jnp.zeros_like(status), status), report
+    )
 
 
 def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
-    """``tree``; calls ``report`` if a row failed, from compiled code by a callback that ``tree`` waits for.
+    """``tree``; calls ``report`` if a row failed, from compiled code by a callback that
+    ``tree`` waits for.
 
-    JAX sees no effect in the callback: a program with effects is dispatched in Python, at .1 ms per call or more.
+    JAX sees no effect in the callback: a program with effects is dispatched in Python,
+    at .1 ms per call or more.
     """
     residual, steps, status = jax.lax.stop_gradient(tuple(info))
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):
         _call(report, residual, steps, status)
         return tree
-    reported = _watch.bind(jnp.any(status > STALLED), residual, steps, status, report=report)
-    # Whichever part of the tree a program keeps depends on the report; the derivative of the first leaf as well.
-    (state, *others), structure = jax.tree.flatten(jax.lax.optimization_barrier((tree, reported))[0])
+    reported = _watch.bind(
+        jnp.any(status > STALLED), residual, steps, status, report=report
+    )
+    # Whichever part of the tree a program keeps depends on the report; the derivative
+    # of the first leaf as well.
+    (state, *others), structure = jax.tree.flatten(
+        jax.lax.optimization_barrier((tree, reported))[0]
+    )
     return jax.tree.unflatten(structure, [jnp.where(reported, jnp.nan, state), *others])
 
 
@@ -228,28 +284,48 @@ def _call(report: _Report, *arrays: Any) -> np.ndarray:
     info = EquilibriumInfo(*on_host)
     failed = on_host[-1] > STALLED
     if failed.any():
-        worst = int(np.argmax(np.where(failed, np.nan_to_num(info.residual, nan=np.inf), -1.0)))
-        report(f"{failed.sum()} of {failed.size}", worst, EquilibriumInfo(*(leaf[worst] for leaf in info)))
+        worst = int(
+            np.argmax(np.where(failed, np.nan_to_num(info.residual, nan=np.inf), -1.0))
+        )
+        report(
+            f"{failed.sum()} of {failed.size}",
+            worst,
+            EquilibriumInfo(*(leaf[worst] for leaf in info)),
+        )
     return np.zeros((), bool)
 
 
 def _lower(ctx: Any, *operands: Any, report: _Report) -> Any:
     tell: Any = functools.partial(_call, report)
-    none = lambda failed, *_: failed & False  # noqa: E731
+    none = lambda failed, *_: failed & False
 
     def call(failed: Array, *arrays: Array) -> Array:
         jax.debug.callback(tell, *arrays)
         return failed & False
 
-    guarded = lambda failed, *arrays: jax.lax.cond(failed, call, none, failed, *arrays)  # noqa: E731
+    guarded = lambda failed, *arrays: jax.lax.cond(failed, call, none, failed, *arrays)
     exported = ctx.module_context.lowering_parameters.for_export
-    return mlir.lower_fun(none if exported else guarded, multiple_results=False)(ctx, *operands)
+    return mlir.lower_fun(none if exported else guarded, multiple_results=False)(
+        ctx, *operands
+    )
 
 
 def _batch(operands: Any, axes: Any, *, report: _Report) -> tuple[Array, None]:
-    size = next(array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None)
-    failed, *arrays = (batching.bdim_at_front(array, axis, size) for array, axis in zip(operands, axes, strict=True))
-    return _watch.bind(jnp.any(failed), *(array.reshape(-1) for array in arrays), report=report), None
+    size = next(
+        array.shape[axis]
+        for array, axis in zip(operands, axes, strict=True)
+        if axis is not None
+    )
+    failed, *arrays = (
+        batching.bdim_at_front(array, axis, size)
+        for array, axis in zip(operands, axes, strict=True)
+    )
+    return (
+        _watch.bind(
+            jnp.any(failed), *(array.reshape(-1) for array in arrays), report=report
+        ),
+        None,
+    )
 
 
 _watch = Primitive("watch_of_equilibrium")

@@ -1,4 +1,5 @@
-"""Random numbers of loops for training: of all loops, of those before a far start, of segments."""
+"""Random numbers of loops for training: of all loops, of those before a far start,
+of segments."""
 
 import math
 
@@ -6,7 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of, require
+from unroll_jax.arguments import (
+    POSITIVE,
+    at_least,
+    checked,
+    in_interval,
+    one_of,
+    require,
+)
 
 __all__ = ["sample_far_start", "sample_loops", "sample_segment"]
 
@@ -14,17 +22,30 @@ DISTRIBUTIONS = ("uniform", "log_normal_poisson")
 SPREAD = 0.5  # sigma of "log_normal_poisson", as Huginn has it
 
 
-@checked(most=at_least(1), distribution=one_of(DISTRIBUTIONS), least=at_least(1), mean=POSITIVE)
+@checked(
+    most=at_least(1),
+    distribution=one_of(DISTRIBUTIONS),
+    least=at_least(1),
+    mean=POSITIVE,
+)
 def sample_loops(
-    key: jax.Array, most: int, *, distribution: str = "uniform", least: int = 1, mean: float | None = None
+    key: jax.Array,
+    most: int,
+    *,
+    distribution: str = "uniform",
+    least: int = 1,
+    mean: float | None = None,
 ) -> Int[Array, ""]:
-    r"""Draws how many loops a step of training takes, to pass as ``loops`` with ``most``.
+    r"""Draws how many loops a step of training takes, to pass as ``loops`` with
+    ``most``.
 
-    "uniform": each number from ``least`` to ``most`` alike. "log_normal_poisson": Huginn's
+    "uniform": each number from ``least`` to ``most`` alike. "log_normal_poisson":
+    Huginn's
 
     .. math:: \tau \sim N(\log \bar r - \tfrac12 \sigma^2, \sigma^2), \quad r \sim \text{Poisson}(e^\tau) + 1 ,
 
-    with :math:`\sigma = \tfrac12`, cut to that range: most draws below the mean :math:`\bar r + 1`, with a heavy tail.
+    with :math:`\sigma = \tfrac12`, cut to that range: most draws below the mean
+    :math:`\bar r + 1`, with a heavy tail.
 
     Args:
       key: of the draw.
@@ -36,7 +57,9 @@ def sample_loops(
 
     Example:
       >>> import jax
-      >>> draws = jax.vmap(lambda key: sample_loops(key, 4))(jax.random.split(jax.random.key(0), 100))
+      >>> draws = jax.vmap(lambda key: sample_loops(key, 4))(
+      ...     jax.random.split(jax.random.key(0), 100)
+      ... )
       >>> sorted(set(draws.tolist()))
       [1, 2, 3, 4]
     """
@@ -45,24 +68,33 @@ def sample_loops(
         return jax.random.randint(key, (), least, most + 1)
     of_rate, of_count = jax.random.split(key)
     average = most / 2 if mean is None else float(mean)
-    rate = jnp.exp(math.log(average) - 0.5 * SPREAD**2 + SPREAD * jax.random.normal(of_rate))
+    rate = jnp.exp(
+        math.log(average) - 0.5 * SPREAD**2 + SPREAD * jax.random.normal(of_rate)
+    )
     return jnp.clip(jax.random.poisson(of_count, rate) + 1, least, most)
 
 
 @checked(horizon=at_least(1), share=in_interval("[0, 1]"))
-def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int[Array, ""]:
-    """Draws ``free`` of `run_loops`, the loops without gradient before the trained ones: 0, or from 1 to ``horizon``.
+def sample_far_start(
+    key: jax.Array, horizon: int, *, share: float = 0.5
+) -> Int[Array, ""]:
+    """Draws ``free`` of `run_loops`, the loops without gradient before the trained
+    ones: 0, or from 1 to ``horizon``.
 
     Args:
       key, horizon: of the draw; largest number.
       share: of the steps that begin from a far state, in [0, 1].
 
-    Source: Anil et al., "Path independent equilibrium models can better exploit test-time computation" (2022), vary
-    the start; Bansal et al. (2022) the number of loops. Both together are ours.
+    Source: Anil et al., "Path independent equilibrium models can better exploit
+    test-time computation" (2022), vary the start; Bansal et al. (2022) the number of
+    loops. Both together are ours.
 
     Example:
       >>> import jax
-      >>> [int(sample_far_start(jax.random.key(0), 1, share=share)) for share in (0.0, 1.0)]
+      >>> [
+      ...     int(sample_far_start(jax.random.key(0), 1, share=share))
+      ...     for share in (0.0, 1.0)
+      ... ]
       [0, 1]
     """
     of_start, of_number = jax.random.split(key)
@@ -72,7 +104,8 @@ def sample_far_start(key: jax.Array, horizon: int, *, share: float = 0.5) -> Int
 
 @checked(most=at_least(1))
 def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Draws ``(free, loops)`` of `run_loops` for the progressive loss: 0 to ``most - 1`` and 1 to ``most - free``.
+    """Draws ``(free, loops)`` of `run_loops` for the progressive loss: 0 to
+    ``most - 1`` and 1 to ``most - free``.
 
     Args:
       key, most: of the draw; loops of training.

@@ -1,4 +1,5 @@
-"""Loops of one tied block: any number of them in one program, with gradients through all or the last ones."""
+"""Loops of one tied block: any number of them in one program, with gradients through
+all or the last ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,33 +33,47 @@ def run_loops(
 ) -> tuple[Any, Any]:
     r"""Applies one block again and again: :math:`h_{l+1} = f(\theta, h_l, x)`.
 
-    First run ``free`` loops without gradient or records, in constant memory; then ``loops`` with both. A far start is
-    ``free=sample_far_start(key, 60)``; Bansal's progressive loss ``free, loops = sample_segment(key, 20)``.
+    First run ``free`` loops without gradient or records, in constant memory; then
+    ``loops`` with both. A far start is ``free=sample_far_start(key, 60)``; Bansal's
+    progressive loss ``free, loops = sample_segment(key, 20)``.
 
-    Neither the time to compile nor the size of the program grows with the number of loops.
+    Neither the time to compile nor the size of the program grows with the number of
+    loops.
 
     Args:
       block: a step ``(params, h, x) -> h'``, or a `Descent`.
-      params: of the block: any pytree, such as a module of Equinox or the state of an nnx module.
+      params: of the block: any pytree, such as a module of Equinox or the state of an
+        nnx module.
       state: h before the first loop, a pytree of arrays.
       x: the input that every loop sees, or None.
-      loops: how many with gradients: an int, at least 1, or a traced integer from 0 to ``most``; larger ones are cut.
-      free: how many before them: an int or a traced integer, at least 0. ``state`` has a gradient only at 0.
-      most: largest value of traced ``loops``. Skipped loops repeat the last record: ``records[-1]`` is the last loop's.
-      record: ``h -> pytree``, inside the scan, before the first loop and after each, such as a loss; None is nothing.
-      remat: recompute each loop in the backward pass, see `unroll_jax.unroll`; a loop then keeps only its state.
+      loops: how many with gradients: an int, at least 1, or a traced integer from 0 to
+        ``most``; larger ones are cut.
+      free: how many before them: an int or a traced integer, at least 0. ``state`` has
+        a gradient only at 0.
+      most: largest value of traced ``loops``. Skipped loops repeat the last record:
+        ``records[-1]`` is the last loop's.
+      record: ``h -> pytree``, inside the scan, before the first loop and after each,
+        such as a loss; None is nothing.
+      remat: recompute each loop in the backward pass, see `unroll_jax.unroll`; a loop
+        then keeps only its state.
 
     Returns:
-      ``(state, records)``: the state after the last loop, and the records, stacked along a new leading axis.
+      ``(state, records)``: the state after the last loop, and the records, stacked
+      along a new leading axis.
 
-    Source: Geiping et al., "Scaling up test-time compute with latent reasoning" (2025), Section 3, for random numbers
-    of loops and truncated gradients; Bansal et al., "End-to-end algorithm synthesis with recurrent networks" (2022).
+    Source: Geiping et al., "Scaling up test-time compute with latent reasoning" (2025),
+    Section 3, for random numbers of loops and truncated gradients; Bansal et al.,
+    "End-to-end algorithm synthesis with recurrent networks" (2022).
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> step = lambda weight, h, x: jnp.tanh(h @ weight + x)
       >>> weight, x = 0.1 * jnp.eye(3), jnp.ones((8, 3))
-      >>> run = jax.jit(lambda n: run_loops(step, weight, 0.0 * x, x, loops=n, most=32, record=jnp.mean))
+      >>> run = jax.jit(
+      ...     lambda n: run_loops(
+      ...         step, weight, 0.0 * x, x, loops=n, most=32, record=jnp.mean
+      ...     )
+      ... )
       >>> state, records = run(3)
       >>> records.shape, bool(records[3] == records[32])
       ((33,), True)
@@ -74,15 +89,25 @@ def run_loops(
     check_step(state, jax.eval_shape(step, state), what="block")
     if not (isinstance(free, int) and free == 0):
         state = _without_gradient(step, state, free)
-    # `unroll` carries the loops that are left too: where the number is traced, `jax.lax.cond` skips the others.
+    # `unroll` carries the loops that are left too: where the number is traced,
+    # `jax.lax.cond` skips the others.
     left, count = None, loops
     if not isinstance(loops, int):
-        require(most is not None, "most", "be the largest number of loops where loops is traced", most)
+        require(
+            most is not None,
+            "most",
+            "be the largest number of loops where loops is traced",
+            most,
+        )
         left, count = jnp.asarray(loops, jnp.int32), most
 
     def advance(_: Any, carried: Any, __: Any) -> Any:
         h, left = carried
-        return (step(h), None) if left is None else (jax.lax.cond(left > 0, step, lambda h: h, h), left - 1)
+        return (
+            (step(h), None)
+            if left is None
+            else (jax.lax.cond(left > 0, step, lambda h: h, h), left - 1)
+        )
 
     measure = None if record is None else lambda _, carried, __: record(carried[0])
     scan = {"num_layers": count, "remat": remat, "unroll": 1, "record": measure}
@@ -91,8 +116,13 @@ def run_loops(
 
 
 def _as_number(name: str, value: Any, *, least: int) -> Any:
-    """A known number of loops as an int, checked; a traced one, or an array of JAX, as it is."""
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer) and value.shape == ():
+    """A known number of loops as an int, checked; a traced one, or an array of JAX,
+    as it is."""
+    if (
+        isinstance(value, jax.Array)
+        and jnp.issubdtype(value.dtype, jnp.integer)
+        and value.shape == ()
+    ):
         return value
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}")
@@ -101,8 +131,10 @@ def _as_number(name: str, value: Any, *, least: int) -> Any:
 
 
 def _without_gradient(step: Callable[[Any], Any], state: Any, free: Any) -> Any:
-    """The state after ``free`` loops, detached; where there are none the state itself."""
-    function, constants = jax.closure_convert(step, state)  # everything differentiated, parameters included
+    """The state after ``free`` loops, detached; where there are none the state
+    itself."""
+    # everything differentiated, parameters included
+    function, constants = jax.closure_convert(step, state)
     constants = jax.lax.stop_gradient(constants)
     start = jax.lax.stop_gradient(state)
     after = jax.lax.fori_loop(0, free, lambda _, h: function(h, *constants), start)

@@ -1,8 +1,10 @@
 """Flax modules: they own parameters and call the pure functions of the floors below.
 
-Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
-`EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
-of text, return the logits of every layer; `Decoder`, of language, the hidden states.
+Classifiers and segmenters of images are called as
+``(logits, info) = module.apply(variables, x)``: ``info`` is an `EquilibriumInfo` where
+features are an equilibrium, and None where they are not. `Classifier` and
+`UnrolledClassifier`, of text, return the logits of every layer; `Decoder`, of language,
+the hidden states.
 
 Example:
   >>> SCALINGS, NO_TOKEN  # of `RotaryScaling`, behind the ends of answers
@@ -10,7 +12,9 @@ Example:
 """
 
 from unroll_jax.models.baselines.feedforward_network import FeedForwardNetwork
-from unroll_jax.models.baselines.fully_convolutional_network import FullyConvolutionalNetwork
+from unroll_jax.models.baselines.fully_convolutional_network import (
+    FullyConvolutionalNetwork,
+)
 from unroll_jax.models.baselines.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.baselines.neural_ode import NeuralODE
 from unroll_jax.models.classifier import Classifier
@@ -23,7 +27,11 @@ from unroll_jax.models.language.decoder import Decoder, decoder_logits, decoder_
 from unroll_jax.models.language.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.language.generation import NO_TOKEN, Generated, generate
-from unroll_jax.models.language.low_rank import low_rank_changes, merged_changes, with_changes
+from unroll_jax.models.language.low_rank import (
+    low_rank_changes,
+    merged_changes,
+    with_changes,
+)
 from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.language.sampling import Sampling
 from unroll_jax.models.language.speculative import speculate

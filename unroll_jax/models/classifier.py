@@ -15,28 +15,37 @@ from unroll_jax.models.encoder import Encoder, real_tokens
 __all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token", "read_by"]
 
 
-def first_token(y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch d"]:
+def first_token(
+    y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]
+) -> Float[Array, "*batch d"]:
     """The first real token; the first of all where none is real."""
     place = jnp.argmax(mask, axis=-1)
     return jnp.take_along_axis(y, place[..., None, None], axis=-2).squeeze(-2)
 
 
-def mean_token(y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch d"]:
+def mean_token(
+    y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]
+) -> Float[Array, "*batch d"]:
     """The mean of the real tokens; zero where none is real."""
     total = jnp.sum(jnp.where(mask[..., None], y, 0.0), axis=-2)
     return total / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1).astype(y.dtype)
 
 
 #: Poolings of `Classifier`, from the tokens of a text to one vector, by name.
-POOLINGS: Mapping[str, Callable[..., Array]] = MappingProxyType({"first": first_token, "mean": mean_token})
-HIDDEN: Mapping[str, Callable[[Array], Array]] = MappingProxyType({"tanh": jnp.tanh, "relu": jax.nn.relu})
+POOLINGS: Mapping[str, Callable[..., Array]] = MappingProxyType(
+    {"first": first_token, "mean": mean_token}
+)
+HIDDEN: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {"tanh": jnp.tanh, "relu": jax.nn.relu}
+)
 
 
 class Head(nn.Module):
     """Pooling, a hidden layer if there is one, and a dense layer to logits.
 
-    ``pooling`` takes the "first" token or the "mean" of the real ones; ``hidden`` is the activation of a dense layer as
-    wide as the tokens: "tanh" (BERT, RoBERTa) or "relu" (DistilBERT).
+    ``pooling`` takes the "first" token or the "mean" of the real ones; ``hidden`` is
+    the activation of a dense layer as wide as the tokens: "tanh" (BERT, RoBERTa) or
+    "relu" (DistilBERT).
     """
 
     num_classes: int
@@ -45,15 +54,25 @@ class Head(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch classes"]:
+    def __call__(
+        self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]
+    ) -> Float[Array, "*batch classes"]:
         """Maps tokens to logits, in float32 at least."""
         check_fields(self, at_least(1), "num_classes")
         check("pooling", self.pooling, one_of(POOLINGS))
         check("hidden", self.hidden, one_of(HIDDEN), optional=True)
-        pooled = POOLINGS[self.pooling](y.astype(jnp.promote_types(y.dtype, jnp.float32)), mask)
+        pooled = POOLINGS[self.pooling](
+            y.astype(jnp.promote_types(y.dtype, jnp.float32)), mask
+        )
         if self.hidden is not None:
-            pooled = HIDDEN[self.hidden](nn.Dense(y.shape[-1], param_dtype=self.param_dtype, name="hidden")(pooled))
-        return nn.Dense(self.num_classes, param_dtype=self.param_dtype, name="logits")(pooled)
+            pooled = HIDDEN[self.hidden](
+                nn.Dense(y.shape[-1], param_dtype=self.param_dtype, name="hidden")(
+                    pooled
+                )
+            )
+        return nn.Dense(self.num_classes, param_dtype=self.param_dtype, name="logits")(
+            pooled
+        )
 
 
 class Classifier(nn.Module):
@@ -68,8 +87,13 @@ class Classifier(nn.Module):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Encoder, EncoderConfig
-      >>> encoder = Encoder(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
-      >>> model, tokens = Classifier(encoder, num_classes=4), jnp.array([[5, 6, 7], [8, 9, 0]])
+      >>> encoder = Encoder(
+      ...     EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16)
+      ... )
+      >>> model, tokens = (
+      ...     Classifier(encoder, num_classes=4),
+      ...     jnp.array([[5, 6, 7], [8, 9, 0]]),
+      ... )
       >>> model.apply(model.init(jax.random.key(0), tokens), tokens).shape
       (3, 2, 4)
     """
@@ -89,26 +113,41 @@ class Classifier(nn.Module):
         perturbation: jax.Array | None = None,
         record: Callable[[jax.Array], Any] | None = None,
     ) -> Any:
-        """Reads all layers; the arguments are the encoder's, with ``record`` given logits (*batch, classes).
+        """Reads all layers; the arguments are the encoder's, with ``record`` given
+        logits (*batch, classes).
 
         Returns:
-          Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of each layer's, stacked likewise.
-          They are made inside the scan: the outputs of all layers never live at once.
+          Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of
+          each layer's, stacked likewise. They are made inside the scan: the outputs of
+          all layers never live at once.
         """
         config, param_dtype = self.encoder.config, self.encoder.param_dtype
-        head = Head(self.num_classes, self.pooling, self.hidden, param_dtype, name="head")
+        head = Head(
+            self.num_classes, self.pooling, self.hidden, param_dtype, name="head"
+        )
         real = real_tokens(tokens, mask, config)
         read = read_by(head, real, config.dim, record)
-        return self.encoder(tokens, mask, token_types=token_types, perturbation=perturbation, record=read)
+        return self.encoder(
+            tokens,
+            mask,
+            token_types=token_types,
+            perturbation=perturbation,
+            record=read,
+        )
 
 
 def read_by(
-    head: Head, mask: Bool[Array, "*batch n"], dim: int, record: Callable[[jax.Array], Any] | None
+    head: Head,
+    mask: Bool[Array, "*batch n"],
+    dim: int,
+    record: Callable[[jax.Array], Any] | None,
 ) -> Callable[[jax.Array], Any]:
-    """Returns the map of outputs to logits, or ``record(logits)``, by a head that all layers of a scan share."""
+    """Returns the map of outputs to logits, or ``record(logits)``, by a head that
+    all layers of a scan share."""
     if head.is_initializing():
         head(jnp.zeros((*mask.shape, dim), head.param_dtype), mask)
-    # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.
+    # Scans want the parameters that all layers share as arrays, not as a module of the
+    # scope around them.
     shared, variables = head.unbind()
 
     def read(y: jax.Array) -> Any:

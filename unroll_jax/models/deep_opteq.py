@@ -12,20 +12,27 @@ __all__ = ["DeepOptEq"]
 
 
 class DeepOptEq(OptEqBase, kw_only=True):
-    """A classifier whose features are the equilibrium of a deep OptEq: pooled, if images, and read by a dense layer.
+    """A classifier whose features are the equilibrium of a deep OptEq: pooled, if
+    images, and read by a dense layer.
 
-    The parameters are ``features`` (if there are), ``layer_1`` to ``layer_L`` with W, U and b, and ``head``.
+    The parameters are ``features`` (if there are), ``layer_1`` to ``layer_L`` with W, U
+    and b, and ``head``.
 
-    The networks of the paper for CIFAR-10 have ``widths=(16, 32, 64, 128, 128)`` or ``(16, 32, 64, 64, 128)``. It does
-    not state how many channels z has, which layers have U, nor the head. With ``channels=32``, ``features=32``,
-    ``input_layers=(3, 4, 5)``, no bias but the head's, and pooling over the whole image, they have 199,338 and 162,474
-    parameters: "199k" and "162k" there. That choice is ours.
+    The networks of the paper for CIFAR-10 have ``widths=(16, 32, 64, 128, 128)`` or
+    ``(16, 32, 64, 64, 128)``. It does not state how many channels z has, which layers
+    have U, nor the head. With ``channels=32``, ``features=32``,
+    ``input_layers=(3, 4, 5)``, no bias but the head's, and pooling over the whole
+    image, they have 199,338 and 162,474 parameters: "199k" and "162k" there. That
+    choice is ours.
 
     Attributes:
       num_classes: logits out.
-      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
-      features: channels of one convolution (or dense layer) and activation through which x is seen; None is x itself.
-      pool: side of the windows of images that are averaged before the head; None averages over the whole image.
+      convolutional: whether x are images (*batch, height, width, channels), else
+        vectors (*batch, d).
+      features: channels of one convolution (or dense layer) and activation through
+        which x is seen; None is x itself.
+      pool: side of the windows of images that are averaged before the head; None
+        averages over the whole image.
 
     All others are `OptEqBase`'s.
 
@@ -33,7 +40,13 @@ class DeepOptEq(OptEqBase, kw_only=True):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = DeepOptEq(num_classes=3, convolutional=False, channels=8, widths=(8, 8), max_norm=0.9)
+      >>> model = DeepOptEq(
+      ...     num_classes=3,
+      ...     convolutional=False,
+      ...     channels=8,
+      ...     widths=(8, 8),
+      ...     max_norm=0.9,
+      ... )
       >>> x = jax.random.normal(jax.random.key(0), (5, 4))
       >>> logits, info = model.apply(model.init(jax.random.key(1), x), x)
       >>> logits.shape, bool(info.converged.all())
@@ -56,14 +69,29 @@ class DeepOptEq(OptEqBase, kw_only=True):
           probe: as in `OptEqBase.find_equilibrium`.
 
         Returns:
-          ``(logits, info)``: (*batch, num_classes) in float32 at least, and how the equilibrium was found.
+          ``(logits, info)``: (*batch, num_classes) in float32 at least, and how the
+          equilibrium was found.
         """
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "features", "pool")
         if self.features is not None:
             window = self.kernel_size if self.convolutional else None
-            options = {"use_bias": self.use_bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
-            x = Features(self.features, window, self.activation, name="features", **options)(x)
-        z, info = self.find_equilibrium(x, convolutional=self.convolutional, probe=probe)
-        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
+            options = {
+                "use_bias": self.use_bias,
+                "dtype": self.dtype,
+                "param_dtype": self.param_dtype,
+            }
+            x = Features(
+                self.features, window, self.activation, name="features", **options
+            )(x)
+        z, info = self.find_equilibrium(
+            x, convolutional=self.convolutional, probe=probe
+        )
+        head = ClassifierHead(
+            self.num_classes,
+            self.convolutional,
+            self.pool,
+            self.param_dtype,
+            name="head",
+        )
         return head(z), info

@@ -1,4 +1,5 @@
-"""DUST: sparse coding of sequences unrolled, attention among codes and soft thresholding in every layer."""
+"""DUST: sparse coding of sequences unrolled, attention among codes and soft
+thresholding in every layer."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,9 +26,11 @@ __all__ = ["DUST", "dictionary_bases"]
 
 
 class _State(NamedTuple):
-    """Codes (*batch, n, num_atoms) behind a layer, and their reconstruction (*batch, n, dim) by its dictionary.
+    """Codes (*batch, n, num_atoms) behind a layer, and their reconstruction (*batch, n,
+    dim) by its dictionary.
 
-    Where the layer is lost, the codes come from the layer before; the lost layer's dictionary still reads them.
+    Where the layer is lost, the codes come from the layer before; the lost layer's
+    dictionary still reads them.
     """
 
     codes: jax.Array
@@ -35,35 +38,44 @@ class _State(NamedTuple):
 
 
 class DUST(nn.Module):
-    """Sparse codes of a sequence by L layers, whose every layer's reconstruction can be read out.
+    """Sparse codes of a sequence by L layers, whose every layer's reconstruction can be
+    read out.
 
-    Layer l maps codes H to a step of `unroll_jax.dust` with its D, and its output is H D. Layer 0 has the codes
-    :math:`x D^T / c` of the first dictionary: the step from zero, without the threshold. Where D is a tight frame, as
-    the cosine transform is, layer 0 outputs the input times |D|_2^2 / c: by default at most 2.2% less.
+    Layer l maps codes H to a step of `unroll_jax.dust` with its D, and its output is H
+    D. Layer 0 has the codes :math:`x D^T / c` of the first dictionary: the step from
+    zero, without the threshold. Where D is a tight frame, as the cosine transform is,
+    layer 0 outputs the input times |D|_2^2 / c: by default at most 2.2% less.
 
-    The parameters are ``layers.D`` (L, num_atoms, dim) and, with ``train_attention``, ``layers.V``
-    (L, num_atoms, num_atoms); without the leading axis if ``tied``.
+    The parameters are ``layers.D`` (L, num_atoms, dim) and, with ``train_attention``,
+    ``layers.V`` (L, num_atoms, num_atoms); without the leading axis if ``tied``.
 
     Attributes:
       dim, num_atoms, num_layers: widths of the signal and of the codes; depth L.
       tied: whether all layers share their parameters.
       sparsity: lambda of the energy, in units of the signal.
-      curvature: c of every layer; None takes a bound of |D|_2^2, which holds while D is trained.
+      curvature: c of every layer; None takes a bound of |D|_2^2, which holds while D is
+        trained.
       form: of attention, see `unroll_jax.dust`.
       self_loops: whether tokens attend to themselves, see `unroll_jax.dust`.
-      attention_scale: the multiple of the identity that V is or starts as; its square scales the codes' products.
+      attention_scale: the multiple of the identity that V is or starts as; its square
+        scales the codes' products.
       train_attention: whether V is a parameter; the paper trains only D.
-      dtype: dtype of codes from layer to layer; None takes the input's. Steps are computed in float32 or wider.
+      dtype: dtype of codes from layer to layer; None takes the input's. Steps are
+        computed in float32 or wider.
       D_init: initialiser of the dictionary (num_atoms, dim), atoms as rows.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: De Weerdt, Eldar, Deligiannis (2023) as read by Porras-Valenzuela et al. (2026), C.3, C.4; layer 0: ours.
+    Source: De Weerdt, Eldar, Deligiannis (2023) as read by Porras-Valenzuela et al.
+    (2026), C.3, C.4; layer 0: ours.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> model, x = DUST(dim=4, num_atoms=6, num_layers=2), jnp.ones((5, 3, 4))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
-      >>> variables["params"]["layers"].D.shape, jax.eval_shape(model.apply, variables, x).shape
+      >>> (
+      ...     variables["params"]["layers"].D.shape,
+      ...     jax.eval_shape(model.apply, variables, x).shape,
+      ... )
       ((2, 6, 4), (3, 5, 3, 4))
     """
 
@@ -92,17 +104,21 @@ class DUST(nn.Module):
         record: Callable[[jax.Array], Any] | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
-        """Runs all layers, as `UnrolledTransformer` does, with reconstructions (*batch, n, dim) for outputs.
+        """Runs all layers, as `UnrolledTransformer` does, with reconstructions (*batch,
+        n, dim) for outputs.
 
         Args:
           x: signals (*batch, n, dim).
           mask: which of them are real, bool (*batch, n); None takes all for real.
           record: of reconstructions.
-          perturb: replaces each layer's codes, see `unroll_jax.unroll`; its dictionary reads the replaced ones.
-            A lost layer (`unroll_jax.perturbations.lost_layer`) passes codes on, and its output is theirs by its D.
+          perturb: replaces each layer's codes, see `unroll_jax.unroll`; its dictionary
+            reads the replaced ones. A lost layer
+            (`unroll_jax.perturbations.lost_layer`) passes codes on, and its output is
+            theirs by its D.
 
         Returns:
-          The reconstructions of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
+          The reconstructions of layers 0..L, (L + 1, *batch, n, dim), or what
+          ``record`` returned, stacked likewise.
         """
         layer, start = self._descents()
         self._check(x, mask)
@@ -122,21 +138,50 @@ class DUST(nn.Module):
 
         def perturbed(number: jax.Array, before: _State, after: _State) -> _State:
             assert perturb is not None
-            return read(perturb(number, before.codes, after.codes), dictionary(number - 1))
+            return read(
+                perturb(number, before.codes, after.codes), dictionary(number - 1)
+            )
 
         def measure(_: DustParams, state: _State, x: Anchor) -> Any:
             return state.output if record is None else record(state.output)
 
         zeros = jnp.zeros((*x.shape[:-1], self.num_atoms), compute)
-        start = read(start.step(ListaParams(dictionary(0)), zeros, signal), dictionary(0))
-        options = {"num_layers": self.num_layers, "remat": self.remat, "unroll": self.unroll, "tied": self.tied}
-        return unroll(step, params, start, signal, record=measure, perturb=perturb and perturbed, **options)[1]
+        start = read(
+            start.step(ListaParams(dictionary(0)), zeros, signal), dictionary(0)
+        )
+        options = {
+            "num_layers": self.num_layers,
+            "remat": self.remat,
+            "unroll": self.unroll,
+            "tied": self.tied,
+        }
+        return unroll(
+            step,
+            params,
+            start,
+            signal,
+            record=measure,
+            perturb=perturb and perturbed,
+            **options,
+        )[1]
 
     def _descents(self) -> tuple[Descent, Descent]:
         """The layer, and the step from zero that makes the codes of layer 0."""
-        V = {"attention_scale": None if self.train_attention else self.attention_scale, "self_loops": self.self_loops}
-        layer = dust(self.dim, self.num_atoms, form=self.form, sparsity=self.sparsity, curvature=self.curvature, **V)
-        return layer, lista(self.dim, self.num_atoms, sparsity=0.0, curvature=self.curvature)
+        V = {
+            "attention_scale": None if self.train_attention else self.attention_scale,
+            "self_loops": self.self_loops,
+        }
+        layer = dust(
+            self.dim,
+            self.num_atoms,
+            form=self.form,
+            sparsity=self.sparsity,
+            curvature=self.curvature,
+            **V,
+        )
+        return layer, lista(
+            self.dim, self.num_atoms, sparsity=0.0, curvature=self.curvature
+        )
 
     def _check(self, x: jax.Array, mask: jax.Array | None) -> None:
         check_dtype("x", x)
@@ -151,16 +196,25 @@ class DUST(nn.Module):
 
         def init(key: jax.Array) -> DustParams:
             D = self.D_init(key, (self.num_atoms, self.dim), self.param_dtype)
-            V = self.attention_scale * jnp.eye(self.num_atoms, dtype=self.param_dtype) if self.train_attention else None
-            return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*axes, *leaf.shape)), DustParams(D, V))
+            V = (
+                self.attention_scale * jnp.eye(self.num_atoms, dtype=self.param_dtype)
+                if self.train_attention
+                else None
+            )
+            return jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (*axes, *leaf.shape)),
+                DustParams(D, V),
+            )
 
         return self.param("layers", init)
 
 
 def dictionary_bases(dim: int) -> dict[str, Any]:
-    """Bases for `unroll_jax.in_coordinates`, like the parameters of `DUST`: pixels of atoms become coefficients.
+    """Bases for `unroll_jax.in_coordinates`, like the parameters of `DUST`: pixels of
+    atoms become coefficients.
 
-    D has pixels as columns; V stays. The basis is the cosine transform, of a square patch where ``dim`` is a square.
+    D has pixels as columns; V stays. The basis is the cosine transform, of a square
+    patch where ``dim`` is a square.
 
     Args:
       dim: width of the signal, in pixels.

@@ -8,7 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
-from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, check_inputs
+from unroll_jax.models.encoder_parts import (
+    EncoderConfig,
+    EncoderEmbeddings,
+    check_inputs,
+)
 from unroll_jax.unrolling import unroll
 
 __all__ = ["Encoder"]
@@ -17,20 +21,24 @@ __all__ = ["Encoder"]
 class Encoder(nn.Module):
     """BERT, DistilBERT, RoBERTa or MiniLM, by its `EncoderConfig`.
 
-    All layers run in one scan over stacked parameters: ``embeddings`` of `EncoderEmbeddings`, and ``layers`` of
-    `EncoderLayer` with a leading axis of length L. Masked tokens do not affect others: a batch that is padded, on
-    either side, gives real tokens the outputs they have without padding.
+    All layers run in one scan over stacked parameters: ``embeddings`` of
+    `EncoderEmbeddings`, and ``layers`` of `EncoderLayer` with a leading axis of length
+    L. Masked tokens do not affect others: a batch that is padded, on either side, gives
+    real tokens the outputs they have without padding.
 
     Attributes:
       config: the encoder's shape.
       dtype: dtype the layers compute in; None takes the parameters'.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: BERT, Devlin et al. 2019; DistilBERT, Sanh et al. 2019; RoBERTa, Liu et al. 2019; MiniLM, Wang et al. 2020.
+    Source: BERT, Devlin et al. 2019; DistilBERT, Sanh et al. 2019; RoBERTa, Liu et al.
+    2019; MiniLM, Wang et al. 2020.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = Encoder(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> model = Encoder(
+      ...     EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16)
+      ... )
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])  # 0 is padding
       >>> model.apply(model.init(jax.random.key(0), tokens), tokens).shape
       (3, 2, 3, 8)
@@ -56,17 +64,28 @@ class Encoder(nn.Module):
 
         Args:
           tokens: numbers of tokens, int (*batch, n).
-          mask: which of them are real, bool (*batch, n); None takes all for real but ``config.padding_token``.
+          mask: which of them are real, bool (*batch, n); None takes all for real but
+            ``config.padding_token``.
           token_types: kind of each token, int (*batch, n); None is kind 0.
-          perturbation: added to the word embeddings of real tokens, (*batch, n, dim); None adds nothing.
-          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
+          perturbation: added to the word embeddings of real tokens, (*batch, n, dim);
+            None adds nothing.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32
+            or wider; None keeps outputs.
 
         Returns:
-          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
-          the output of the embeddings. Outputs at masked positions are undefined.
+          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record``
+          returned, stacked likewise. Layer 0 is the output of the embeddings. Outputs
+          at masked positions are undefined.
         """
         config = self.config
-        check_inputs(tokens, mask, token_types, perturbation, dim=config.dim, max_positions=config.max_positions)
+        check_inputs(
+            tokens,
+            mask,
+            token_types,
+            perturbation,
+            dim=config.dim,
+            max_positions=config.max_positions,
+        )
         mask = real_tokens(tokens, mask, self.config)
         token_types = jnp.zeros_like(tokens) if token_types is None else token_types
         dtype = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
@@ -75,7 +94,9 @@ class Encoder(nn.Module):
         embeddings = EncoderEmbeddings(config, self.param_dtype, name="embeddings")
         start = embeddings(tokens, mask, token_types, perturbation).astype(dtype)
         layer = EncoderLayer(config, dtype, self.param_dtype, parent=None)
-        layers = self.param("layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None)
+        layers = self.param(
+            "layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None
+        )
 
         def step(params: Any, y: jax.Array, mask: jax.Array) -> jax.Array:
             return jnp.asarray(layer.apply({"params": params}, y, mask))
@@ -84,10 +105,18 @@ class Encoder(nn.Module):
             wide = y.astype(output)
             return wide if record is None else record(wide)
 
-        options = {"num_layers": config.num_layers, "remat": self.remat, "unroll": self.unroll}
-        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[1]
+        options = {
+            "num_layers": config.num_layers,
+            "remat": self.remat,
+            "unroll": self.unroll,
+        }
+        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[
+            1
+        ]
 
 
-def real_tokens(tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig) -> jax.Array:
+def real_tokens(
+    tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig
+) -> jax.Array:
     """The mask; None marks all tokens but ``config.padding_token``."""
     return tokens != config.padding_token if mask is None else mask

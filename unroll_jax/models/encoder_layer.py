@@ -1,4 +1,5 @@
-"""One layer of an encoder: attention and a feed-forward part, with layer norms behind or before them."""
+"""One layer of an encoder: attention and a feed-forward part, with layer norms
+behind or before them."""
 
 import functools
 import math
@@ -12,7 +13,14 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import check, in_interval, one_of, require
 
-__all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "check_layer_shape", "layer_norm", "stacked_layers"]
+__all__ = [
+    "ACTIVATIONS",
+    "INITIAL_STD",
+    "EncoderLayer",
+    "check_layer_shape",
+    "layer_norm",
+    "stacked_layers",
+]
 
 #: Activations of `EncoderLayer` by the names that configurations of Hugging Face have for them.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -22,19 +30,23 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
 }
 
-INITIAL_STD = 0.02  # BERT and its descendants, and vision transformers, start with normal numbers of it
+# BERT and its descendants, and vision transformers, start with normal numbers of it
+INITIAL_STD = 0.02
 
 
 class EncoderLayer(nn.Module):
-    """Attention and a feed-forward part, each added to its input, with a layer norm behind or before it.
+    """Attention and a feed-forward part, each added to its input, with a layer norm
+    behind or before it.
 
-    With Norm the layer norm, y + A(y) is normalised as Norm(y + A(y)) (Vaswani et al., 2017), or with ``norm_first``
-    the part sees the normalised tokens, y + A(Norm(y)), without a norm between a layer's input and its output
-    (vision transformers: Dosovitskiy et al., 2021).
+    With Norm the layer norm, y + A(y) is normalised as Norm(y + A(y)) (Vaswani et al.,
+    2017), or with ``norm_first`` the part sees the normalised tokens, y + A(Norm(y)),
+    without a norm between a layer's input and its output (vision transformers:
+    Dosovitskiy et al., 2021).
 
-    Queries, keys and values come out of one product, ``query_key_value``; the other parameters are
-    ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``. Softmax and the statistics of
-    norms are computed in float32 at least. ``config`` is an `EncoderConfig` or a `ViTConfig`.
+    Queries, keys and values come out of one product, ``query_key_value``; the other
+    parameters are ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and
+    ``output_norm``. Softmax and the statistics of norms are computed in float32 at
+    least. ``config`` is an `EncoderConfig` or a `ViTConfig`.
     """
 
     config: Any
@@ -46,11 +58,16 @@ class EncoderLayer(nn.Module):
     def __call__(
         self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"] | None
     ) -> Float[Array, "*batch n d"]:
-        """Maps tokens to tokens; no token attends to one that ``mask`` does not call real; None calls all real."""
-        # One axis of tokens: over several, XLA transposes the cotangents of weights, at twice the time on a CPU.
+        """Maps tokens to tokens; no token attends to one that ``mask`` does not call
+        real; None calls all real."""
+        # One axis of tokens: over several, XLA transposes the cotangents of weights, at
+        # twice the time on a CPU.
         flat = y.reshape(-1, self.config.dim)
         norm = layer_norm(self.config, self.dtype, self.param_dtype)
-        attention_norm, output_norm = norm(name="attention_norm"), norm(name="output_norm")
+        attention_norm, output_norm = (
+            norm(name="attention_norm"),
+            norm(name="output_norm"),
+        )
         if self.norm_first:
             flat = flat + self._attention(attention_norm(flat), y.shape, mask)
             flat = flat + self._feed_forward(output_norm(flat))
@@ -59,42 +76,68 @@ class EncoderLayer(nn.Module):
             flat = output_norm(flat + self._feed_forward(flat))
         return flat.reshape(y.shape)
 
-    def _attention(self, flat: jax.Array, shape: tuple[int, ...], mask: jax.Array | None) -> jax.Array:
+    def _attention(
+        self, flat: jax.Array, shape: tuple[int, ...], mask: jax.Array | None
+    ) -> jax.Array:
         heads = self.config.num_heads
         mixed = self._dense(3 * self.config.dim, "query_key_value")(flat)
         split = mixed.reshape(*shape[:-1], 3, heads, self.config.dim // heads)
         queries, keys, values = jnp.moveaxis(split, (-3, -2), (0, -3))
-        attended = _attend(queries, keys, values, None if mask is None else mask[..., None, None, :])
-        return self._dense(self.config.dim, "attention_output")(jnp.swapaxes(attended, -3, -2).reshape(flat.shape))
+        attended = _attend(
+            queries, keys, values, None if mask is None else mask[..., None, None, :]
+        )
+        return self._dense(self.config.dim, "attention_output")(
+            jnp.swapaxes(attended, -3, -2).reshape(flat.shape)
+        )
 
     def _feed_forward(self, flat: jax.Array) -> jax.Array:
-        hidden = ACTIVATIONS[self.config.activation](self._dense(self.config.hidden_dim, "hidden")(flat))
+        hidden = ACTIVATIONS[self.config.activation](
+            self._dense(self.config.hidden_dim, "hidden")(flat)
+        )
         return self._dense(self.config.dim, "output")(hidden)
 
     def _dense(self, features: int, name: str) -> nn.Dense:
         initial = nn.initializers.normal(INITIAL_STD)
-        return nn.Dense(features, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=initial, name=name)
+        return nn.Dense(
+            features,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=initial,
+            name=name,
+        )
 
 
 def check_layer_shape(config: Any) -> None:
-    """A ValueError unless layers can use a configuration's heads, activation and epsilon."""
-    require(not config.dim % config.num_heads, "num_heads", f"divide dim={config.dim}", config.num_heads)
+    """A ValueError unless layers can use a configuration's heads, activation and
+    epsilon."""
+    require(
+        not config.dim % config.num_heads,
+        "num_heads",
+        f"divide dim={config.dim}",
+        config.num_heads,
+    )
     check("activation", config.activation, one_of(ACTIVATIONS))
     check("norm_epsilon", config.norm_epsilon, in_interval("[0, 1)"))
 
 
 def stacked_layers(layer: EncoderLayer, num_layers: int) -> Callable[..., Any]:
-    """Returns an initialiser of the parameters of ``num_layers`` such layers, each with its key, stacked."""
+    """Returns an initialiser of the parameters of ``num_layers`` such layers, each
+    with its key, stacked."""
 
     def init(key: jax.Array, *inputs: Any) -> Any:
-        return jax.vmap(lambda key: layer.init(key, *inputs)["params"])(jax.random.split(key, num_layers))
+        return jax.vmap(lambda key: layer.init(key, *inputs)["params"])(
+            jax.random.split(key, num_layers)
+        )
 
     return init
 
 
-def layer_norm(config: Any, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:
+def layer_norm(
+    config: Any, dtype: Any, param_dtype: Any
+) -> Callable[..., nn.LayerNorm]:
     """Layer norms with a configuration's epsilon, to be given their names."""
-    # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is in trained encoders.
+    # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is
+    # in trained encoders.
     options = {"dtype": dtype, "param_dtype": param_dtype, "use_fast_variance": False}
     return functools.partial(nn.LayerNorm, epsilon=config.norm_epsilon, **options)
 
@@ -105,12 +148,16 @@ def _attend(
     values: Float[Array, "*batch heads n size"],
     mask: Bool[Array, "*batch 1 1 n"] | None,
 ) -> Float[Array, "*batch heads n size"]:
-    """softmax(Q K^T / sqrt(size)) V, with products in the dtype of V and softmax in float32 at least.
+    """softmax(Q K^T / sqrt(size)) V, with products in the dtype of V and softmax in
+    float32 at least.
 
-    Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the softmax of float64 in float32.
+    Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the
+    softmax of float64 in float32.
     """
     wide = jnp.promote_types(values.dtype, jnp.float32)
-    scores = jnp.matmul(queries, jnp.swapaxes(keys, -2, -1), preferred_element_type=wide)
+    scores = jnp.matmul(
+        queries, jnp.swapaxes(keys, -2, -1), preferred_element_type=wide
+    )
     scores = scores * (1.0 / math.sqrt(queries.shape[-1]))
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(wide).min)

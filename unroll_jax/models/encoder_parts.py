@@ -1,4 +1,5 @@
-"""The parts of an encoder other than its layers: its configuration and its embeddings."""
+"""The parts of an encoder other than its layers: its configuration and its
+embeddings."""
 
 import dataclasses
 import functools
@@ -12,20 +13,30 @@ from unroll_jax.arguments import at_least, check_fields, in_interval, require
 from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
 
-__all__ = ["EncoderConfig", "EncoderEmbeddings", "check_inputs", "perturbed", "real_positions"]
+__all__ = [
+    "EncoderConfig",
+    "EncoderEmbeddings",
+    "check_inputs",
+    "perturbed",
+    "real_positions",
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The shape of an encoder: BERT's, and by its numbers DistilBERT's, RoBERTa's or MiniLM's.
+    """The shape of an encoder: BERT's, and by its numbers DistilBERT's, RoBERTa's or
+    MiniLM's.
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings.
-      dim, num_layers, num_heads: width of the tokens; depth L; attention heads, which share out ``dim``.
+      dim, num_layers, num_heads: width of the tokens; depth L; attention heads, which
+        share out ``dim``.
       hidden_dim: width between the two dense layers of the feed-forward part.
       max_positions: longest sequence.
-      position_offset: rows of the table of positions before the first token's (RoBERTa: 2).
-      token_types: kinds of token, as first and second sentence; 0 has no table of them (DistilBERT).
+      position_offset: rows of the table of positions before the first token's (RoBERTa:
+        2).
+      token_types: kinds of token, as first and second sentence; 0 has no table of them
+        (DistilBERT).
       activation: "gelu", "gelu_tanh", "relu" or "silu".
       norm_epsilon: added to the variance in layer norms.
       padding_token: number of the token that fills sequences up.
@@ -51,18 +62,33 @@ class EncoderConfig:
     padding_token: int = 0
 
     def __post_init__(self) -> None:
-        names = ("vocabulary_size", "dim", "num_layers", "num_heads", "hidden_dim", "max_positions")
+        names = (
+            "vocabulary_size",
+            "dim",
+            "num_layers",
+            "num_heads",
+            "hidden_dim",
+            "max_positions",
+        )
         check_fields(self, at_least(1), *names)
-        check_fields(self, at_least(0), "position_offset", "token_types", "padding_token")
+        check_fields(
+            self, at_least(0), "position_offset", "token_types", "padding_token"
+        )
         check_layer_shape(self)
-        check_fields(self, in_interval(f"[0, vocabulary_size={self.vocabulary_size})"), "padding_token")
+        check_fields(
+            self,
+            in_interval(f"[0, vocabulary_size={self.vocabulary_size})"),
+            "padding_token",
+        )
 
 
 class EncoderEmbeddings(nn.Module):
-    """The sum of word, position and token type embeddings, normalised: the output of layer 0.
+    """The sum of word, position and token type embeddings, normalised: the output of
+    layer 0.
 
-    Positions count only real tokens: padding of any tokens, on either side, moves none. Parameters: ``word.embedding``
-    (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding``, ``norm``.
+    Positions count only real tokens: padding of any tokens, on either side, moves none.
+    Parameters: ``word.embedding`` (vocabulary_size, dim), ``position.embedding``,
+    ``token_type.embedding``, ``norm``.
     """
 
     config: EncoderConfig
@@ -76,17 +102,31 @@ class EncoderEmbeddings(nn.Module):
         token_types: Int[Array, "*batch n"],
         perturbation: Float[Array, "*batch n d"] | None = None,
     ) -> Float[Array, "*batch n d"]:
-        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` is True."""
+        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where
+        ``mask`` is True."""
         config = self.config
         initial = nn.initializers.normal(INITIAL_STD)
-        embed = functools.partial(nn.Embed, features=config.dim, embedding_init=initial, param_dtype=self.param_dtype)
-        total = embed(config.vocabulary_size, name="word")(jnp.where(mask, tokens, config.padding_token))
+        embed = functools.partial(
+            nn.Embed,
+            features=config.dim,
+            embedding_init=initial,
+            param_dtype=self.param_dtype,
+        )
+        total = embed(config.vocabulary_size, name="word")(
+            jnp.where(mask, tokens, config.padding_token)
+        )
         total = perturbed(total, mask, perturbation)
         places = real_positions(mask) + config.position_offset
-        total = total + embed(config.max_positions + config.position_offset, name="position")(places)
+        total = total + embed(
+            config.max_positions + config.position_offset, name="position"
+        )(places)
         if config.token_types:
-            total = total + embed(config.token_types, name="token_type")(jnp.where(mask, token_types, 0))
-        return layer_norm(config, self.param_dtype, self.param_dtype)(name="norm")(total)
+            total = total + embed(config.token_types, name="token_type")(
+                jnp.where(mask, token_types, 0)
+            )
+        return layer_norm(config, self.param_dtype, self.param_dtype)(name="norm")(
+            total
+        )
 
 
 def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
@@ -95,7 +135,9 @@ def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
 
 
 def perturbed(
-    words: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"], perturbation: Float[Array, "*batch n d"] | None
+    words: Float[Array, "*batch n d"],
+    mask: Bool[Array, "*batch n"],
+    perturbation: Float[Array, "*batch n d"] | None,
 ) -> Float[Array, "*batch n d"]:
     """Word embeddings; real tokens have the perturbation, if any."""
     if perturbation is None:
@@ -104,12 +146,27 @@ def perturbed(
 
 
 def check_inputs(
-    tokens: Any, mask: Any, token_types: Any, perturbation: Any, *, dim: int, max_positions: int | None
+    tokens: Any,
+    mask: Any,
+    token_types: Any,
+    perturbation: Any,
+    *,
+    dim: int,
+    max_positions: int | None,
 ) -> None:
-    """Checks what classifiers of text are called with; None is not there, or of max_positions any length."""
+    """Checks what classifiers of text are called with; None is not there, or of
+    max_positions any length."""
     length = tokens.shape[-1] if tokens.ndim else 0
-    require(length >= 1, "tokens", "be (*batch, n) with n at least 1", f"shape {tokens.shape}")
-    fits, allowed = max_positions is None or length <= max_positions, f"be (*batch, n) with n in [1, {max_positions=}]"
+    require(
+        length >= 1,
+        "tokens",
+        "be (*batch, n) with n at least 1",
+        f"shape {tokens.shape}",
+    )
+    fits, allowed = (
+        max_positions is None or length <= max_positions,
+        f"be (*batch, n) with n in [1, {max_positions=}]",
+    )
     require(fits, "tokens", allowed, f"shape {tokens.shape}", "truncate them")
     for name, value, kind, width in (
         ("tokens", tokens, jnp.integer, ()),

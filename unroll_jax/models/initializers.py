@@ -1,4 +1,5 @@
-"""Initialisers in the manner of `jax.nn.initializers`, for stacks of matrices (*layers, rows, columns)."""
+"""Initialisers in the manner of `jax.nn.initializers`, for stacks of matrices
+(*layers, rows, columns)."""
 
 from typing import Any
 
@@ -13,39 +14,58 @@ __all__ = ["cosine_atoms", "dct", "scaled_identity"]
 
 
 def cosine_atoms() -> Initializer:
-    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms, dim), atoms as rows."""
+    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms,
+    dim), atoms as rows."""
 
-    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+    def init(
+        key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None
+    ) -> jax.Array:
         return jnp.asarray(cosine_dictionary(*shape), dtype)
 
     return init
 
 
 def dct(scale: float = 1.0) -> Initializer:
-    """``scale`` times the orthonormal discrete cosine transform: row k is the k-th basis vector of R^columns.
+    """``scale`` times the orthonormal discrete cosine transform: row k is the k-th
+    basis vector of R^columns.
 
-    If the number of columns is a perfect square, they are the pixels of a square patch, row by row, and the transform
-    is two-dimensional. Rows run from low to high frequency, so fewer rows than columns keep the lowest frequencies.
+    If the number of columns is a perfect square, they are the pixels of a square patch,
+    row by row, and the transform is two-dimensional. Rows run from low to high
+    frequency, so fewer rows than columns keep the lowest frequencies.
 
     Args:
       scale: norm of every row.
 
     Returns:
-      An initialiser of shapes (*layers, rows, columns); a ValueError when called for more rows than columns.
+      An initialiser of shapes (*layers, rows, columns); a ValueError when called for
+      more rows than columns.
 
-    Source: Luong et al. (2021), as used by Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2.
+    Source: Luong et al. (2021), as used by Porras-Valenzuela, Hadou, Ribeiro, Appendix
+    B.2.
 
     Example:
       >>> import jax
-      >>> [round(value, 4) for value in dct()(jax.random.key(0), (2, 2)).ravel().tolist()]
+      >>> [
+      ...     round(value, 4)
+      ...     for value in dct()(jax.random.key(0), (2, 2)).ravel().tolist()
+      ... ]
       [0.7071, 0.7071, 0.7071, -0.7071]
     """
 
-    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+    def init(
+        key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None
+    ) -> jax.Array:
         *layers, rows, columns = shape
         if rows > columns:
-            raise ValueError(f"dct needs at most as many rows as columns, got shape {tuple(shape)}")
-        return jnp.asarray(np.broadcast_to(scale * cosine_dictionary(rows, columns), (*layers, rows, columns)), dtype)
+            raise ValueError(
+                f"dct needs at most as many rows as columns, got shape {tuple(shape)}"
+            )
+        return jnp.asarray(
+            np.broadcast_to(
+                scale * cosine_dictionary(rows, columns), (*layers, rows, columns)
+            ),
+            dtype,
+        )
 
     return init
 
@@ -59,7 +79,9 @@ def scaled_identity(scale: float) -> Initializer:
       [[0.5, 0.0], [0.0, 0.5]]
     """
 
-    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+    def init(
+        key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None
+    ) -> jax.Array:
         return jnp.asarray(np.broadcast_to(scale * np.eye(*shape[-2:]), shape), dtype)
 
     return init

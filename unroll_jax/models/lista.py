@@ -19,20 +19,25 @@ __all__ = ["LISTA"]
 
 
 class LISTA(nn.Module):
-    """Sparse codes by L untied layers of soft thresholding, whose every layer can be read out.
+    """Sparse codes by L untied layers of soft thresholding, whose every layer can be
+    read out.
 
-    Layer l maps z to soft(A z + B x, |theta|), see `unroll_jax.energies.lista_layer`. The parameters are ``layers.A``
-    (L, atoms, atoms), ``layers.B`` (L, atoms, dim) and ``layers.theta`` (L, atoms); initially every layer is a step of
-    ISTA for the Lasso :math:`\\tfrac12 |x - D^T z|^2 + \\lambda |z|_1`, or noise.
+    Layer l maps z to soft(A z + B x, |theta|), see `unroll_jax.energies.lista_layer`.
+    The parameters are ``layers.A`` (L, atoms, atoms), ``layers.B`` (L, atoms, dim) and
+    ``layers.theta`` (L, atoms); initially every layer is a step of ISTA for the Lasso
+    :math:`\\tfrac12 |x - D^T z|^2 + \\lambda |z|_1`, or noise.
 
     Attributes:
       dim, num_atoms, num_layers: widths of the signals and of the codes; depth L.
-      sparsity: lambda of the Lasso that the first layers descend, in units of the signals.
-      dictionary_init: initialiser of D (num_atoms, dim), atoms as rows, such as ``jax.nn.initializers.constant(D)``.
+      sparsity: lambda of the Lasso that the first layers descend, in units of the
+        signals.
+      dictionary_init: initialiser of D (num_atoms, dim), atoms as rows, such as
+        ``jax.nn.initializers.constant(D)``.
       noise: standard deviation of the initial weights; None starts as ISTA.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Gregor and LeCun (2010); untied as in Hadou et al. (2023), whose weights start as noise of 0.01.
+    Source: Gregor and LeCun (2010); untied as in Hadou et al. (2023), whose weights
+    start as noise of 0.01.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -66,34 +71,61 @@ class LISTA(nn.Module):
         Args:
           x: signals (*batch, dim).
           z: codes of layer 0, (*batch, num_atoms); None starts at 0.
-          record: ``z -> pytree``, evaluated inside the scan at every layer's codes; None keeps the codes themselves.
+          record: ``z -> pytree``, evaluated inside the scan at every layer's codes;
+            None keeps the codes themselves.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
 
         Returns:
-          The codes of layers 0..L, (L + 1, *batch, num_atoms), or what ``record`` returned, stacked likewise.
+          The codes of layers 0..L, (L + 1, *batch, num_atoms), or what ``record``
+          returned, stacked likewise.
         """
         check_dtype("x", x)
-        require(x.ndim >= 1 and x.shape[-1] == self.dim, "x", f"be (*batch, dim={self.dim})", f"shape {x.shape}")
+        require(
+            x.ndim >= 1 and x.shape[-1] == self.dim,
+            "x",
+            f"be (*batch, dim={self.dim})",
+            f"shape {x.shape}",
+        )
         start = jnp.zeros((*x.shape[:-1], self.num_atoms), x.dtype) if z is None else z
-        check_shape("z", start, (*x.shape[:-1], self.num_atoms), ", with the batch axes of x")
+        check_shape(
+            "z", start, (*x.shape[:-1], self.num_atoms), ", with the batch axes of x"
+        )
 
         def measure(_: ListaLayerParams, z: jax.Array, x: jax.Array) -> Any:
             return z if record is None else record(z)
 
-        options = {"num_layers": self.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
-        return unroll(lista_layer, self._layers(), start, x, tied=False, record=measure, **options)[1]
+        options = {
+            "num_layers": self.num_layers,
+            "remat": self.remat,
+            "unroll": self.unroll,
+            "perturb": perturb,
+        }
+        return unroll(
+            lista_layer, self._layers(), start, x, tied=False, record=measure, **options
+        )[1]
 
     def _layers(self) -> ListaLayerParams:
         check_fields(self, at_least(1), "dim", "num_atoms", "num_layers")
         check_fields(self, at_least(0.0), "sparsity", "noise")
 
         def init(key: jax.Array) -> ListaLayerParams:
-            dictionary = self.dictionary_init(key, (self.num_atoms, self.dim), self.param_dtype)
+            dictionary = self.dictionary_init(
+                key, (self.num_atoms, self.dim), self.param_dtype
+            )
             layer = ista_layer(dictionary, self.sparsity)
-            stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.num_layers, *leaf.shape)), layer)
+            stacked = jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (self.num_layers, *leaf.shape)),
+                layer,
+            )
             if (noise := self.noise) is None:
                 return stacked
             keys = ListaLayerParams(*jax.random.split(key, len(stacked)))
-            return jax.tree.map(lambda key, leaf: noise * jax.random.normal(key, leaf.shape, leaf.dtype), keys, stacked)
+            return jax.tree.map(
+                lambda key, leaf: (
+                    noise * jax.random.normal(key, leaf.shape, leaf.dtype)
+                ),
+                keys,
+                stacked,
+            )
 
         return self.param("layers", init)

@@ -12,16 +12,20 @@ __all__ = ["DeepOptEqSegmenter"]
 
 
 class DeepOptEqSegmenter(OptEqBase, kw_only=True):
-    """A segmenter: a stem of strided convolutions, the equilibrium of a convolutional deep OptEq, a class per pixel.
+    """A segmenter: a stem of strided convolutions, the equilibrium of a convolutional
+    deep OptEq, a class per pixel.
 
-    The 1 x 1 head is interpolated to image size. Parameters: ``stem``, ``layer_1`` to ``layer_L``, ``head``.
+    The 1 x 1 head is interpolated to image size. Parameters: ``stem``, ``layer_1`` to
+    ``layer_L``, ``head``.
 
-    For Cityscapes the paper has ``widths=(256, 512, 512)``; its stem, and the channels of z, are not published. For
-    images of CamVid's size, ``channels=32, widths=(64, 64, 64), stem=(16, 32)`` will do.
+    For Cityscapes the paper has ``widths=(256, 512, 512)``; its stem, and the channels
+    of z, are not published. For images of CamVid's size,
+    ``channels=32, widths=(64, 64, 64), stem=(16, 32)`` will do.
 
     Attributes:
       num_classes: logits of every pixel.
-      stem: channels of convolutions of stride 2, through which images are seen: n make feature maps smaller by 2^n.
+      stem: channels of convolutions of stride 2, through which images are seen: n make
+        feature maps smaller by 2^n.
 
     All others are `OptEqBase`'s.
 
@@ -29,10 +33,16 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = DeepOptEqSegmenter(num_classes=3, channels=4, widths=(4, 4), stem=(2,)), jnp.ones((5, 8, 6, 1))
+      >>> model, x = (
+      ...     DeepOptEqSegmenter(num_classes=3, channels=4, widths=(4, 4), stem=(2,)),
+      ...     jnp.ones((5, 8, 6, 1)),
+      ... )
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
       >>> logits, info = jax.eval_shape(model.apply, variables, x)
-      >>> logits.shape, info.status.shape  # classes of pixels; one equilibrium for each image
+      >>> (
+      ...     logits.shape,
+      ...     info.status.shape,
+      ... )  # classes of pixels; one equilibrium for each image
       ((5, 8, 6, 3), (5,))
     """
 
@@ -46,12 +56,19 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         """Segments images x (*batch, height, width, channels) of any size.
 
         Returns:
-          ``(logits, info)``, see `equilibrium`: logits are (*batch, height, width, num_classes) in float32 at least.
+          ``(logits, info)``, see `equilibrium`: logits are (*batch, height, width,
+          num_classes) in float32 at least.
         """
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "stem")
-        options = {"kernel_size": self.kernel_size, "activation": self.activation, "param_dtype": self.param_dtype}
+        options = {
+            "kernel_size": self.kernel_size,
+            "activation": self.activation,
+            "param_dtype": self.param_dtype,
+        }
         features = Stem(self.stem, dtype=self.dtype, name="stem", **options)(x)
         z, info = self.find_equilibrium(features, convolutional=True, probe=probe)
-        head = SegmenterHead(self.num_classes, param_dtype=self.param_dtype, name="head")
+        head = SegmenterHead(
+            self.num_classes, param_dtype=self.param_dtype, name="head"
+        )
         return head(z, (x.shape[-3], x.shape[-2])), info

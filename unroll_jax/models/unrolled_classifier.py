@@ -1,4 +1,5 @@
-"""A classifier of text with the layers of the unrolled transformer; one head reads each."""
+"""A classifier of text with the layers of the unrolled transformer; one head reads
+each."""
 
 import functools
 from collections.abc import Callable
@@ -19,8 +20,9 @@ __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
 class TokenEmbeddings(nn.Module):
     """Embeddings of words, and of positions where there are any: the output of layer 0.
 
-    Positions count only real tokens: padding of any tokens, on either side, moves none. The parameters are
-    ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
+    Positions count only real tokens: padding of any tokens, on either side, moves none.
+    The parameters are ``word.embedding`` (vocabulary_size, dim) and
+    ``position.embedding`` (max_positions, dim).
     """
 
     vocabulary_size: int
@@ -30,25 +32,38 @@ class TokenEmbeddings(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, tokens: jax.Array, mask: jax.Array, perturbation: jax.Array | None = None) -> jax.Array:
-        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` is True."""
-        embed = functools.partial(nn.Embed, features=self.dim, param_dtype=self.param_dtype)
+    def __call__(
+        self, tokens: jax.Array, mask: jax.Array, perturbation: jax.Array | None = None
+    ) -> jax.Array:
+        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where
+        ``mask`` is True."""
+        embed = functools.partial(
+            nn.Embed, features=self.dim, param_dtype=self.param_dtype
+        )
         # Of unit variance: noise is stated relative to an entry's deviation.
-        words = embed(self.vocabulary_size, embedding_init=nn.initializers.normal(1.0), name="word")
+        words = embed(
+            self.vocabulary_size,
+            embedding_init=nn.initializers.normal(1.0),
+            name="word",
+        )
         total = words(jnp.where(mask, tokens, 0))
         if self.frozen:
             total = jax.lax.stop_gradient(total)
         total = perturbed(total, mask, perturbation)
         if self.max_positions is not None:
             start = nn.initializers.normal(0.1)
-            total = total + embed(self.max_positions, embedding_init=start, name="position")(real_positions(mask))
+            total = total + embed(
+                self.max_positions, embedding_init=start, name="position"
+            )(real_positions(mask))
         return total
 
 
 class UnrolledClassifier(nn.Module):
-    """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of every layer.
+    """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of
+    every layer.
 
-    Called as `Classifier`; without a mask all tokens are real. Its parts: ``embeddings``, ``transformer``, ``head``.
+    Called as `Classifier`; without a mask all tokens are real. Its parts:
+    ``embeddings``, ``transformer``, ``head``.
 
     Attributes:
       transformer, num_classes: the layers; logits out.
@@ -57,7 +72,11 @@ class UnrolledClassifier(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = UnrolledClassifier(UnrolledTransformer(dim=8, num_layers=3), vocabulary_size=100, num_classes=2)
+      >>> model = UnrolledClassifier(
+      ...     UnrolledTransformer(dim=8, num_layers=3),
+      ...     vocabulary_size=100,
+      ...     num_classes=2,
+      ... )
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])
       >>> variables = model.init(jax.random.key(0), tokens)
       >>> model.apply(variables, tokens, mask=tokens != 0).shape
@@ -87,10 +106,23 @@ class UnrolledClassifier(nn.Module):
         """
         dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
         check_fields(self, at_least(1), "vocabulary_size", "max_positions")
-        check_inputs(tokens, mask, token_types, perturbation, dim=dim, max_positions=self.max_positions)
+        check_inputs(
+            tokens,
+            mask,
+            token_types,
+            perturbation,
+            dim=dim,
+            max_positions=self.max_positions,
+        )
         real = jnp.ones(tokens.shape, bool) if mask is None else mask
         sizes = self.vocabulary_size, dim, self.max_positions
-        embeddings = TokenEmbeddings(*sizes, self.frozen, param_dtype, name="embeddings")
-        head = Head(self.num_classes, self.pooling, param_dtype=param_dtype, name="head")
+        embeddings = TokenEmbeddings(
+            *sizes, self.frozen, param_dtype, name="embeddings"
+        )
+        head = Head(
+            self.num_classes, self.pooling, param_dtype=param_dtype, name="head"
+        )
         read = read_by(head, real, dim, record)
-        return self.transformer(embeddings(tokens, real, perturbation), real, record=read)
+        return self.transformer(
+            embeddings(tokens, real, perturbation), real, record=read
+        )

@@ -1,4 +1,5 @@
-"""The unrolled transformer (UT): layers of attention, symmetric mixing and ReLU, each with its weights."""
+"""The unrolled transformer (UT): layers of attention, symmetric mixing and ReLU,
+each with its weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,20 +25,26 @@ __all__ = ["UnrolledTransformer", "cosine_bases"]
 class UnrolledTransformer(nn.Module):
     """UT with per-layer V, W and U, whose every layer can be read out.
 
-    Layer l maps Y to relu(softmax(Y V^T V Y^T) Y (W + W^T)/2 + Y U), see `unroll_jax.energies.unrolled_layer`. The
-    parameters are ``layers.V`` (L, rank, dim), ``layers.W`` and ``layers.U`` (L, dim, dim).
+    Layer l maps Y to relu(softmax(Y V^T V Y^T) Y (W + W^T)/2 + Y U), see
+    `unroll_jax.energies.unrolled_layer`. The parameters are ``layers.V`` (L, rank,
+    dim), ``layers.W`` and ``layers.U`` (L, dim, dim).
 
     Attributes:
       dim, num_layers: width d of the tokens; depth L.
       rank: rows of V; None means ``dim``.
-      dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
+      dtype: dtype the layers compute in; None computes in the input's. Parameters stay
+        in ``param_dtype``.
       param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass; or a policy of `jax.checkpoint_policies` for the values stored.
+      remat: recompute layers in the backward pass; or a policy of
+        `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
-      self_loops: whether tokens attend to themselves, see `unroll_jax.energies.unrolled_layer`.
-      V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
+      self_loops: whether tokens attend to themselves, see
+        `unroll_jax.energies.unrolled_layer`.
+      V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et
+        al., Appendix B.2).
       W_init: initialiser of W.
-      U_init: initialiser of U; with the default W the first pass averages similar tokens a little.
+      U_init: initialiser of U; with the default W the first pass averages similar
+        tokens a little.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
 
@@ -74,22 +81,32 @@ class UnrolledTransformer(nn.Module):
 
         Args:
           x: tokens (*batch, n, dim); the layer-0 output.
-          mask: which of them are real, bool (*batch, n); None takes all for real. Masked tokens do not change other
-            outputs; outputs at masked positions are undefined.
-          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
+          mask: which of them are real, bool (*batch, n); None takes all for real.
+            Masked tokens do not change other outputs; outputs at masked positions are
+            undefined.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32
+            or wider; None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
 
         Returns:
-          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
+          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record``
+          returned, stacked likewise.
         """
         check_dtype("x", x)
-        require(x.ndim >= 2 and x.shape[-1] == self.dim, "x", f"be (*batch, n, dim={self.dim})", f"shape {x.shape}")
+        require(
+            x.ndim >= 2 and x.shape[-1] == self.dim,
+            "x",
+            f"be (*batch, n, dim={self.dim})",
+            f"shape {x.shape}",
+        )
         check_mask(mask, x)
         params = self._layers()
         compute = x.dtype if self.dtype is None else self.dtype
         output = jnp.promote_types(x.dtype, jnp.float32)
 
-        def step(layer: UnrolledLayerParams, y: jax.Array, mask: jax.Array | None) -> jax.Array:
+        def step(
+            layer: UnrolledLayerParams, y: jax.Array, mask: jax.Array | None
+        ) -> jax.Array:
             cast = jax.tree.map(lambda leaf: leaf.astype(compute), layer)
             return unrolled_layer(cast, y, mask, self_loops=self.self_loops)
 
@@ -97,8 +114,15 @@ class UnrolledTransformer(nn.Module):
             wide = y.astype(output)
             return wide if record is None else record(wide)
 
-        options = {"num_layers": self.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
-        return unroll(step, params, x.astype(compute), mask, tied=False, record=measure, **options)[1]
+        options = {
+            "num_layers": self.num_layers,
+            "remat": self.remat,
+            "unroll": self.unroll,
+            "perturb": perturb,
+        }
+        return unroll(
+            step, params, x.astype(compute), mask, tied=False, record=measure, **options
+        )[1]
 
     def _layers(self) -> UnrolledLayerParams:
         check("num_layers", self.num_layers, at_least(1))
@@ -109,7 +133,9 @@ class UnrolledTransformer(nn.Module):
             square = (self.num_layers, self.dim, self.dim)
             keys = jax.random.split(key, 3)
             return UnrolledLayerParams(
-                V=self.V_init(keys[0], (self.num_layers, rank, self.dim), self.param_dtype),
+                V=self.V_init(
+                    keys[0], (self.num_layers, rank, self.dim), self.param_dtype
+                ),
                 W=self.W_init(keys[1], square, self.param_dtype),
                 U=self.U_init(keys[2], square, self.param_dtype),
             )
@@ -118,16 +144,21 @@ class UnrolledTransformer(nn.Module):
 
 
 def cosine_bases(dim: int) -> dict[str, Any]:
-    """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become coefficients of the cosine transform.
+    """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become
+    coefficients of the cosine transform.
 
-    V has pixels as columns, W and U on both sides. Where ``dim`` is a square, it is the transform of a square patch.
+    V has pixels as columns, W and U on both sides. Where ``dim`` is a square, it is the
+    transform of a square patch.
 
     Args:
       dim: width of the tokens, in pixels.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax
-      >>> model, optimizer = UnrolledTransformer(16, 2), unroll_jax.in_coordinates(optax.adam(2e-3), cosine_bases(16))
+      >>> model, optimizer = (
+      ...     UnrolledTransformer(16, 2),
+      ...     unroll_jax.in_coordinates(optax.adam(2e-3), cosine_bases(16)),
+      ... )
       >>> state = optimizer.init(model.init(jax.random.key(0), jnp.zeros((1, 3, 16))))
     """
     cosine, layer = cosine_dictionary(dim, dim), UnrolledLayerParams

@@ -1,4 +1,5 @@
-"""The vision transformer (ViT) over the patches of a frame, whose every layer is read as a reconstruction of it."""
+"""The vision transformer (ViT) over the patches of a frame, whose every layer is
+read as a reconstruction of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
-from unroll_jax.models.vit_parts import PatchEmbeddings, PatchReadout, ViTConfig, check_patches
+from unroll_jax.models.vit_parts import (
+    PatchEmbeddings,
+    PatchReadout,
+    ViTConfig,
+    check_patches,
+)
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
@@ -18,8 +24,9 @@ __all__ = ["ViT"]
 class ViT(nn.Module):
     """ViT by its `ViTConfig`: patches in, their reconstructions by every layer out.
 
-    The parameters are ``embeddings`` of `PatchEmbeddings`; ``layers`` of `EncoderLayer` with its norms first and a
-    leading axis of length L; and ``readout`` of `PatchReadout`, which all layers share.
+    The parameters are ``embeddings`` of `PatchEmbeddings`; ``layers`` of `EncoderLayer`
+    with its norms first and a leading axis of length L; and ``readout`` of
+    `PatchReadout`, which all layers share.
 
     Attributes:
       config: the transformer's shape, and how layers are read.
@@ -27,7 +34,16 @@ class ViT(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = ViT(ViTConfig(num_patches=4, pixels=9, dim=18, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> model = ViT(
+      ...     ViTConfig(
+      ...         num_patches=4,
+      ...         pixels=9,
+      ...         dim=18,
+      ...         num_layers=2,
+      ...         num_heads=2,
+      ...         hidden_dim=16,
+      ...     )
+      ... )
       >>> frames = jnp.ones((5, 4, 9))
       >>> model.apply(model.init(jax.random.key(0), frames), frames).shape
       (3, 5, 4, 9)
@@ -48,27 +64,40 @@ class ViT(nn.Module):
         record: Callable[[jax.Array], Any] | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
-        """Runs all layers, as `UnrolledTransformer` does, with reconstructions of the patches for outputs.
+        """Runs all layers, as `UnrolledTransformer` does, with reconstructions of the
+        patches for outputs.
 
         Args:
-          x: the patches of frames, row by row, with pixels in [0, 1]: (*batch, num_patches, pixels).
-          mask: which of them are real, bool (*batch, num_patches); None takes all for real.
+          x: the patches of frames, row by row, with pixels in [0, 1]: (*batch,
+            num_patches, pixels).
+          mask: which of them are real, bool (*batch, num_patches); None takes all for
+            real.
           record: of reconstructions.
-          perturb: replaces each layer's output (states, not reconstructions), see `unroll_jax.unroll`.
+          perturb: replaces each layer's output (states, not reconstructions), see
+            `unroll_jax.unroll`.
 
         Returns:
-          The reconstructions of layers 0..L, (L + 1, *batch, num_patches, pixels), or what ``record`` returned, stacked
-          likewise. Layer 0 is read from the embeddings.
+          The reconstructions of layers 0..L, (L + 1, *batch, num_patches, pixels), or
+          what ``record`` returned, stacked likewise. Layer 0 is read from the
+          embeddings.
         """
         config = self.config
         check_patches(x, mask, config)
         compute = x.dtype if self.dtype is None else self.dtype
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        start = PatchEmbeddings(config, compute, self.param_dtype, name="embeddings")(wide)
-        layer = EncoderLayer(config, compute, self.param_dtype, norm_first=True, parent=None)
+        start = PatchEmbeddings(config, compute, self.param_dtype, name="embeddings")(
+            wide
+        )
+        layer = EncoderLayer(
+            config, compute, self.param_dtype, norm_first=True, parent=None
+        )
         readout = PatchReadout(config, compute, self.param_dtype, parent=None)
-        layers = self.param("layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None)
-        reading: Any = self.param("readout", lambda key: readout.init(key, start, wide).get("params", {}))
+        layers = self.param(
+            "layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None
+        )
+        reading: Any = self.param(
+            "readout", lambda key: readout.init(key, start, wide).get("params", {})
+        )
         if mask is not None and config.class_token:
             mask = jnp.concatenate([jnp.ones_like(mask[..., :1]), mask], axis=-1)
 
@@ -79,5 +108,12 @@ class ViT(nn.Module):
             y = jnp.asarray(readout.apply({"params": reading}, h, wide))
             return y if record is None else record(y)
 
-        options = {"num_layers": config.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
-        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[1]
+        options = {
+            "num_layers": config.num_layers,
+            "remat": self.remat,
+            "unroll": self.unroll,
+            "perturb": perturb,
+        }
+        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[
+            1
+        ]

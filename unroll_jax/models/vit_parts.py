@@ -1,4 +1,5 @@
-"""The parts of a vision transformer other than its layers: its configuration, its embeddings and its readout."""
+"""The parts of a vision transformer other than its layers: its configuration, its
+embeddings and its readout."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import FINITE, POSITIVE, at_least, check_fields, one_of, require
+from unroll_jax.arguments import (
+    FINITE,
+    POSITIVE,
+    at_least,
+    check_fields,
+    one_of,
+    require,
+)
 from unroll_jax.arrays import check_dtype
 from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
 from unroll_jax.models.parts import check_mask
@@ -21,32 +29,44 @@ READINGS = ("state", "residual", "linear")
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
-    r"""The shape of a vision transformer that reconstructs frames, and how its layers are read.
+    r"""The shape of a vision transformer that reconstructs frames, and how its layers
+    are read.
 
-    With s = (x - mean) / std for a patch x, and h its token's state, the reconstruction y is, by ``reading``:
+    With s = (x - mean) / std for a patch x, and h its token's state, the reconstruction
+    y is, by ``reading``:
 
-    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 = 3
-      x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0:
-      layer 0 starts as the noisy input, and layers add to it.
-    * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R (linear) shared by all layers. R
-      starts at 0: every layer starts as the noisy input. Norm takes the strength of the noise out of the correction: on
-      cleaner input than in training it is too large.
-    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. No path leads around
-      the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
+    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels``
+      colours one after the other (768 = 3 x 16 x 16), whose mean C is grey. The
+      embedding starts as s in every colour, and positions and class token at 0: layer 0
+      starts as the noisy input, and layers add to it.
+    * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R
+      (linear) shared by all layers. R starts at 0: every layer starts as the noisy
+      input. Norm takes the strength of the noise out of the correction: on cleaner
+      input than in training it is too large.
+    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images
+      has it. No path leads around the layers: what layer 0 reconstructs is learned too,
+      and starts worse than the input.
 
     Attributes:
       num_patches, pixels: patches of a frame, and pixels of a patch.
-      dim, num_layers, num_heads, hidden_dim, activation, norm_epsilon: as in `EncoderConfig`.
-      class_token: whether a learned token precedes the patches, as pretrained weights have it.
-      reading: see above. "state" is the paper's and best from scratch; its width is a multiple of the pixels.
-      mean, std: subtracted from pixels, and dividing them then; Hugging Face's processor of ViT has 0.5 for both.
+      dim, num_layers, num_heads, hidden_dim, activation, norm_epsilon: as in
+      `EncoderConfig`.
+      class_token: whether a learned token precedes the patches, as pretrained weights
+        have it.
+      reading: see above. "state" is the paper's and best from scratch; its width is a
+        multiple of the pixels.
+      mean, std: subtracted from pixels, and dividing them then; Hugging Face's
+        processor of ViT has 0.5 for both.
 
-    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
-    grey video are not averaged.
+    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2,
+    for "state", where colours of grey video are not averaged.
 
     Example:
       >>> config = ViTConfig(num_patches=4, pixels=9, dim=27, num_heads=3)
-      >>> config.reading, config.dim // config.pixels  # a state is a patch of three colours
+      >>> (
+      ...     config.reading,
+      ...     config.dim // config.pixels,
+      ... )  # a state is a patch of three colours
       ('state', 3)
     """
 
@@ -64,21 +84,39 @@ class ViTConfig:
     norm_epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        names = ("num_patches", "pixels", "dim", "num_layers", "num_heads", "hidden_dim")
+        names = (
+            "num_patches",
+            "pixels",
+            "dim",
+            "num_layers",
+            "num_heads",
+            "hidden_dim",
+        )
         check_fields(self, at_least(1), *names)
         check_layer_shape(self)
         check_fields(self, one_of(READINGS), "reading")
-        fits, way_out = self.reading != "state" or self.dim % self.pixels == 0, 'or take reading="residual"'
-        require(fits, "dim", f'be a multiple of pixels={self.pixels} with reading="state"', self.dim, way_out)
+        fits, way_out = (
+            self.reading != "state" or self.dim % self.pixels == 0,
+            'or take reading="residual"',
+        )
+        require(
+            fits,
+            "dim",
+            f'be a multiple of pixels={self.pixels} with reading="state"',
+            self.dim,
+            way_out,
+        )
         check_fields(self, FINITE, "mean")
         check_fields(self, POSITIVE, "std")
 
 
 class PatchEmbeddings(nn.Module):
-    """Patches as tokens: the output of layer 0 before it is read (Dosovitskiy et al., 2021, eq. 1).
+    """Patches as tokens: the output of layer 0 before it is read (Dosovitskiy et al.,
+    2021, eq. 1).
 
-    A convolution whose stride is its width is a product with each patch. The parameters are ``patch`` (pixels, dim) and
-    its bias, ``position`` (tokens, dim), and ``class_token`` (dim,) where there is one, whose position is the first.
+    A convolution whose stride is its width is a product with each patch. The parameters
+    are ``patch`` (pixels, dim) and its bias, ``position`` (tokens, dim), and
+    ``class_token`` (dim,) where there is one, whose position is the first.
     """
 
     config: ViTConfig
@@ -86,26 +124,37 @@ class PatchEmbeddings(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*batch n pixels"]) -> Float[Array, "*batch tokens d"]:
+    def __call__(
+        self, x: Float[Array, "*batch n pixels"]
+    ) -> Float[Array, "*batch tokens d"]:
         """Embeds patches, behind the class token if there is one."""
         config = self.config
         is_state = config.reading == "state"
-        initial = nn.initializers.zeros if is_state else nn.initializers.normal(INITIAL_STD)
+        initial = (
+            nn.initializers.zeros if is_state else nn.initializers.normal(INITIAL_STD)
+        )
         options = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         kernel = _colours if is_state else nn.initializers.lecun_normal()
         dense = nn.Dense(config.dim, kernel_init=kernel, name="patch", **options)
         shifted = ((x - config.mean) / config.std).astype(self.dtype)
-        tokens = dense(shifted.reshape(-1, config.pixels)).reshape(*x.shape[:-1], config.dim)
+        tokens = dense(shifted.reshape(-1, config.pixels)).reshape(
+            *x.shape[:-1], config.dim
+        )
         if config.class_token:
-            first = self.param("class_token", initial, (config.dim,), self.param_dtype).astype(self.dtype)
+            first = self.param(
+                "class_token", initial, (config.dim,), self.param_dtype
+            ).astype(self.dtype)
             first = jnp.broadcast_to(first, (*x.shape[:-2], 1, config.dim))
             tokens = jnp.concatenate([first, tokens], axis=-2)
         places = (config.num_patches + config.class_token, config.dim)
-        return tokens + self.param("position", initial, places, self.param_dtype).astype(self.dtype)
+        return tokens + self.param(
+            "position", initial, places, self.param_dtype
+        ).astype(self.dtype)
 
 
 class PatchReadout(nn.Module):
-    """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers: ``norm``, ``pixels``; not for "state"."""
+    """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers:
+    ``norm``, ``pixels``; not for "state"."""
 
     config: ViTConfig
     dtype: Any = jnp.float32
@@ -115,15 +164,22 @@ class PatchReadout(nn.Module):
     def __call__(
         self, h: Float[Array, "*batch tokens d"], x: Float[Array, "*batch n pixels"]
     ) -> Float[Array, "*batch n pixels"]:
-        """Reconstructs the patches x from the states h behind a layer; the class token's is left out."""
+        """Reconstructs the patches x from the states h behind a layer; the class
+        token's is left out."""
         config = self.config
         h = h[..., h.shape[-2] - config.num_patches :, :]
         if config.reading == "state":
             colours = h.astype(x.dtype).reshape(*h.shape[:-1], -1, config.pixels)
             return config.mean + config.std * jnp.mean(colours, axis=-2)
-        flat = layer_norm(config, self.dtype, self.param_dtype)(name="norm")(h.reshape(-1, config.dim))
+        flat = layer_norm(config, self.dtype, self.param_dtype)(name="norm")(
+            h.reshape(-1, config.dim)
+        )
         is_residual = config.reading == "residual"
-        kernel = nn.initializers.zeros if is_residual else nn.initializers.normal(INITIAL_STD)
+        kernel = (
+            nn.initializers.zeros
+            if is_residual
+            else nn.initializers.normal(INITIAL_STD)
+        )
         options = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         dense = nn.Dense(config.pixels, kernel_init=kernel, name="pixels", **options)
         read = config.std * dense(flat).astype(x.dtype).reshape(x.shape)
@@ -131,15 +187,21 @@ class PatchReadout(nn.Module):
 
 
 def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
-    """Checks the inputs of a vision transformer, (*batch, num_patches, pixels); the mask may be None."""
+    """Checks the inputs of a vision transformer, (*batch, num_patches, pixels); the
+    mask may be None."""
     wanted = (config.num_patches, config.pixels)
     check_dtype("x", x)
-    allowed = f"be (*batch, num_patches, pixels), here (*batch, {wanted[0]}, {wanted[1]})"
+    allowed = (
+        f"be (*batch, num_patches, pixels), here (*batch, {wanted[0]}, {wanted[1]})"
+    )
     require(x.shape[-2:] == wanted, "x", allowed, f"shape {x.shape}")
     check_mask(mask, x)
 
 
-def _colours(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
-    """Initialises with the identity, once for each colour: (pixels, colours x pixels)."""
+def _colours(
+    key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None
+) -> jax.Array:
+    """Initialises with the identity, once for each colour: (pixels, colours x
+    pixels)."""
     rows, columns = shape
     return jnp.tile(jnp.eye(rows, dtype=dtype), (1, columns // rows))

@@ -1,4 +1,5 @@
-"""Folders of language models as `transformers` writes them, with random weights under names written out by hand."""
+"""Folders of language models as `transformers` writes them, with random weights
+under names written out by hand."""
 
 import functools
 import json
@@ -29,10 +30,10 @@ CONFIG = {
     "eos_token_id": 257,
 }
 TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] not in ['user', 'assistant'] %}"
-    "{{ raise_exception('no ' + message['role']) }}{% endif %}\n"
-    "    {% if loop.first %}<s>{% endif %}{{ message['role'] + ': ' + message['content'] }}<e>\n"
-    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] not in ['user',"
+    " 'assistant'] %}{{ raise_exception('no ' + message['role']) }}{% endif %}\n    {%"
+    " if loop.first %}<s>{% endif %}{{ message['role'] + ': ' + message['content']"
+    " }}<e>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 )
 WriteFolder = Callable[..., Path]
 
@@ -44,13 +45,26 @@ def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
         "model.norm.weight": (DIM,),
         "lm_head.weight": (WORDS, DIM),
     }
-    layer = {f"self_attn.{name}_proj": (DIM if name in "qo" else width, DIM) for name in "qkvo"}
-    layer |= {"mlp.gate_proj": (HIDDEN, DIM), "mlp.up_proj": (HIDDEN, DIM), "mlp.down_proj": (DIM, HIDDEN)}
+    layer = {
+        f"self_attn.{name}_proj": (DIM if name in "qo" else width, DIM)
+        for name in "qkvo"
+    }
+    layer |= {
+        "mlp.gate_proj": (HIDDEN, DIM),
+        "mlp.up_proj": (HIDDEN, DIM),
+        "mlp.down_proj": (DIM, HIDDEN),
+    }
     layer |= {"input_layernorm": (DIM,), "post_attention_layernorm": (DIM,)}
     for number in range(LAYERS):
-        shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+        shapes |= {
+            f"model.layers.{number}.{name}.weight": shape
+            for name, shape in layer.items()
+        }
     generator = np.random.default_rng(0)
-    return {name: generator.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    return {
+        name: generator.normal(size=shape).astype(dtype)
+        for name, shape in shapes.items()
+    }
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
@@ -65,24 +79,43 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
 
 
 def write_llama(
-    root: Path, *, config: Any = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1
+    root: Path,
+    *,
+    config: Any = None,
+    tensors: dict[str, np.ndarray] | None = None,
+    shards: int = 1,
 ) -> Path:
     folder = root / "llama"
     folder.mkdir()
-    values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
+    values = {
+        name: value
+        for name, value in (CONFIG | (config or {})).items()
+        if value is not None
+    }
     (folder / "config.json").write_text(json.dumps(values))
     byte_tokenizer().save(str(folder / "tokenizer.json"))
-    settings = {"chat_template": TEMPLATE, "bos_token": {"__type": "AddedToken", "content": "<s>"}}
+    settings = {
+        "chat_template": TEMPLATE,
+        "bos_token": {"__type": "AddedToken", "content": "<s>"},
+    }
     settings |= {"eos_token": "<e>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     tensors = llama_tensors() if tensors is None else tensors
     if shards == 1:
         save_file(tensors, folder / "model.safetensors")
         return folder
-    places = {name: f"model-{place % shards}.safetensors" for place, name in enumerate(tensors)}
+    places = {
+        name: f"model-{place % shards}.safetensors"
+        for place, name in enumerate(tensors)
+    }
     for file in set(places.values()):
-        save_file({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        save_file(
+            {name: tensors[name] for name in tensors if places[name] == file},
+            folder / file,
+        )
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": places})
+    )
     return folder
 
 

@@ -19,7 +19,13 @@ from unroll_jax.train.data.pretrained.decoders import load_decoder
 
 load = functools.partial(load_decoder, log=lambda line: None)
 INDEX, NORM = "model.safetensors.index.json", "model.norm.weight"
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 2.0,
+}
 LLAMA3 |= {"original_max_position_embeddings": 16}
 
 
@@ -34,22 +40,40 @@ def reads(folder):
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_tensors_of_a_folder_become_the_parameters(write_folder, shards):
     decoder, tensors = reads(write_folder(shards=shards)), llama_tensors()
-    assert decoder.config == DecoderConfig(270, 8, 2, 4, 2, 12, max_positions=32, rotary_base=100.0, tied=False)
-    shapes = jax.eval_shape(Decoder(decoder.config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
+    assert decoder.config == DecoderConfig(
+        270, 8, 2, 4, 2, 12, max_positions=32, rotary_base=100.0, tied=False
+    )
+    shapes = jax.eval_shape(
+        Decoder(decoder.config).init, jax.random.key(0), jnp.ones((1, 1), int)
+    )["params"]
     chex.assert_trees_all_equal_shapes_and_dtypes(decoder.params, shapes)
-    weights, stem = jax.tree.map(lambda leaf: np.asarray(leaf)[1], decoder.params["layers"]), "model.layers.1."
-    np.testing.assert_array_equal(weights["key"]["kernel"], tensors[f"{stem}self_attn.k_proj.weight"].T)
-    np.testing.assert_array_equal(decoder.params["head"]["embedding"], tensors["lm_head.weight"])
+    weights, stem = (
+        jax.tree.map(lambda leaf: np.asarray(leaf)[1], decoder.params["layers"]),
+        "model.layers.1.",
+    )
+    np.testing.assert_array_equal(
+        weights["key"]["kernel"], tensors[f"{stem}self_attn.k_proj.weight"].T
+    )
+    np.testing.assert_array_equal(
+        decoder.params["head"]["embedding"], tensors["lm_head.weight"]
+    )
 
 
-@pytest.mark.parametrize(("dtype", "cast"), [(np.float32, None), (ml_dtypes.bfloat16, None), (np.float16, "bfloat16")])
-def test_tensors_of_a_file_may_have_several_dtypes_and_are_cast_to_the_one_that_is_named(write_folder, dtype, cast):
+@pytest.mark.parametrize(
+    ("dtype", "cast"),
+    [(np.float32, None), (ml_dtypes.bfloat16, None), (np.float16, "bfloat16")],
+)
+def test_tensors_of_a_file_may_have_several_dtypes_and_are_cast_to_the_one_that_is_named(
+    write_folder, dtype, cast
+):
     tensors = llama_tensors(dtype)
     tensors[NORM] = tensors[NORM].astype(np.float32)
     params = load(str(write_folder(tensors=tensors)), dtype=cast).params
     dtypes = (params["layers"]["up"]["kernel"].dtype, params["norm"]["scale"].dtype)
     assert dtypes == (np.dtype(cast or dtype), np.dtype(cast or np.float32))
-    np.testing.assert_array_equal(params["embedding"], tensors["model.embed_tokens.weight"].astype(dtypes[0]))
+    np.testing.assert_array_equal(
+        params["embedding"], tensors["model.embed_tokens.weight"].astype(dtypes[0])
+    )
 
 
 SHARED_OUT = """
@@ -68,30 +92,67 @@ print(shared["layers"]["up"]["kernel"].addressable_shards[0].data.shape)
 
 @pytest.mark.slow
 def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
-    """Matrices over both axes of the mesh; heads of keys are as many as the axis of them."""
-    assert on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}") == ["True", "(2, 2, 6)"]
+    """Matrices over both axes of the mesh; heads of keys are as many as the axis of
+    them."""
+    assert on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}") == [
+        "True",
+        "(2, 2, 6)",
+    ]
 
 
 def test_the_older_name_of_scaled_rotary_embeddings_is_read(write_folder):
     config = reads(write_folder(config={"rope_scaling": LLAMA3})).config
-    assert (config.rotary_scaling, config.rotary_base) == (RotaryScaling("llama3", 8.0, 1.0, 2.0, 16), 100.0)
+    assert (config.rotary_scaling, config.rotary_base) == (
+        RotaryScaling("llama3", 8.0, 1.0, 2.0, 16),
+        100.0,
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"config": {"model_type": "gemma2"}}, ["model_type='gemma2'; it must be one of llama, qwen2, qwen3"]),
-        ({"config": {"attention_bias": True}}, ["attention_bias=True; only attention_bias=False"]),
-        ({"config": {"model_type": "qwen2", "use_sliding_window": True}}, ["only use_sliding_window=False"]),
+        (
+            {"config": {"model_type": "gemma2"}},
+            ["model_type='gemma2'; it must be one of llama, qwen2, qwen3"],
+        ),
+        (
+            {"config": {"attention_bias": True}},
+            ["attention_bias=True; only attention_bias=False"],
+        ),
+        (
+            {"config": {"model_type": "qwen2", "use_sliding_window": True}},
+            ["only use_sliding_window=False"],
+        ),
         ({"config": {"model_type": "qwen2"}}, ["6 missing", "self_attn.q_proj.bias"]),
-        ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["by 'yarn'", "only llama3"]),
-        ({"config": {"num_attention_heads": 3}}, ["num_heads=3, got 2", "num_heads is num_attention_heads"]),
-        ({"config": {"num_hidden_layers": 10**9}}, ["num_layers=1000000000", "21 tensors in all"]),
-        ({"config": {"intermediate_size": 13}}, ["6 of another shape", "gate_proj.weight is (12, 8), not (13, 8)"]),
-        ({"config": {"vocab_size": 100}}, ["table of 100 rows", "came with the weights"]),
+        (
+            {"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}},
+            ["by 'yarn'", "only llama3"],
+        ),
+        (
+            {"config": {"num_attention_heads": 3}},
+            ["num_heads=3, got 2", "num_heads is num_attention_heads"],
+        ),
+        (
+            {"config": {"num_hidden_layers": 10**9}},
+            ["num_layers=1000000000", "21 tensors in all"],
+        ),
+        (
+            {"config": {"intermediate_size": 13}},
+            ["6 of another shape", "gate_proj.weight is (12, 8), not (13, 8)"],
+        ),
+        (
+            {"config": {"vocab_size": 100}},
+            ["table of 100 rows", "came with the weights"],
+        ),
         ({"config": {"eos_token_id": 10**18}}, ["eos_token_id=[1000000000000000000]"]),
-        ({"tensors": llama_tensors() | {NORM: np.ones(8, np.int8)}}, ["1 not of F16", NORM]),
-        ({"tensors": llama_tensors() | {NORM: np.full(8, np.nan, np.float32)}}, ["not finite in model"]),
+        (
+            {"tensors": llama_tensors() | {NORM: np.ones(8, np.int8)}},
+            ["1 not of F16", NORM],
+        ),
+        (
+            {"tensors": llama_tensors() | {NORM: np.full(8, np.nan, np.float32)}},
+            ["not finite in model"],
+        ),
     ],
     ids=lambda value: "" if isinstance(value, list) else str(next(iter(value))),
 )
@@ -104,7 +165,9 @@ def test_missing_shards_and_lying_indices_are_told_in_one_line(write_folder):
     index = json.loads((folder / INDEX).read_text())
 
     def with_places(**places):
-        (folder / INDEX).write_text(json.dumps({"weight_map": index["weight_map"] | places}))
+        (folder / INDEX).write_text(
+            json.dumps({"weight_map": index["weight_map"] | places})
+        )
 
     with_places(**{NORM: "model-0.safetensors"})
     assert_fails(reads, folder, f"lists {NORM}, missing from model-0.safetensors")

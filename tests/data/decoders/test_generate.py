@@ -1,4 +1,5 @@
-"""`unroll-jax generate`: answers as AlpacaEval reads them, the same drafted; one-line errors."""
+"""`unroll-jax generate`: answers as AlpacaEval reads them, the same drafted;
+one-line errors."""
 
 import json
 
@@ -12,7 +13,11 @@ from unroll_jax.train.data.instructions import Prompt
 from unroll_jax.train.generation import Settings, about, answer
 from unroll_jax.train.loading import open_decoder
 
-ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]
+ROWS = [
+    {"instruction": "ab"},
+    {"instruction": "Abc", "input": "d", "dataset": "koala"},
+    {"instruction": "e"},
+]
 
 
 def reads(folder):
@@ -32,38 +37,84 @@ def prompts(tmp_path):
 
 
 @pytest.mark.slow
-def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(llama, prompts, tmp_path, capsys):
+def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(
+    llama, prompts, tmp_path, capsys
+):
     out = tmp_path / "new" / "answers.json"
-    words = ["generate", str(llama), "--prompts", str(prompts), "--max-tokens", "6", "--batch", "2"]
+    words = [
+        "generate",
+        str(llama),
+        "--prompts",
+        str(prompts),
+        "--max-tokens",
+        "6",
+        "--batch",
+        "2",
+    ]
     assert main([*words, "--out", str(out)]) == 0
     rows = json.loads(out.read_text())
-    assert [{key: row[key] for key in row if key not in ("output", "generator")} for row in rows] == ROWS
+    assert [
+        {key: row[key] for key in row if key not in ("output", "generator")}
+        for row in rows
+    ] == ROWS
     assert {row["generator"] for row in rows} == {"llama"}
     assert "3 answers of" in capsys.readouterr().out
     opened = reads(llama)
     for row, prompt in zip(rows, ROWS, strict=True):
-        text = f"{prompt['instruction']}\n\n{prompt['input']}" if "input" in prompt else prompt["instruction"]
+        text = (
+            f"{prompt['instruction']}\n\n{prompt['input']}"
+            if "input" in prompt
+            else prompt["instruction"]
+        )
         chat = opened.tokenizer.chat([{"role": "user", "content": text}], answer=True)
         tokens = opened.tokenizer.encode([chat])
-        generated = generate(opened.config, opened.params, tokens, max_tokens=6, stops=opened.tokenizer.stops)
-        kept = generated.tokens[0][: int(generated.lengths[0]) - bool(generated.stopped[0])]
+        generated = generate(
+            opened.config,
+            opened.params,
+            tokens,
+            max_tokens=6,
+            stops=opened.tokenizer.stops,
+        )
+        kept = generated.tokens[0][
+            : int(generated.lengths[0]) - bool(generated.stopped[0])
+        ]
         assert row["output"] == opened.tokenizer.decode(kept, special=False).strip()
-    line = refused(capsys, "generate", str(tmp_path / "none"), *words[2:], "--out", str(out))
-    assert line.endswith("answers.json is there already; pass another file, or --overwrite, which replaces it\n")
+    line = refused(
+        capsys, "generate", str(tmp_path / "none"), *words[2:], "--out", str(out)
+    )
+    assert line.endswith(
+        "answers.json is there already; pass another file, or --overwrite, which"
+        " replaces it\n"
+    )
     assert json.loads(out.read_text()) == rows, "refused before the model is looked for"
     drafted = tmp_path / "drafted.json"
-    assert main([*words, "--exit-layer", "1", "--draft-length", "2", "--out", str(drafted)]) == 0
+    assert (
+        main(
+            [*words, "--exit-layer", "1", "--draft-length", "2", "--out", str(drafted)]
+        )
+        == 0
+    )
     assert "tokens a verification" in capsys.readouterr().out
-    assert [row["output"] for row in json.loads(drafted.read_text())] == [row["output"] for row in rows]
+    assert [row["output"] for row in json.loads(drafted.read_text())] == [
+        row["output"] for row in rows
+    ]
 
 
 def test_a_bad_option_is_refused_in_one_line(llama, prompts, capsys):
     for words, message in (
         ("--exit-layer 1", "--exit-layer and --draft-length go together"),
-        ("--max-tokens 390", "tokens, and the decoder has places for 1 to 10 before an answer of --max-tokens"),
+        (
+            "--max-tokens 390",
+            (
+                "tokens, and the decoder has places for 1 to 10 before an answer of"
+                " --max-tokens"
+            ),
+        ),
         ("--temperature -1", "--temperature must be finite and at least 0, got -1.0"),
     ):
-        assert message in refused(capsys, "generate", str(llama), "--prompts", str(prompts), *words.split())
+        assert message in refused(
+            capsys, "generate", str(llama), "--prompts", str(prompts), *words.split()
+        )
 
 
 def test_a_model_without_a_template_answers_texts_as_they_are(llama, prompts, capsys):
@@ -79,5 +130,7 @@ def test_a_model_without_a_template_answers_texts_as_they_are(llama, prompts, ca
 def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):
     opened, settings = reads(llama), Settings(exit_layer=1, draft_length=2)
     drawn = settings._replace(temperature=1.0)
-    assert about(opened, [Prompt("a")], settings) == about(opened, [Prompt("a", answer="b")], Settings())
+    assert about(opened, [Prompt("a")], settings) == about(
+        opened, [Prompt("a", answer="b")], Settings()
+    )
     assert about(opened, [], drawn) != about(opened, [], drawn._replace(draft_length=3))

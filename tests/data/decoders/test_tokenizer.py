@@ -17,34 +17,66 @@ def test_a_folder_gives_tokens_texts_and_what_ends_an_answer(write_folder):
     tokens = tokenizer.encode(["ab", "longer than that"])
     assert [len(each) for each in tokens] == [1, 16]  # no padding
     assert [tokenizer.decode(each) for each in tokens] == ["ab", "longer than that"]
-    assert tokenizer.chat(MESSAGES, answer=True) == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
-    assert (tokenizer.stops, tokenizer.size, tokenizer.named) == ((257,), 259, {"bos_token": "<s>", "eos_token": "<e>"})
+    assert (
+        tokenizer.chat(MESSAGES, answer=True)
+        == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
+    )
+    assert (tokenizer.stops, tokenizer.size, tokenizer.named) == (
+        (257,),
+        259,
+        {"bos_token": "<s>", "eos_token": "<e>"},
+    )
 
 
-def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one_line(write_folder):
+def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one_line(
+    write_folder,
+):
     folder = write_folder(config={"eos_token_id": "<e>"})
-    assert_fails(folder_tokenizer, folder, "eos_token_id=['<e>']; it must be the number of a token")
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 257]}))
+    assert_fails(
+        folder_tokenizer,
+        folder,
+        "eos_token_id=['<e>']; it must be the number of a token",
+    )
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [256, 257]})
+    )
     assert folder_tokenizer(folder).stops == (256, 257)
 
 
 # Templates, and words of the error about them.
 BAD = {
     "no Jinja": ("{% if %}", "is not valid Jinja"),
-    "out of the sandbox": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
+    "out of the sandbox": (
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "cannot be used",
+    ),
     "without end": ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
     "raises": (TEMPLATE, "no tool"),
     "none": (None, "has no chat template"),
 }
 ENDLESS = {
-    "loops in loops": "{% set r = range(99) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
-    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "recursion": "{% for i in [1, 2] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}{% endfor %}",
+    "loops in loops": (
+        "{% set r = range(99) %}{% for i in r %}{% for j in r %}{% endfor %}{%"
+        " endfor %}"
+    ),
+    "macros": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro"
+        " %}{{ f(60) }}"
+    ),
+    "recursion": (
+        "{% for i in [1, 2] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}{%"
+        " endfor %}"
+    ),
     "products": "{{ 'x' * 100000000000 }}",
     "powers": "{{ 10 ** 10 ** 10 }}",
-    "squares": "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    "squares": (
+        "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x"
+        " %}{% endfor %}"
+    ),
 }
-SLOW = "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
+SLOW = (
+    "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
+)
 
 
 @pytest.fixture
@@ -52,20 +84,26 @@ def tokenizer_of(write_folder):
     folder = write_folder()
 
     def make(template):
-        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps({"chat_template": template})
+        )
         return folder_tokenizer(folder)
 
     return make
 
 
 @pytest.mark.parametrize(("template", "words"), BAD.values(), ids=BAD)
-def test_a_template_that_cannot_be_used_is_told_in_one_line(tokenizer_of, template, words):
+def test_a_template_that_cannot_be_used_is_told_in_one_line(
+    tokenizer_of, template, words
+):
     with one_line(words, "llama"):  # the name of the folder
         tokenizer_of(template).chat([{"role": "tool", "content": "hi"}])
 
 
 @pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
-def test_a_template_that_would_not_end_is_told_in_one_line(template, tokenizer_of, monkeypatch):
+def test_a_template_that_would_not_end_is_told_in_one_line(
+    template, tokenizer_of, monkeypatch
+):
     monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_WORK", 2000)
     tokenizer = tokenizer_of(template)
     for _ in range(2):  # each rendering may do as much
@@ -81,9 +119,10 @@ def test_a_template_that_takes_too_long_is_told_in_one_line(tokenizer_of, monkey
 
 def test_loops_that_are_counted_render_as_those_of_plain_jinja(tokenizer_of):
     template = (
-        "{% for m in messages if m.role == 'user' %}{{ loop.index0 }}{{ loop.length }}{{ m.content * 2 }}"
-        "{{ loop.last }}{{ loop.nextitem }}{% endfor %}{% for m in nothing %}{% else %}none{% endfor %}"
-        "{% for key, value in messages[0].items() %}{{ loop.revindex }}{{ key }}={{ value }}{% endfor %}"
+        "{% for m in messages if m.role == 'user' %}{{ loop.index0 }}{{ loop.length"
+        " }}{{ m.content * 2 }}{{ loop.last }}{{ loop.nextitem }}{% endfor %}{% for m"
+        " in nothing %}{% else %}none{% endfor %}{% for key, value in"
+        " messages[0].items() %}{{ loop.revindex }}{{ key }}={{ value }}{% endfor %}"
     )
     expected = jinja2.Template(template).render(messages=MESSAGES)
     tokenizer = tokenizer_of(template)

@@ -1,4 +1,5 @@
-"""Folders of decoders for `transformers`, whose names are written out by hand, from our parameters and tokenizers."""
+"""Folders of decoders for `transformers`, whose names are written out by hand, from
+our parameters and tokenizers."""
 
 import json
 
@@ -16,14 +17,25 @@ from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from unroll_jax.train.data.pretrained.decoders import open_decoder_source
 from unroll_jax.train.data.pretrained.llama import config_values, read_decoder_config
 
-SMALL = {"dim": 8, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 12}
+SMALL = {
+    "dim": 8,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_dim": 12,
+}
 CONFIGS = (
     DecoderConfig(270, **SMALL, max_positions=32, rotary_base=100.0, norm_epsilon=1e-6),
     DecoderConfig(270, **SMALL, head_dim=6, tied=False),
 )
-BIASES = {"self_attn.q_proj.bias": 8, "self_attn.k_proj.bias": 4, "self_attn.v_proj.bias": 4}
+BIASES = {
+    "self_attn.q_proj.bias": 8,
+    "self_attn.k_proj.bias": 4,
+    "self_attn.v_proj.bias": 4,
+}
 NORMS = {"self_attn.q_norm.weight": 2, "self_attn.k_norm.weight": 2}
-# Further tensors of a layer of a family, the leaf that the first becomes, and the class of transformers.
+# Further tensors of a layer of a family, the leaf that the first becomes, and the class
+# of transformers.
 FAMILIES = {
     "llama": ({}, None, "LlamaForCausalLM"),
     "qwen2": (BIASES, ("query", "bias"), "Qwen2ForCausalLM"),
@@ -36,19 +48,32 @@ def source_of(folder):
 
 
 def params_of(config, dtype=jnp.float32):
-    shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
+    shapes = jax.eval_shape(
+        Decoder(config).init, jax.random.key(0), jnp.ones((1, 1), int)
+    )["params"]
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, dtype), shapes)
 
 
-@pytest.mark.parametrize(("kind", "tied"), [("llama", True), *((kind, False) for kind in FAMILIES)])
-def test_a_family_is_read_and_written_with_its_biases_and_norms(write_folder, kind, tied):
+@pytest.mark.parametrize(
+    ("kind", "tied"), [("llama", True), *((kind, False) for kind in FAMILIES)]
+)
+def test_a_family_is_read_and_written_with_its_biases_and_norms(
+    write_folder, kind, tied
+):
     more, leaf, architecture = FAMILIES[kind]
     draw, tensors = np.random.default_rng(1), llama_tensors()
     if tied:
         del tensors["lm_head.weight"]
     for layer in range(2):
-        tensors |= {f"model.layers.{layer}.{name}": draw.normal(size=size).astype("f4") for name, size in more.items()}
-    config = {"model_type": kind, "use_sliding_window": False, "tie_word_embeddings": tied}
+        tensors |= {
+            f"model.layers.{layer}.{name}": draw.normal(size=size).astype("f4")
+            for name, size in more.items()
+        }
+    config = {
+        "model_type": kind,
+        "use_sliding_window": False,
+        "tie_word_embeddings": tied,
+    }
     source = source_of(write_folder(config=config, tensors=tensors))
     params = jax.device_get(source.read())
     if leaf is not None:
@@ -60,13 +85,19 @@ def test_a_family_is_read_and_written_with_its_biases_and_norms(write_folder, ki
     assert (values["model_type"], values["architectures"]) == (kind, [architecture])
 
 
-def test_config_json_reads_as_the_decoder_and_has_the_fields_of_transformers(write_folder):
+def test_config_json_reads_as_the_decoder_and_has_the_fields_of_transformers(
+    write_folder,
+):
     for config in CONFIGS:
         values = json.loads(json.dumps(config_values(config)))
         assert read_decoder_config(values, where="config.json") == config
     expected = {name: value for name, value in CONFIG.items() if name != "eos_token_id"}
     assert config_values(source_of(write_folder()).config) == expected | {"head_dim": 2}
-    for field in ({"qkv_bias": True}, {"qk_norm": True}, {"rotary_scaling": RotaryScaling("llama3", 8.0)}):
+    for field in (
+        {"qkv_bias": True},
+        {"qk_norm": True},
+        {"rotary_scaling": RotaryScaling("llama3", 8.0)},
+    ):
         with one_line("export its run"):  # such decoders come from a config.json
             config_values(DecoderConfig(270, **SMALL, **field))
 
@@ -79,7 +110,11 @@ def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert files.pop(name) == (folder / name).read_bytes()
     values = json.loads(files.pop("config.json"))
-    more = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "pad_token_id": 3}
+    more = {
+        "architectures": ["LlamaForCausalLM"],
+        "torch_dtype": "bfloat16",
+        "pad_token_id": 3,
+    }
     assert (values, files) == (CONFIG | more, {"chat_template.jinja": b"{{ 1 }}"})
 
 
@@ -90,7 +125,9 @@ def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder):
 
 
 def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
-    given = byte_tokenizer().to_spec() | {"named": {"bos_token": "<|user|>", "eos_token": "<|end|>"}}
+    given = byte_tokenizer().to_spec() | {
+        "named": {"bos_token": "<|user|>", "eos_token": "<|end|>"}
+    }
     answers = AnswerTokenizer(ChatTokenizer.from_spec(given), "alpaca")
     tokenizer = ChatTokenizer.from_spec(given | {"template": answers.jinja})
     question = {"role": "user", "content": "What is 'a'?\n\n{x}"}
@@ -98,6 +135,10 @@ def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
     assert text == "<|user|>" + ALPACA.format(question["content"])
     replied = [question, {"role": "assistant", "content": "b"}]
     assert tokenizer.chat(replied) == f"{text}b<|end|>"
-    for other in ([*replied, question], [{"role": "system", "content": "Be brief."}, question], replied[1:]):
+    for other in (
+        [*replied, question],
+        [{"role": "system", "content": "Be brief."}, question],
+        replied[1:],
+    ):
         with one_line("the template is of one question"):
             tokenizer.chat(other, answer=True)

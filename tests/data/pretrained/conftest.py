@@ -1,4 +1,5 @@
-"""Folders as Hugging Face writes them, with random weights under names written out here by hand."""
+"""Folders as Hugging Face writes them, with random weights under names written out
+here by hand."""
 
 import json
 from collections.abc import Callable
@@ -12,9 +13,22 @@ from safetensors.numpy import save_file
 from tokenizers import models, pre_tokenizers, processors
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-WORDS = [*SPECIAL, "a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends"]
+WORDS = [
+    *SPECIAL,
+    "a",
+    "film",
+    "that",
+    "is",
+    "good",
+    "bad",
+    "long",
+    "and",
+    "never",
+    "ends",
+]
 DIM, HIDDEN, LAYERS, POSITIONS = 8, 12, 2, 16
-ROBERTA_WORDS = [WORDS[1], WORDS[0], *WORDS[2:]]  # a RoBERTa has its padding token second
+# a RoBERTa has its padding token second
+ROBERTA_WORDS = [WORDS[1], WORDS[0], *WORDS[2:]]
 CONFIG = {
     "model_type": "bert",
     "vocab_size": 20,
@@ -32,7 +46,9 @@ CONFIG = {
 WriteFolder = Callable[..., Path]
 
 
-def bert_tensors(prefix: str = "bert.", *, weight: str = "weight", bias: str = "bias") -> dict[str, np.ndarray]:
+def bert_tensors(
+    prefix: str = "bert.", *, weight: str = "weight", bias: str = "bias"
+) -> dict[str, np.ndarray]:
     shapes: dict[str, tuple[int, ...]] = {
         f"{prefix}embeddings.word_embeddings.weight": (20, DIM),
         f"{prefix}embeddings.position_embeddings.weight": (POSITIONS, DIM),
@@ -44,22 +60,38 @@ def bert_tensors(prefix: str = "bert.", *, weight: str = "weight", bias: str = "
         "classifier.weight": (3, DIM),
         "classifier.bias": (3,),
     }
-    dense = dict.fromkeys((f"attention.self.{name}" for name in ("query", "key", "value")), (DIM, DIM))
-    dense |= {"attention.output.dense": (DIM, DIM), "intermediate.dense": (HIDDEN, DIM), "output.dense": (DIM, HIDDEN)}
+    dense = dict.fromkeys(
+        (f"attention.self.{name}" for name in ("query", "key", "value")), (DIM, DIM)
+    )
+    dense |= {
+        "attention.output.dense": (DIM, DIM),
+        "intermediate.dense": (HIDDEN, DIM),
+        "output.dense": (DIM, HIDDEN),
+    }
     for stem in (f"{prefix}encoder.layer.{layer}" for layer in range(LAYERS)):
         for name, shape in dense.items():
             shapes |= {f"{stem}.{name}.weight": shape, f"{stem}.{name}.bias": shape[:1]}
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            shapes |= {f"{stem}.{name}.{weight}": (DIM,), f"{stem}.{name}.{bias}": (DIM,)}
+            shapes |= {
+                f"{stem}.{name}.{weight}": (DIM,),
+                f"{stem}.{name}.{bias}": (DIM,),
+            }
     generator = np.random.default_rng(0)
-    return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        name: generator.normal(size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def word_tokenizer(words: list[str]) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, "[UNK]"))
+    tokenizer = tokenizers.Tokenizer(
+        models.WordLevel({word: place for place, word in enumerate(words)}, "[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer.enable_truncation(4)  # as some checkpoints come: not to be kept
     tokenizer.enable_padding(length=6)
@@ -68,12 +100,23 @@ def word_tokenizer(words: list[str]) -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def write_folder(tmp_path: Path) -> WriteFolder:
-    def write(*, config: Any = None, tensors: dict[str, np.ndarray] | None = None, words: Any = WORDS) -> Path:
+    def write(
+        *,
+        config: Any = None,
+        tensors: dict[str, np.ndarray] | None = None,
+        words: Any = WORDS,
+    ) -> Path:
         folder = tmp_path / "bert"
         folder.mkdir()
-        values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
+        values = {
+            name: value
+            for name, value in (CONFIG | (config or {})).items()
+            if value is not None
+        }
         (folder / "config.json").write_text(json.dumps(values))
-        save_file(bert_tensors() if tensors is None else tensors, folder / "model.safetensors")
+        save_file(
+            bert_tensors() if tensors is None else tensors, folder / "model.safetensors"
+        )
         word_tokenizer(words).save(str(folder / "tokenizer.json"))
         return folder
 

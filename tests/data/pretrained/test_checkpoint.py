@@ -1,4 +1,5 @@
-"""Weights from a folder, or a hub that is simulated: read as they are, or a one-line error that names what is wrong."""
+"""Weights from a folder, or a hub that is simulated: read as they are, or a one-line
+error that names what is wrong."""
 
 import functools
 
@@ -28,18 +29,27 @@ def query_of(pretrained, layer):
 def test_the_tensors_of_a_file_become_the_parameters(write_folder):
     pretrained = reads(write_folder())
     assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16, norm_epsilon=1e-12)
-    shapes = jax.eval_shape(Encoder(pretrained.config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
+    shapes = jax.eval_shape(
+        Encoder(pretrained.config).init, jax.random.key(0), jnp.ones((1, 1), int)
+    )["params"]
     chex.assert_trees_all_equal_shapes(pretrained.params, shapes)
     query = bert_tensors()["bert.encoder.layer.1.attention.self.query.weight"]
     np.testing.assert_array_equal(query_of(pretrained, 1), query.T)
     assert pretrained.hidden == "tanh"
 
 
-@pytest.mark.parametrize("names", [{"prefix": ""}, {"weight": "gamma", "bias": "beta"}], ids=["bare", "old norms"])
+@pytest.mark.parametrize(
+    "names",
+    [{"prefix": ""}, {"weight": "gamma", "bias": "beta"}],
+    ids=["bare", "old norms"],
+)
 def test_other_names_of_the_same_tensors_are_known(write_folder, names):
     tensors = bert_tensors(**names)
     pretrained = reads(write_folder(tensors=tensors))
-    np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], next(iter(tensors.values())))
+    np.testing.assert_array_equal(
+        pretrained.params["embeddings"]["word"]["embedding"],
+        next(iter(tensors.values())),
+    )
     assert sorted(pretrained.head) == ["hidden"]
 
 
@@ -47,17 +57,34 @@ def test_other_names_of_the_same_tensors_are_known(write_folder, names):
 def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
     narrow = {name: tensor.astype(dtype) for name, tensor in bert_tensors().items()}
     pretrained = reads(write_folder(tensors=narrow))
-    assert {leaf.dtype for leaf in jax.tree.leaves(pretrained.params)} == {np.dtype(np.float32)}
-    expected = narrow["bert.encoder.layer.0.attention.self.query.weight"].T.astype(np.float32)
+    assert {leaf.dtype for leaf in jax.tree.leaves(pretrained.params)} == {
+        np.dtype(np.float32)
+    }
+    expected = narrow["bert.encoder.layer.0.attention.self.query.weight"].T.astype(
+        np.float32
+    )
     np.testing.assert_array_equal(query_of(pretrained, 0), expected)
 
 
-NORM, DENSE, POOLER = "bert.embeddings.LayerNorm.bias", "bert.encoder.layer.{}.output.dense.bias", "bert.pooler.dense"
-WORD, HIDDEN = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.intermediate.dense.weight"
+NORM, DENSE, POOLER = (
+    "bert.embeddings.LayerNorm.bias",
+    "bert.encoder.layer.{}.output.dense.bias",
+    "bert.pooler.dense",
+)
+WORD, HIDDEN = (
+    "bert.embeddings.word_embeddings.weight",
+    "bert.encoder.layer.0.intermediate.dense.weight",
+)
 # Replaced tensors, None to remove one, and the words of the error about them.
 MISFITS = {
     "several": (
-        {NORM: None, HIDDEN: (DIM, 12), WORD: (19, DIM), DENSE.format(0): np.int8(0), DENSE.format(9): (DIM,)},
+        {
+            NORM: None,
+            HIDDEN: (DIM, 12),
+            WORD: (19, DIM),
+            DENSE.format(0): np.int8(0),
+            DENSE.format(9): (DIM,),
+        },
         [
             f"1 missing: {NORM}",
             "3 of another shape: ",
@@ -68,16 +95,24 @@ MISFITS = {
         ],
     ),
     "half of the head": ({f"{POOLER}.weight": None}, [f"1 missing: {POOLER}.weight"]),
-    "NaN": ({NORM: np.full(DIM, np.nan, np.float32)}, [f"not finite in {NORM}; copy it again"]),
+    "NaN": (
+        {NORM: np.full(DIM, np.nan, np.float32)},
+        [f"not finite in {NORM}; copy it again"],
+    ),
 }
 
 
 @pytest.mark.parametrize(("changes", "words"), MISFITS.values(), ids=MISFITS)
 def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words):
     tensors = bert_tensors() | {
-        name: np.zeros(one, np.float32) if isinstance(one, tuple) else one for name, one in changes.items()
+        name: np.zeros(one, np.float32) if isinstance(one, tuple) else one
+        for name, one in changes.items()
     }
-    folder = write_folder(tensors={name: np.asarray(one) for name, one in tensors.items() if one is not None})
+    folder = write_folder(
+        tensors={
+            name: np.asarray(one) for name, one in tensors.items() if one is not None
+        }
+    )
     assert_fails(reads, folder, *words)
 
 
@@ -85,8 +120,14 @@ def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words)
     ("config", "words"),
     [
         ({"model_type": "gpt2"}, ["model_type='gpt2'", "bert, distilbert, roberta"]),
-        ({"num_attention_heads": 3}, ["num_heads must divide dim=8, got 3", "num_heads is num_attention_heads"]),
-        ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
+        (
+            {"num_attention_heads": 3},
+            ["num_heads must divide dim=8, got 3", "num_heads is num_attention_heads"],
+        ),
+        (
+            {"position_embedding_type": "relative_key"},
+            ["position_embedding_type='relative_key'", "'absolute'"],
+        ),
         ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else ", ".join(value),
@@ -96,8 +137,12 @@ def test_a_configuration_that_is_not_supported_is_named(write_folder, config, wo
 
 
 def test_fields_that_old_configurations_leave_out_have_their_defaults(write_folder):
-    left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id"))
-    assert reads(write_folder(config=left_out)).config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    left_out = dict.fromkeys(
+        ("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id")
+    )
+    assert reads(write_folder(config=left_out)).config == EncoderConfig(
+        20, 8, 2, 2, 12, 16
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,32 +150,58 @@ def test_fields_that_old_configurations_leave_out_have_their_defaults(write_fold
     [
         ("config.json", None, ["has no config.json"]),
         ("config.json", b"[" * 100_000, ["config.json is damaged"]),
-        ("model.safetensors", None, ["has no model.safetensors or model.safetensors.index.json"]),
-        ("model.safetensors", b"junk", ["cannot be read as safetensors", "copy it again"]),
+        (
+            "model.safetensors",
+            None,
+            ["has no model.safetensors or model.safetensors.index.json"],
+        ),
+        (
+            "model.safetensors",
+            b"junk",
+            ["cannot be read as safetensors", "copy it again"],
+        ),
         ("tokenizer.json", None, ["has no tokenizer.json", "save_pretrained(FOLDER)"]),
         ("tokenizer.json", b"{}", ["cannot be used as a tokenizer", "copy it again"]),
     ],
 )
 def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content, words):
     folder = write_folder()
-    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(
+        content
+    )
     assert_fails(reads, folder, *words)
 
 
-def test_a_classifier_starts_from_what_fits_it_and_its_logits_are_new(write_folder, getkey):
+def test_a_classifier_starts_from_what_fits_it_and_its_logits_are_new(
+    write_folder, getkey
+):
     pretrained = reads(write_folder())
     assert set(pretrained.head) == {"hidden"}
     for hidden in ("tanh", "relu"):
-        params = start_from(pretrained, Classifier(Encoder(pretrained.config), 3, hidden=hidden), getkey())["params"]
+        params = start_from(
+            pretrained,
+            Classifier(Encoder(pretrained.config), 3, hidden=hidden),
+            getkey(),
+        )["params"]
         chex.assert_trees_all_equal(params["encoder"], pretrained.params)
-        taken = np.array_equal(params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
+        taken = np.array_equal(
+            params["head"]["hidden"]["kernel"], pretrained.head["hidden"]["kernel"]
+        )
         assert taken == (hidden == "tanh")
-        assert not np.isin(params["head"]["logits"]["kernel"], bert_tensors()["classifier.weight"]).any()
+        assert not np.isin(
+            params["head"]["logits"]["kernel"], bert_tensors()["classifier.weight"]
+        ).any()
     with one_line(r"num_layers=3.*the pretrained one .*num_layers=2"):
-        start_from(pretrained, Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3), getkey())
+        start_from(
+            pretrained,
+            Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3),
+            getkey(),
+        )
 
 
-def test_a_repository_is_downloaded_without_its_pickles_or_one_line_tells_the_way_out(tmp_path, monkeypatch):
+def test_a_repository_is_downloaded_without_its_pickles_or_one_line_tells_the_way_out(
+    tmp_path, monkeypatch
+):
     for source in ("no/such/folder/here", "spaces in it", "", __file__):
         with one_line(f"pretrained={source} is neither a folder nor a repository"):
             find_folder(source)
@@ -146,5 +217,7 @@ def test_a_repository_is_downloaded_without_its_pickles_or_one_line_tells_the_wa
     assert find_folder("owner/tiny", log=lines.append) == tmp_path
     assert requests == [("owner/tiny", [*FILES, INDEX, SHARDS])]
     assert lines == ["looking for owner/tiny on the Hugging Face hub"]
-    with one_line(r"=owner/new is not .* \(no network\); without a network, copy config.json, mo"):
+    with one_line(
+        r"=owner/new is not .* \(no network\); without a network, copy config.json, mo"
+    ):
         find_folder("owner/new", log=lines.append)

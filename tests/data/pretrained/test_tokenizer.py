@@ -24,23 +24,39 @@ def tokenizer():
     ("texts", "max_length", "expected", "truncated"),
     [
         (["a good film"], None, "[CLS] a good film [SEP]", 0),
-        (["a film that is long and never ends"], None, "[CLS] a film that is long and [SEP]", 1),
+        (
+            ["a film that is long and never ends"],
+            None,
+            "[CLS] a film that is long and [SEP]",
+            1,
+        ),
         (["a good film"], 4, "[CLS] a good [SEP]", 1),
-        (["a film that is long and never ends", "good"], None, "[CLS] a film that is [SEP] good [SEP]", 1),
+        (
+            ["a film that is long and never ends", "good"],
+            None,
+            "[CLS] a film that is [SEP] good [SEP]",
+            1,
+        ),
     ],
 )
-def test_texts_and_pairs_become_tokens_and_the_longer_loses_its_end(tokenizer, texts, max_length, expected, truncated):
+def test_texts_and_pairs_become_tokens_and_the_longer_loses_its_end(
+    tokenizer, texts, max_length, expected, truncated
+):
     firsts, seconds = [texts[0], "bad"], [*texts[1:], "bad"] if texts[1:] else None
     for _ in range(2):
         encoded = tokenizer.encode(firsts, seconds, max_length=max_length)
         assert [WORDS[token] for token in encoded.tokens[0]] == expected.split()
         assert (encoded.tokens[0].dtype, encoded.truncated) == (np.int32, truncated)
         assert len(encoded.tokens[1]) == (5 if seconds else 3)
-        assert len(tokenizer.encode(["a good film"]).tokens[0]) == 5, "a call leaves no limit for the next"
+        assert len(tokenizer.encode(["a good film"]).tokens[0]) == 5, (
+            "a call leaves no limit for the next"
+        )
 
 
 def test_pairs_have_two_kinds_of_token_where_the_encoder_knows_them(tokenizer):
-    single = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0))
+    single = EncoderTokenizer(
+        word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0)
+    )
     for encoder, kinds in ((tokenizer, [0, 0, 0, 0, 1, 1]), (single, [0] * 6)):
         assert encoder.encode(["a film"], ["good"]).token_types[0].tolist() == kinds
 
@@ -51,24 +67,39 @@ def test_batches_are_padded_with_the_encoders_token(padding):
     batch, truncated = token_batch(tokenizer, ["a good film", "bad"], max_length=8)
     expected = [WORDS.index(word) for word in ("[CLS]", "bad", "[SEP]")]
     assert batch.tokens[1].tolist() == [*expected, *[padding] * 5]
-    assert (batch.tokens[0, 5:].tolist(), batch.mask.sum(axis=1).tolist()) == ([padding] * 3, [5, 3])
+    assert (batch.tokens[0, 5:].tolist(), batch.mask.sum(axis=1).tolist()) == (
+        [padding] * 3,
+        [5, 3],
+    )
     assert (batch.labels.tolist(), truncated) == ([-1, -1], 0)
 
 
 def test_a_length_that_cannot_be_is_refused(tokenizer):
-    with pytest.raises(ValueError, match=r"in \[3, 8\], as 2 tokens are added to each text .*got 2"):
+    with pytest.raises(
+        ValueError, match=r"in \[3, 8\], as 2 tokens are added to each text .*got 2"
+    ):
         tokenizer.encode(["bad"], max_length=2)
-    with pytest.raises(ValueError, match=r"in \[5, 8\], as 3 tokens are added to each pair .*got 9"):
+    with pytest.raises(
+        ValueError, match=r"in \[5, 8\], as 3 tokens are added to each pair .*got 9"
+    ):
         tokenizer.encode(["bad"], ["good"], max_length=9)
 
 
 @pytest.mark.parametrize("name", ["<pad>", "<filler>"])
 def test_the_padding_token_goes_by_its_usual_names_or_its_own(tmp_path, name):
     tokenizer = word_tokenizer([name, *WORDS[1:]])
-    tokenizer.enable_padding(pad_token=name) if name == "<filler>" else tokenizer.no_padding()
+    (
+        tokenizer.enable_padding(pad_token=name)
+        if name == "<filler>"
+        else tokenizer.no_padding()
+    )
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert load_tokenizer(tmp_path, CONFIG).padding_token == 0
-    assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, f"its padding token {name!r} has number 0")
+    assert_fails(
+        lambda folder: load_tokenizer(folder, ROBERTA),
+        tmp_path,
+        f"its padding token {name!r} has number 0",
+    )
     without = word_tokenizer(["zero", *WORDS[1:]])
     without.enable_padding(pad_token="[PAD]")
     without.save(str(tmp_path / "tokenizer.json"))
@@ -83,7 +114,8 @@ def no_unknown(contents):
     contents["model"]["unk_token"] = "[NONE]"
 
 
-# A number of a token, or a length of padding, for which the package would make 8 GiB of tables.
+# A number of a token, or a length of padding, for which the package would make 8 GiB of
+# tables.
 def vocabulary_fills_memory(contents):
     contents["model"]["vocab"]["never"] = 2**31
 
@@ -97,11 +129,22 @@ def padding_fills_memory(contents):
     [
         (vocabulary_fills_memory, ["tokenizer.json", "2147483648"]),
         (padding_fills_memory, ["tokenizer.json", "2147483648"]),
-        (special_beyond, ["1 tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
-        (no_unknown, ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"]),
+        (
+            special_beyond,
+            [
+                "1 tokens, as '[SEP]' with number 99, have no row in the embedding"
+                " table of 20"
+            ],
+        ),
+        (
+            no_unknown,
+            ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"],
+        ),
     ],
 )
-def test_a_tokenizer_that_fails_over_some_text_is_refused_when_it_is_read(tmp_path, spoil, words):
+def test_a_tokenizer_that_fails_over_some_text_is_refused_when_it_is_read(
+    tmp_path, spoil, words
+):
     contents = json.loads(word_tokenizer(WORDS).to_str())
     spoil(contents)
     (tmp_path / "tokenizer.json").write_text(json.dumps(contents))

@@ -1,4 +1,5 @@
-"""Graphs, tokens and a rho of a user's own, and one program for every rho, for tests of attention."""
+"""Graphs, tokens and a rho of a user's own, and one program for every rho, for tests
+of attention."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,16 +27,23 @@ def tokens(seed, shape, scale=1.0):
     return scale * np.random.default_rng(seed).normal(size=shape)
 
 
-def of_every_rho(function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)) -> Callable:
+def of_every_rho(
+    function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)
+) -> Callable:
     """One program whose rho is traced: a number in the list."""
 
     def of_all(*args):
-        return jax.lax.map(lambda index: function(numbered(index, rhos), *args), np.arange(len(rhos)))
+        return jax.lax.map(
+            lambda index: function(numbered(index, rhos), *args), np.arange(len(rhos))
+        )
 
     return jax.jit(of_all)
 
 
 def numbered(index: jax.Array, rhos: Sequence[RhoLike]) -> uj.Rho:
     entries = [resolve_rho(rho) for rho in rhos]
-    fields = ([getattr(entry, field) for entry in entries] for field in ("value", "slope", "log_slope"))
+    fields = (
+        [getattr(entry, field) for entry in entries]
+        for field in ("value", "slope", "log_slope")
+    )
     return uj.Rho(*(lambda z, of=of: jax.lax.switch(index, of, z) for of in fields))

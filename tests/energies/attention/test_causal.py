@@ -1,4 +1,5 @@
-"""Attention to predecessors: the energies that it lowers and may raise, and the sweep that lowers the whole."""
+"""Attention to predecessors: the energies that it lowers and may raise, and the
+sweep that lowers the whole."""
 
 import chex
 import jax
@@ -14,7 +15,8 @@ from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
 
 
@@ -25,22 +27,34 @@ def test_energy_and_step_equal_the_reference(form):
 
     def of_rho(rho, W_a, y, c):
         learned = causal_attention(rho=rho, form=form, step_size=0.3, dim=3, rank=2)
-        return both(learned, AttentionParams(W_a), y, c), both(causal_attention(rho=rho, form=form), NO_WEIGHT, y)
+        return both(learned, AttentionParams(W_a), y, c), both(
+            causal_attention(rho=rho, form=form), NO_WEIGHT, y
+        )
 
     results = of_every_rho(of_rho)(W_a, y, c)
-    for (weight, step_size, context), (energies, steps) in zip(((W_a, 0.3, c), (None, 1.0, y)), results, strict=True):
+    for (weight, step_size, context), (energies, steps) in zip(
+        ((W_a, 0.3, c), (None, 1.0, y)), results, strict=True
+    ):
         for rho, energy, stepped in zip(uj.RHOS, energies, steps, strict=True):
             system = {"rho": rho, "W_a": weight}
             expected = np.sum(reference.causal_energy(y, context, **system))
-            np.testing.assert_allclose(energy, expected, rtol=1e-12, atol=1e-12, err_msg=rho)
-            expected = reference.causal_step(y, context, form=form, step_size=step_size, **system)
-            np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=rho)
+            np.testing.assert_allclose(
+                energy, expected, rtol=1e-12, atol=1e-12, err_msg=rho
+            )
+            expected = reference.causal_step(
+                y, context, form=form, step_size=step_size, **system
+            )
+            np.testing.assert_allclose(
+                stepped, expected, rtol=1e-12, atol=1e-12, err_msg=rho
+            )
 
 
 def test_a_layer_may_raise_the_pair_energy_which_the_undirected_step_lowers():
-    """One token leaves a crowd for the first token: its successors, who came to it, are left behind."""
+    """One token leaves a crowd for the first token: its successors, who came to it,
+    are left behind."""
     y = np.array([[0.0], *[[1.0]] * 8])
-    undirected, causal = uj.attention(rho="power"), causal_attention(rho="power")  # sqrt(z + 1)
+    # sqrt(z + 1)
+    undirected, causal = uj.attention(rho="power"), causal_attention(rho="power")
 
     @jax.jit
     def pair_energies(y):
@@ -48,8 +62,11 @@ def test_a_layer_may_raise_the_pair_energy_which_the_undirected_step_lowers():
         return [undirected.energy(NO_WEIGHT, state) for state in states]
 
     before, lowered, raised = map(float, pair_energies(y))
-    # The same by hand: token 1 goes to 0, token k >= 2 to the mean of 0 and k - 1 ones, weighted by their slopes.
-    expected = reference.pair_energy(reference.causal_step(y, y, rho="power"), rho="power")
+    # The same by hand: token 1 goes to 0, token k >= 2 to the mean of 0 and k - 1 ones,
+    # weighted by their slopes.
+    expected = reference.pair_energy(
+        reference.causal_step(y, y, rho="power"), rho="power"
+    )
     assert raised == pytest.approx(expected, rel=1e-12)
     assert raised > before + 0.4
     assert lowered < before - 0.5
@@ -65,7 +82,12 @@ def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
         last, _ = uj.unroll(layer, NO_WEIGHT, y, num_layers=2000)
         # To a context that is held the fixed points are the stationary ones instead.
         held, trace = uj.unroll(layer, NO_WEIGHT, y, y, num_layers=2000)
-        return layer.step(NO_WEIGHT, consensus), last, trace.energy, jax.grad(layer.energy, 1)(NO_WEIGHT, held, y)
+        return (
+            layer.step(NO_WEIGHT, consensus),
+            last,
+            trace.energy,
+            jax.grad(layer.energy, 1)(NO_WEIGHT, held, y),
+        )
 
     stepped, last, energies, gradient = all_of(y, consensus)
     np.testing.assert_allclose(stepped, consensus, rtol=1e-14)
@@ -79,7 +101,11 @@ def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
 def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
     """Blocks of four do not divide six tokens, and some of those are absent."""
     there = jnp.asarray(np.arange(6) != np.array([[2], [5]]))
-    arguments = AttentionParams(tokens(2, (3, 2))), tokens(0, (2, 6, 3)), tokens(1, (6, 3))
+    arguments = (
+        AttentionParams(tokens(2, (3, 2))),
+        tokens(0, (2, 6, 3)),
+        tokens(1, (6, 3)),
+    )
 
     def in_blocks(block, *args):
         layer = causal_attention(form=form, rho="log", dim=3, rank=2, block=block)
@@ -90,9 +116,13 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
 
         return jax.value_and_grad(value, (0, 1, 2), has_aux=True)(*args)
 
-    expected, *others = jax.jit(lambda *args: [in_blocks(block, *args) for block in (None, 4, 1)])(*arguments)
+    expected, *others = jax.jit(
+        lambda *args: [in_blocks(block, *args) for block in (None, 4, 1)]
+    )(*arguments)
     for block, other in zip((4, 1), others, strict=True):
-        chex.assert_trees_all_close(other, expected, rtol=1e-12, atol=1e-12, custom_message=f"block={block}")
+        chex.assert_trees_all_close(
+            other, expected, rtol=1e-12, atol=1e-12, custom_message=f"block={block}"
+        )
 
 
 @pytest.mark.slow
@@ -101,11 +131,17 @@ def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
     y = jax.ShapeDtypeStruct((n, 4), jnp.float32)
 
     def temporaries(layer):
-        gradient = jax.grad(lambda y: jnp.sum(layer.step(NO_WEIGHT, y)) + layer.energy(NO_WEIGHT, y))
+        gradient = jax.grad(
+            lambda y: jnp.sum(layer.step(NO_WEIGHT, y)) + layer.energy(NO_WEIGHT, y)
+        )
         return jax.jit(gradient).lower(y).compile().memory_analysis().temp_size_in_bytes
 
-    at_once, blocks = (temporaries(causal_attention(block=block)) for block in (None, 64))
+    at_once, blocks = (
+        temporaries(causal_attention(block=block)) for block in (None, 64)
+    )
     assert at_once > 4 * n * n
     assert blocks < 4 * n * n // 4
-    constants = jax.make_jaxpr(lambda y: causal_attention().step(NO_WEIGHT, y))(y).consts
+    constants = jax.make_jaxpr(lambda y: causal_attention().step(NO_WEIGHT, y))(
+        y
+    ).consts
     assert sum(np.size(constant) for constant in constants) < 10 * n

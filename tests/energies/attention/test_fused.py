@@ -1,4 +1,5 @@
-"""Attention through the fused primitive: the same step, and on GPUs the primitive itself; where kernels cannot run."""
+"""Attention through the fused primitive: the same step, and on GPUs the primitive
+itself; where kernels cannot run."""
 
 import chex
 import jax
@@ -19,7 +20,9 @@ N, DIM, RANK = 9, 6, 4
 
 def draw(*batch, dtype="float32"):
     rng = np.random.default_rng(0)
-    return tuple(jnp.asarray(rng.normal(size=(*batch, N, k)), dtype) for k in (RANK, DIM))
+    return tuple(
+        jnp.asarray(rng.normal(size=(*batch, N, k)), dtype) for k in (RANK, DIM)
+    )
 
 
 def by_xla(z, values, present=None):
@@ -31,31 +34,49 @@ def by_xla(z, values, present=None):
     [("float32", 1, {"rtol": 1e-4, "atol": 1e-5}), ("bfloat16", 4, {"atol": 0.03})],
 )
 def test_the_call_is_softmax_attention_with_beta(dtype, scale, tolerances):
-    """Two columns keep beta to float32 digits in bfloat16: one would round |z|^2 / 2 = 50 to a multiple of 1/4."""
+    """Two columns keep beta to float32 digits in bfloat16: one would round |z|^2 / 2
+    = 50 to a multiple of 1/4."""
     z, values = draw(2, 3, dtype=dtype)
     z = jnp.asarray(scale * np.asarray(z))
-    whole, alone = jax.jit(lambda z, values: (by_xla(z, values), by_xla(z[0, 0], values[0, 0])))(z, values)
+    whole, alone = jax.jit(
+        lambda z, values: (by_xla(z, values), by_xla(z[0, 0], values[0, 0]))
+    )(z, values)
     assert (whole.shape, whole.dtype) == (values.shape, values.dtype)
     np.testing.assert_allclose(np.float64(alone), np.float64(whole[0, 0]), **tolerances)
     for place in np.ndindex(2, 3):
-        both = np.concatenate([np.float64(z[place]), np.float64(values[place])], axis=-1)
-        expected = reference.softmax_attention(both, np.eye(RANK + DIM)[:, :RANK])[:, RANK:]
-        np.testing.assert_allclose(np.float64(whole[place]), expected, **tolerances, err_msg=str(place))
+        both = np.concatenate(
+            [np.float64(z[place]), np.float64(values[place])], axis=-1
+        )
+        expected = reference.softmax_attention(both, np.eye(RANK + DIM)[:, :RANK])[
+            :, RANK:
+        ]
+        np.testing.assert_allclose(
+            np.float64(whole[place]), expected, **tolerances, err_msg=str(place)
+        )
 
 
 def test_its_gradients_are_those_of_the_step():
     """Through beta too, which a bias of the primitive would lose in a batch."""
     _, values = draw(2)
     present = jnp.asarray(np.arange(N) < np.array([[5], [N]]))
-    weight = np.where(np.asarray(present)[..., None], np.cos(np.arange(values.size)).reshape(values.shape), 0.0)
+    weight = np.where(
+        np.asarray(present)[..., None],
+        np.cos(np.arange(values.size)).reshape(values.shape),
+        0.0,
+    )
 
     def by_call(y):
         return jnp.sum(weight * by_xla(centred(y, present), y, present))
 
     def by_step(y):
-        return jnp.sum(weight * uj.attention(form="softmax").step(NO_WEIGHT, y, Anchor(None, present)))
+        return jnp.sum(
+            weight
+            * uj.attention(form="softmax").step(NO_WEIGHT, y, Anchor(None, present))
+        )
 
-    actual, expected = jax.jit(lambda y: [jax.value_and_grad(function)(y) for function in (by_call, by_step)])(values)
+    actual, expected = jax.jit(
+        lambda y: [jax.value_and_grad(function)(y) for function in (by_call, by_step)]
+    )(values)
     chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -66,12 +87,18 @@ def test_on_a_gpu_step_and_gradient_are_the_primitives(monkeypatch, step_size):
 
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda capability: True)
-    monkeypatch.setattr(cudnn, "is_cuda_compute_capability_equal", lambda capability: False)
+    monkeypatch.setattr(
+        cudnn, "is_cuda_compute_capability_equal", lambda capability: False
+    )
     monkeypatch.setattr(kernel_choice, "PLATFORM", "gpu")
     layer = uj.attention(form="softmax", kernel="cudnn", step_size=step_size)
-    gradient = jax.grad(lambda y: jnp.sum(layer.step(NO_WEIGHT, y, None).astype(jnp.float32) ** 2))
+    gradient = jax.grad(
+        lambda y: jnp.sum(layer.step(NO_WEIGHT, y, None).astype(jnp.float32) ** 2)
+    )
     shape = jax.ShapeDtypeStruct((2, 128, 62), jnp.bfloat16)
-    program = jax.jit(gradient).trace(shape).lower(lowering_platforms=("cuda",)).as_text()
+    program = (
+        jax.jit(gradient).trace(shape).lower(lowering_platforms=("cuda",)).as_text()
+    )
     assert "__cudnn$fmhaSoftmax" in program
     assert "__cudnn$fmhaSoftmaxBackward" in program
     assert "128x128x" not in program  # no (n, n) array
@@ -89,14 +116,22 @@ def test_on_a_gpu_step_and_gradient_are_the_primitives(monkeypatch, step_size):
         ("cudnn", "gpu", 126, "bfloat16", ""),
     ],
 )
-def test_where_a_kernel_cannot_run_the_error_names_the_way_out(monkeypatch, kernel, platform, width, dtype, words):
+def test_where_a_kernel_cannot_run_the_error_names_the_way_out(
+    monkeypatch, kernel, platform, width, dtype, words
+):
     monkeypatch.setattr(kernel_choice, "PLATFORM", platform)
-    monkeypatch.setattr(pairwise, "fused_softmax_step", lambda z, values, present: values)
+    monkeypatch.setattr(
+        pairwise, "fused_softmax_step", lambda z, values, present: values
+    )
     layer, y = uj.attention(form="softmax", kernel=kernel), jnp.zeros((9, width), dtype)
     if not words:
         assert layer.step(NO_WEIGHT, y, None).shape == y.shape
         return
-    functions = (layer.energy, layer.step, layer.step_and_energy) if kernel == "pallas" else (layer.step,)
+    functions = (
+        (layer.energy, layer.step, layer.step_and_energy)
+        if kernel == "pallas"
+        else (layer.step,)
+    )
     for function in functions:
         with pytest.raises(ValueError, match=f"kernel must be .*{words}"):
             function(NO_WEIGHT, y, None)

@@ -20,33 +20,60 @@ SHAPES = {"narrow": (2, 1), "square": (2, 2), "one": (1, 4), "wide": (3, 2)}
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_energy_and_step_equal_the_reference(shape):
-    """Rhos and forms in turn; with a ridge, far from singular, and without, where it need not be."""
+    """Rhos and forms in turn; with a ridge, far from singular, and without, where it
+    need not be."""
     y, x = tokens(0, (6, 4)), tokens(1, (6, 4))
     (num_heads, rank), place = SHAPES[shape], list(SHAPES).index(shape)
     W_a, entries = tokens(2, (num_heads, 4, rank)), []
-    for i, (ridge, step_size, graph) in enumerate(((0.7, 1.0, None), (0.0, 0.3, GRAPHS["random"]))):
-        form, rho = ("jacobi", "softmax")[(place // 2 + i) % 2], list(uj.RHOS)[(3 * place + 2 * i) % len(uj.RHOS)]
+    for i, (ridge, step_size, graph) in enumerate(
+        ((0.7, 1.0, None), (0.0, 0.3, GRAPHS["random"]))
+    ):
+        form, rho = (
+            ("jacobi", "softmax")[(place // 2 + i) % 2],
+            list(uj.RHOS)[(3 * place + 2 * i) % len(uj.RHOS)],
+        )
         numbers = {"ridge": ridge, "step_size": step_size, "block": (None, 4)[i]}
         entries.append({"rho": rho, "form": form, "mask": graph, **numbers})
-    layers = [multihead_attention(4, num_heads=num_heads, rank=rank, **entry) for entry in entries]
-    all_of = jax.jit(lambda W_a, y, x: [both(layer, HeadsParams(W_a), y, x) for layer in layers])
+    layers = [
+        multihead_attention(4, num_heads=num_heads, rank=rank, **entry)
+        for entry in entries
+    ]
+    all_of = jax.jit(
+        lambda W_a, y, x: [both(layer, HeadsParams(W_a), y, x) for layer in layers]
+    )
     for entry, (energy, stepped) in zip(entries, all_of(W_a, y, x), strict=True):
-        system = {"rho": entry["rho"], "graph": entry["mask"], "ridge": entry["ridge"], "anchor": x}
+        system = {
+            "rho": entry["rho"],
+            "graph": entry["mask"],
+            "ridge": entry["ridge"],
+            "anchor": x,
+        }
         expected = reference.heads_energy(y, W_a, **system)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(entry))
         system |= {"form": entry["form"], "step_size": entry["step_size"]}
         expected = reference.heads_step(y, W_a, **system)
-        tolerance = 1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" else 1e-9
-        np.testing.assert_allclose(stepped, expected, rtol=tolerance, atol=tolerance, err_msg=str(entry))
+        tolerance = (
+            1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" else 1e-9
+        )
+        np.testing.assert_allclose(
+            stepped, expected, rtol=tolerance, atol=tolerance, err_msg=str(entry)
+        )
         joined = np.concatenate(list(W_a), axis=1)
         unseen = np.eye(4) - joined @ np.linalg.pinv(joined)
-        np.testing.assert_allclose(stepped @ unseen, y @ unseen, atol=1e-12)  # what no head sees stays
+        # what no head sees stays
+        np.testing.assert_allclose(stepped @ unseen, y @ unseen, atol=1e-12)
 
 
 def test_a_token_with_no_weight_stays_with_finite_gradients_and_a_nan_is_not_hidden():
     """Any tokens far apart are in tests/test_gradients_conformance.py."""
-    layer, weight = multihead_attention(4, num_heads=2, rho="truncated_quadratic"), np.float32(tokens(3, (3, 4)))
-    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32([[0.0] * 4, [0.1] * 4, [50.0, 80.0, -70.0, 90.0]])
+    layer, weight = (
+        multihead_attention(4, num_heads=2, rho="truncated_quadratic"),
+        np.float32(tokens(3, (3, 4))),
+    )
+    W_a, y = (
+        np.float32(tokens(2, (2, 4, 2))),
+        np.float32([[0.0] * 4, [0.1] * 4, [50.0, 80.0, -70.0, 90.0]]),
+    )
 
     def total(W_a, y):
         stepped = layer.step(HeadsParams(W_a), y)

@@ -1,4 +1,5 @@
-"""The kernel for all pairs: values and gradients of attention, by Pallas's interpreter; its program for a GPU."""
+"""The kernel for all pairs: values and gradients of attention, by Pallas's
+interpreter; its program for a GPU."""
 
 import functools
 import warnings
@@ -19,7 +20,8 @@ from unroll_jax.energies.attention.kernel import kernel_neighbourhood
 from unroll_jax.energies.attention.rho import resolve_rho
 
 N, DIM, RANK = 21, 6, 3  # no multiples of a block, no powers of two
-# rho, form, ridge, anchor, padding, W_a: every rho, and any two values of the last five meet.
+# rho, form, ridge, anchor, padding, W_a: every rho, and any two values of the last five
+# meet.
 CASES = [
     ("softmax", "softmax", 0.0, False, True, False),
     ("softmax", "jacobi", 0.7, True, True, True),
@@ -44,22 +46,30 @@ def interpreted(monkeypatch):
 
 
 def close(actual, expected, tolerance):
-    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
+    ):
         one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
         assert np.all(np.isfinite(other))
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other) + 1e-30
 
 
 def step_energy_and_gradients(layer, params, y, x, present):
-    """Gradients are in params, tokens and anchor, of the step's product with fixed numbers plus the energies."""
+    """Gradients are in params, tokens and anchor, of the step's product with fixed
+    numbers plus the energies."""
     weight = np.cos(np.arange(y.size)).reshape(y.shape)
 
     def loss(params, y, x):
         stepped, energy = layer.step_and_energy(params, y, Anchor(x, present))
-        return jnp.sum(weight * stepped.astype(jnp.float32)) + 0.3 * jnp.sum(energy), (stepped, energy)
+        return jnp.sum(weight * stepped.astype(jnp.float32)) + 0.3 * jnp.sum(energy), (
+            stepped,
+            energy,
+        )
 
     argnums = (0, 1, 2) if x is not None else (0, 1)
-    (_, values), gradients = jax.value_and_grad(loss, argnums, has_aux=True)(params, y, x)
+    (_, values), gradients = jax.value_and_grad(loss, argnums, has_aux=True)(
+        params, y, x
+    )
     return values, gradients
 
 
@@ -69,31 +79,62 @@ def rhos_of(form, ridge):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def by_xla(form, ridge, number, W_a, y, x, present):
-    """One program for all cases of a form and a ridge: rho is a number in the list of theirs."""
+    """One program for all cases of a form and a ridge: rho is a number in the list
+    of theirs."""
     rhos = rhos_of(form, ridge)
     rho = numbered(number, rhos) if rhos[1:] else rhos[0]
-    layer = uj.attention(rho=rho, form=form, ridge=ridge, step_size=0.8, dim=DIM, rank=DIM)
+    layer = uj.attention(
+        rho=rho, form=form, ridge=ridge, step_size=0.8, dim=DIM, rank=DIM
+    )
     return step_energy_and_gradients(layer, AttentionParams(W_a), y, x, present)
 
 
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
-    ("case", "dtype"), [*((case, "float32") for case in CASES), (CASES[0], "bfloat16"), (CASES[3], "bfloat16")]
+    ("case", "dtype"),
+    [
+        *((case, "float32") for case in CASES),
+        (CASES[0], "bfloat16"),
+        (CASES[3], "bfloat16"),
+    ],
 )
 def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
-    """From the same tokens. In bfloat16 products are rounded to three digits. An example may have no token."""
+    """From the same tokens. In bfloat16 products are rounded to three digits. An
+    example may have no token."""
     rho, form, ridge, anchored, padded, learned = case
     options = {"dim": DIM, "rank": RANK} if learned else {}
-    layer = uj.attention(rho=rho, form=form, ridge=ridge, step_size=0.8, kernel="pallas", block=16, **options)
+    layer = uj.attention(
+        rho=rho,
+        form=form,
+        ridge=ridge,
+        step_size=0.8,
+        kernel="pallas",
+        block=16,
+        **options,
+    )
     W_a = np.float32(tokens(2, (DIM, RANK))) if learned else None
     y, x = (jnp.asarray(tokens(seed, (2, N, DIM)), dtype) for seed in (0, 1))
     present = np.arange(N) < np.array([[13], [0]] if padded else [[N], [N]])
-    given = AttentionParams(W_a), y, x if anchored else None, present if padded else None
+    given = (
+        AttentionParams(W_a),
+        y,
+        x if anchored else None,
+        present if padded else None,
+    )
     actual = jax.jit(functools.partial(step_energy_and_gradients, layer))(*given)
-    # No weight is the identity, columns of zeros add nothing, and neither do an anchor of zeros and marks of all.
-    square = np.pad(W_a, ((0, 0), (0, DIM - RANK))) if learned else np.eye(DIM, dtype=np.float32)
-    wide, anchor = (np.float32(array) for array in (y, x if anchored else jnp.zeros_like(x)))
-    values, (of_weight, *slopes) = by_xla(form, ridge, rhos_of(form, ridge).index(rho), square, wide, anchor, present)
+    # No weight is the identity, columns of zeros add nothing, and neither do an anchor
+    # of zeros and marks of all.
+    square = (
+        np.pad(W_a, ((0, 0), (0, DIM - RANK)))
+        if learned
+        else np.eye(DIM, dtype=np.float32)
+    )
+    wide, anchor = (
+        np.float32(array) for array in (y, x if anchored else jnp.zeros_like(x))
+    )
+    values, (of_weight, *slopes) = by_xla(
+        form, ridge, rhos_of(form, ridge).index(rho), square, wide, anchor, present
+    )
     of_weight = AttentionParams(of_weight.W_a[:, :RANK] if learned else None)
     expected = values, (of_weight, *slopes[: 2 if anchored else 1])
     (stepped, energy), (_, slope, *_) = actual
@@ -106,23 +147,40 @@ def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
 @pytest.mark.usefixtures("interpreted")
 def test_several_heads_take_it_too():
     options = {"num_heads": 2, "rank": 1, "rho": "log", "ridge": 0.3}
-    y, present = jnp.asarray(tokens(0, (N, DIM)), jnp.float32), jnp.asarray(np.arange(N) < 17)
-    layers = uj.multihead_attention(DIM, **options, kernel="pallas", block=32), uj.multihead_attention(DIM, **options)
+    y, present = (
+        jnp.asarray(tokens(0, (N, DIM)), jnp.float32),
+        jnp.asarray(np.arange(N) < 17),
+    )
+    layers = (
+        uj.multihead_attention(DIM, **options, kernel="pallas", block=32),
+        uj.multihead_attention(DIM, **options),
+    )
     params = HeadsParams(np.float32(0.5 * tokens(1, (2, DIM, 1))))
-    run = jax.jit(lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers])
+    run = jax.jit(
+        lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers]
+    )
     close(*run(params, y, None, present), 2e-5)
 
 
 @pytest.mark.usefixtures("interpreted", "x64")
 def test_step_and_energy_by_themselves_are_those_of_both_also_where_64_bits_are_on():
     y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
-    layer, plain = uj.attention(rho="log", kernel="pallas", block=32), uj.attention(rho="log")
+    layer, plain = (
+        uj.attention(rho="log", kernel="pallas", block=32),
+        uj.attention(rho="log"),
+    )
 
     @jax.jit
     def both_ways(y):
-        value_and_slope = lambda layer: jax.value_and_grad(layer.energy, 1)(NO_WEIGHT, y, None)  # noqa: E731
+        def value_and_slope(layer):
+            return jax.value_and_grad(layer.energy, 1)(NO_WEIGHT, y, None)
+
         together = [one.step_and_energy(NO_WEIGHT, y, None) for one in (layer, plain)]
-        return together, layer.step(NO_WEIGHT, y, None), [value_and_slope(one) for one in (layer, plain)]
+        return (
+            together,
+            layer.step(NO_WEIGHT, y, None),
+            [value_and_slope(one) for one in (layer, plain)],
+        )
 
     together, stepped, energies = both_ways(y)
     close(*together, 2e-5)
@@ -134,7 +192,11 @@ def test_step_and_energy_by_themselves_are_those_of_both_also_where_64_bits_are_
 def test_a_nan_reaches_all_that_it_may_and_infinity_is_no_number():
     rho = resolve_rho("log")
     value = jax.jit(
-        jax.value_and_grad(lambda z: sum(jnp.sum(part) for part in kernel_neighbourhood(rho, z, z, block=16)))
+        jax.value_and_grad(
+            lambda z: sum(
+                jnp.sum(part) for part in kernel_neighbourhood(rho, z, z, block=16)
+            )
+        )
     )
     for bad in (jnp.nan, jnp.inf):
         y = np.float32(tokens(0, (5, 3)))
@@ -153,26 +215,43 @@ def test_without_pairs_or_tokens_there_is_no_energy(shape):
         around = kernel_neighbourhood(rho, z, z, block=16)
         return jnp.sum(around.energy), around
 
-    (energy, around), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(jnp.ones(shape))
+    (energy, around), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(
+        jnp.ones(shape)
+    )
     assert energy == 0.0
     assert gradient.shape == around.mean.shape == shape
     assert np.all(np.isneginf(around.log_degree)) == (shape != (2, 0))
     assert np.all(np.asarray(around.mean) == 0.0)
 
 
-@pytest.mark.skipif(not hasattr(jax.sharding, "AbstractDevice"), reason="this JAX has no abstract GPU to lower for")
-@pytest.mark.parametrize("rho", ["softmax", "log", "power", "truncated_quadratic", CAUCHY])
+@pytest.mark.skipif(
+    not hasattr(jax.sharding, "AbstractDevice"),
+    reason="this JAX has no abstract GPU to lower for",
+)
+@pytest.mark.parametrize(
+    "rho", ["softmax", "log", "power", "truncated_quadratic", CAUCHY]
+)
 def test_it_lowers_for_an_h100_without_one(rho):
     from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
     layer = uj.attention(rho=rho, form="softmax", kernel="pallas")
-    mesh = AbstractMesh((1,), ("x",), abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu"))
+    mesh = AbstractMesh(
+        (1,),
+        ("x",),
+        abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu"),
+    )
     checks = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
-    shape = jax.ShapeDtypeStruct((2, 200, 62), jnp.bfloat16 if rho in ("softmax", "log") else jnp.float32)
+    shape = jax.ShapeDtypeStruct(
+        (2, 200, 62), jnp.bfloat16 if rho in ("softmax", "log") else jnp.float32
+    )
     run = jax.jit(lambda y: step_energy_and_gradients(layer, NO_WEIGHT, y, None, None))
     with use_abstract_mesh(mesh), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The Pallas Triton backend", DeprecationWarning)
-        program = jax.export.export(run, platforms=["cuda"], disabled_checks=checks)(shape).mlir_module()
+        warnings.filterwarnings(
+            "ignore", "The Pallas Triton backend", DeprecationWarning
+        )
+        program = jax.export.export(run, platforms=["cuda"], disabled_checks=checks)(
+            shape
+        ).mlir_module()
     assert program.count("__gpu$xla.gpu.triton") >= 2  # forward and backward
     assert "200x200" not in program  # no array of pairs
     assert "256x256" not in program

@@ -14,9 +14,14 @@ from tests.energies.attention.examples import NO_WEIGHT
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import resolve_rho, softmax
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 PLAIN = softmax()._replace(exponential=False)  # the same function, as any other rho
-RHOS = {"softmax": softmax(), "plain softmax": resolve_rho(PLAIN), "log": resolve_rho("log")}
+RHOS = {
+    "softmax": softmax(),
+    "plain softmax": resolve_rho(PLAIN),
+    "log": resolve_rho("log"),
+}
 N, DIM = 11, 3
 RING = np.isin(np.abs(np.subtract.outer(np.arange(N), np.arange(N))), (1, N - 1))
 
@@ -28,15 +33,21 @@ def draw(*batch, n=N):
 def total(rho, z, values, graph=None, **options):
     around = neighbourhood(rho, z, values, graph, **options)
     weight = np.cos(np.arange(values.size)).reshape(values.shape).astype(z.dtype)
-    return jnp.sum(around.energy) + jnp.sum(jnp.sin(around.log_degree)) + jnp.sum(weight * around.mean)
+    return (
+        jnp.sum(around.energy)
+        + jnp.sum(jnp.sin(around.log_degree))
+        + jnp.sum(weight * around.mean)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "bounded"), [("softmax", False), ("softmax", True), ("plain softmax", True), ("log", False)]
+    ("name", "bounded"),
+    [("softmax", False), ("softmax", True), ("plain softmax", True), ("log", False)],
 )
 def test_blocks_give_what_all_at_once_gives(name, bounded):
-    """Values, also in maps, gradients and second derivatives, for blocks that do and do not divide n."""
+    """Values, also in maps, gradients and second derivatives, for blocks that do and
+    do not divide n."""
     rho, (z, values), graph = RHOS[name], draw(2), RING if name == "log" else None
 
     @functools.partial(jax.jit, static_argnums=2)
@@ -61,9 +72,14 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
 
 
 def test_the_softmax_sums_know_what_any_rho_would_compute():
-    """The derivative written out for rho = -exp(-z) is the one autodiff finds for the same function."""
+    """The derivative written out for rho = -exp(-z) is the one autodiff finds for
+    the same function."""
     expected, *others = (
-        jax.jit(jax.value_and_grad(functools.partial(total, RHOS[name], block=block, bounded=True), (0, 1)))(*draw())
+        jax.jit(
+            jax.value_and_grad(
+                functools.partial(total, RHOS[name], block=block, bounded=True), (0, 1)
+            )
+        )(*draw())
         for name, block in (("plain softmax", None), ("softmax", None), ("softmax", 4))
     )
     for actual in others:
@@ -73,16 +89,28 @@ def test_the_softmax_sums_know_what_any_rho_would_compute():
 @pytest.mark.slow
 def test_derivatives_of_second_order_equal_finite_differences_in_both_modes():
     function = jax.jit(functools.partial(total, RHOS["softmax"], bounded=True))
-    check_grads(function, draw(n=6), order=2, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4)
+    check_grads(
+        function, draw(n=6), order=2, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4
+    )
 
 
 def temporary_bytes(layer, n, *batch):
     def loss(y):
         stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)
-        return jnp.sum(stepped**2) + jnp.sum(energy) + jnp.sum(layer.energy(NO_WEIGHT, y, None))
+        return (
+            jnp.sum(stepped**2)
+            + jnp.sum(energy)
+            + jnp.sum(layer.energy(NO_WEIGHT, y, None))
+        )
 
     shape = jax.ShapeDtypeStruct((*batch, n, DIM), jnp.float32)
-    return jax.jit(jax.grad(loss)).lower(shape).compile().memory_analysis().temp_size_in_bytes
+    return (
+        jax.jit(jax.grad(loss))
+        .lower(shape)
+        .compile()
+        .memory_analysis()
+        .temp_size_in_bytes
+    )
 
 
 @pytest.mark.slow

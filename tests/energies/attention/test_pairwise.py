@@ -21,58 +21,113 @@ FORMS = ("jacobi", "softmax")
 @pytest.mark.usefixtures("x64", "unchecked")
 @pytest.mark.parametrize("form", FORMS)
 def test_energy_and_step_equal_the_reference(form):
-    """Every rho on every graph; any two of the other options meet. By name, softmax has separate sums. Some masks have
-    a diagonal, which does not count."""
-    assert {bool(np.trace(mask)) for mask in GRAPHS.values() if mask is not None} == {False, True}
+    """Every rho on every graph; any two of the other options meet. By name, softmax has
+    separate sums. Some masks have a diagonal, which does not count.
+    """
+    assert {bool(np.trace(mask)) for mask in GRAPHS.values() if mask is not None} == {
+        False,
+        True,
+    }
     y, x, W_a = tokens(0, (6, 3)), tokens(1, (6, 3)), tokens(2, (3, 2))
-    options = list(itertools.product((0.0, 0.7), (1.0, 0.3), (False, True), (False, True)))
-    table = [(graph, *options[(5 * g + 2 * (form == "softmax")) % 16]) for g, graph in enumerate(GRAPHS)]
+    options = list(
+        itertools.product((0.0, 0.7), (1.0, 0.3), (False, True), (False, True))
+    )
+    table = [
+        (graph, *options[(5 * g + 2 * (form == "softmax")) % 16])
+        for g, graph in enumerate(GRAPHS)
+    ]
 
     def all_of(rho, y, x, W_a):
         results = []
         for graph, ridge, step_size, anchored, learned in table:
-            options = {"rho": rho, "form": form, "ridge": ridge, "step_size": step_size, "mask": GRAPHS[graph]}
-            layer = uj.attention(**options, **({"dim": 3, "rank": 2} if learned else {}))
-            results.append(both(layer, AttentionParams(W_a if learned else None), y, x if anchored else None))
+            options = {
+                "rho": rho,
+                "form": form,
+                "ridge": ridge,
+                "step_size": step_size,
+                "mask": GRAPHS[graph],
+            }
+            layer = uj.attention(
+                **options, **({"dim": 3, "rank": 2} if learned else {})
+            )
+            results.append(
+                both(
+                    layer,
+                    AttentionParams(W_a if learned else None),
+                    y,
+                    x if anchored else None,
+                )
+            )
         return results
 
     of_rhos = of_every_rho(all_of)(y, x, W_a)
     by_name = jax.jit(functools.partial(all_of, "softmax"))(y, x, W_a)
     for i, rho in enumerate((*uj.RHOS, "softmax")):
-        results = by_name if i == len(uj.RHOS) else jax.tree.map(lambda leaf, i=i: leaf[i], of_rhos)
-        for (graph, ridge, step_size, anchored, learned), (energy, stepped) in zip(table, results, strict=True):
+        results = (
+            by_name
+            if i == len(uj.RHOS)
+            else jax.tree.map(lambda leaf, i=i: leaf[i], of_rhos)
+        )
+        for (graph, ridge, step_size, anchored, learned), (energy, stepped) in zip(
+            table, results, strict=True
+        ):
             system = {"rho": rho, "graph": GRAPHS[graph], "ridge": ridge}
-            system |= {"anchor": x if anchored else None, "W_a": W_a if learned else None}
+            system |= {
+                "anchor": x if anchored else None,
+                "W_a": W_a if learned else None,
+            }
             expected = reference.pair_energy(y, **system)
-            np.testing.assert_allclose(energy, expected, rtol=1e-12, atol=1e-12, err_msg=f"{rho}, {graph}")
+            np.testing.assert_allclose(
+                energy, expected, rtol=1e-12, atol=1e-12, err_msg=f"{rho}, {graph}"
+            )
             expected = reference.pair_step(y, form=form, step_size=step_size, **system)
-            np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=f"{rho}, {graph}")
+            np.testing.assert_allclose(
+                stepped, expected, rtol=1e-12, atol=1e-12, err_msg=f"{rho}, {graph}"
+            )
 
 
 def test_the_undamped_step_minimises_the_majoriser_of_each_token_alone():
     """One token free, the others held: the exact minimiser when rho is linear."""
-    linear, y = uj.Rho(value=lambda z: z, slope=jnp.ones_like), np.float32(tokens(0, (5, 3)))
+    linear, y = (
+        uj.Rho(value=lambda z: z, slope=jnp.ones_like),
+        np.float32(tokens(0, (5, 3))),
+    )
     stepped = jax.jit(uj.attention(rho=linear, ridge=0.5).step)(NO_WEIGHT, y)
-    np.testing.assert_allclose(stepped, (np.sum(y, axis=0) - y) / (4 + 0.5), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        stepped, (np.sum(y, axis=0) - y) / (4 + 0.5), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_one_token_stays():
     y = np.float32(tokens(0, (1, 3)))
-    for stepped in jax.jit(lambda y: [uj.attention(form=form).step(NO_WEIGHT, y) for form in FORMS])(y):
+    for stepped in jax.jit(
+        lambda y: [uj.attention(form=form).step(NO_WEIGHT, y) for form in FORMS]
+    )(y):
         np.testing.assert_array_equal(stepped, y)
 
 
 def test_tokens_far_apart_keep_step_and_gradients_finite():
-    """exp(-distance^2 / 2) underflows here; the nearest neighbour still has all the weight."""
+    """exp(-distance^2 / 2) underflows here; the nearest neighbour still has all the
+    weight."""
     distances = np.array([7.0, 8.2, 20.0, 1e3, 1e8])
-    y = np.float32(distances[:, None, None] * np.array([[0.0, 0.0], [1.0, 1.0], [3.0, 3.0]]))
-    weight, layers = np.float32(tokens(3, (3, 2))), [uj.attention(form=form) for form in FORMS]
+    y = np.float32(
+        distances[:, None, None] * np.array([[0.0, 0.0], [1.0, 1.0], [3.0, 3.0]])
+    )
+    weight, layers = (
+        np.float32(tokens(3, (3, 2))),
+        [uj.attention(form=form) for form in FORMS],
+    )
 
     @jax.jit
     @jax.vmap
     def all_of(y):
-        pulled = [jax.vjp(functools.partial(layer.step, NO_WEIGHT), y) for layer in layers]
-        slopes = [pull(weight) for _, pull in pulled], jax.grad(layers[0].energy, 1)(NO_WEIGHT, y)
+        pulled = [
+            jax.vjp(functools.partial(layer.step, NO_WEIGHT), y) for layer in layers
+        ]
+        slopes = (
+            [pull(weight) for _, pull in pulled],
+            jax.grad(layers[0].energy, 1)(NO_WEIGHT, y),
+        )
         return [stepped for stepped, _ in pulled], slopes
 
     (jacobi, softmax), slopes = all_of(y)
@@ -83,30 +138,47 @@ def test_tokens_far_apart_keep_step_and_gradients_finite():
 
 @pytest.mark.usefixtures("x64")
 def test_derivatives_at_coincident_tokens_are_those_of_the_formula():
-    """At y_u = y_v the Hessian of rho(|y_u - y_v|^2 / 2) is rho'(0) times the graph's Laplacian."""
-    energy = lambda y: uj.attention().energy(NO_WEIGHT, y)  # noqa: E731
-    hessian, gradient = jax.jit(lambda y: (jax.hessian(energy)(y), jax.grad(energy)(y)))(np.full((3, 1), 1.3))
-    np.testing.assert_allclose(np.asarray(hessian)[:, 0, :, 0], 3.0 * np.eye(3) - np.ones((3, 3)), atol=1e-12)
+    """At y_u = y_v the Hessian of rho(|y_u - y_v|^2 / 2) is rho'(0) times the
+    graph's Laplacian."""
+    energy = lambda y: uj.attention().energy(NO_WEIGHT, y)
+    hessian, gradient = jax.jit(
+        lambda y: (jax.hessian(energy)(y), jax.grad(energy)(y))
+    )(np.full((3, 1), 1.3))
+    np.testing.assert_allclose(
+        np.asarray(hessian)[:, 0, :, 0], 3.0 * np.eye(3) - np.ones((3, 3)), atol=1e-12
+    )
     np.testing.assert_allclose(gradient, 0.0, atol=1e-12)
 
 
 def test_a_large_common_offset_costs_no_digits():
-    """float32 at offset 4096: distances come from centred tokens, whose offset is exact in binary here."""
+    """float32 at offset 4096: distances come from centred tokens, whose offset is
+    exact in binary here."""
     y = np.float32(np.round(tokens(0, (5, 3)) * 64) / 64)
     energy = jax.jit(uj.attention().energy)
-    np.testing.assert_allclose(energy(NO_WEIGHT, y + np.float32(4096.0)), energy(NO_WEIGHT, y), rtol=1e-3)
+    np.testing.assert_allclose(
+        energy(NO_WEIGHT, y + np.float32(4096.0)), energy(NO_WEIGHT, y), rtol=1e-3
+    )
 
 
 def test_pairs_whose_distance_overflows_have_no_nan():
     """The gradients of the quadratic are not asked for: its energy is infinite."""
-    layers = [uj.attention(rho=name, form="softmax") for name in ("softmax", "geman_mcclure", "power")]
+    layers = [
+        uj.attention(rho=name, form="softmax")
+        for name in ("softmax", "geman_mcclure", "power")
+    ]
     quadratic = uj.attention(rho=uj.RHOS["power"](exponent=1.0), form="softmax")
 
     @jax.jit
     def run(y):
-        pulled = [jax.vjp(functools.partial(both, layer, NO_WEIGHT), y) for layer in layers]
-        return both(quadratic, NO_WEIGHT, y), [(values, pull((jnp.ones(()), y))) for values, pull in pulled]
+        pulled = [
+            jax.vjp(functools.partial(both, layer, NO_WEIGHT), y) for layer in layers
+        ]
+        return both(quadratic, NO_WEIGHT, y), [
+            (values, pull((jnp.ones(()), y))) for values, pull in pulled
+        ]
 
     (energy, _), _ = results = run(np.float32([[1e30, 0.0], [-1e30, 1.0], [1.0, 2.0]]))
     assert energy == np.inf
-    assert not any(np.isnan(np.asarray(leaf)).any() for leaf in jax.tree.leaves(results))
+    assert not any(
+        np.isnan(np.asarray(leaf)).any() for leaf in jax.tree.leaves(results)
+    )

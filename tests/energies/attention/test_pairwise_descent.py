@@ -1,4 +1,5 @@
-"""Attention lowers the energy it reports: every rho, form, graph, head and scale, and where the paper's claim fails."""
+"""Attention lowers the energy it reports: every rho, form, graph, head and scale,
+and where the paper's claim fails."""
 
 import functools
 import itertools
@@ -9,7 +10,13 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.energies.attention.examples import CAUCHY, GRAPHS, NO_WEIGHT, of_every_rho, tokens
+from tests.energies.attention.examples import (
+    CAUCHY,
+    GRAPHS,
+    NO_WEIGHT,
+    of_every_rho,
+    tokens,
+)
 from tests.test_conformance import energies_and_roundoff
 
 FORMS = ("jacobi", "softmax")
@@ -17,17 +24,29 @@ RHOS = [*uj.RHOS, CAUCHY, uj.Rho(value=lambda z: (z + 0.1) ** 0.3)]
 # With more columns than the tokens are wide and no ridge the systems may be singular.
 HEADS = [
     {"num_heads": 3, "rank": 2},
-    {"num_heads": 2, "rank": 1, "form": "softmax", "ridge": 0.1, "step_size": 0.3, "mask": GRAPHS["random"]},
+    {
+        "num_heads": 2,
+        "rank": 1,
+        "form": "softmax",
+        "ridge": 0.1,
+        "step_size": 0.3,
+        "mask": GRAPHS["random"],
+    },
 ]
 
 
 def systems(kind, rho):
     held, state = (lambda y, x: (x, x)), (lambda y, x: (None, y))
     if kind == "heads":
-        return [(uj.multihead_attention(4, rho=rho, **options), held) for options in HEADS]
+        return [
+            (uj.multihead_attention(4, rho=rho, **options), held) for options in HEADS
+        ]
     if kind == "causal":
         table = itertools.product(FORMS, (1.0, 0.3), (held, state))
-        return [(uj.causal_attention(rho=rho, form=form, step_size=size), inputs) for form, size, inputs in table]
+        return [
+            (uj.causal_attention(rho=rho, form=form, step_size=size), inputs)
+            for form, size, inputs in table
+        ]
     numbers = itertools.cycle([(0.0, 1.0), (0.1, 1.0), (0.0, 0.3), (100.0, 0.01)])
     table = zip(GRAPHS.values(), numbers, strict=False)
     return [
@@ -37,30 +56,49 @@ def systems(kind, rho):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("kind", ["heads", *(pytest.param(k, marks=pytest.mark.slow) for k in ("causal", *FORMS))])
+@pytest.mark.parametrize(
+    "kind",
+    ["heads", *(pytest.param(k, marks=pytest.mark.slow) for k in ("causal", *FORMS))],
+)
 def test_no_step_raises_its_energy(kind):
-    """200 points for each rho and layer, over six orders of magnitude of scale, most of them off centre. float64 is in
-    test_conformance.py."""
+    """200 points for each rho and layer, over six orders of magnitude of scale, most of
+    them off centre. float64 is in test_conformance.py.
+    """
     scales = np.logspace(-3, 3, 200)[:, None, None]
     y = np.float32(scales * (tokens(0, (200, 6, 4)) + 3.0 * tokens(1, (200, 1, 4))))
     x = np.float32(scales * tokens(2, (200, 6, 4)))
-    shapes = [jax.eval_shape(layer.init, jax.random.key(0)) for layer, _ in systems(kind, "log")]
-    weights = jax.tree.map(lambda leaf: np.float32(0.6 * tokens(3, (200, *leaf.shape))), shapes)
+    shapes = [
+        jax.eval_shape(layer.init, jax.random.key(0))
+        for layer, _ in systems(kind, "log")
+    ]
+    weights = jax.tree.map(
+        lambda leaf: np.float32(0.6 * tokens(3, (200, *leaf.shape))), shapes
+    )
 
     def energies(rho, weights, y, x):
         def one(layer, inputs, weights, y, x):
             of_step, of_energy = inputs(y, x)
-            return energies_and_roundoff(layer.energy, weights, y, layer.step(weights, y, of_step), of_energy)
+            return energies_and_roundoff(
+                layer.energy, weights, y, layer.step(weights, y, of_step), of_energy
+            )
 
         rows = zip(systems(kind, rho), weights, strict=True)
-        return [jax.vmap(functools.partial(one, *pair))(leaves, y, x) for pair, leaves in rows]
+        return [
+            jax.vmap(functools.partial(one, *pair))(leaves, y, x)
+            for pair, leaves in rows
+        ]
 
     results = jax.tree.map(np.asarray, of_every_rho(energies, RHOS)(weights, y, x))
-    if kind != "heads":  # by name softmax takes other sums; those of heads are in test_conformance.py
+    # by name softmax takes other sums; those of heads are in test_conformance.py
+    if kind != "heads":
         by_name = jax.jit(functools.partial(energies, "softmax"))(weights, y, x)
-        results = jax.tree.map(lambda many, one: np.stack([*many, one]), results, by_name)
+        results = jax.tree.map(
+            lambda many, one: np.stack([*many, one]), results, by_name
+        )
     for place, (both, tolerances) in enumerate(results):
-        for rho, pairs, tolerance in zip([*RHOS, "by name"], both, tolerances, strict=False):
+        for rho, pairs, tolerance in zip(
+            [*RHOS, "by name"], both, tolerances, strict=False
+        ):
             before, after = pairs.T
             assert np.all(after <= before + tolerance), (rho, place)
             assert np.mean(after < before) > 0.3, (rho, place)
@@ -68,8 +106,10 @@ def test_no_step_raises_its_energy(kind):
 
 @pytest.mark.usefixtures("x64")
 def test_softmax_attention_raises_the_papers_energy_where_the_exact_step_lowers_it():
-    """The counterexample to Theorem 3.1 of Yang et al. (2022): a hub and six leaves, far from the origin. And at a
-    consensus the softmax step rests, though the paper's energy is not stationary."""
+    """The counterexample to Theorem 3.1 of Yang et al. (2022): a hub and six leaves,
+    far from the origin. And at a consensus the softmax step rests, though the paper's
+    energy is not stationary.
+    """
     leaves = np.concatenate([np.full((6, 1), 999.5), 2.0 * np.eye(6)], axis=1)
     y = np.concatenate([1000.0 * np.eye(1, 7), leaves])
     papers, softmax = uj.attention(ridge=1.0), uj.attention(form="softmax")
@@ -78,12 +118,21 @@ def test_softmax_attention_raises_the_papers_energy_where_the_exact_step_lowers_
     def measure(y):
         states = y, papers.step(NO_WEIGHT, y), softmax.step(NO_WEIGHT, y)
         same = jnp.ones_like(y)
-        at_consensus = softmax.step(NO_WEIGHT, same), jax.grad(papers.energy, 1)(NO_WEIGHT, same)
-        return [[layer.energy(NO_WEIGHT, state) for state in states] for layer in (papers, softmax)], at_consensus
+        at_consensus = (
+            softmax.step(NO_WEIGHT, same),
+            jax.grad(papers.energy, 1)(NO_WEIGHT, same),
+        )
+        return [
+            [layer.energy(NO_WEIGHT, state) for state in states]
+            for layer in (papers, softmax)
+        ], at_consensus
 
-    ((before, exact, attended), (pairs_before, _, pairs_after)), (rested, slope) = jax.tree.map(np.asarray, measure(y))
+    ((before, exact, attended), (pairs_before, _, pairs_after)), (rested, slope) = (
+        jax.tree.map(np.asarray, measure(y))
+    )
     assert attended - before == pytest.approx(81.0, abs=1.0)
     assert exact < before - 1e6
-    assert pairs_after < pairs_before - 1.0  # the softmax step does lower the pair energy, and reports it
+    # the softmax step does lower the pair energy, and reports it
+    assert pairs_after < pairs_before - 1.0
     np.testing.assert_allclose(rested, 1.0, rtol=1e-15)
     np.testing.assert_allclose(slope, 1.0, rtol=1e-12)

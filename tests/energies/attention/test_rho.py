@@ -15,12 +15,25 @@ from unroll_jax.energies.attention import rho as table
 from unroll_jax.energies.attention.rho import resolve_rho
 
 DISTANCES = np.concatenate([[0.0], np.logspace(-12, 12, 97)])
-# Numbers given to a factory, and the formulas of the docstrings, differently arranged where that is possible.
+# Numbers given to a factory, and the formulas of the docstrings, differently arranged
+# where that is possible.
 FORMULAS = {
     "log": ({"shift": 0.3}, lambda z: np.log(z + 0.3), lambda z: 1 / (z + 0.3)),
-    "cauchy": ({"scale": 0.3}, lambda z: 0.3 * np.log1p(z / 0.3), lambda z: 0.3 / (0.3 + z)),
-    "student": ({"degrees": 0.5}, lambda z: 0.75 * np.log1p(4 * z), lambda z: 1.5 / (0.5 + 2 * z)),
-    "geman_mcclure": ({"scale": 0.3}, lambda z: 0.3 * z / (0.3 + z), lambda z: (0.3 / (0.3 + z)) ** 2),
+    "cauchy": (
+        {"scale": 0.3},
+        lambda z: 0.3 * np.log1p(z / 0.3),
+        lambda z: 0.3 / (0.3 + z),
+    ),
+    "student": (
+        {"degrees": 0.5},
+        lambda z: 0.75 * np.log1p(4 * z),
+        lambda z: 1.5 / (0.5 + 2 * z),
+    ),
+    "geman_mcclure": (
+        {"scale": 0.3},
+        lambda z: 0.3 * z / (0.3 + z),
+        lambda z: (0.3 / (0.3 + z)) ** 2,
+    ),
     "power": (
         {"exponent": 0.3, "shift": 1e-3},
         lambda z: np.exp(0.3 * np.log(z + 1e-3)),
@@ -36,31 +49,54 @@ FORMULAS = {
 
 def values_and_slopes(rho):
     rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
-    return jax.jit(lambda z: {name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()})
+    return jax.jit(
+        lambda z: {
+            name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()
+        }
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_rho_equals_the_reference_over_24_orders_of_magnitude_and_is_concave_and_nondecreasing(dtype):
-    """Concave at every pair of points, not only neighbours: the tangent at one lies above the value at the other. Of
-    tokens of unit norm z is 1 - u . v: 1 / (2 - u . v) in Yang et al. (2022), Section 7, is the slope of log(z + 1)."""
+def test_every_rho_equals_the_reference_over_24_orders_of_magnitude_and_is_concave_and_nondecreasing(
+    dtype,
+):
+    """Concave at every pair of points, not only neighbours: the tangent at one lies
+    above the value at the other. Of tokens of unit norm z is 1 - u . v: 1 / (2 - u . v)
+    in Yang et al. (2022), Section 7, is the slope of log(z + 1).
+    """
     z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
     exact = np.float64(z)
     with jax.enable_x64(dtype == "float64"):
         curves = values_and_slopes({name: name for name in uj.RHOS})(z)
     for name, (value, slope, log_slope) in curves.items():
-        np.testing.assert_allclose(value, reference.RHO_VALUES[name](exact), rtol=8 * eps, atol=1e-30, err_msg=name)
-        # No table entry is below the smallest normal number here but softmax, whose slope underflows.
+        np.testing.assert_allclose(
+            value,
+            reference.RHO_VALUES[name](exact),
+            rtol=8 * eps,
+            atol=1e-30,
+            err_msg=name,
+        )
+        # No table entry is below the smallest normal number here but softmax, whose
+        # slope underflows.
         expected = reference.RHO_SLOPES[name](exact)
-        np.testing.assert_allclose(slope, expected, rtol=1e2 * eps, atol=1e-37, err_msg=name)
+        np.testing.assert_allclose(
+            slope, expected, rtol=1e2 * eps, atol=1e-37, err_msg=name
+        )
         with np.errstate(divide="ignore"):
             logarithms = -exact if name == "softmax" else np.log(expected)
-        np.testing.assert_allclose(log_slope, logarithms, rtol=8 * eps, atol=4 * eps, err_msg=name)
+        np.testing.assert_allclose(
+            log_slope, logarithms, rtol=8 * eps, atol=4 * eps, err_msg=name
+        )
         value, slope = np.asarray(value), np.asarray(slope)
         assert value.dtype == slope.dtype == dtype, name
         assert np.all(slope >= 0.0), name
         assert np.all(np.diff(slope) <= 0.0), name
         tangents = value[:, None] + slope[:, None] * (z[None, :] - z[:, None])
-        rounding = 16 * eps * (np.abs(value)[:, None] + slope[:, None] * (z[None, :] + z[:, None]))
+        rounding = (
+            16
+            * eps
+            * (np.abs(value)[:, None] + slope[:, None] * (z[None, :] + z[:, None]))
+        )
         assert np.all(value[None, :] <= tangents + rounding), name
 
 
@@ -72,18 +108,28 @@ def test_a_tiny_scale_does_not_overflow(name):
     value, slope = jax.jit(lambda z: (rho.value(z), rho.log_slope(z)))(z)
     exact = np.log1p(z.astype(float) / scale)
     weight, shift = (1.0, np.log(scale)) if name == "log" else (scale, 0.0)
-    np.testing.assert_allclose(value, weight * exact + shift, rtol=1e-5, atol=1e-4 * weight)
-    np.testing.assert_allclose(slope, np.log(weight / scale) - exact, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(
+        value, weight * exact + shift, rtol=1e-5, atol=1e-4 * weight
+    )
+    np.testing.assert_allclose(
+        slope, np.log(weight / scale) - exact, rtol=1e-5, atol=1e-4
+    )
 
 
 @pytest.mark.usefixtures("x64")
 def test_numbers_given_to_a_factory_count():
-    curves = values_and_slopes({name: uj.RHOS[name](**row[0]) for name, row in FORMULAS.items()})(DISTANCES)
+    curves = values_and_slopes(
+        {name: uj.RHOS[name](**row[0]) for name, row in FORMULAS.items()}
+    )(DISTANCES)
     for name, (_, value, slope) in FORMULAS.items():
         with np.errstate(divide="ignore"):
             expected = value(DISTANCES), slope(DISTANCES), np.log(slope(DISTANCES))
-        for array, exact, tolerance in zip(curves[name], expected, (0.0, 0.0, 1e-14), strict=True):
-            np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
+        for array, exact, tolerance in zip(
+            curves[name], expected, (0.0, 0.0, 1e-14), strict=True
+        ):
+            np.testing.assert_allclose(
+                array, exact, rtol=1e-12, atol=tolerance, err_msg=name
+            )
 
 
 def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
@@ -91,7 +137,11 @@ def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
 
     @jax.jit
     def all_of(z, nan):
-        functions = {(name, part): getattr(rho, part) for name, rho in rhos.items() for part in ("value", "log_slope")}
+        functions = {
+            (name, part): getattr(rho, part)
+            for name, rho in rhos.items()
+            for part in ("value", "log_slope")
+        }
         return [(jax.vmap(jax.grad(f))(z), f(nan)) for f in functions.values()]
 
     places = itertools.product(rhos, ("value", "log_slope"))
@@ -103,17 +153,22 @@ def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
 
 def test_a_slope_of_zero_has_finite_derivatives():
     """Flat beyond 1: such pairs drop out of the step, without a NaN in its gradient."""
-    by_hand = uj.Rho(value=lambda z: jnp.minimum(z, 1.0), slope=lambda z: jnp.where(z < 1.0, 1.0, 0.0))
+    by_hand = uj.Rho(
+        value=lambda z: jnp.minimum(z, 1.0),
+        slope=lambda z: jnp.where(z < 1.0, 1.0, 0.0),
+    )
 
     @jax.jit
     def all_of(y, z):
         def one(rho):
-            step = lambda y: uj.attention(rho=rho).step(NO_WEIGHT, y)  # noqa: E731
+            step = lambda y: uj.attention(rho=rho).step(NO_WEIGHT, y)
             return resolve_rho(rho).log_slope(z), step(y), jax.jacobian(step)(y)
 
         return one(by_hand), one("truncated_quadratic")
 
-    for log_slope, stepped, slopes in all_of(np.float32([[0.0], [0.5], [9.0]]), np.float32([0.5, 2.0])):
+    for log_slope, stepped, slopes in all_of(
+        np.float32([[0.0], [0.5], [9.0]]), np.float32([0.5, 2.0])
+    ):
         assert log_slope.tolist() == [0.0, -np.inf]
         np.testing.assert_allclose(stepped, [[0.5], [0.0], [9.0]], rtol=1e-6)
         assert np.all(np.isfinite(slopes))
@@ -131,8 +186,13 @@ GOOD = {
 
 def test_a_function_of_ones_own_is_a_rho():
     """Its slope is its derivative. Steps of such are in test_pairwise_descent.py."""
-    both = {name: (resolve_rho(uj.Rho(of_z)).slope, jax.vmap(jax.grad(of_z))) for name, of_z in GOOD.items()}
-    slopes = jax.jit(lambda z: {name: [slope(z) for slope in pair] for name, pair in both.items()})
+    both = {
+        name: (resolve_rho(uj.Rho(of_z)).slope, jax.vmap(jax.grad(of_z)))
+        for name, of_z in GOOD.items()
+    }
+    slopes = jax.jit(
+        lambda z: {name: [slope(z) for slope in pair] for name, pair in both.items()}
+    )
     for name, pair in slopes(np.float32([0.0, 0.5, 9.0])).items():
         np.testing.assert_allclose(*pair, rtol=1e-6, err_msg=name)
 
@@ -151,23 +211,47 @@ def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
 # Functions, and what the error says of them.
 BAD = {
     "convex": (jnp.square, "'square' must be concave"),
-    "convex far out": (lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2, "concave, but .* z=112"),
+    "convex far out": (
+        lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2,
+        "concave, but .* z=112",
+    ),
     "turning": (lambda z: z * jnp.exp(-z), "nondecreasing, but .* z=1.12"),
     "singular": (jnp.log, "'log' must be finite .* z=0 "),
     "overflowing": (jnp.exp, "finite .* z=794"),
     "a sum": (jnp.sum, "elementwise, but .* shape"),
     "running": (jnp.cumsum, "elementwise"),
-    "a foreign slope": (uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)), "derivative .* as slope"),
-    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), "finite slope beyond z=0"),
-    "infinite at 0": (jnp.sqrt, "'sqrt' must have a finite slope at z=0, .* inf in float64"),
-    "not a number at 0": (lambda z: (z * z) ** 0.125, "finite slope at z=0, .* nan in float64"),
-    "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), "finite slope at z=0, .* inf in float32"),
-    "a foreign log_slope": (uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative), "log_slope"),
+    "a foreign slope": (
+        uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)),
+        "derivative .* as slope",
+    ),
+    "a broken slope": (
+        uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)),
+        "finite slope beyond z=0",
+    ),
+    "infinite at 0": (
+        jnp.sqrt,
+        "'sqrt' must have a finite slope at z=0, .* inf in float64",
+    ),
+    "not a number at 0": (
+        lambda z: (z * z) ** 0.125,
+        "finite slope at z=0, .* nan in float64",
+    ),
+    "infinite in float32": (
+        lambda z: jnp.sqrt(z + 1e-60),
+        "finite slope at z=0, .* inf in float32",
+    ),
+    "a foreign log_slope": (
+        uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative),
+        "log_slope",
+    ),
 }
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("name", "jitted"), [*((name, False) for name in BAD), ("convex", True), ("running", True)])
+@pytest.mark.parametrize(
+    ("name", "jitted"),
+    [*((name, False) for name in BAD), ("convex", True), ("running", True)],
+)
 def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
     rho, message = BAD[name]
 

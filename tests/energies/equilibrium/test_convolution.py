@@ -1,4 +1,5 @@
-"""The convolution against its matrix, and its derivatives where loops and memory matter."""
+"""The convolution against its matrix, and its derivatives where loops and memory
+matter."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ from jax.test_util import check_grads
 from tests.energies.opteq_reference import conv_matrix
 from unroll_jax.energies.equilibrium.convolution import convolve
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def draw(*shape, seed=0):
@@ -17,7 +19,8 @@ def draw(*shape, seed=0):
 
 
 def as_on(platform):
-    """`jax.lax.platform_dependent` as it is on ``platform``; the ways of all platforms run here."""
+    """`jax.lax.platform_dependent` as it is on ``platform``; the ways of all
+    platforms run here."""
     return lambda *operands, default, **ways: ways.get(platform, default)(*operands)
 
 
@@ -29,7 +32,11 @@ def backend(request, monkeypatch):
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("sides", [(3, 3), (1, 5), (2, 4)])
 def test_values_and_derivatives_are_those_of_the_matrix(sides):
-    kernel, images, weight = draw(*sides, 2, 3), draw(4, 5, 6, 2, seed=1), draw(4, 5, 6, 3, seed=2)
+    kernel, images, weight = (
+        draw(*sides, 2, 3),
+        draw(4, 5, 6, 2, seed=1),
+        draw(4, 5, 6, 3, seed=2),
+    )
     matrix = conv_matrix(kernel, (5, 6))
 
     @jax.jit
@@ -38,30 +45,55 @@ def test_values_and_derivatives_are_those_of_the_matrix(sides):
         return moved, *pull(weight)
 
     moved, by_kernel, by_images = map(np.asarray, both(kernel, images, weight))
-    np.testing.assert_allclose(moved.reshape(4, -1), images.reshape(4, -1) @ matrix.T, atol=1e-12)
-    np.testing.assert_allclose(by_images.reshape(4, -1), weight.reshape(4, -1) @ matrix, atol=1e-12)
+    np.testing.assert_allclose(
+        moved.reshape(4, -1), images.reshape(4, -1) @ matrix.T, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        by_images.reshape(4, -1), weight.reshape(4, -1) @ matrix, atol=1e-12
+    )
     for place in [(0, 0, 0, 0), (sides[0] - 1, sides[1] - 1, 1, 2)]:
         unit = np.zeros(kernel.shape)
         unit[place] = 1.0
         one = images.reshape(4, -1) @ conv_matrix(unit, (5, 6)).T
-        np.testing.assert_allclose(by_kernel[place], np.sum(one * weight.reshape(4, -1)), atol=1e-12)
+        np.testing.assert_allclose(
+            by_kernel[place], np.sum(one * weight.reshape(4, -1)), atol=1e-12
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
 def test_derivatives_of_second_order_in_both_modes():
-    twice = jax.jit(lambda k, z: jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z))))))
-    check_grads(twice, (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)), order=2, modes=("fwd", "rev"), rtol=1e-6)
+    twice = jax.jit(
+        lambda k, z: jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z)))))
+    )
+    check_grads(
+        twice,
+        (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)),
+        order=2,
+        modes=("fwd", "rev"),
+        rtol=1e-6,
+    )
 
 
 def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one():
-    """The derivative in the image, in a loop and under vmap: one product on CPU, a convolution elsewhere."""
-    kernel, images = np.ones((3, 3, 2, 2), np.float32), np.ones((4, 1, 5, 5, 2), np.float32)
+    """The derivative in the image, in a loop and under vmap: one product on CPU, a
+    convolution elsewhere."""
+    kernel, images = (
+        np.ones((3, 3, 2, 2), np.float32),
+        np.ones((4, 1, 5, 5, 2), np.float32),
+    )
 
     def looped(image):
-        return jnp.sum(jax.lax.scan(lambda z, _: (jnp.tanh(convolve(kernel, z)), None), image, length=3)[0])
+        return jnp.sum(
+            jax.lax.scan(
+                lambda z, _: (jnp.tanh(convolve(kernel, z)), None), image, length=3
+            )[0]
+        )
 
     traced = jax.jit(jax.vmap(jax.grad(looped))).trace(images)
-    programs = [traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "cuda")]
+    programs = [
+        traced.lower(lowering_platforms=(platform,)).as_text()
+        for platform in ("cpu", "cuda")
+    ]
     on_cpu, elsewhere = (program.count("stablehlo.dot_general") for program in programs)
     assert on_cpu > elsewhere == 0

@@ -11,20 +11,31 @@ from tests.energies.opteq_layers import H, I, M, convolutional, dense
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 DEEP = {
-    "dense": lambda: [opteq(M, H), opteq(M, M, I, skip=0.6), opteq(M, 3, I, activation="tanh")],
+    "dense": lambda: [
+        opteq(M, H),
+        opteq(M, M, I, skip=0.6),
+        opteq(M, 3, I, activation="tanh"),
+    ],
     "conv": lambda: [opteq_conv(2, 3), opteq_conv(2, 5, 3, kernel_size=1, skip=0.6)],
 }
 
 
-@pytest.mark.parametrize(("kind", "batch"), [("dense", (2, 3)), pytest.param("conv", (3,), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "batch"),
+    [("dense", (2, 3)), pytest.param("conv", (3,), marks=pytest.mark.slow)],
+)
 def test_a_deep_step_applies_every_layer_and_its_energy_is_the_residual(kind, batch):
     layers = DEEP[kind]()
     layer = deep_opteq(layers)
     _, _, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
 
-    rng, shapes = np.random.default_rng(6), jax.eval_shape(layer.init, jax.random.key(0))
+    rng, shapes = (
+        np.random.default_rng(6),
+        jax.eval_shape(layer.init, jax.random.key(0)),
+    )
     params = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
 
     @jax.jit
@@ -38,7 +49,9 @@ def test_a_deep_step_applies_every_layer_and_its_energy_is_the_residual(kind, ba
     np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12)
     assert energy.shape == batch
     event = tuple(range(len(batch), z.ndim))
-    np.testing.assert_allclose(energy, 0.5 * np.sum((expected - np.asarray(z)) ** 2, axis=event), rtol=1e-12)
+    np.testing.assert_allclose(
+        energy, 0.5 * np.sum((expected - np.asarray(z)) ** 2, axis=event), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("make", [dense, convolutional])
@@ -55,7 +68,9 @@ def test_a_deep_opteq_of_one_layer_is_that_layer(make):
     chex.assert_trees_all_equal(*both(params, z, x))
     if make is dense:
         np.testing.assert_array_equal(deep.factored((params,), x).matrix, params.W)
-    assert (layer.factored is None) == (deep.factored is None) == (make is convolutional)
+    assert (
+        (layer.factored is None) == (deep.factored is None) == (make is convolutional)
+    )
     assert deep.symmetric
     assert not deep_opteq([layer._replace(symmetric=False)]).symmetric
     assert not deep_opteq([opteq(2, 3), opteq(2, 3)]).symmetric

@@ -11,22 +11,40 @@ import pytest
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, convolutional, dense
 from unroll_jax.certificates.weights import weight_norm_bound
-from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
+from unroll_jax.energies.equilibrium.monotone import (
+    MONOTONES,
+    Monotone,
+    antiderivative,
+    resolve_monotone,
+)
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
-CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
+CASES += [
+    (kind, *case)
+    for kind in ("dense", "conv")
+    for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]
+]
 CASES += [("conv", "relu", 1.0, (2, 3))]
-KINDS = {"dense": (dense, reference.dense_matrix), "conv": (convolutional, reference.conv_matrix)}
+KINDS = {
+    "dense": (dense, reference.dense_matrix),
+    "conv": (convolutional, reference.conv_matrix),
+}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def test_step_and_energy_equal_loops():
-    made = [KINDS[kind][0](batch, activation=name, skip=skip) for kind, name, skip, batch in CASES]
+    made = [
+        KINDS[kind][0](batch, activation=name, skip=skip)
+        for kind, name, skip, batch in CASES
+    ]
     layers, inputs = [case[0] for case in made], [case[1:] for case in made]
-    both = lambda layer, a: (layer.step(*a), layer.energy(*a))  # noqa: E731
-    outputs = jax.jit(lambda inputs: [both(*pair) for pair in zip(layers, inputs, strict=True)])(inputs)
+    both = lambda layer, a: (layer.step(*a), layer.energy(*a))
+    outputs = jax.jit(
+        lambda inputs: [both(*pair) for pair in zip(layers, inputs, strict=True)]
+    )(inputs)
     for case, (params, z, x), results in zip(CASES, inputs, outputs, strict=True):
         kind, activation, skip, batch = case
         z, x, stepped, energy = map(np.asarray, (z, x, *results))
@@ -36,20 +54,35 @@ def test_step_and_energy_equal_loops():
         assert energy.shape == batch
         for place in itertools.product(*map(range, batch)):
             vector, signal = np.ravel(z[place]), np.ravel(x[place])
-            expected = reference.step(vector, W, U, b, signal, activation=activation, skip=skip)
-            np.testing.assert_allclose(np.ravel(stepped[place]), expected, rtol=1e-12, atol=1e-12, err_msg=str(case))
+            expected = reference.step(
+                vector, W, U, b, signal, activation=activation, skip=skip
+            )
+            np.testing.assert_allclose(
+                np.ravel(stepped[place]),
+                expected,
+                rtol=1e-12,
+                atol=1e-12,
+                err_msg=str(case),
+            )
             expected = reference.energy(vector, W, U, b, signal, activation=activation)
-            np.testing.assert_allclose(energy[place], expected, rtol=1e-12, err_msg=str(case))
+            np.testing.assert_allclose(
+                energy[place], expected, rtol=1e-12, err_msg=str(case)
+            )
 
 
 def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
     layer, params, u, x = dense((500,))
-    v, size = 10.0 * np.random.default_rng(5).normal(size=u.shape), np.linalg.norm(params.W, 2)
+    v, size = (
+        10.0 * np.random.default_rng(5).normal(size=u.shape),
+        np.linalg.norm(params.W, 2),
+    )
 
     @jax.jit
     def chords(norm, v):
         scaled = params._replace(W=params.W * norm / size)
-        first, last, middle = (layer.energy(scaled, z, x) for z in (u, v, 0.5 * (u + v)))
+        first, last, middle = (
+            layer.energy(scaled, z, x) for z in (u, v, 0.5 * (u + v))
+        )
         return middle - 0.5 * (first + last)
 
     assert np.all(chords(1.0, v) <= 1e-10)
@@ -72,15 +105,24 @@ def test_initial_weights_contract(kind):
 
 
 @every_kind
-def test_one_input_for_all_examples_broadcasts_and_a_layer_without_an_input_does_not_see_it(kind):
+def test_one_input_for_all_examples_broadcasts_and_a_layer_without_an_input_does_not_see_it(
+    kind,
+):
     layer, params, z, x = KINDS[kind][0]((3,), jnp.float32)
-    blind = opteq(z.shape[-1], H) if kind == "dense" else opteq_conv(z.shape[-1], params.W.shape[-1])
+    blind = (
+        opteq(z.shape[-1], H)
+        if kind == "dense"
+        else opteq_conv(z.shape[-1], params.W.shape[-1])
+    )
     assert jax.eval_shape(blind.init, jax.random.key(0)).U is None
 
     @jax.jit
     def steps(z, x):
         weights = params._replace(U=None)
-        inputs = layer.step(params, z, x[0]), layer.step(params, z, jnp.broadcast_to(x[0], x.shape))
+        inputs = (
+            layer.step(params, z, x[0]),
+            layer.step(params, z, jnp.broadcast_to(x[0], x.shape)),
+        )
         return inputs, (blind.step(weights, z, x), blind.step(weights, z))
 
     for pair in steps(z, x):
@@ -110,14 +152,22 @@ def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_
         values, integrals = at["values"], at["integrals"]
         slopes = np.diff(values[:-1]) / np.diff(t[:-1])
         assert np.all((slopes >= 0.0) & (slopes <= 1.0 + 1e-9)), name
-        np.testing.assert_allclose(values, reference.SIGMA[name](t), atol=1e-14, err_msg=name)
-        np.testing.assert_allclose(integrals, reference.ANTIDERIVATIVE[name](t), atol=1e-13, err_msg=name)
+        np.testing.assert_allclose(
+            values, reference.SIGMA[name](t), atol=1e-14, err_msg=name
+        )
+        np.testing.assert_allclose(
+            integrals, reference.ANTIDERIVATIVE[name](t), atol=1e-13, err_msg=name
+        )
         assert at["at_0"] == 0.0, name
         np.testing.assert_array_equal(at["first"], values, err_msg=name)
         np.testing.assert_array_equal(at["second"], at["slopes"], err_msg=name)
         # Fenchel: s*(sigma(w)) = w sigma(w) - s(w), and s*(t) >= t w - s(w) for any t.
-        np.testing.assert_allclose(at["conjugate"], t * values - integrals, atol=1e-9, err_msg=name)
-        assert np.all(at["on_grid"][:, None] >= grid[:, None] * t - integrals - 1e-12), name
+        np.testing.assert_allclose(
+            at["conjugate"], t * values - integrals, atol=1e-9, err_msg=name
+        )
+        assert np.all(
+            at["on_grid"][:, None] >= grid[:, None] * t - integrals - 1e-12
+        ), name
         finite = np.isfinite(at["ends"])
         assert np.all(np.isinf(at["outside"][finite])), name
         assert np.all(np.isfinite(at["at_ends"][finite])), name
@@ -125,7 +175,8 @@ def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_
 
 
 def test_a_users_own_activation_serves_a_layer():
-    softplus = Monotone(jax.nn.softplus, lambda t: jnp.zeros_like(t))  # an integral that autodiff must not touch
+    # an integral that autodiff must not touch
+    softplus = Monotone(jax.nn.softplus, lambda t: jnp.zeros_like(t))
     layer, params, z, x = dense((2,), activation=softplus)
     W, U, b = map(np.asarray, params)
     expected = np.logaddexp(0.0, np.asarray(z) @ W.T + np.asarray(x) @ U.T + b) @ W
@@ -140,7 +191,9 @@ def test_the_factored_form_is_the_layer(skip):
     def compose(params, z, signal):
         form = layer.factored(params, signal)
         composed = form.activation(z @ form.matrix.T + form.offset) @ form.matrix
-        return form.share * composed + (1.0 - form.share) * z, layer.step(params, z, signal)
+        return form.share * composed + (1.0 - form.share) * z, layer.step(
+            params, z, signal
+        )
 
     for pair in jax.jit(lambda *a: (compose(*a), compose(*a[:2], None)))(params, z, x):
         chex.assert_trees_all_close(*pair, rtol=1e-12)

@@ -8,7 +8,10 @@ from scipy.optimize import minimize
 
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
-from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective
+from unroll_jax.energies.equilibrium.opteq_objective import (
+    deep_opteq_objective,
+    opteq_objective,
+)
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import (
     REGULARISERS,
@@ -19,7 +22,8 @@ from unroll_jax.energies.equilibrium.regularisers import (
     regularised,
 )
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def correlations(Z):
@@ -31,7 +35,10 @@ def correlations(Z):
 VALUES = {
     "half_square": (half_square(0.7), lambda z: 0.35 * np.sum(z**2)),
     "absolute": (absolute(0.7), lambda z: 0.7 * np.sum(np.abs(z))),
-    "inverse_square": (inverse_square(0.7, epsilon=0.5), lambda z: 0.7 / (np.sum(z**2) + 0.5)),
+    "inverse_square": (
+        inverse_square(0.7, epsilon=0.5),
+        lambda z: 0.7 / (np.sum(z**2) + 0.5),
+    ),
     "decorrelation": (decorrelation(0.7), lambda z: 0.7 * correlations(z.T)),
 }
 
@@ -44,10 +51,15 @@ def test_every_regulariser_is_tested():
 def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name):
     regulariser, expected = VALUES[name]
     rng = np.random.default_rng(0)
-    value, curvature = jax.jit(regulariser.value), jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4))))
+    value, curvature = (
+        jax.jit(regulariser.value),
+        jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4)))),
+    )
     lowest = np.inf
     for size in (0.0, 0.1, 1.0, 3.0):
-        z = size * rng.normal(size=(6, 4)) + (1e-9 if name == "decorrelation" and size == 0.0 else 0.0)
+        z = size * rng.normal(size=(6, 4)) + (
+            1e-9 if name == "decorrelation" and size == 0.0 else 0.0
+        )
         np.testing.assert_allclose(value(jnp.asarray(z)), expected(z), rtol=1e-12)
         spectrum = np.linalg.eigvalsh(curvature(jnp.asarray(z).ravel()))
         lowest = min(lowest, spectrum[0])
@@ -64,18 +76,38 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
 
 @pytest.mark.parametrize("name", ["half_square", "absolute"])
 def test_prox_is_the_numerical_minimiser(name):
-    (regulariser, value), points, step_sizes = VALUES[name], np.random.default_rng(1).normal(size=(5, 2)), (0.3, 2.0)
-    proxes = jax.jit(lambda z: [jax.vmap(lambda z, s=s: regulariser.prox(z, s))(z) for s in step_sizes])(points)
+    (regulariser, value), points, step_sizes = (
+        VALUES[name],
+        np.random.default_rng(1).normal(size=(5, 2)),
+        (0.3, 2.0),
+    )
+    proxes = jax.jit(
+        lambda z: [
+            jax.vmap(lambda z, s=s: regulariser.prox(z, s))(z) for s in step_sizes
+        ]
+    )(points)
     for step_size, prox in zip(step_sizes, proxes, strict=True):
         for z, actual in zip(points, prox, strict=True):
-            objective = lambda u, z=z: value(u) + np.sum((u - z) ** 2) / (2.0 * step_size)  # noqa: E731, B023
-            best = minimize(objective, z, method="Nelder-Mead", options={"xatol": 1e-11, "fatol": 1e-15})
-            np.testing.assert_allclose(actual, best.x, atol=1e-6, err_msg=str(step_size))
+
+            def objective(u, z=z):
+                return value(u) + np.sum((u - z) ** 2) / (2.0 * step_size)  # noqa: B023
+
+            best = minimize(
+                objective,
+                z,
+                method="Nelder-Mead",
+                options={"xatol": 1e-11, "fatol": 1e-15},
+            )
+            np.testing.assert_allclose(
+                actual, best.x, atol=1e-6, err_msg=str(step_size)
+            )
 
 
 def system(kind, batch):
     layer, event, widths = (
-        (opteq(4, 6, 3), (4,), (4, 6)) if kind == "dense" else (opteq_conv(2, 3, 3), (3, 4, 2), (2, 3))
+        (opteq(4, 6, 3), (4,), (4, 6))
+        if kind == "dense"
+        else (opteq_conv(2, 3, 3), (3, 4, 2), (2, 3))
     )
     rng = np.random.default_rng(2)
     if kind == "dense":
@@ -83,12 +115,22 @@ def system(kind, batch):
         W *= 0.9 / np.linalg.norm(W, 2)
     else:
         W, U = 0.1 * rng.normal(size=(3, 3, *widths)), rng.normal(size=(3, 3, 3, 3))
-    params = OptEqParams(W, U, 0.3 * rng.normal(size=W.shape[0 if kind == "dense" else -1]))
-    return layer, params, rng.normal(size=(*batch, *event)), rng.normal(size=(*batch, *event[:-1], 3)), event
+    params = OptEqParams(
+        W, U, 0.3 * rng.normal(size=W.shape[0 if kind == "dense" else -1])
+    )
+    return (
+        layer,
+        params,
+        rng.normal(size=(*batch, *event)),
+        rng.normal(size=(*batch, *event[:-1], 3)),
+        event,
+    )
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("conv", (2, 3))])
-def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(kind, batch):
+def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(
+    kind, batch
+):
     layer, params, z, x, event = system(kind, batch)
     coupled = regularised(layer, decorrelation(), step_size=0.4, form="gradient")
 
@@ -97,31 +139,58 @@ def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(kin
         plain, results = layer.step(params, z, x), {}
         for name in ("half_square", "absolute"):
             wrapped = regularised(layer, VALUES[name][0], step_size=0.4)
-            results[f"prox {name}"] = wrapped.step(params, z, x), VALUES[name][0].prox(plain, 0.4)
+            results[f"prox {name}"] = (
+                wrapped.step(params, z, x),
+                VALUES[name][0].prox(plain, 0.4),
+            )
         for name in ("half_square", "inverse_square"):
             value = VALUES[name][0].value
-            stepped = regularised(layer, VALUES[name][0], step_size=0.4, form="gradient").step(params, z, x)
+            stepped = regularised(
+                layer, VALUES[name][0], step_size=0.4, form="gradient"
+            ).step(params, z, x)
             slopes = [jax.grad(value)(plain[place]) for place in np.ndindex(batch)]
-            results[f"gradient {name}"] = stepped, plain - 0.4 * jnp.stack(slopes).reshape(plain.shape)
-        slope = jax.grad(lambda z: decorrelation().value(z.reshape(max(1, z.size // int(np.prod(event))), -1)))(plain)
-        return results | {"decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)}
+            results[f"gradient {name}"] = (
+                stepped,
+                plain - 0.4 * jnp.stack(slopes).reshape(plain.shape),
+            )
+        slope = jax.grad(
+            lambda z: decorrelation().value(
+                z.reshape(max(1, z.size // int(np.prod(event))), -1)
+            )
+        )(plain)
+        return results | {
+            "decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)
+        }
 
     for name, (actual, expected) in pairs(params, z, x).items():
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-15, err_msg=name)
+        np.testing.assert_allclose(
+            actual, expected, rtol=1e-12, atol=1e-15, err_msg=name
+        )
     assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
 
 
 def test_a_step_with_a_regulariser_never_raises_the_residual_if_that_is_convex_and_can_else():
     layer, params, z, x, _ = system("dense", (100,))
-    convex = [regularised(layer, half_square(), step_size=1.9, form=form) for form in ("prox", "gradient")]
-    other = regularised(opteq(4, 4, activation="identity"), inverse_square(epsilon=0.1), step_size=1.0, form="gradient")
+    convex = [
+        regularised(layer, half_square(), step_size=1.9, form=form)
+        for form in ("prox", "gradient")
+    ]
+    other = regularised(
+        opteq(4, 4, activation="identity"),
+        inverse_square(epsilon=0.1),
+        step_size=1.0,
+        form="gradient",
+    )
     of_other = OptEqParams(np.eye(4), None, np.zeros(4)), np.full(4, 1e-3), None
 
     @jax.jit
     def energies(*points):
         layers = zip((*convex, other), points, strict=True)
         return [
-            (layer.energy(params, z, x), layer.energy(params, layer.step(params, z, x), x))
+            (
+                layer.energy(params, z, x),
+                layer.energy(params, layer.step(params, z, x), x),
+            )
             for layer, (params, z, x) in layers
         ]
 
@@ -142,10 +211,15 @@ def test_the_objective_of_a_convolution_is_that_of_its_matrix():
     @jax.jit
     def objectives(params, z):
         as_matrix = params._replace(W=params.W[1, 1].T)
-        images, pixels = opteq_objective(params, z, skip=0.5), opteq_objective(as_matrix, z[:, 0, 0], skip=0.5)
+        images, pixels = (
+            opteq_objective(params, z, skip=0.5),
+            opteq_objective(as_matrix, z[:, 0, 0], skip=0.5),
+        )
         return images, pixels, deep_opteq_objective((params, params), (z, z), skip=0.5)
 
     images, pixels, deep = map(np.asarray, objectives(params, z))
     np.testing.assert_allclose(images, pixels, rtol=1e-12)
     np.testing.assert_allclose(deep, 2.0 * images, rtol=1e-12)
-    assert jax.eval_shape(deep_opteq([opteq_conv(2, 3)]).energy, (params,), z).shape == (5,)
+    assert jax.eval_shape(
+        deep_opteq([opteq_conv(2, 3)]).energy, (params,), z
+    ).shape == (5,)

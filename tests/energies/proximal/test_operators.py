@@ -1,4 +1,5 @@
-"""Operators with traced numbers, as `prox_gradient` uses them: against NumPy, cvxpy and finite differences."""
+"""Operators with traced numbers, as `prox_gradient` uses them: against NumPy, cvxpy
+and finite differences."""
 
 import chex
 import cvxpy as cp
@@ -36,7 +37,9 @@ OPERATORS = {
     ),
     "elastic_net": (
         (0.7, 0.4),
-        lambda z, s, t, w: np.sign(z) * np.maximum(np.abs(z) - s * t, 0.0) / (1.0 + s * w),
+        lambda z, s, t, w: (
+            np.sign(z) * np.maximum(np.abs(z) - s * t, 0.0) / (1.0 + s * w)
+        ),
         lambda u, t, w: t * cp.sum(cp.abs(u)) + w * cp.sum_squares(u) / 2,
         lambda u, t, w: [],
     ),
@@ -46,7 +49,12 @@ OPERATORS = {
         lambda u, least, most: 0.0,
         lambda u, least, most: [u >= least, u <= most],
     ),
-    "group_shrinkage": ((0.7,), shortened, lambda u, t: t * cp.sum(cp.norm(u, 2, axis=1)), lambda u, t: []),
+    "group_shrinkage": (
+        (0.7,),
+        shortened,
+        lambda u, t: t * cp.sum(cp.norm(u, 2, axis=1)),
+        lambda u, t: [],
+    ),
 }
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 in_float64 = pytest.mark.usefixtures("x64")
@@ -54,7 +62,9 @@ in_float64 = pytest.mark.usefixtures("x64")
 
 def both_uses(name):
     make, numbers = uj.PROXIMALS[name], OPERATORS[name][0]
-    return lambda z, s, *given: make(*given).prox(z, s), lambda z, s, *_: make(*numbers).prox(z, s)
+    return lambda z, s, *given: make(*given).prox(z, s), lambda z, s, *_: make(
+        *numbers
+    ).prox(z, s)
 
 
 def test_every_operator_is_tested():
@@ -64,12 +74,19 @@ def test_every_operator_is_tested():
 @in_float64
 @every_operator
 def test_a_prox_solves_its_problem_and_has_the_gradients_of_its_formula(name):
-    """With fixed and traced numbers; gradients in state, step and numbers. Z has no entry within 1e-3 of a kink."""
+    """With fixed and traced numbers; gradients in state, step and numbers. Z has no
+    entry within 1e-3 of a kink."""
     numbers, reference, penalty, constraints = OPERATORS[name]
     u = cp.Variable(Z.shape)
     objective = STEP * penalty(u, *numbers) + cp.sum_squares(u - Z) / 2
-    cp.Problem(cp.Minimize(objective), constraints(u, *numbers)).solve(solver=cp.CLARABEL)
-    weights, width, point = np.cos(np.arange(12.0)).reshape(3, 4), 1e-6, (Z, STEP, *numbers)
+    cp.Problem(cp.Minimize(objective), constraints(u, *numbers)).solve(
+        solver=cp.CLARABEL
+    )
+    weights, width, point = (
+        np.cos(np.arange(12.0)).reshape(3, 4),
+        1e-6,
+        (Z, STEP, *numbers),
+    )
     moved = np.random.default_rng(1).normal(size=Z.shape)
 
     @jax.jit
@@ -86,11 +103,18 @@ def test_a_prox_solves_its_problem_and_has_the_gradients_of_its_formula(name):
         for place, slope in enumerate(slopes[: 2 if use else None]):
             way = moved if place == 0 else 1.0
             ends = [
-                np.sum(weights * reference(*point[:place], point[place] + h * way, *point[place + 1 :]))
+                np.sum(
+                    weights
+                    * reference(
+                        *point[:place], point[place] + h * way, *point[place + 1 :]
+                    )
+                )
                 for h in (width, -width)
             ]
             expected = (ends[0] - ends[1]) / (2 * width)
-            np.testing.assert_allclose(np.sum(slope * way), expected, rtol=1e-6, atol=1e-8, err_msg=str(place))
+            np.testing.assert_allclose(
+                np.sum(slope * way), expected, rtol=1e-6, atol=1e-8, err_msg=str(place)
+            )
 
 
 @in_float64
@@ -103,7 +127,10 @@ def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
     @jax.jit
     def all_of(z, *given):
         made = make(*given)
-        further = make(*numbers).penalty(jnp.stack([z, z])), made.penalty(jnp.asarray(Z))
+        further = (
+            make(*numbers).penalty(jnp.stack([z, z])),
+            made.penalty(jnp.asarray(Z)),
+        )
         return measure(z, *given), measure(z, *numbers), *further
 
     traced, fixed, stacked, outside = all_of(inside, *numbers)
@@ -111,30 +138,48 @@ def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
     np.testing.assert_allclose(traced[0], exact, rtol=1e-12)
     chex.assert_trees_all_close(traced, fixed, rtol=1e-13)
     np.testing.assert_allclose(stacked, [exact] * 2, rtol=1e-12)
-    assert np.isinf(outside) or name not in ("relu", "nonnegative_soft_threshold", "box")
+    assert np.isinf(outside) or name not in (
+        "relu",
+        "nonnegative_soft_threshold",
+        "box",
+    )
 
 
 @in_float64
-@pytest.mark.parametrize("name", ["soft_threshold", "nonnegative_soft_threshold", "elastic_net", "group_shrinkage"])
+@pytest.mark.parametrize(
+    "name",
+    ["soft_threshold", "nonnegative_soft_threshold", "elastic_net", "group_shrinkage"],
+)
 def test_numbers_may_be_arrays(name):
     _, reference, penalty, _ = OPERATORS[name]
     rows = np.array([[0.1], [0.5], [0.0]])
     numbers = (rows, 2.0 * rows) if name == "elastic_net" else (rows,)
     prox, make = both_uses(name)[0], uj.PROXIMALS[name]
-    near, whole = jax.jit(lambda z, *given: (prox(z, STEP, *given), make(*numbers).penalty(z)))(Z, *numbers)
-    np.testing.assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
+    near, whole = jax.jit(
+        lambda z, *given: (prox(z, STEP, *given), make(*numbers).penalty(z))
+    )(Z, *numbers)
+    np.testing.assert_allclose(
+        near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14
+    )
     if name != "nonnegative_soft_threshold":
-        rows_apart = [penalty(cp.Constant(Z[i : i + 1]), *(one[i, 0] for one in numbers)).value for i in range(3)]
+        rows_apart = [
+            penalty(cp.Constant(Z[i : i + 1]), *(one[i, 0] for one in numbers)).value
+            for i in range(3)
+        ]
         np.testing.assert_allclose(whole, sum(rows_apart), rtol=1e-13)
 
 
-@pytest.mark.parametrize("name", [name for name, (numbers, *_) in OPERATORS.items() if numbers])
+@pytest.mark.parametrize(
+    "name", [name for name, (numbers, *_) in OPERATORS.items() if numbers]
+)
 def test_traced_numbers_out_of_range_give_nan(name):
     numbers = OPERATORS[name][0]
     use = jax.jit(both_uses(name)[0])
     for place in range(len(numbers)):
         for value in (-1.0, np.nan, np.inf) if name != "box" else (np.nan,):
-            given = [value if i == place else number for i, number in enumerate(numbers)]
+            given = [
+                value if i == place else number for i, number in enumerate(numbers)
+            ]
             assert np.all(np.isnan(use(np.float32(Z), STEP, *given))), (place, value)
     if name == "box":
         assert np.all(np.isnan(use(np.float32(Z), STEP, 1.0, 0.0)))
@@ -143,8 +188,15 @@ def test_traced_numbers_out_of_range_give_nan(name):
 
 
 def test_a_group_of_zeros_has_a_gradient_and_traced_numbers_keep_low_precision():
-    slopes = jax.jit(jax.jacobian(lambda z: energies.group_shrinkage(0.5).prox(z, 1.0)))(np.zeros((1, 3), np.float32))
+    slopes = jax.jit(
+        jax.jacobian(lambda z: energies.group_shrinkage(0.5).prox(z, 1.0))
+    )(np.zeros((1, 3), np.float32))
     assert np.isfinite(slopes).all()
     for name, (numbers, *_) in OPERATORS.items():
-        near = jax.eval_shape(both_uses(name)[0], jnp.asarray(Z, jnp.bfloat16), STEP, *map(jnp.float32, numbers))
+        near = jax.eval_shape(
+            both_uses(name)[0],
+            jnp.asarray(Z, jnp.bfloat16),
+            STEP,
+            *map(jnp.float32, numbers),
+        )
         assert near.dtype == jnp.bfloat16, name

@@ -1,4 +1,5 @@
-"""Penalties and their proximal operators: what holds for all, and elementwise activations."""
+"""Penalties and their proximal operators: what holds for all, and elementwise
+activations."""
 
 import itertools
 
@@ -15,15 +16,29 @@ from unroll_jax import energies
 from unroll_jax.energies import MONOTONES
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
-pytestmark = pytest.mark.usefixtures("x64")  # arrays are float64 unless a test makes them float32
-FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}  # in NumPy
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
+# in NumPy
+FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}
 FUNCTIONS["softplus"] = lambda w: np.logaddexp(0.0, w)
 STEP = 0.4  # the step size at which the prox is the activation
 # Each activation, its antiderivative, and the interval on which phi is finite.
 CASES = {
-    "tanh": (energies.tanh(step_size=STEP), lambda w: np.logaddexp(w, -w) - np.log(2.0), (-1.0, 1.0)),
-    "sigmoid": (energies.sigmoid(step_size=STEP), lambda w: np.logaddexp(0.0, w), (0.0, 1.0)),
-    "softplus": (energies.softplus(step_size=STEP), lambda w: -spence(1.0 + np.exp(w)), (0.0, 50.0)),
+    "tanh": (
+        energies.tanh(step_size=STEP),
+        lambda w: np.logaddexp(w, -w) - np.log(2.0),
+        (-1.0, 1.0),
+    ),
+    "sigmoid": (
+        energies.sigmoid(step_size=STEP),
+        lambda w: np.logaddexp(0.0, w),
+        (0.0, 1.0),
+    ),
+    "softplus": (
+        energies.softplus(step_size=STEP),
+        lambda w: -spence(1.0 + np.exp(w)),
+        (0.0, 50.0),
+    ),
     "leaky_relu": (
         energies.leaky_relu(0.2, step_size=STEP),
         lambda w: 0.5 * w**2 * (1.0 if w > 0.0 else 0.2),
@@ -38,29 +53,54 @@ def test_every_activation_is_tested():
 
 
 def penalty_of(antiderivative, z):
-    """phi(z) = (max_w z w - psi(w) - z^2 / 2) / a by numerical maximisation, psi the antiderivative."""
-    options = {"bounds": (-60.0, 60.0), "method": "bounded", "options": {"xatol": 1e-10}}
-    return (-minimize_scalar(lambda w: antiderivative(w) - z * w, **options).fun - 0.5 * z**2) / STEP
+    """phi(z) = (max_w z w - psi(w) - z^2 / 2) / a by numerical maximisation, psi the
+    antiderivative."""
+    options = {
+        "bounds": (-60.0, 60.0),
+        "method": "bounded",
+        "options": {"xatol": 1e-10},
+    }
+    return (
+        -minimize_scalar(lambda w: antiderivative(w) - z * w, **options).fun
+        - 0.5 * z**2
+    ) / STEP
 
 
 def test_penalties_of_activations_are_sums_over_entries_of_each_example_and_infinite_outside():
     for name, (phi, antiderivative, domain) in CASES.items():
-        penalty, y = jax.jit(phi.penalty), np.random.default_rng(1).normal(size=(2, 3, 4, 3))
+        penalty, y = (
+            jax.jit(phi.penalty),
+            np.random.default_rng(1).normal(size=(2, 3, 4, 3)),
+        )
         y = np.clip(y, *(0.95 * np.array(domain)))
-        expected = np.reshape([penalty_of(antiderivative, z) for z in np.ravel(y)], (2, 3, 12)).sum(axis=-1)
-        np.testing.assert_allclose(penalty(y), expected, rtol=1e-12, atol=1e-8, err_msg=name)
+        expected = np.reshape(
+            [penalty_of(antiderivative, z) for z in np.ravel(y)], (2, 3, 12)
+        ).sum(axis=-1)
+        np.testing.assert_allclose(
+            penalty(y), expected, rtol=1e-12, atol=1e-8, err_msg=name
+        )
         for end in domain:
             if abs(end) < 50.0:
                 outside = y.copy()
                 outside[..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
-                np.testing.assert_array_equal(penalty(outside), np.full((2, 3), np.inf), err_msg=name)
+                np.testing.assert_array_equal(
+                    penalty(outside), np.full((2, 3), np.inf), err_msg=name
+                )
 
 
 def test_saturated_activations_have_penalties_of_finite_slope_outwards():
-    ends = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "softplus": (0.0, 200.0)}  # rounded ones of large numbers
+    # rounded ones of large numbers
+    ends = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "softplus": (0.0, 200.0)}
     points = {name: np.float32(pair)[:, None, None] for name, pair in ends.items()}
-    measures = {name: jax.vmap(jax.value_and_grad(uj.PROXIMALS[name]().penalty)) for name in ends}
-    results = jax.jit(lambda points: {name: measure(points[name]) for name, measure in measures.items()})(points)
+    measures = {
+        name: jax.vmap(jax.value_and_grad(uj.PROXIMALS[name]().penalty))
+        for name in ends
+    }
+    results = jax.jit(
+        lambda points: {
+            name: measure(points[name]) for name, measure in measures.items()
+        }
+    )(points)
     for name, (values, slopes) in results.items():
         assert np.isfinite(values).all(), name
         assert np.isfinite(slopes).all(), name
@@ -69,7 +109,9 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least_and_nan_stays(dtype):
+def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least_and_nan_stays(
+    dtype,
+):
     y = np.random.default_rng(2).normal(size=(4, 3)).astype(dtype)
     examples = np.stack([y, np.full_like(y, np.nan)])
 
@@ -78,8 +120,15 @@ def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least_and_nan_stay
         results = {}
         for name, make in uj.PROXIMALS.items():
             stepped = make().prox(examples, 0.5)
-            results[name] = stepped, make().penalty(jnp.stack([stepped[0], examples[1]]))
-        return results, [sigma.conjugate(examples[1]) for sigma in MONOTONES.values() if sigma.conjugate]
+            results[name] = (
+                stepped,
+                make().penalty(jnp.stack([stepped[0], examples[1]])),
+            )
+        return results, [
+            sigma.conjugate(examples[1])
+            for sigma in MONOTONES.values()
+            if sigma.conjugate
+        ]
 
     results, conjugates = measure(examples)
     for name, (stepped, penalty) in results.items():
@@ -92,17 +141,21 @@ def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least_and_nan_stay
 
 
 def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
-    """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox of a convex phi and of no other."""
+    """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox
+    of a convex phi and of no other."""
     rng = np.random.default_rng(4)
     pair, shares = 3.0 * rng.normal(size=(2, 500, 2, 4)), rng.uniform(size=500)
 
     @jax.jit
     def measure(pair, shares):
         def of(phi):
-            # An activation's prox is the activation at step size 1, and solved for at 0.7.
+            # An activation's prox is the activation at step size 1, and solved for at
+            # 0.7.
             proxes = [phi.prox(pair, step_size) for step_size in (0.7, 1.0)]
             u, v = proxes[1]
-            return proxes, phi.penalty(jnp.stack([u, v, u + shares[:, None, None] * (v - u)]))
+            return proxes, phi.penalty(
+                jnp.stack([u, v, u + shares[:, None, None] * (v - u)])
+            )
 
         return {name: of(factory()) for name, factory in uj.PROXIMALS.items()}
 
@@ -118,18 +171,38 @@ def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_prox_of_an_activation_solves_its_equation(name):
-    """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; t is the ratio of the two step sizes, and y is over
-    six decades. At its own step size the prox is the activation."""
+    """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; t is the ratio of
+    the two step sizes, and y is over six decades. At its own step size the prox is the
+    activation.
+    """
     y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
-    known, traced, pair = (1.0, 1.0 + 1e-9, 0.3), (1e-3, 0.3, 4.0, 1e3), ACTIVATIONS[name](step_size=0.5)
-    of_known = lambda y: [pair.prox(y, 0.5 * ratio) for ratio in known]  # noqa: E731
-    solve = jax.jit(lambda y, sizes: (of_known(y), jax.lax.map(lambda size: pair.prox(y, size), sizes)))
-    for ratio, prox in zip((*known, *traced), itertools.chain(*solve(y[:, None], 0.5 * np.array(traced))), strict=True):
+    known, traced, pair = (
+        (1.0, 1.0 + 1e-9, 0.3),
+        (1e-3, 0.3, 4.0, 1e3),
+        ACTIVATIONS[name](step_size=0.5),
+    )
+    of_known = lambda y: [pair.prox(y, 0.5 * ratio) for ratio in known]
+    solve = jax.jit(
+        lambda y, sizes: (
+            of_known(y),
+            jax.lax.map(lambda size: pair.prox(y, size), sizes),
+        )
+    )
+    for ratio, prox in zip(
+        (*known, *traced),
+        itertools.chain(*solve(y[:, None], 0.5 * np.array(traced))),
+        strict=True,
+    ):
         far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
-        equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731, B023
+        equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: B023
         limits = {"rtol": 1e-9, "atol": 1e-12 * max(1.0, 1.0 / ratio)}
         with np.errstate(over="ignore"):
-            roots = np.array([brentq(equation, -far, far, args=(value,), xtol=1e-14, rtol=1e-14) for value in y])
+            roots = np.array(
+                [
+                    brentq(equation, -far, far, args=(value,), xtol=1e-14, rtol=1e-14)
+                    for value in y
+                ]
+            )
             exact = FUNCTIONS[name](y if ratio == 1.0 else roots)
         np.testing.assert_allclose(np.ravel(prox), exact, **limits, err_msg=str(ratio))
 
@@ -140,33 +213,47 @@ def test_the_solved_prox_is_differentiable_twice():
     points = np.stack([points, points + width, points - width])
 
     def derivatives(proximal):
-        prox = lambda y: jnp.sum(proximal.prox(y[None, None], 2.5))  # noqa: E731
+        prox = lambda y: jnp.sum(proximal.prox(y[None, None], 2.5))
         first = jax.value_and_grad(prox)
-        return jax.vmap(jax.vmap(lambda y: (*first(y), jax.grad(lambda y: first(y)[1])(y))))
+        return jax.vmap(
+            jax.vmap(lambda y: (*first(y), jax.grad(lambda y: first(y)[1])(y)))
+        )
 
-    curves = jax.jit(lambda y: {name: derivatives(make())(y) for name, make in ACTIVATIONS.items()})(points)
+    curves = jax.jit(
+        lambda y: {name: derivatives(make())(y) for name, make in ACTIVATIONS.items()}
+    )(points)
     for name, (value, first, second) in jax.tree.map(np.asarray, curves).items():
         for function, derivative in ((value, first), (first, second)):
             slopes = (function[1] - function[2]) / (2.0 * width)
-            np.testing.assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name)
+            np.testing.assert_allclose(
+                derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name
+            )
 
 
 def test_the_solved_prox_is_right_in_low_precision():
-    solve = jax.jit(lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()})
+    solve = jax.jit(
+        lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()}
+    )
     for dtype in (jnp.float32, jnp.bfloat16):
         y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
         exact, atol = solve(y.astype(np.float64)), 30.0 * float(jnp.finfo(dtype).eps)
         for name, prox in solve(y).items():
             assert prox.dtype == dtype
-            np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
+            np.testing.assert_allclose(
+                np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name
+            )
 
 
 def test_an_activation_that_falls_is_refused_because_no_prox_does():
-    with pytest.raises(ValueError, match=r"slopes in \[0, 1\] .* got slope -0.\d+ at -"):
+    with pytest.raises(
+        ValueError, match=r"slopes in \[0, 1\] .* got slope -0.\d+ at -"
+    ):
         energies.activation(jax.nn.gelu, lambda z: z)
 
 
 def test_an_activation_can_be_made_inside_a_compiled_function():
-    penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2  # noqa: E731
-    actual = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(np.ones((1, 1), np.float32))
+    penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2
+    actual = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(
+        np.ones((1, 1), np.float32)
+    )
     assert actual.item() == pytest.approx(np.pi / 4.0)

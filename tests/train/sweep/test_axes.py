@@ -19,16 +19,35 @@ def cells_of(over):
 
 def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest():
     cells = cells_of({"num-layers": "3,5", "train-gamma": "0.1,0.15", "seed": "0,1"})
-    combinations = [(cell.config.model.num_layers, cell.config.train_gamma, cell.config.seed) for cell in cells]
-    assert combinations == [(layers, gamma, seed) for layers in (3, 5) for gamma in (0.1, 0.15) for seed in (0, 1)]
+    combinations = [
+        (cell.config.model.num_layers, cell.config.train_gamma, cell.config.seed)
+        for cell in cells
+    ]
+    assert combinations == [
+        (layers, gamma, seed)
+        for layers in (3, 5)
+        for gamma in (0.1, 0.15)
+        for seed in (0, 1)
+    ]
     assert cells[0].name == "num-layers-3_train-gamma-0.1_seed-0"
 
 
 def test_values_are_read_as_their_options_are():
-    (cell, other) = cells_of({"model.self-loops": "true,false", "constraints.alpha": "0.10", "method": "plain"})
-    assert (cell.config.model.self_loops, other.config.model.self_loops) == (True, False)
+    cell, other = cells_of(
+        {
+            "model.self-loops": "true,false",
+            "constraints.alpha": "0.10",
+            "method": "plain",
+        }
+    )
+    assert (cell.config.model.self_loops, other.config.model.self_loops) == (
+        True,
+        False,
+    )
     assert cell.config.constraints.alpha == (0.1,)
-    assert cell.name == "self-loops-True_alpha-0.1_plain", "one name however the value is typed"
+    assert cell.name == "self-loops-True_alpha-0.1_plain", (
+        "one name however the value is typed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +78,9 @@ def test_values_are_read_as_their_options_are():
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
-    monkeypatch.setattr("unroll_jax.train.sweep.compute.run", lambda *_, **__: pytest.fail("computes"))
+    monkeypatch.setattr(
+        "unroll_jax.train.sweep.compute.run", lambda *_, **__: pytest.fail("computes")
+    )
     assert named in refused(capsys, "sweep", *words.split())
 
 
@@ -75,4 +96,6 @@ assert main(["list"]) == 0
 import unroll_jax.train.loop, unroll_jax.train.data.video
 assert not {"tensorflow", "matplotlib"} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment(), check=True)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], env=environment(), check=True
+    )

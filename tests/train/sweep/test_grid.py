@@ -20,10 +20,28 @@ from unroll_jax.train.system.files import locked
 
 pytestmark = pytest.mark.xdist_group("video-runs")  # whose programs the cells have
 OPTIONS = [
-    *("--steps", "6", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0", "0.3"),
+    *(
+        "--steps",
+        "6",
+        "--batch-size",
+        "4",
+        "--validate-every",
+        "2",
+        "--test-gammas",
+        "0",
+        "0.3",
+    ),
     *("--model.num-layers", "2", "--model.rank", "4"),
 ]
-GRID = ["sweep", "video-ut", *OPTIONS, "--over.method", "plain,constrained", "--over.seed", "0,1"]
+GRID = [
+    "sweep",
+    "video-ut",
+    *OPTIONS,
+    "--over.method",
+    "plain,constrained",
+    "--over.seed",
+    "0,1",
+]
 CELLS = ["plain_seed-0", "plain_seed-1", "constrained_seed-0", "constrained_seed-1"]
 
 
@@ -46,7 +64,8 @@ def copied(whole, tmp_path, in_memory):
 
 @pytest.fixture
 def in_place_of_training(monkeypatch):
-    """``in_place_of_training(act)``: a cell is ``act(folder)``; the list that comes back has the names of the cells."""
+    """``in_place_of_training(act)``: a cell is ``act(folder)``; the list that comes
+    back has the names of the cells."""
 
     def replace(act):
         names = []
@@ -63,18 +82,34 @@ def in_place_of_training(monkeypatch):
 
 def test_the_table_averages_seeds(whole):
     rows = list(csv.DictReader((whole / "table.csv").read_text().splitlines()))
-    assert [row["cell"] for row in rows] == [row["cell"] for row in record_of(whole)["cells"]] == CELLS
+    assert (
+        [row["cell"] for row in rows]
+        == [row["cell"] for row in record_of(whole)["cells"]]
+        == CELLS
+    )
     rmse = {cell: read(whole / cell / "evaluation.json")["rmse"] for cell in CELLS}
     for row in rows:
-        assert float(row["RMSE"]) == pytest.approx(np.mean([rmse[row["cell"]][gamma] for gamma in ("0.0", "0.3")]))
-        assert float(row["RMSE at training"]) == pytest.approx(rmse[row["cell"]]["0.15"])
+        assert float(row["RMSE"]) == pytest.approx(
+            np.mean([rmse[row["cell"]][gamma] for gamma in ("0.0", "0.3")])
+        )
+        assert float(row["RMSE at training"]) == pytest.approx(
+            rmse[row["cell"]]["0.15"]
+        )
         assert float(row["RMSE above"]) == pytest.approx(rmse[row["cell"]]["0.3"])
     plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
-    assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]" in (whole / "table.md").read_text()
+    assert (
+        f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]"
+        in (whole / "table.md").read_text()
+    )
 
 
-def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(copied, in_place_of_training):
-    before, trained = record_of(copied), in_place_of_training(lambda folder: shutil.copytree(copied / CELLS[0], folder))
+def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(
+    copied, in_place_of_training
+):
+    before, trained = (
+        record_of(copied),
+        in_place_of_training(lambda folder: shutil.copytree(copied / CELLS[0], folder)),
+    )
     assert main([*GRID, "--out", str(copied)]) == 0
     assert (trained, record_of(copied)) == ([], before)
     assert main([*GRID[:-1], "0,1,2", "--out", str(copied)]) == 0
@@ -88,14 +123,22 @@ def test_a_finished_cell_that_was_not_evaluated_is(copied, whole):
     assert record_of(copied) == record_of(whole)
 
 
-@pytest.mark.parametrize("error", [UserError("the loss is not finite"), ValueError("shapes differ")], ids=repr)
-def test_a_cell_that_fails_ends_no_other_and_is_named_and_tried_again(copied, in_place_of_training, capsys, error):
+@pytest.mark.parametrize(
+    "error",
+    [UserError("the loss is not finite"), ValueError("shapes differ")],
+    ids=repr,
+)
+def test_a_cell_that_fails_ends_no_other_and_is_named_and_tried_again(
+    copied, in_place_of_training, capsys, error
+):
     shutil.rmtree(copied / CELLS[0])
     before = record_of(copied)
 
     def fail(folder):
         folder.mkdir(exist_ok=True)
-        (folder / "status.json").write_text('{"state": "failed", "steps": 0, "messages": []}')
+        (folder / "status.json").write_text(
+            '{"state": "failed", "steps": 0, "messages": []}'
+        )
         raise error
 
     for _ in range(2):
@@ -107,8 +150,13 @@ def test_a_cell_that_fails_ends_no_other_and_is_named_and_tried_again(copied, in
     assert record_of(copied)["cells"][0]["state"] == "failed"
 
 
-@pytest.mark.parametrize(("error", "code"), [(StorageError("the disk is full"), 2), (KeyboardInterrupt(), 130)])
-def test_a_full_disk_and_an_interrupt_end_the_sweep_and_keep_its_record(copied, in_place_of_training, error, code):
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(StorageError("the disk is full"), 2), (KeyboardInterrupt(), 130)],
+)
+def test_a_full_disk_and_an_interrupt_end_the_sweep_and_keep_its_record(
+    copied, in_place_of_training, error, code
+):
     shutil.rmtree(copied / CELLS[0])
     shutil.rmtree(copied / CELLS[1])
     before = record_of(copied)
@@ -132,8 +180,17 @@ def test_folders_of_something_else_cells_of_another_sweep_and_data_that_are_nowh
     assert "steps was 6, is now 2" in refused(capsys, *other, "--out", str(copied))
     with locked(copied):
         assert "another process" in refused(capsys, *GRID, "--out", str(copied))
-    nowhere = ["--data.source", "video", "--data.root", str(tmp_path / "nowhere"), "--jobs", "2"]
-    assert f"--data.root {tmp_path / 'nowhere'}" in refused(capsys, *GRID, *nowhere, "--out", str(tmp_path / "out"))
+    nowhere = [
+        "--data.source",
+        "video",
+        "--data.root",
+        str(tmp_path / "nowhere"),
+        "--jobs",
+        "2",
+    ]
+    assert f"--data.root {tmp_path / 'nowhere'}" in refused(
+        capsys, *GRID, *nowhere, "--out", str(tmp_path / "out")
+    )
 
 
 @pytest.mark.slow
@@ -145,12 +202,19 @@ def test_a_process_that_fails_ends_no_other_and_one_that_is_ended_resumes_with_e
     (folder / "sweep.json").write_text('{"experiment": "video-ut"}')
     (folder / "seed-1" / "thesis.tex").write_text("dear")
     data = {"data.source": "video", "data.root": few_clips, "validate-every": 60}
-    options = ["sweep", "video-ut", *words_of(OF_PROCESSES | data | {"over.seed": "0,1", "out": folder})]
+    options = [
+        "sweep",
+        "video-ut",
+        *words_of(OF_PROCESSES | data | {"over.seed": "0,1", "out": folder}),
+    ]
     command = [sys.executable, "-u", "-m", "unroll_jax.train", *options, "--jobs", "2"]
     with printed.open("wb") as output:
         together = subprocess.Popen(command, env=of_processes, stdout=output)
     limit = time.monotonic() + 200
-    while not ((folder / "seed-0" / "status.json").exists() and "seed-1: " in printed.read_text()):
+    while not (
+        (folder / "seed-0" / "status.json").exists()
+        and "seed-1: " in printed.read_text()
+    ):
         assert together.poll() is None, printed.read_text()
         assert time.monotonic() < limit
         time.sleep(0.1)
@@ -159,8 +223,12 @@ def test_a_process_that_fails_ends_no_other_and_one_that_is_ended_resumes_with_e
     monkeypatch.setenv("UNROLL_PREPARED", of_processes["UNROLL_PREPARED"])
     assert read(folder / "seed-0" / "status.json")["state"] == "interrupted"
     assert main(options) == 1
-    assert re.search(r"failed: seed-1: .*holds files but no config\.json", capsys.readouterr().out)
+    assert re.search(
+        r"failed: seed-1: .*holds files but no config\.json", capsys.readouterr().out
+    )
     assert "holds files but no config.json" in (folder / "seed-1.log").read_text()
     assert [row["state"] for row in record_of(folder)["cells"]] == ["finished", ""]
     rows = read_metrics(folder / "seed-0" / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, OF_PROCESSES["steps"] + 1))
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(
+        range(1, OF_PROCESSES["steps"] + 1)
+    )

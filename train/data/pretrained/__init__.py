@@ -1,1 +1,2 @@
-"""Pretrained encoders and decoders: their files, weights and tokenizers. For train/tasks only."""
+"""Pretrained encoders and decoders: their files, weights and tokenizers. For
+train/tasks only."""

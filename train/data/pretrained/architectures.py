@@ -1,4 +1,5 @@
-"""Architectures of pretrained encoders: their names for our sizes and tensors; configurations out of config.json."""
+"""Architectures of pretrained encoders: their names for our sizes and tensors;
+configurations out of config.json."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,17 +24,21 @@ ACTIVATIONS = {
 
 
 class Architecture(NamedTuple):
-    """The names and values of one architecture in config.json and in the file of its tensors."""
+    """The names and values of one architecture in config.json and in the file of its
+    tensors."""
 
     prefix: str  # of the encoder's tensors in files that also hold a head
     numbers: Mapping[str, str]  # required fields of config.json, by our names
     defaults: Mapping[str, Any]  # of fields that old files leave out
     required: Mapping[str, Any]  # the only supported values of other fields
-    embeddings: Mapping[str, str]  # tensors of the embeddings, without ``.weight`` and ``.bias``
+    # tensors of the embeddings, without ``.weight`` and ``.bias``
+    embeddings: Mapping[str, str]
     layers: str  # name of the list of layers
-    layer: Mapping[str, tuple[str, ...]]  # names inside a layer; several are concatenated
+    # names inside a layer; several are concatenated
+    layer: Mapping[str, tuple[str, ...]]
     hidden: tuple[str, str]  # the layer before logits, and its activation
-    positions_after_padding: bool = False  # position embeddings start after the padding token's number
+    # position embeddings start after the padding token's number
+    positions_after_padding: bool = False
 
 
 _BERT = Architecture(
@@ -50,8 +55,17 @@ _BERT = Architecture(
         "activation": "hidden_act",
         "padding_token": "pad_token_id",
     },
-    defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "pad_token_id": 0},
-    required={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
+    defaults={
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "hidden_act": "gelu",
+        "pad_token_id": 0,
+    },
+    required={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+    },
     embeddings={
         "word": "embeddings.word_embeddings",
         "position": "embeddings.position_embeddings",
@@ -60,7 +74,11 @@ _BERT = Architecture(
     },
     layers="encoder.layer",
     layer={
-        "query_key_value": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "query_key_value": (
+            "attention.self.query",
+            "attention.self.key",
+            "attention.self.value",
+        ),
         "attention_output": ("attention.output.dense",),
         "attention_norm": ("attention.output.LayerNorm",),
         "hidden": ("intermediate.dense",),
@@ -84,7 +102,9 @@ _DISTILBERT = Architecture(
     },
     defaults={"activation": "gelu", "pad_token_id": 0},
     required={},
-    embeddings={name: value for name, value in _BERT.embeddings.items() if name != "token_type"},
+    embeddings={
+        name: value for name, value in _BERT.embeddings.items() if name != "token_type"
+    },
     layers="transformer.layer",
     layer={
         "query_key_value": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
@@ -105,14 +125,21 @@ _ROBERTA = _BERT._replace(
 )
 
 # By ``model_type`` in config.json. MiniLM is a BERT.
-ARCHITECTURES: dict[str, Architecture] = {"bert": _BERT, "distilbert": _DISTILBERT, "roberta": _ROBERTA}
+ARCHITECTURES: dict[str, Architecture] = {
+    "bert": _BERT,
+    "distilbert": _DISTILBERT,
+    "roberta": _ROBERTA,
+}
 
 
 def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
     """Returns the architecture that the values of a config.json name."""
     values, name = given_values(values), values.get("model_type")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise UserError(f"{where} has model_type={name!r}; it must be one of {', '.join(ARCHITECTURES)}")
+        raise UserError(
+            f"{where} has model_type={name!r}; it must be one of"
+            f" {', '.join(ARCHITECTURES)}"
+        )
     check_required(values, ARCHITECTURES[name].required, where=where)
     return ARCHITECTURES[name]
 
@@ -120,11 +147,18 @@ def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
 def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
     """Returns the encoder of a config.json; one error names all missing fields."""
     architecture = read_architecture(values, where=where)
-    numbers = named_values({**architecture.defaults, **given_values(values)}, architecture.numbers, where=where)
+    numbers = named_values(
+        {**architecture.defaults, **given_values(values)},
+        architecture.numbers,
+        where=where,
+    )
     activation = numbers["activation"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         name = architecture.numbers["activation"]
-        raise UserError(f"{where} has {name}={activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
+        raise UserError(
+            f"{where} has {name}={activation!r}; it must be one of"
+            f" {', '.join(ACTIVATIONS)}"
+        )
     numbers = {"token_types": 0, **numbers, "activation": ACTIVATIONS[activation]}
     if architecture.positions_after_padding:
         numbers["position_offset"] = numbers["padding_token"] + 1
@@ -137,32 +171,54 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def check_required(values: Mapping[str, Any], required: Mapping[str, Any], *, where: str) -> None:
+def check_required(
+    values: Mapping[str, Any], required: Mapping[str, Any], *, where: str
+) -> None:
     """Checks fields of a configuration that we support with one value only."""
     for field, wanted in required.items():
         if (value := values.get(field, wanted)) != wanted:
-            raise UserError(f"{where} has {field}={value!r}; only {field}={wanted!r} is supported")
+            raise UserError(
+                f"{where} has {field}={value!r}; only {field}={wanted!r} is supported"
+            )
 
 
-def named_values(values: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Returns values by our names, given the file's names; sizes must be integers below 2**31."""
+def named_values(
+    values: Mapping[str, Any], names: Mapping[str, str], *, where: str
+) -> dict[str, Any]:
+    """Returns values by our names, given the file's names; sizes must be integers
+    below 2**31."""
     if missing := [name for name in names.values() if name not in values]:
         raise UserError(f"{where} has no {', '.join(missing)}; copy the original again")
     numbers = {field: values[name] for field, name in names.items()}
     for field, number in numbers.items():
         if field == "norm_epsilon" and type(number) not in (int, float):
-            raise UserError(f"{where} has {names[field]}={number!r}; it must be a number")
+            raise UserError(
+                f"{where} has {names[field]}={number!r}; it must be a number"
+            )
         whole = field in ("activation", "norm_epsilon") or number is None
         if not whole and not (type(number) is int and abs(number) < LARGEST):
-            raise UserError(f"{where} has {names[field]}={number!r}; it must be an integer below 2**31")
+            raise UserError(
+                f"{where} has {names[field]}={number!r}; it must be an integer below"
+                " 2**31"
+            )
     return numbers
 
 
-def make_config(make: Callable[..., C], numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> C:
+def make_config(
+    make: Callable[..., C],
+    numbers: Mapping[str, Any],
+    names: Mapping[str, str],
+    *,
+    where: str,
+) -> C:
     """Returns ``make(**numbers)``; errors also give the file's names of the fields."""
     try:
         return make(**numbers)
     except (TypeError, ValueError, OverflowError) as error:
         words = re.findall(r"\w+", str(error))
-        there = ", ".join(f"{field} is {name}" for field, name in names.items() if field in words)
-        raise UserError(f"{where}: {error}{f' ({there} there)' if there else ''}") from error
+        there = ", ".join(
+            f"{field} is {name}" for field, name in names.items() if field in words
+        )
+        raise UserError(
+            f"{where}: {error}{f' ({there} there)' if there else ''}"
+        ) from error

@@ -1,4 +1,5 @@
-"""Pretrained decoders: weights and tokenizer of a language model from a folder of `transformers`."""
+"""Pretrained decoders: weights and tokenizer of a language model from a folder of
+`transformers`."""
 
 import dataclasses
 import functools
@@ -27,56 +28,91 @@ Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of eac
 
 
 def read_decoder_weights(
-    files: folders.SafetensorsFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
+    files: folders.SafetensorsFiles,
+    config: DecoderConfig,
+    *,
+    dtype: Any = None,
+    place: Place | None = None,
 ) -> dict[str, Any]:
-    """Reads the parameters of a `Decoder`; files are checked before any tensor is read. Every device reads its part of
-    each tensor; stacks are filled layer by layer: the host never holds more than a layer of one leaf. ``dtype`` None
-    keeps each tensor's. ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings; None is the first device."""
+    """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
+    Every device reads its part of each tensor; stacks are filled layer by layer: the
+    host never holds more than a layer of one leaf. ``dtype`` None keeps each tensor's.
+    ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings; None is the first
+    device.
+    """
     folders.check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
-    known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}  # which files of tied heads may hold
+    # which files of tied heads may hold
+    known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}
     folders.check_slots(files, slots, {"unknown": sorted(files.names - known)})
-    dtypes = {slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype) for slot in slots}
-    shapes = {slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots}
-    shardings: dict[Any, Any] = dict.fromkeys(shapes, SingleDeviceSharding(jax.local_devices()[0]))
+    dtypes = {
+        slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype)
+        for slot in slots
+    }
+    shapes = {
+        slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots
+    }
+    shardings: dict[Any, Any] = dict.fromkeys(
+        shapes, SingleDeviceSharding(jax.local_devices()[0])
+    )
     if place is not None:
-        shardings = traverse_util.flatten_dict(place(traverse_util.unflatten_dict(shapes)))
-    leaves = {slot.path: _leaf(files, slot, dtypes[slot.path], shardings[slot.path]) for slot in slots}
+        shardings = traverse_util.flatten_dict(
+            place(traverse_util.unflatten_dict(shapes))
+        )
+    leaves = {
+        slot.path: _leaf(files, slot, dtypes[slot.path], shardings[slot.path])
+        for slot in slots
+    }
     return traverse_util.unflatten_dict(leaves)
 
 
 def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
     """Yields the slots of all leaves of a decoder's parameters."""
-    shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
+    shapes = jax.eval_shape(
+        Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    )
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
     for path, leaf in leaves.items():
         if path[0] != "layers":
             yield folders.Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
             continue
         end = "bias" if path[-1] == "bias" else "weight"
-        rows = [[f"model.layers.{layer}.{LAYER[path[1]]}.{end}"] for layer in range(config.num_layers)]
+        rows = [
+            [f"model.layers.{layer}.{LAYER[path[1]]}.{end}"]
+            for layer in range(config.num_layers)
+        ]
         yield folders.Slot(path, rows, leaf.shape, stacked=True)
 
 
 def _dtype(files: folders.SafetensorsFiles, slot: folders.Slot) -> np.dtype:
     kinds = {kind for name in slot.names if (kind := files.dtype(name)) is not None}
-    return np.dtype(jax.dtypes.canonicalize_dtype(functools.reduce(jnp.promote_types, kinds)))
+    return np.dtype(
+        jax.dtypes.canonicalize_dtype(functools.reduce(jnp.promote_types, kinds))
+    )
 
 
-def _leaf(files: folders.SafetensorsFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
+def _leaf(
+    files: folders.SafetensorsFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any
+) -> jax.Array:
     def read_part(name: str, index: Any) -> np.ndarray:
-        part = files.read(name, index[::-1] if slot.transposed else index).astype(dtype, copy=False)
+        part = files.read(name, index[::-1] if slot.transposed else index).astype(
+            dtype, copy=False
+        )
         folders.check_finite(part, name, files.where)
         return part.T if slot.transposed else part
 
     def placed(name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
-        return jax.make_array_from_callback(shape, sharding, functools.partial(read_part, name), dtype=dtype)
+        return jax.make_array_from_callback(
+            shape, sharding, functools.partial(read_part, name), dtype=dtype
+        )
 
     if not slot.stacked:
         return placed(slot.names[0], slot.shape, sharding)
     stack = _zeros(slot.shape, dtype, sharding)
     for number, name in enumerate(slot.names):
-        stack = _put(stack, placed(name, slot.shape[1:], _of_a_layer(sharding)), number, sharding)
+        stack = _put(
+            stack, placed(name, slot.shape[1:], _of_a_layer(sharding)), number, sharding
+        )
     return stack
 
 
@@ -87,11 +123,14 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype, sharding: Any) -> jax.Array:
 
 @functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
 def _put(stack: jax.Array, layer: jax.Array, number: int, sharding: Any) -> jax.Array:
-    return jax.lax.with_sharding_constraint(jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0), sharding)
+    return jax.lax.with_sharding_constraint(
+        jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0), sharding
+    )
 
 
 def _of_a_layer(sharding: Any) -> Any:
-    """Returns the sharding of one layer of a stack, whose axis of layers no rule shards."""
+    """Returns the sharding of one layer of a stack, whose axis of layers no rule
+    shards."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
@@ -106,7 +145,8 @@ class PretrainedDecoder(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A checksum of pretrained parameters, and of each token's embedding the mean and the mean square."""
+    """A checksum of pretrained parameters, and of each token's embedding the mean
+    and the mean square."""
 
     checksum: int
     means: np.ndarray
@@ -115,7 +155,8 @@ class Summary(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderSource:
-    """A decoder to start from, of a folder of `transformers`; without a path it is drawn."""
+    """A decoder to start from, of a folder of `transformers`; without a path it is
+    drawn."""
 
     config: DecoderConfig
     tokenizer: ChatTokenizer
@@ -125,85 +166,142 @@ class DecoderSource:
 
     @property
     def has_weights(self) -> bool:
-        """True if there are weights; a configuration and a tokenizer are enough for a plan."""
+        """True if there are weights; a configuration and a tokenizer are enough for
+        a plan."""
         names = (folders.ONE_FILE, folders.INDEX)
-        return self.path is not None and any((self.path / name).is_file() for name in names)
+        return self.path is not None and any(
+            (self.path / name).is_file() for name in names
+        )
 
     def read(self) -> dict[str, Any] | None:
-        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key; None where they are drawn. Every
-        call reads them again: training updates them in place, and devices hold them once."""
+        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key;
+        None where they are drawn. Every call reads them again: training updates them in
+        place, and devices hold them once.
+        """
         if self.path is None:
             return None
         with folders.open_folder(self.path) as files:
-            return read_decoder_weights(files, self.config, dtype=self.dtype, place=self.place)
+            return read_decoder_weights(
+                files, self.config, dtype=self.dtype, place=self.place
+            )
 
     @functools.cached_property
     def summary(self) -> Summary | None:
-        """The summary of the parameters, on any mesh; None where they are drawn. Reads and drops them."""
+        """The summary of the parameters, on any mesh; None where they are drawn.
+        Reads and drops them."""
         if (params := self.read()) is None:
             return None
         table = params["embedding"].astype(jnp.float32)
-        means, squares = (np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2))
+        means, squares = (
+            np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2)
+        )
         return Summary(digest(params, {})[0], means, squares)
 
     def to_json(self) -> dict[str, Any]:
         """Returns all but the parameters, as JSON values."""
-        return {"decoder": dataclasses.asdict(self.config), "tokenizer": self.tokenizer.to_spec()}
+        return {
+            "decoder": dataclasses.asdict(self.config),
+            "tokenizer": self.tokenizer.to_spec(),
+        }
 
     @classmethod
-    def from_json(cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Self:
+    def from_json(
+        cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]
+    ) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
         scaling = decoder["rotary_scaling"]
-        config = DecoderConfig(**{**decoder, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
+        config = DecoderConfig(
+            **{
+                **decoder,
+                "rotary_scaling": None if scaling is None else RotaryScaling(**scaling),
+            }
+        )
         return cls(config, ChatTokenizer.from_spec(tokenizer))
 
-    def to_transformers(self, params: Any, template: str) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
-        """Returns a folder of `transformers` as tensors and other files, config.json last: the inverse of reading it.
-        Files are copied from the decoder's folder, if any. ``params`` are on the host; ``template`` is of prompts."""
+    def to_transformers(
+        self, params: Any, template: str
+    ) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
+        """Returns a folder of `transformers` as tensors and other files, config.json
+        last: the inverse of reading it. Files are copied from the decoder's folder, if
+        any. ``params`` are on the host; ``template`` is of prompts.
+        """
         leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
         tensors: dict[str, np.ndarray] = {}
         for slot in decoder_slots(self.config):
             parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
-            tensors |= {name: part.T if slot.transposed else part for name, part in zip(slot.names, parts, strict=True)}
+            tensors |= {
+                name: part.T if slot.transposed else part
+                for name, part in zip(slot.names, parts, strict=True)
+            }
         if self.path is not None:
             values = folders.read_json(self.path / "config.json")
             if values.get("eos_token_id") is None:
                 values["eos_token_id"] = self.tokenizer.stops
-            places = {name: self.path / name for name in folders.COPIED if (self.path / name).exists()}
-            files = {name: read_regular(place, where=str(place)) for name, place in places.items()}
+            places = {
+                name: self.path / name
+                for name in folders.COPIED
+                if (self.path / name).exists()
+            }
+            files = {
+                name: read_regular(place, where=str(place))
+                for name, place in places.items()
+            }
         else:
             numbers, files = self.tokenizer.to_transformers()
             values = config_values(self.config) | numbers
         values.pop("dtype", None)  # a newer name of torch_dtype
         family = FAMILIES[values["model_type"]]
-        values |= {"architectures": [family.architecture], "torch_dtype": str(params["embedding"].dtype)}
-        return tensors, {**files, folders.TEMPLATE: template.encode(), "config.json": to_bytes(values)}
+        values |= {
+            "architectures": [family.architecture],
+            "torch_dtype": str(params["embedding"].dtype),
+        }
+        return tensors, {
+            **files,
+            folders.TEMPLATE: template.encode(),
+            "config.json": to_bytes(values),
+        }
 
 
-def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
-    """Reads the configuration and the tokenizer of a decoder in a folder of `transformers`. Errors name the source by
-    its option."""
+def open_decoder_source(
+    source: str, *, option: str = "pretrained", log: Log = print
+) -> DecoderSource:
+    """Reads the configuration and the tokenizer of a decoder in a folder of
+    `transformers`. Errors name the source by its option.
+    """
     path = expanded(source, option)
     if not source or not path.is_dir():  # an empty source is not the working directory
         raise UserError(
-            f"{option}={source} is not a folder; give a folder of config.json, tokenizer.json and model.safetensors "
-            "(`hf download OWNER/NAME --local-dir FOLDER` fetches one of the hub)"
+            f"{option}={source} is not a folder; give a folder of config.json,"
+            " tokenizer.json and model.safetensors (`hf download OWNER/NAME"
+            " --local-dir FOLDER` fetches one of the hub)"
         )
     values = folders.read_json(path / "config.json")
     config = read_decoder_config(values, where=str(path / "config.json"))
     tokenizer = folder_tokenizer(path)
     if tokenizer.size > config.vocabulary_size:
         raise UserError(
-            f"{source} has a tokenizer of {tokenizer.size} tokens for an embedding table of {config.vocabulary_size} "
-            "rows; use the tokenizer and config.json that came with the weights"
+            f"{source} has a tokenizer of {tokenizer.size} tokens for an embedding"
+            f" table of {config.vocabulary_size} rows; use the tokenizer and"
+            " config.json that came with the weights"
         )
-    log(f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
+    log(
+        f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide,"
+        f" {config.vocabulary_size} tokens"
+    )
     return DecoderSource(config, tokenizer, path)
 
 
 def load_decoder(
-    source: str, *, dtype: Any = None, place: Place | None = None, option: str = "pretrained", log: Log = print
+    source: str,
+    *,
+    dtype: Any = None,
+    place: Place | None = None,
+    option: str = "pretrained",
+    log: Log = print,
 ) -> PretrainedDecoder:
-    """Reads a decoder with its weights: `open_decoder_source`, then `DecoderSource.read`."""
-    opened = dataclasses.replace(open_decoder_source(source, option=option, log=log), dtype=dtype, place=place)
+    """Reads a decoder with its weights: `open_decoder_source`, then
+    `DecoderSource.read`."""
+    opened = dataclasses.replace(
+        open_decoder_source(source, option=option, log=log), dtype=dtype, place=place
+    )
     return PretrainedDecoder(opened.config, opened.read() or {}, opened.tokenizer)

@@ -1,4 +1,5 @@
-"""Folders of pretrained weights in the layout of Hugging Face: local or on its hub, read as JSON and safetensors."""
+"""Folders of pretrained weights in the layout of Hugging Face: local or on its hub,
+read as JSON and safetensors."""
 
 import contextlib
 import re
@@ -23,7 +24,12 @@ DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.
 SHOWN = 5  # names in one line
 MOST_TOKENS = 1 << 24  # of a vocabulary; the largest of models has a million
 # Files that are copied with a decoder.
-COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COPIED = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
 COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
 TEMPLATE = "chat_template.jinja"
 # The owner may be missing: the hub's oldest models have none.
@@ -36,7 +42,8 @@ class Slot(NamedTuple):
     """A leaf of our parameters, and the tensors that make it."""
 
     path: tuple[str, ...]  # keys of the leaf
-    rows: list[list[str]]  # names of tensors; a row's tensors are concatenated, the rows are stacked
+    # names of tensors; a row's tensors are concatenated, the rows are stacked
+    rows: list[list[str]]
     shape: tuple[int, ...]  # of the leaf
     stacked: bool = False  # whether the leaf has an axis of layers
 
@@ -80,35 +87,45 @@ class SafetensorsFiles:
         try:
             return np.asarray(self._tensors[name].get_slice(name)[index])
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{self.where}: cannot read {name} ({one_line(error)}); copy it again") from error
+            raise UserError(
+                f"{self.where}: cannot read {name} ({one_line(error)}); copy it again"
+            ) from error
 
 
 def find_folder(source: str, *, option: str = "pretrained", log: Log = print) -> Path:
-    """Returns the folder of a model: a local one, or a repository of the hub, which is downloaded once."""
-    folder, given = expanded(source, option), f"{option}{' ' if option.startswith('--') else '='}{source}"
+    """Returns the folder of a model: a local one, or a repository of the hub, which
+    is downloaded once."""
+    folder, given = (
+        expanded(source, option),
+        f"{option}{' ' if option.startswith('--') else '='}{source}",
+    )
     if source and folder.is_dir():  # an empty source is not the working directory
         return folder
     if (source and folder.exists()) or not may_be_repository(source):
         raise UserError(
-            f"{given} is neither a folder nor a repository of the hub; give a folder that holds "
-            f"{', '.join(FILES)}, or OWNER/NAME"
+            f"{given} is neither a folder nor a repository of the hub; give a folder"
+            f" that holds {', '.join(FILES)}, or OWNER/NAME"
         )
     log(f"looking for {source} on the Hugging Face hub")
-    from huggingface_hub import snapshot_download  # imported here: local folders do not need it
+    # imported here: local folders do not need it
+    from huggingface_hub import snapshot_download
 
     try:
         folder = Path(snapshot_download(source, allow_patterns=[*FILES, INDEX, SHARDS]))
-    except Exception as error:  # of huggingface_hub, its HTTP client or the file system: no common base class
+    # of huggingface_hub, its HTTP client or the file system: no common base class
+    except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{given} is not a folder, and the Hugging Face hub cannot provide it ({reason}); without a "
-            f"network, copy {', '.join(FILES)} into a folder and name that"
+            f"{given} is not a folder, and the Hugging Face hub cannot provide it"
+            f" ({reason}); without a network, copy {', '.join(FILES)} into a folder and"
+            " name that"
         ) from error
     return folder
 
 
 def may_be_repository(source: str) -> bool:
-    """Returns whether a source has the form of a repository of the hub, OWNER/NAME or NAME."""
+    """Returns whether a source has the form of a repository of the hub, OWNER/NAME
+    or NAME."""
     return REPOSITORY.fullmatch(source) is not None
 
 
@@ -121,7 +138,10 @@ def read_json(file: Path) -> dict[str, Any]:
 def read_tokenizer(folder: Path) -> Any:
     """Reads tokenizer.json of a folder as a ``tokenizers.Tokenizer``."""
     if not (file := folder / "tokenizer.json").exists():
-        way_out = "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) writes it"
+        way_out = (
+            "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+            " writes it"
+        )
         raise UserError(f"{folder} has no {file.name}; {way_out}")
     content = read_regular(file, where=str(file), mend="copy it again")
     with usable_tokenizer(file):
@@ -129,92 +149,148 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def make_tokenizer(text: str) -> Any:
-    """Makes a ``tokenizers.Tokenizer`` of its JSON; the error for numbers of tokens that would fill memory is one line.
-    The package makes a table as long as the largest number of a token, and pads to any length."""
+    """Makes a ``tokenizers.Tokenizer`` of its JSON; the error for numbers of tokens
+    that would fill memory is one line. The package makes a table as long as the largest
+    number of a token, and pads to any length.
+    """
     import tokenizers  # imported here: most runs need none
 
     values = strict_json(text)
-    vocabulary, padding = (values.get("model") or {}).get("vocab"), (values.get("padding") or {}).get("strategy")
+    vocabulary, padding = (
+        (values.get("model") or {}).get("vocab"),
+        (values.get("padding") or {}).get("strategy"),
+    )
     numbers = [token.get("id") for token in values.get("added_tokens") or ()]
     numbers += vocabulary.values() if isinstance(vocabulary, dict) else ()
     numbers += padding.values() if isinstance(padding, dict) else ()
-    if bad := [number for number in numbers if type(number) is not int or not 0 <= number < MOST_TOKENS]:
-        raise ValueError(f"a token number or length is {bad[0]!r:.40}; it must be below {MOST_TOKENS:,}")
+    if bad := [
+        number
+        for number in numbers
+        if type(number) is not int or not 0 <= number < MOST_TOKENS
+    ]:
+        raise ValueError(
+            f"a token number or length is {bad[0]!r:.40}; it must be below"
+            f" {MOST_TOKENS:,}"
+        )
     return tokenizers.Tokenizer.from_str(text)
 
 
 @contextlib.contextmanager
 def usable_tokenizer(file: Path) -> Iterator[None]:
-    """Reports an error of the package ``tokenizers`` in one line that names the file."""
+    """Reports an error of the package ``tokenizers`` in one line that names the
+    file."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # tokenizers has no error class, and a panic of Rust is not an Exception
+    # tokenizers has no error class, and a panic of Rust is not an Exception
+    except BaseException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{file} cannot be used as a tokenizer ({reason}); copy it again") from error
+        raise UserError(
+            f"{file} cannot be used as a tokenizer ({reason}); copy it again"
+        ) from error
 
 
 @contextlib.contextmanager
 def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
-    """Opens all safetensors files of a folder: model.safetensors, or the files in its index."""
+    """Opens all safetensors files of a folder: model.safetensors, or the files in
+    its index."""
     index = folder / INDEX
     if (folder / ONE_FILE).is_file():
         places, where = None, str(folder / ONE_FILE)
     elif index.is_file():
         places, where = _weight_map(index), str(index)
     else:
-        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-        instead = f" but {', '.join(pickles)}, and pickles are never loaded" if pickles else f" or {INDEX}"
-        raise UserError(f"{folder} has no {ONE_FILE}{instead}; save the weights as safetensors")
+        pickles = sorted(
+            path.name for path in folder.iterdir() if path.suffix in PICKLES
+        )
+        instead = (
+            f" but {', '.join(pickles)}, and pickles are never loaded"
+            if pickles
+            else f" or {INDEX}"
+        )
+        raise UserError(
+            f"{folder} has no {ONE_FILE}{instead}; save the weights as safetensors"
+        )
     with contextlib.ExitStack() as stack:
         files = [ONE_FILE] if places is None else sorted(set(places.values()))
-        opened = {file: stack.enter_context(open_safetensors(folder / file)) for file in files}
+        opened = {
+            file: stack.enter_context(open_safetensors(folder / file)) for file in files
+        }
         if places is None:
             places = dict.fromkeys(opened[ONE_FILE].keys(), ONE_FILE)
         present = {file: set(tensors.keys()) for file, tensors in opened.items()}
         if lost := [name for name, file in places.items() if name not in present[file]]:
-            raise UserError(f"{where} lists {listed(lost)}, missing from {places[lost[0]]}; copy both again")
-        yield SafetensorsFiles(where, {name: opened[file] for name, file in places.items()})
+            raise UserError(
+                f"{where} lists {listed(lost)}, missing from {places[lost[0]]}; copy"
+                " both again"
+            )
+        yield SafetensorsFiles(
+            where, {name: opened[file] for name, file in places.items()}
+        )
 
 
 def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
     """Opens a safetensors file, which must be a regular one."""
-    from safetensors import SafetensorError, safe_open  # imported here: a configuration needs neither
+    # imported here: a configuration needs neither
+    from safetensors import SafetensorError, safe_open
 
     check_regular(file, mend=mend)
     try:
         return safe_open(file, framework="numpy")
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); {mend}") from error
+        raise UserError(
+            f"{file} cannot be read as safetensors ({one_line(error)}); {mend}"
+        ) from error
 
 
 def check_layer_count(files: SafetensorsFiles, num_layers: int) -> None:
-    """Checks that files hold at least one tensor per layer, before the names of all layers are made."""
+    """Checks that files hold at least one tensor per layer, before the names of all
+    layers are made."""
     if num_layers > len(files.names):
         count = f"{len(files.names)} tensors in all"
-        raise UserError(f"{files.where} has {count}, config.json num_layers={num_layers}; copy both again")
+        raise UserError(
+            f"{files.where} has {count}, config.json num_layers={num_layers}; copy both"
+            " again"
+        )
 
 
-def check_slots(files: SafetensorsFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]) -> None:
-    """Checks that files hold floating tensors for slots, in one error; ``others`` describes unexpected names."""
+def check_slots(
+    files: SafetensorsFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]
+) -> None:
+    """Checks that files hold floating tensors for slots, in one error; ``others``
+    describes unexpected names."""
     places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
     present = [(name, shape) for name, shape in places if name in files.names]
-    wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]
+    wrong = [
+        f"{name} is {stored}, not {shape}"
+        for name, shape in present
+        if (stored := files.shape(name)) != shape
+    ]
     titles = {
         "missing": [name for name, _ in places if name not in files.names],
         "of another shape": wrong,
-        f"not of {', '.join(DTYPES)}": [name for name, _ in present if files.dtype(name) is None],
+        f"not of {', '.join(DTYPES)}": [
+            name for name, _ in present if files.dtype(name) is None
+        ],
         **others,
     }
-    if problems := [f"{len(names)} {title}: {listed(names)}" for title, names in titles.items() if names]:
-        raise UserError(f"{files.where} does not fit config.json: {'; '.join(problems)}")
+    if problems := [
+        f"{len(names)} {title}: {listed(names)}"
+        for title, names in titles.items()
+        if names
+    ]:
+        raise UserError(
+            f"{files.where} does not fit config.json: {'; '.join(problems)}"
+        )
 
 
 def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
     """Returns a tensor, all of whose values are finite."""
     if not np.isfinite(tensor).all():
-        raise UserError(f"{where} holds values that are not finite in {name}; copy it again")
+        raise UserError(
+            f"{where} holds values that are not finite in {name}; copy it again"
+        )
     return tensor
 
 
@@ -226,9 +302,20 @@ def listed(names: Sequence[str]) -> str:
 
 def _weight_map(index: Path) -> dict[str, str]:
     places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+    if (
+        not isinstance(places, dict)
+        or not places
+        or not all(isinstance(file, str) for file in places.values())
+    ):
         raise UserError(f"{index} has no weight_map of tensors to files; copy it again")
     files = sorted(set(places.values()))
-    if bad := [file for file in files if Path(file).name != file or not (index.parent / file).is_file()]:
-        raise UserError(f"{index} lists {', '.join(map(repr, bad))}, not files of its folder; copy them there")
+    if bad := [
+        file
+        for file in files
+        if Path(file).name != file or not (index.parent / file).is_file()
+    ]:
+        raise UserError(
+            f"{index} lists {', '.join(map(repr, bad))}, not files of its folder; copy"
+            " them there"
+        )
     return places

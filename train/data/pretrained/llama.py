@@ -22,13 +22,19 @@ NUMBERS = {
     "norm_epsilon": "rms_norm_eps",
 }
 # Fields that config.json may leave out, and the only supported values of others.
-DEFAULTS = {"num_key_value_heads": None, "head_dim": None, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
+DEFAULTS = {
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+}
 REQUIRED = {"hidden_act": "silu", "partial_rotary_factor": 1.0}
 BASE = 10000.0  # of the frequencies, where config.json has none
 
 
 class Family(NamedTuple):
-    """A ``model_type`` of `transformers`: its class, fields of `DecoderConfig`, and further required values."""
+    """A ``model_type`` of `transformers`: its class, fields of `DecoderConfig`, and
+    further required values."""
 
     architecture: str
     fields: dict[str, bool]
@@ -36,9 +42,17 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family("LlamaForCausalLM", {}, {"attention_bias": False, "mlp_bias": False}),
-    "qwen2": Family("Qwen2ForCausalLM", {"qkv_bias": True}, {"use_sliding_window": False}),
-    "qwen3": Family("Qwen3ForCausalLM", {"qk_norm": True}, {"use_sliding_window": False, "attention_bias": False}),
+    "llama": Family(
+        "LlamaForCausalLM", {}, {"attention_bias": False, "mlp_bias": False}
+    ),
+    "qwen2": Family(
+        "Qwen2ForCausalLM", {"qkv_bias": True}, {"use_sliding_window": False}
+    ),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        {"qk_norm": True},
+        {"use_sliding_window": False, "attention_bias": False},
+    ),
 }
 # Fields of `RotaryScaling` by their names in config.json.
 SCALING = {
@@ -47,7 +61,8 @@ SCALING = {
     "high_frequency_factor": "high_freq_factor",
     "original_positions": "original_max_position_embeddings",
 }
-# Names of tensors in files of `transformers`, of the parts of our layers, and of the rest.
+# Names of tensors in files of `transformers`, of the parts of our layers, and of the
+# rest.
 LAYER = {
     "attention_norm": "input_layernorm",
     "query": "self_attn.q_proj",
@@ -61,22 +76,33 @@ LAYER = {
     "query_norm": "self_attn.q_norm",
     "key_norm": "self_attn.k_norm",
 }
-OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm", ("head", "embedding"): "lm_head"}
+OTHERS = {
+    ("embedding",): "model.embed_tokens",
+    ("norm", "scale"): "model.norm",
+    ("head", "embedding"): "lm_head",
+}
 
 
 def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConfig:
-    """Returns the decoder of a config.json. The default width of heads is left out: equal decoders have equal
-    configurations."""
+    """Returns the decoder of a config.json. The default width of heads is left out:
+    equal decoders have equal configurations.
+    """
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise UserError(f"{where} has model_type={kind!r}; it must be one of {', '.join(FAMILIES)}")
+        raise UserError(
+            f"{where} has model_type={kind!r}; it must be one of {', '.join(FAMILIES)}"
+        )
     values = {**DEFAULTS, **given_values(values)}
     check_required(values, REQUIRED | FAMILIES[kind].required, where=where)
     numbers = named_values(values, NUMBERS, where=where)
     if numbers["num_key_value_heads"] is None:
         numbers["num_key_value_heads"] = numbers["num_heads"]
     base, scaling = _rotary(values, where)
-    numbers |= {"rotary_base": base, "rotary_scaling": scaling, "tied": bool(values.get("tie_word_embeddings"))}
+    numbers |= {
+        "rotary_base": base,
+        "rotary_scaling": scaling,
+        "tied": bool(values.get("tie_word_embeddings")),
+    }
     numbers |= FAMILIES[kind].fields
     config = make_config(DecoderConfig, numbers, NUMBERS, where=where)
     default = config.num_heads * config.head_size == config.dim
@@ -84,26 +110,52 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
 
 
 def config_values(config: DecoderConfig) -> dict[str, Any]:
-    """Returns the fields of a config.json of a decoder that was drawn: the inverse of `read_decoder_config`."""
+    """Returns the fields of a config.json of a decoder that was drawn: the inverse
+    of `read_decoder_config`."""
     if config.qkv_bias or config.qk_norm or config.rotary_scaling is not None:
-        raise UserError("a pretrained decoder is written with the config.json of its folder; export its run")
-    values: dict[str, Any] = {"model_type": "llama", "hidden_act": REQUIRED["hidden_act"]}
+        raise UserError(
+            "a pretrained decoder is written with the config.json of its folder; export"
+            " its run"
+        )
+    values: dict[str, Any] = {
+        "model_type": "llama",
+        "hidden_act": REQUIRED["hidden_act"],
+    }
     values |= {name: getattr(config, field) for field, name in NUMBERS.items()}
-    return values | {"head_dim": config.head_size, "rope_theta": config.rotary_base, "tie_word_embeddings": config.tied}
+    return values | {
+        "head_dim": config.head_size,
+        "rope_theta": config.rotary_base,
+        "tie_word_embeddings": config.tied,
+    }
 
 
 def _rotary(values: Mapping[str, Any], where: str) -> tuple[Any, RotaryScaling | None]:
-    # transformers 5 writes rope_parameters with the base; earlier versions write rope_theta and rope_scaling.
+    # transformers 5 writes rope_parameters with the base; earlier versions write
+    # rope_theta and rope_scaling.
     parts = [values.get(name, {}) for name in ("rope_scaling", "rope_parameters")]
     if not all(isinstance(part, dict) for part in parts):
-        raise UserError(f"{where} has a rope_scaling or rope_parameters that is not an object; copy the original again")
-    rope = {key: value for part in parts for key, value in part.items() if value is not None}
+        raise UserError(
+            f"{where} has a rope_scaling or rope_parameters that is not an object; copy"
+            " the original again"
+        )
+    rope = {
+        key: value for part in parts for key, value in part.items() if value is not None
+    }
     check_required(rope, {"partial_rotary_factor": 1.0}, where=where)
-    base, kind = rope.get("rope_theta", values.get("rope_theta", BASE)), rope.get("rope_type", rope.get("type"))
+    base, kind = (
+        rope.get("rope_theta", values.get("rope_theta", BASE)),
+        rope.get("rope_type", rope.get("type")),
+    )
     if kind in (None, "default"):
         return base, None
     if kind != "llama3":
-        raise UserError(f"{where} scales rotary embeddings by {kind!r}; only llama3 is supported")
+        raise UserError(
+            f"{where} scales rotary embeddings by {kind!r}; only llama3 is supported"
+        )
     given = {field: rope[name] for field, name in SCALING.items() if name in rope}
-    given = {"kind": kind, "original_positions": values["max_position_embeddings"], **given}
+    given = {
+        "kind": kind,
+        "original_positions": values["max_position_embeddings"],
+        **given,
+    }
     return base, make_config(RotaryScaling, given, {}, where=f"{where}, rotary scaling")

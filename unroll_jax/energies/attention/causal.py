@@ -26,46 +26,64 @@ def causal_attention(
     rank: int | None = None,
     block: int | None = None,
 ) -> Descent:
-    r"""Attention of each token to its predecessors, as a descent step on its own energy while they are held.
+    r"""Attention of each token to its predecessors, as a descent step on its own energy
+    while they are held.
 
     With a context C = x and N(u) the tokens v < u,
 
     .. math:: E(Y; C) = \sum_u \sum_{v \in N(u)} \rho(\tfrac12 |W_a^T (y_u - c_v)|^2) , \qquad
               y_u' = (1 - a) y_u + a \frac{\sum_{v \in N(u)} \gamma_{uv} c_v + s y_u}{\sum_{v \in N(u)} \gamma_{uv} + s}
 
-    with :math:`\gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - c_v)|^2)`, s = 0 for ``form="jacobi"`` and s = rho'(0) for
-    ``form="softmax"``. A token that attends to no token, with s = 0, stays. **x = None takes C = Y**, the state itself:
-    a decoder's layer, in softmax form causal attention, :math:`softmax_{v \le u}( z_u . z_v - \tfrac12 |z_v|^2 ) Y`.
+    with :math:`\gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - c_v)|^2)`, s = 0 for
+    ``form="jacobi"`` and s = rho'(0) for ``form="softmax"``. A token that attends to no
+    token, with s = 0, stays. **x = None takes C = Y**, the state itself: a decoder's
+    layer, in softmax form causal attention,
+    :math:`softmax_{v \le u}( z_u . z_v - \tfrac12 |z_v|^2 ) Y`.
 
-    *Descent.* The step never raises E( . ; C), nor any token's share of it, for every context held, rho concave and
-    nondecreasing, and a in (0, 1]: given C the sum splits into tokens, and the step with s = 0, a = 1 minimises each
-    one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers on one context x lower E( . ; x).
+    *Descent.* The step never raises E( . ; C), nor any token's share of it, for every
+    context held, rho concave and nondecreasing, and a in (0, 1]: given C the sum splits
+    into tokens, and the step with s = 0, a = 1 minimises each one's tangent majoriser.
+    So a layer with C = Y lowers E( . ; Y), and layers on one context x lower E( . ; x).
 
-    *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with C = Y may raise it: a step may
-    raise the terms of successors. With positive weights its fixed points are tokens that are all alike to W_a.
+    *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with
+    C = Y may raise it: a step may raise the terms of successors. With positive weights
+    its fixed points are tokens that are all alike to W_a.
 
     Args:
       rho, form, step_size, dim, rank: as in `attention`.
-      block: tokens that look back at a time: memory O(n block), in value and derivatives, for the price of computing
-        them again in the backward pass. None takes all at once, O(n^2).
+      block: tokens that look back at a time: memory O(n block), in value and
+        derivatives, for the price of computing them again in the backward pass. None
+        takes all at once, O(n^2).
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is C, broadcastable to y, or None for y, or an `Anchor`.
+      A `Descent` with params `AttentionParams`; ``x`` is C, broadcastable to y, or None
+      for y, or an `Anchor`.
 
     Source: ours; Yang, Huang, Wipf (2022) have only undirected graphs.
 
     Example:
       >>> import jax
       >>> layer = causal_attention(form="softmax")
-      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
-      >>> bool(layer.energy(params, layer.step(params, y, None), y) < layer.energy(params, y, y))
+      >>> params, y = (
+      ...     layer.init(jax.random.key(0)),
+      ...     jax.random.normal(jax.random.key(1), (5, 3)),
+      ... )
+      >>> bool(
+      ...     layer.energy(params, layer.step(params, y, None), y)
+      ...     < layer.energy(params, y, y)
+      ... )
       True
     """
-    undirected = attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank, block=block)  # checks options
+    # checks options
+    undirected = attention(
+        rho=rho, form=form, step_size=step_size, dim=dim, rank=rank, block=block
+    )
     chosen = resolve_rho(rho)
 
     def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        def sums(rows: Array, columns: Array, values: Array, neighbours: Array) -> tuple[Array]:
+        def sums(
+            rows: Array, columns: Array, values: Array, neighbours: Array
+        ) -> tuple[Array]:
             return (rectangle_energy(chosen, rows, columns, neighbours),)
 
         return jnp.sum(by_predecessors(sums, params, tokens)[0], axis=(-2, -1))
@@ -79,16 +97,28 @@ def causal_attention(
             assert chosen.log_slope is not None
             itself = chosen.log_slope(jnp.zeros((), tokens.y.dtype))
             log_weight, mean = combine([(log_weight, mean), (itself, tokens.y)])
-        moved = jnp.where(jnp.isneginf(log_weight), tokens.y, mean)  # a token without any pull stays
+        # a token without any pull stays
+        moved = jnp.where(jnp.isneginf(log_weight), tokens.y, mean)
         return tokens.y + step_size * (moved - tokens.y)
 
-    def by_predecessors(sums: Callable[..., tuple[Array, ...]], params: AttentionParams, tokens: Tokens) -> list[Array]:
+    def by_predecessors(
+        sums: Callable[..., tuple[Array, ...]], params: AttentionParams, tokens: Tokens
+    ) -> list[Array]:
         """``sums`` of every token against its predecessors in the context."""
         y = tokens.y
         context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
-        shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
+        # distances do not feel it, their digits do
+        shift = jnp.mean(context, axis=-2, keepdims=True)
         z, c = (project(part - shift, params.W_a) for part in (y, context))
-        return by_rows(sums, z, c, context, lambda u, v: u > v, tokens.present, block or y.shape[-2])
+        return by_rows(
+            sums,
+            z,
+            c,
+            context,
+            lambda u, v: u > v,
+            tokens.present,
+            block or y.shape[-2],
+        )
 
     return on_tokens(undirected.init, energy, step, dim=dim)
 

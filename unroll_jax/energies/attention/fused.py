@@ -18,11 +18,13 @@ def fused_softmax_step(
     *,
     implementation: str = "cudnn",
 ) -> Float[Array, "*batch n d"]:
-    """softmax_v(z_u.z_v - |z_v|^2 / 2) values, every token its own neighbour too, in the dtype of values.
+    """softmax_v(z_u.z_v - |z_v|^2 / 2) values, every token its own neighbour too, in
+    the dtype of values.
 
-    beta, the bias -|z_v|^2 / 2 of a key, goes in as two more columns (the number and its rounding error) that queries
-    meet with 1: as a bias proper, the primitive would want it broadcast to (n, n) and, in a batch, give no gradient.
-    In memory O(n). First derivatives in reverse mode only, as the primitive has no others. ``z`` is centred.
+    beta, the bias -|z_v|^2 / 2 of a key, goes in as two more columns (the number and
+    its rounding error) that queries meet with 1: as a bias proper, the primitive would
+    want it broadcast to (n, n) and, in a batch, give no gradient. In memory O(n). First
+    derivatives in reverse mode only, as the primitive has no others. ``z`` is centred.
     """
     dtype, d = values.dtype, values.shape[-1]
     rounded = z.astype(dtype)
@@ -35,8 +37,13 @@ def fused_softmax_step(
     ones = jnp.ones_like(leading)
     width = -(-max(z.shape[-1] + 2, d) // MULTIPLE) * MULTIPLE
     queries, keys = ([rounded, ones, ones], [rounded, leading, remainder])
-    heads = (_one_head(jnp.concatenate(parts, axis=-1), width) for parts in (queries, keys, [values]))
-    outputs = jax.nn.dot_product_attention(*heads, scale=1.0, implementation=implementation)  # type: ignore[arg-type]
+    heads = (
+        _one_head(jnp.concatenate(parts, axis=-1), width)
+        for parts in (queries, keys, [values])
+    )
+    outputs = jax.nn.dot_product_attention(
+        *heads, scale=1.0, implementation=implementation
+    )  # type: ignore[arg-type]
     return outputs[:, :, 0, :d].reshape(values.shape)
 
 

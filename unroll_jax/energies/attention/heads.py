@@ -1,4 +1,5 @@
-"""Attention with several heads: a sum of pairwise energies, and the step that lowers the sum."""
+"""Attention with several heads: a sum of pairwise energies, and the step that lowers
+the sum."""
 
 import math
 from typing import Any, NamedTuple
@@ -10,7 +11,11 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import SHARE, SIZE, at_least, checked, one_of, require
 from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.graphs import check_mask
-from unroll_jax.energies.attention.kernel_choice import check_kernel, energy_by, neighbourhood_by
+from unroll_jax.energies.attention.kernel_choice import (
+    check_kernel,
+    energy_by,
+    neighbourhood_by,
+)
 from unroll_jax.energies.attention.least_squares import least_squares
 from unroll_jax.energies.attention.pairwise import FORMS
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
@@ -46,14 +51,17 @@ def multihead_attention(
     block: int | None = None,
     kernel: str = "xla",
 ) -> Descent:
-    r"""Attention with several heads as a descent step on the sum of their pairwise energies.
+    r"""Attention with several heads as a descent step on the sum of their pairwise
+    energies.
 
-    With tokens as rows of Y, heads :math:`Z^h = Y W_h` and the anchor B = x (0 when x is None),
+    With tokens as rows of Y, heads :math:`Z^h = Y W_h` and the anchor B = x (0 when x
+    is None),
 
     .. math:: E(Y) = \sum_h \Bigl( \sum_{\{u,v\} \in G} \rho(\tfrac12 |z^h_u - z^h_v|^2)
                      + \tfrac r2 |(Y - B) W_h|_F^2 \Bigr) .
 
-    Each head has weights :math:`\gamma^h_{uv}` and pulls the part of a token that it sees to its mean:
+    Each head has weights :math:`\gamma^h_{uv}` and pulls the part of a token that it
+    sees to its mean:
 
     .. math:: m_u^h = \frac{\sum_{v \ne u} \gamma^h_{uv} z^h_v + r W_h^T b_u + s z^h_u}{D_u^h} , \qquad
               D_u^h = \sum_{v \ne u} \gamma^h_{uv} + r + s ,
@@ -63,41 +71,57 @@ def multihead_attention(
     .. math:: y_u' = y_u - a P_u^+ g_u , \qquad g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E , \qquad
               P_u = \sum_h D_u^h W_h W_h^T .
 
-    With a = 1 the token goes where it fits all its heads best, to the y nearest to it of least
-    :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns, at most d together, every head gets its
-    mean. One linear system a token, of min(d, num_heads rank) unknowns, is solved by conjugate gradients for a slightly
-    larger P, which still descends: the step falls short in directions whose eigenvalues of :math:`P_u` are below about
-    1e-3 of its trace (1e-6 in float64).
+    With a = 1 the token goes where it fits all its heads best, to the y nearest to it
+    of least :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns,
+    at most d together, every head gets its mean. One linear system a token, of min(d,
+    num_heads rank) unknowns, is solved by conjugate gradients for a slightly larger P,
+    which still descends: the step falls short in directions whose eigenvalues of
+    :math:`P_u` are below about 1e-3 of its trace (1e-6 in float64).
 
-    No step ever raises E, for every rho concave and nondecreasing, every undirected graph, W_h, r >= 0, B and a in
-    (0, 1]. E lies below its tangent quadratic, whose Hessian is
-    :math:`H = \sum_h (D^h - s - A^h) \otimes W_h W_h^T`, :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is
-    diagonally dominant, :math:`2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0`. The gradient is in
-    the range of P, so x = P^+ g has g.x = x.Px, and along the step the quadratic changes by
-    :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`; likewise for any larger P.
+    No step ever raises E, for every rho concave and nondecreasing, every undirected
+    graph, W_h, r >= 0, B and a in (0, 1]. E lies below its tangent quadratic, whose
+    Hessian is :math:`H = \sum_h (D^h - s - A^h) \otimes W_h W_h^T`,
+    :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is diagonally dominant,
+    :math:`2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0`. The
+    gradient is in the range of P, so x = P^+ g has g.x = x.Px, and along the step the
+    quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`;
+    likewise for any larger P.
 
-    One head has the energy of ``attention(dim=dim, rank=rank)`` and moves Z the same way; the part of Y that
-    W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.
+    One head has the energy of ``attention(dim=dim, rank=rank)`` and moves Z the same
+    way; the part of Y that W_a does not see stays here, while `attention` averages it
+    along. A token without neighbours stays.
 
     Args:
       dim, num_heads: width d of the tokens, and number of heads, at least 1.
-      rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
-      rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no kernel="cudnn".
+      rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as
+        usual.
+      rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no
+        kernel="cudnn".
 
     Returns:
-      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
+      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y,
+      or None, or an `Anchor`.
 
-    Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
+    Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq.
+    9, summed over heads.
 
     Example:
       >>> import jax
       >>> layer = multihead_attention(6, num_heads=2, form="softmax")
       >>> params: HeadsParams = layer.init(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 6))
-      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      >>> bool(
+      ...     layer.energy(params, layer.step(params, y, None), None)
+      ...     < layer.energy(params, y, None)
+      ... )
       True
     """
-    require(rank is not None or num_heads <= dim, "num_heads", f"be at most dim={dim} unless rank is given", num_heads)
+    require(
+        rank is not None or num_heads <= dim,
+        "num_heads",
+        f"be at most dim={dim} unless rank is given",
+        num_heads,
+    )
     require(rank is None or rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
     chosen, graph, width = resolve_rho(rho), check_mask(mask), rank or dim // num_heads
     check_kernel(kernel, chosen, mask, block)
@@ -105,13 +129,17 @@ def multihead_attention(
     log_slope = chosen.log_slope
 
     def init(key: jax.Array) -> HeadsParams:
-        xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
+        xavier = jax.nn.initializers.variance_scaling(
+            1.0, "fan_avg", "normal", batch_axis=0
+        )
         return HeadsParams(xavier(key, (num_heads, dim, width)))
 
     def energy(params: HeadsParams, tokens: Tokens) -> Float[Array, "*batch"]:
         W, (anchor, present) = params.W_a, prepare(tokens)
         z = _project(tokens.y, W)
-        pairs = energy_by(kernel, chosen, z, graph, present, dtype=tokens.dtype, block=block)
+        pairs = energy_by(
+            kernel, chosen, z, graph, present, dtype=tokens.dtype, block=block
+        )
         return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
 
     def step(params: HeadsParams, tokens: Tokens) -> Array:
@@ -122,15 +150,27 @@ def multihead_attention(
     ) -> tuple[Array, Float[Array, "*batch"]]:
         W, (anchor, present) = params.W_a, prepare(tokens)
         z = _project(tokens.y, W)
-        options = {"dtype": tokens.dtype, "block": block, "bounded": form == "softmax", "energy": energy}
+        options = {
+            "dtype": tokens.dtype,
+            "block": block,
+            "bounded": form == "softmax",
+            "energy": energy,
+        }
         around = neighbourhood_by(kernel, chosen, z, z, graph, present, **options)
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         pulls = [(around.log_degree, around.mean), (itself, z)]
         if ridge > 0.0:
-            pulls.append((math.log(ridge), jnp.zeros_like(z) if anchor is None else _project(anchor, W)))
+            pulls.append(
+                (
+                    math.log(ridge),
+                    jnp.zeros_like(z) if anchor is None else _project(anchor, W),
+                )
+            )
         log_weights, mean = combine(pulls)
         stepped = tokens.y - step_size * _solve(W, log_weights, z - mean)
-        return stepped, jnp.sum(around.energy, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
+        return stepped, jnp.sum(around.energy, axis=-1) + _pull(
+            ridge, W, z, tokens.y, anchor
+        )
 
     def prepare(tokens: Tokens) -> tuple[Array | None, Array | None]:
         """The anchor as rows, and the tokens that each head sees (*batch, 1, n)."""
@@ -150,7 +190,13 @@ def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h 
     return jnp.einsum("...nd,hdk->...hnk", tokens, W)
 
 
-def _pull(ridge: float, W: Float[Array, "h d k"], z: Array, tokens: Array, anchor: Array | None) -> Array:
+def _pull(
+    ridge: float,
+    W: Float[Array, "h d k"],
+    z: Array,
+    tokens: Array,
+    anchor: Array | None,
+) -> Array:
     """The ridge's energy (*batch,), with z the projected tokens."""
     if ridge == 0.0:
         return jnp.zeros(z.shape[:-3], z.dtype)
@@ -161,16 +207,24 @@ def _pull(ridge: float, W: Float[Array, "h d k"], z: Array, tokens: Array, ancho
 def _solve(
     W: Float[Array, "h d k"], log_weights: Float[Array, "*batch h n 1"], offset: Array
 ) -> Float[Array, "*batch n d"]:
-    """P_u^+ g_u of every token, from the log of D_u^h and the offset z_u^h - m_u^h of its heads."""
+    """P_u^+ g_u of every token, from the log of D_u^h and the offset z_u^h - m_u^h
+    of its heads."""
     alone = jnp.isneginf(log_weights)
     offset = jnp.where(alone, 0.0, offset)
     # P and g may be scaled alike: of each token's heads the heaviest now has weight 1.
     largest = jnp.max(log_weights, axis=-3, keepdims=True)
-    log_weights = log_weights - jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    roots, columns = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape), W.shape[0] * W.shape[2]
+    log_weights = log_weights - jax.lax.stop_gradient(
+        jnp.where(jnp.isneginf(largest), 0.0, largest)
+    )
+    roots, columns = (
+        jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape),
+        W.shape[0] * W.shape[2],
+    )
     rows = [jnp.moveaxis(part, -3, -2) for part in (roots, offset)]
     # One axis at a time: the examples' axis may be sharded.
-    rows = [part.reshape(*part.shape[:-2], columns).reshape(-1, columns) for part in rows]
+    rows = [
+        part.reshape(*part.shape[:-2], columns).reshape(-1, columns) for part in rows
+    ]
     with jax.default_matmul_precision("highest"):
         moved = least_squares(vary_like(_join(W), offset), *rows)
     return moved.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])

@@ -1,4 +1,5 @@
-"""The two kernels of `kernel`, written for one block of rows: Pallas runs them over blocks and examples."""
+"""The two kernels of `kernel`, written for one block of rows: Pallas runs them over
+blocks and examples."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ class Sizes(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A block of pairs: t, log rho'(t) (-inf without a pair), its derivative, and whether there is a pair."""
+    """A block of pairs: t, log rho'(t) (-inf without a pair), its derivative, and
+    whether there is a pair."""
 
     distances: Array
     logits: Array
@@ -40,7 +42,8 @@ def forward_kernel(
     log_slope: Elementwise,
     sizes: Sizes,
 ) -> None:
-    """Writes means, log degrees and energies of a block of rows; energies are 0 where ``value`` is None."""
+    """Writes means, log degrees and energies of a block of rows; energies are 0
+    where ``value`` is None."""
     row, load = _row(sizes)
     z_u, here_u = load(row, z_ref, here_ref)
 
@@ -52,11 +55,23 @@ def forward_kernel(
         safe = jnp.where(higher == -jnp.inf, 0.0, higher)
         p, old = jnp.exp(tile.logits - safe[:, None]), jnp.exp(top - safe)
         if value is not None:
-            energy = energy + jnp.sum(jnp.where(tile.pair, value(tile.distances), 0.0), axis=1)
-        return total * old[:, None] + _dot(p.astype(y_v.dtype), y_v), weight * old + jnp.sum(p, axis=1), higher, energy
+            energy = energy + jnp.sum(
+                jnp.where(tile.pair, value(tile.distances), 0.0), axis=1
+            )
+        return (
+            total * old[:, None] + _dot(p.astype(y_v.dtype), y_v),
+            weight * old + jnp.sum(p, axis=1),
+            higher,
+            energy,
+        )
 
     zero = jnp.zeros(sizes.block, jnp.float32)
-    start = jnp.zeros((sizes.block, y_ref.shape[1]), jnp.float32), zero, zero - jnp.inf, zero
+    start = (
+        jnp.zeros((sizes.block, y_ref.shape[1]), jnp.float32),
+        zero,
+        zero - jnp.inf,
+        zero,
+    )
     total, weight, top, energy = jax.lax.fori_loop(0, sizes.blocks, body, start)
     divisor = jnp.where(weight == 0.0, 1.0, weight)  # a NaN stays one
     mean_ref[...] = total / divisor[:, None]
@@ -79,14 +94,19 @@ def backward_kernel(
     energy: bool,
     sizes: Sizes,
 ) -> None:
-    """Writes the gradients in z and y of a block of rows; shift is h_u - g_u . m_u, and e counts with ``energy``."""
+    """Writes the gradients in z and y of a block of rows; shift is h_u - g_u . m_u,
+    and e counts with ``energy``."""
     row, load = _row(sizes)
-    z_u, y_u, here_u, g_u, *rows_u = load(row, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref)
+    z_u, y_u, here_u, g_u, *rows_u = load(
+        row, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref
+    )
     shift_u, degree_u, e_u = (part[:, None] for part in rows_u)
 
     def body(column: Any, carry: tuple) -> tuple:
         dz, dy = carry
-        z_v, y_v, here_v, g_v, *rows_v = load(column, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref)
+        z_v, y_v, here_v, g_v, *rows_v = load(
+            column, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref
+        )
         shift_v, degree_v, e_v = (part[None, :] for part in rows_v)
         tile = _tile(z_u, z_v, here_u, here_v, row == column, log_slope)
         to_u = jnp.exp(tile.logits - jnp.where(degree_v == -jnp.inf, 0.0, degree_v))
@@ -96,8 +116,13 @@ def backward_kernel(
         c = jnp.where(tile.logits == -jnp.inf, 0.0, pulls)
         if energy:
             c = c + (e_u + e_v) * jnp.exp(tile.logits)
-        c = c.astype(z_v.dtype)  # both sums below take the same rounded numbers, as their difference is small
-        dz = dz + jnp.sum(c.astype(jnp.float32), axis=1)[:, None] * z_u.astype(jnp.float32) - _dot(c, z_v)
+        # both sums below take the same rounded numbers, as their difference is small
+        c = c.astype(z_v.dtype)
+        dz = (
+            dz
+            + jnp.sum(c.astype(jnp.float32), axis=1)[:, None] * z_u.astype(jnp.float32)
+            - _dot(c, z_v)
+        )
         return dz, dy + _dot(to_u.astype(g_v.dtype), g_v)
 
     start = jnp.zeros(z_u.shape, jnp.float32), jnp.zeros(y_u.shape, jnp.float32)
@@ -114,8 +139,16 @@ def _row(sizes: Sizes) -> tuple[Any, Any]:
     return jax.lax.rem(pl.program_id(0), np.int32(sizes.blocks)), load
 
 
-def _tile(z_u: Array, z_v: Array, here_u: Array, here_v: Array, diagonal: Any, log_slope: Elementwise) -> _Tile:
-    # The difference cancels most digits of close tokens: products of float32 must not be shortened.
+def _tile(
+    z_u: Array,
+    z_v: Array,
+    here_u: Array,
+    here_v: Array,
+    diagonal: Any,
+    log_slope: Elementwise,
+) -> _Tile:
+    # The difference cancels most digits of close tokens: products of float32 must not
+    # be shortened.
     products = _dot(z_u, z_v.T, precision=jax.lax.Precision.HIGHEST)
     of_u, of_v = (0.5 * jnp.sum(z.astype(jnp.float32) ** 2, axis=1) for z in (z_u, z_v))
     t = of_u[:, None] + of_v[None, :] - products

@@ -23,7 +23,13 @@ from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens, project
 
-__all__ = ["FORMS", "AttentionParams", "attention", "attention_example", "softmax_attention_example"]
+__all__ = [
+    "FORMS",
+    "AttentionParams",
+    "attention",
+    "attention_example",
+    "softmax_attention_example",
+]
 
 FORMS = ("jacobi", "softmax")
 
@@ -37,7 +43,14 @@ class AttentionParams(NamedTuple):
     W_a: Float[Array, "d k"] | None
 
 
-@checked(form=one_of(FORMS), ridge=at_least(0.0), step_size=SHARE, dim=SIZE, rank=SIZE, block=SIZE)
+@checked(
+    form=one_of(FORMS),
+    ridge=at_least(0.0),
+    step_size=SHARE,
+    dim=SIZE,
+    rank=SIZE,
+    block=SIZE,
+)
 @checked(kernel=one_of(KERNELS))
 def attention(
     *,
@@ -53,79 +66,112 @@ def attention(
 ) -> Descent:
     r"""Attention as a descent step on a pairwise energy.
 
-    With tokens as rows of Y, Z = Y W_a (W_a = I when ``dim`` is None) and the anchor B = x (0 when x is None),
+    With tokens as rows of Y, Z = Y W_a (W_a = I when ``dim`` is None) and the anchor B
+    = x (0 when x is None),
 
     .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |z_u - z_v|^2) + \tfrac{r}{2} |(Y - B) W_a|_F^2 ,
 
-    each unordered pair once. The step majorises rho by its tangent, with :math:`\gamma_{uv} = \rho'(\tfrac12 |z_u -
-    z_v|^2)` zero off the graph, and takes a damped Jacobi step on that quadratic:
+    each unordered pair once. The step majorises rho by its tangent, with
+    :math:`\gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2)` zero off the graph, and takes a
+    damped Jacobi step on that quadratic:
 
     .. math:: y_u' = (1 - a) y_u + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u + s y_u}{D_u} , \qquad
               D_u = \sum_{v \ne u} \gamma_{uv} + r + s .
 
-    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself; r = 0 and
-    rho = softmax make it softmax attention, :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without
-    neighbours and r = s = 0 stays. Where E is stationary Z stays, but the part of Y unseen by W_a is averaged.
+    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0)
+    of a token to itself; r = 0 and rho = softmax make it softmax attention,
+    :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without neighbours and r
+    = s = 0 stays. Where E is stationary Z stays, but the part of Y unseen by W_a is
+    averaged.
 
-    Neither form ever raises E, for every rho concave and nondecreasing, every undirected graph, r >= 0, B and a in
-    (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by
-    row, and 2 D - (D - s - A) = D + s + A is positive semidefinite.
+    Neither form ever raises E, for every rho concave and nondecreasing, every
+    undirected graph, r >= 0, B and a in (0, 1]: E lies below its tangent quadratic,
+    whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by row, and 2 D -
+    (D - s - A) = D + s + A is positive semidefinite.
 
-    Distances come from one matrix product of the centred tokens and err by the dtype's epsilon times their squared
-    spread: in float32, clusters far apart for their size (1 at a distance of 1000) get wrong energies and weights.
+    Distances come from one matrix product of the centred tokens and err by the dtype's
+    epsilon times their squared spread: in float32, clusters far apart for their size (1
+    at a distance of 1000) get wrong energies and weights.
 
     Args:
-      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave
+        and nondecreasing.
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its pairs (the diagonal does
-        not count). No (batch, n, n): the graph is checked when the layer is made. An `Anchor` masks tokens by example.
-      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
+      mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its
+        pairs (the diagonal does not count). No (batch, n, n): the graph is checked when
+        the layer is made. An `Anchor` masks tokens by example.
+      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the
+        tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
-      block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
-        computing them again in the backward pass. None takes all up to n = 1448 in a small batch, else to fit a cache.
-      kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in memory O(n), with first
-        derivatives in reverse mode only; in bfloat16 the tokens' projections are rounded to it:
-        "pallas", one pass over pairs for the step, the energy and their gradients, for any rho whose functions hold no
-        arrays, y of float32, bfloat16 or float16, and a ``block`` of 16, 32, 64 (None) or 128 tokens.
-        "cudnn", cuDNN's attention for the step, with the energy as in "xla": for rho="softmax", form="softmax", no
-        ridge, y of bfloat16, and widths of at most 126 (W_a's columns) and 128 (y's).
-        The compiler gathers sharded tokens for both; `jax.shard_map` with ``check_vma=False`` keeps them in place.
+      block: tokens whose pairs are held at a time: memory O(n block), in value and
+        derivatives, for the price of computing them again in the backward pass. None
+        takes all up to n = 1448 in a small batch, else to fit a cache.
+      kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in
+        memory O(n), with first derivatives in reverse mode only; in bfloat16 the
+        tokens' projections are rounded to it: "pallas", one pass over pairs for the
+        step, the energy and their gradients, for any rho whose functions hold no
+        arrays, y of float32, bfloat16 or float16, and a ``block`` of 16, 32, 64 (None)
+        or 128 tokens. "cudnn", cuDNN's attention for the step, with the energy as in
+        "xla": for rho="softmax", form="softmax", no ridge, y of bfloat16, and widths of
+        at most 126 (W_a's columns) and 128 (y's). The compiler gathers sharded tokens
+        for both; `jax.shard_map` with ``check_vma=False`` keeps them in place.
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
+      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to
+      y, or None, or an `Anchor`.
 
-    Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step
-    sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. There are points
-    where it raises that energy. It always lowers the pair energy, r = 0, that ``attention(form="softmax")`` reports;
-    the paper's value is ``attention(ridge=1.0).energy``, which ``attention(ridge=1.0).step`` always lowers.
+    Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over
+    ordered pairs, though its step sizes hold for unordered ones, and claims that
+    softmax attention descends E with r = 1 and B = 0. There are points where it raises
+    that energy. It always lowers the pair energy, r = 0, that
+    ``attention(form="softmax")`` reports; the paper's value is
+    ``attention(ridge=1.0).energy``, which ``attention(ridge=1.0).step`` always lowers.
 
     Example:
       >>> import jax
       >>> layer = attention(form="softmax")
       >>> params: AttentionParams = layer.init(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 3))
-      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      >>> bool(
+      ...     layer.energy(params, layer.step(params, y, None), None)
+      ...     < layer.energy(params, y, None)
+      ... )
       True
     """
-    require(rank is None or rank <= (dim or 0), "rank", f"be between 1 and dim={dim}", rank, "pass dim to learn W_a")
+    require(
+        rank is None or rank <= (dim or 0),
+        "rank",
+        f"be between 1 and dim={dim}",
+        rank,
+        "pass dim to learn W_a",
+    )
     chosen, graph = resolve_rho(rho), check_mask(mask)
     check_kernel(kernel, chosen, mask, block)
     if kernel == "cudnn":
         fits = rho == "softmax" and form == "softmax" and ridge == 0.0
         got = f"rho={rho!r}, form={form!r}, ridge={ridge}"
-        require(fits, "kernel", 'be "xla" or "pallas" but for rho="softmax", form="softmax", ridge=0', got)
+        require(
+            fits,
+            "kernel",
+            'be "xla" or "pallas" but for rho="softmax", form="softmax", ridge=0',
+            got,
+        )
     log_slope = chosen.log_slope
     assert log_slope is not None
     shape = None if dim is None else (dim, rank or dim)
 
     def init(key: jax.Array) -> AttentionParams:
-        return AttentionParams(None if shape is None else jax.nn.initializers.xavier_normal()(key, shape))
+        return AttentionParams(
+            None if shape is None else jax.nn.initializers.xavier_normal()(key, shape)
+        )
 
     def energy(params: AttentionParams, tokens: Tokens) -> Float[Array, "*batch"]:
         z = project(tokens.y, params.W_a)
-        pairs = energy_by(kernel, chosen, z, graph, tokens.present, dtype=tokens.dtype, block=block)
+        pairs = energy_by(
+            kernel, chosen, z, graph, tokens.present, dtype=tokens.dtype, block=block
+        )
         return pairs + _pull(ridge, params, z, tokens)
 
     def step(params: AttentionParams, tokens: Tokens) -> Array:
@@ -133,17 +179,30 @@ def attention(
             return step_and_energy(params, tokens, energy=False)[0]
         z, there = project(tokens.y, params.W_a), tokens.y.astype(tokens.dtype)
         check_machine(kernel, tokens.dtype, z.shape[-1] + 2, there.shape[-1])
-        return _damped(step_size, there, fused_softmax_step(centred(z, tokens.present), there, tokens.present))
+        return _damped(
+            step_size,
+            there,
+            fused_softmax_step(centred(z, tokens.present), there, tokens.present),
+        )
 
     def step_and_energy(
         params: AttentionParams, tokens: Tokens, *, energy: bool = True
     ) -> tuple[Array, Float[Array, "*batch"]]:
         z, bounded = project(tokens.y, params.W_a), form == "softmax"
-        options = {"dtype": tokens.dtype, "block": block, "bounded": bounded, "energy": energy}
-        around = neighbourhood_by(kernel, chosen, z, tokens.y, graph, tokens.present, **options)
+        options = {
+            "dtype": tokens.dtype,
+            "block": block,
+            "bounded": bounded,
+            "energy": energy,
+        }
+        around = neighbourhood_by(
+            kernel, chosen, z, tokens.y, graph, tokens.present, **options
+        )
         itself = log_slope(jnp.zeros((), z.dtype)) if bounded else -jnp.inf
         moved = _move(tokens.y, around.mean, around.log_degree, tokens.x, ridge, itself)
-        return _damped(step_size, tokens.y, moved), around.energy + _pull(ridge, params, z, tokens)
+        return _damped(step_size, tokens.y, moved), around.energy + _pull(
+            ridge, params, z, tokens
+        )
 
     # cuDNN keeps its weights to itself: with it there is nothing to share.
     both = None if kernel == "cudnn" else step_and_energy
@@ -174,17 +233,27 @@ def _damped(step_size: float, tokens: Array, moved: Array) -> Array:
 
 
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
-    """Returns the shares of D_u of a token's neighbours and anchor, 0 where D_u is 0, without under- or overflow."""
+    """Returns the shares of D_u of a token's neighbours and anchor, 0 where D_u is
+    0, without under- or overflow."""
     others = ridge + jnp.exp(jnp.asarray(log_itself, log_degree.dtype))
     alone = jnp.isneginf(log_degree)
     margin = jnp.where(alone, 0.0, log_degree) - jnp.log(others)
     of_others = jnp.where(alone, 1.0, jax.nn.sigmoid(-margin))
-    of_anchor = of_others * (ridge / others) if ridge > 0.0 else jnp.zeros_like(of_others)
+    of_anchor = (
+        of_others * (ridge / others) if ridge > 0.0 else jnp.zeros_like(of_others)
+    )
     return jnp.where(alone, 0.0, jax.nn.sigmoid(margin)), of_anchor
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=4)
-def _move(tokens: Array, mean: Array, log_degree: Array, anchor: Array | None, ridge: float, itself: Any) -> Array:
+def _move(
+    tokens: Array,
+    mean: Array,
+    log_degree: Array,
+    anchor: Array | None,
+    ridge: float,
+    itself: Any,
+) -> Array:
     of_neighbours, of_anchor = _shares(log_degree, ridge, itself)
     moved = tokens + of_neighbours * (mean - tokens)
     if ridge > 0.0:

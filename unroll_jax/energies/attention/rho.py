@@ -1,4 +1,5 @@
-"""Concave functions of half the squared distance of two tokens, from which attention weights come."""
+"""Concave functions of half the squared distance of two tokens, from which attention
+weights come."""
 
 import math
 from collections.abc import Callable
@@ -29,19 +30,27 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
 class Rho(NamedTuple):
-    """A concave, nondecreasing function rho on [0, inf) and its slope rho', both elementwise.
+    """A concave, nondecreasing function rho on [0, inf) and its slope rho', both
+    elementwise.
 
     Attributes:
       value: ``z -> rho(z)``.
-      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too; None takes it from ``log_slope`` or `jax.grad`.
-      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow; None takes the slope's log.
-      exponential: whether rho(z) = -exp(-z). The energy is then minus the sum of the slopes, without a separate pass.
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too; None takes it from
+        ``log_slope`` or `jax.grad`.
+      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow;
+        None takes the slope's log.
+      exponential: whether rho(z) = -exp(-z). The energy is then minus the sum of the
+        slopes, without a separate pass.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams, attention
-      >>> layer = attention(rho=Rho(lambda z: 2.0 * z), form="softmax")  # the same slope for all pairs
-      >>> y = jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [4.0]]), None)
+      >>> layer = attention(
+      ...     rho=Rho(lambda z: 2.0 * z), form="softmax"
+      ... )  # the same slope for all pairs
+      >>> y = jax.jit(layer.step)(
+      ...     AttentionParams(None), jnp.array([[0.0], [4.0]]), None
+      ... )
       >>> [round(value, 3) for value in y.ravel().tolist()]  # the mean
       [2.0, 2.0]
     """
@@ -56,7 +65,8 @@ RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or just the func
 
 
 def softmax() -> Rho:
-    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq. 10); plus 1, Welsch's function."""
+    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq.
+    10); plus 1, Welsch's function."""
     return Rho(value=lambda z: -jnp.exp(-z), log_slope=jnp.negative, exponential=True)
 
 
@@ -64,30 +74,35 @@ def softmax() -> Rho:
 def log(shift: float = 1.0) -> Rho:
     """rho(z) = log(z + shift), slope 1 / (z + shift).
 
-    With unit-norm tokens z = 1 - y_i.y_j, so ``shift=1`` gives the weights 1 / (2 - y_i.y_j) of Yang et al. (2022),
-    Section 7 (printed there for log(z + 2), which gives 1 / (3 - y_i.y_j)).
+    With unit-norm tokens z = 1 - y_i.y_j, so ``shift=1`` gives the weights 1 / (2 -
+    y_i.y_j) of Yang et al. (2022), Section 7 (printed there for log(z + 2), which gives
+    1 / (3 - y_i.y_j)).
     """
     return _logarithmic(shift, 1.0, math.log(shift))
 
 
 @checked(scale=POSITIVE)
 def cauchy(scale: float = 1.0) -> Rho:
-    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's function, `log` with slope 1 at z = 0."""
+    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's
+    function, `log` with slope 1 at z = 0."""
     return _logarithmic(scale, scale)
 
 
 @checked(degrees=POSITIVE)
 def student(degrees: float = 3.0) -> Rho:
-    r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z), m = degrees of freedom.
+    r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z), m = degrees of
+    freedom.
 
-    The negative log-density of Student's t at a distance of square 2 z. One degree is Cauchy's, many near rho(z) = z.
+    The negative log-density of Student's t at a distance of square 2 z. One degree is
+    Cauchy's, many near rho(z) = z.
     """
     return _logarithmic(0.5 * degrees, 0.5 * (degrees + 1.0))
 
 
 @checked(scale=POSITIVE)
 def geman_mcclure(scale: float = 1.0) -> Rho:
-    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: Geman and McClure (1985), bounded by c."""
+    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: Geman and
+    McClure (1985), bounded by c."""
 
     def value(z: Array) -> Array:
         near = jnp.where(jnp.isinf(z), 0.0, z)  # a distance that overflows costs c
@@ -100,25 +115,32 @@ def geman_mcclure(scale: float = 1.0) -> Rho:
 def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
     """rho(z) = (z + shift)^p, slope p (z + shift)^(p - 1), p = exponent.
 
-    p = 1/2 is Charbonnier's (pseudo-Huber) function of the distance, p = 1 the quadratic: plain averages of neighbours.
+    p = 1/2 is Charbonnier's (pseudo-Huber) function of the distance, p = 1 the
+    quadratic: plain averages of neighbours.
     """
 
     def log_slope(z: Array) -> Array:
         if exponent < 1.0:
             return math.log(exponent) + (exponent - 1.0) * jnp.log(z + shift)
-        return jnp.where(jnp.isnan(z), z, 0.0)  # 0 times the infinity of a distance that overflows is not 0
+        # 0 times the infinity of a distance that overflows is not 0
+        return jnp.where(jnp.isnan(z), z, 0.0)
 
     return Rho(lambda z: (z + shift) ** exponent, log_slope=log_slope)
 
 
 @checked(threshold=POSITIVE)
 def truncated_quadratic(threshold: float = 1.0) -> Rho:
-    """rho(z) = min(z, c), slope 1 below c = threshold, else 0: plain averages over neighbours nearer than sqrt(2 c)."""
+    """rho(z) = min(z, c), slope 1 below c = threshold, else 0: plain averages over
+    neighbours nearer than sqrt(2 c)."""
     # z - z, not 0: a NaN stays one.
-    return Rho(lambda z: jnp.minimum(z, threshold), log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z))
+    return Rho(
+        lambda z: jnp.minimum(z, threshold),
+        log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z),
+    )
 
 
-FAR = 1e30  # ratio of a distance and a scale beyond which 1 is nothing, and the ratio may overflow
+# ratio of a distance and a scale beyond which 1 is nothing, and the ratio may overflow
+FAR = 1e30
 
 
 def _logarithmic(scale: float, weight: float, shift: float = 0.0) -> Rho:
@@ -148,18 +170,28 @@ RHOS: dict[str, Callable[..., Rho]] = {
 
 
 def resolve_rho(rho: RhoLike) -> Rho:
-    """The `Rho` of a name of `RHOS`, a `Rho`, or a function z -> rho(z), with both slopes filled in.
+    """The `Rho` of a name of `RHOS`, a `Rho`, or a function z -> rho(z), with both
+    slopes filled in.
 
-    Functions and `Rho`s are checked once, here, by `check_rho`, under jit too. Other names are a ValueError.
+    Functions and `Rho`s are checked once, here, by `check_rho`, under jit too. Other
+    names are a ValueError.
     """
     named = isinstance(rho, str)
     if named:
-        require(rho in RHOS, "rho", f"be one of {sorted(RHOS)}, a Rho or a function", f"{rho!r}")
+        require(
+            rho in RHOS,
+            "rho",
+            f"be one of {sorted(RHOS)}, a Rho or a function",
+            f"{rho!r}",
+        )
         rho = RHOS[rho]()
     elif callable(rho):
         rho = Rho(rho)
     if not isinstance(rho, Rho):
-        raise TypeError(f"rho must be one of {sorted(RHOS)}, a Rho or a function, got {type(rho).__name__}")
+        raise TypeError(
+            f"rho must be one of {sorted(RHOS)}, a Rho or a function, got"
+            f" {type(rho).__name__}"
+        )
     slope = rho.slope or _derive(rho)
     log_slope = rho.log_slope or _logarithm(slope)
     if not named:
@@ -179,7 +211,10 @@ def _derive(rho: Rho) -> Elementwise:
 def _logarithm(slope: Elementwise) -> Elementwise:
     def log_slope(z: Float[Array, "..."]) -> Float[Array, "..."]:
         value = slope(z)
-        # Below 0 there is only round-off. The inner `where` keeps the derivative finite where the slope is 0.
-        return jnp.where(value <= 0.0, -jnp.inf, jnp.log(jnp.where(value <= 0.0, 1.0, value)))
+        # Below 0 there is only round-off. The inner `where` keeps the derivative finite
+        # where the slope is 0.
+        return jnp.where(
+            value <= 0.0, -jnp.inf, jnp.log(jnp.where(value <= 0.0, 1.0, value))
+        )
 
     return log_slope

@@ -9,10 +9,12 @@ import numpy as np
 
 __all__ = ["GRID", "check_rho"]
 
-# Half squared distances: 0, then twelve orders of magnitude with twenty points each. No others are checked.
+# Half squared distances: 0, then twelve orders of magnitude with twenty points each. No
+# others are checked.
 GRID = np.concatenate([[0.0], np.logspace(-6, 6, 241)])
 
-# Relative errors that a slope may have: far above round-off in float64, far below any curvature worth a name.
+# Relative errors that a slope may have: far above round-off in float64, far below any
+# curvature worth a name.
 TOLERANCE = 1e-6
 
 Function = Callable[[Any], Any]
@@ -22,16 +24,19 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
     r"""Checks on `GRID`, in float64, that rho may give attention its weights.
 
     The steps need the tangent to lie above the function,
-    :math:`\rho(b) \le \rho(a) + \rho'(a) (b - a)`, and :math:`\rho' \ge 0`. On neighbours a < b of the grid that is
+    :math:`\rho(b) \le \rho(a) + \rho'(a) (b - a)`, and :math:`\rho' \ge 0`. On
+    neighbours a < b of the grid that is
 
     .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 ,
 
-    which also finds a slope that is not the derivative of the value. A slope must be finite, at 0 too (there in the
-    default dtype as well): it is the weight of equal tokens. Functions of traced values pass unchecked.
+    which also finds a slope that is not the derivative of the value. A slope must be
+    finite, at 0 too (there in the default dtype as well): it is the weight of equal
+    tokens. Functions of traced values pass unchecked.
 
     Raises:
-      ValueError: if the functions are not elementwise, not finite, decreasing, not concave, of infinite slope at 0 or
-        do not belong together; it names rho, where on the grid, and the values there.
+      ValueError: if the functions are not elementwise, not finite, decreasing, not
+        concave, of infinite slope at 0 or do not belong together; it names rho, where
+        on the grid, and the values there.
     """
     rho = f"rho {getattr(value, '__name__', repr(value))!r}"
     try:
@@ -39,7 +44,8 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             named = {"value": value, "slope": slope, "log_slope": log_slope}
             values, slopes, logarithms = (
-                _elementwise(f"{rho} must be elementwise, but its {name}", named[name]) for name in named
+                _elementwise(f"{rho} must be elementwise, but its {name}", named[name])
+                for name in named
             )
         with jax.ensure_compile_time_eval():
             at_zero = np.asarray(slope(jnp.zeros(1)))
@@ -51,14 +57,18 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
 
 
 def _elementwise(message: str, function: Function) -> np.ndarray:
-    """The function over the grid; a ValueError unless it has the same value at each point separately."""
+    """The function over the grid; a ValueError unless it has the same value at each
+    point separately."""
     table = np.asarray(function(jnp.asarray(GRID)))
     if table.shape != GRID.shape:
         raise ValueError(f"{message} turns shape {GRID.shape} into {table.shape}")
     # Every second point again, in reverse order and in other company.
     every_second = np.arange(GRID.size) % 2 == 0
     again = np.asarray(function(jnp.where(every_second, GRID, 1.0)[::-1]))[::-1]
-    for i in np.flatnonzero(every_second & ~np.isclose(table, again, rtol=TOLERANCE, atol=0.0, equal_nan=True)):
+    for i in np.flatnonzero(
+        every_second
+        & ~np.isclose(table, again, rtol=TOLERANCE, atol=0.0, equal_nan=True)
+    ):
         got = f"{table[i]:g} or {again[i]:g}, depending on what else is in the array"
         raise ValueError(f"{message} at z={GRID[i]:g} is {got}")
     return table
@@ -67,31 +77,43 @@ def _elementwise(message: str, function: Function) -> np.ndarray:
 def _faults(
     values: np.ndarray, slopes: np.ndarray, logarithms: np.ndarray, at_zero: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Callable[[int], str]]]:
-    """Yields each condition: where on the grid it fails, and words with the place and the values there."""
+    """Yields each condition: where on the grid it fails, and words with the place
+    and the values there."""
 
     def between(i: int, steps: int = 1) -> str:
         return f"between z={GRID[i]:g} and z={GRID[i + steps]:g}"
 
-    yield ~np.isfinite(values), lambda i: f"be finite on [0, inf), but at z={GRID[i]:g} it is {values[i]}"
+    yield (
+        ~np.isfinite(values),
+        lambda i: f"be finite on [0, inf), but at z={GRID[i]:g} it is {values[i]}",
+    )
     secants, slack = _secants(values)
     yield (
         secants < -slack,
-        lambda i: f"be nondecreasing, but falls from {values[i]:.9g} to {values[i + 1]:.9g} {between(i)}",
+        lambda i: (
+            f"be nondecreasing, but falls from {values[i]:.9g} to {values[i + 1]:.9g}"
+            f" {between(i)}"
+        ),
     )
     yield (
         secants[1:] > secants[:-1] + slack[1:] + slack[:-1],
-        lambda i: f"be concave, but its mean slope rises from {secants[i]:.6g} to {secants[i + 1]:.6g} {between(i, 2)}",
+        lambda i: (
+            f"be concave, but its mean slope rises from {secants[i]:.6g} to"
+            f" {secants[i + 1]:.6g} {between(i, 2)}"
+        ),
     )
     known = np.isfinite(slopes)
     beyond = "have a finite slope beyond z=0, but at"
     yield ~known & (GRID > 0.0), lambda i: f"{beyond} z={GRID[i]:g} it is {slopes[i]}"
-    # An infinite slope at 0, inf from a formula or NaN from autodiff, has its own error.
+    # An infinite slope at 0, inf from a formula or NaN from autodiff, has its own
+    # error.
     left = np.where(known[:-1], slopes[:-1], np.inf)
     yield (
         (left < secants - slack) | (slopes[1:] > secants + slack),
         lambda i: (
-            f"have the derivative of its value as slope, but {between(i)} the value rises by {secants[i]:.6g} "
-            f"per unit and the slope goes from {slopes[i]:.6g} to {slopes[i + 1]:.6g}"
+            f"have the derivative of its value as slope, but {between(i)} the value"
+            f" rises by {secants[i]:.6g} per unit and the slope goes from"
+            f" {slopes[i]:.6g} to {slopes[i + 1]:.6g}"
         ),
     )
     least = np.maximum(np.where(known, slopes, 0.0), 0.0)
@@ -99,7 +121,8 @@ def _faults(
     yield (
         ~np.isclose(claimed, least, rtol=TOLERANCE, atol=TOLERANCE**2 * np.max(least)),
         lambda i: (
-            f"have log(slope) as log_slope, but at z={GRID[i]:g} it is {logarithms[i]:.6g}, the slope {least[i]:.6g}"
+            f"have log(slope) as log_slope, but at z={GRID[i]:g} it is"
+            f" {logarithms[i]:.6g}, the slope {least[i]:.6g}"
         ),
     )
     for first in (slopes[:1], at_zero):
@@ -113,9 +136,12 @@ def _faults(
 
 
 def _secants(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean slope between neighbours of the grid, and what round-off (in the values' own precision) makes of it."""
+    """Mean slope between neighbours of the grid, and what round-off (in the values'
+    own precision) makes of it."""
     widths = np.diff(GRID)
     secants = np.diff(values.astype(np.float64)) / widths
     largest = np.maximum(np.abs(values[1:]), np.abs(values[:-1])).astype(np.float64)
     rounding = 64 * np.finfo(values.dtype).eps * largest / widths
-    return secants, rounding + TOLERANCE * np.abs(secants) + TOLERANCE**2 * np.max(np.abs(secants))
+    return secants, rounding + TOLERANCE * np.abs(secants) + TOLERANCE**2 * np.max(
+        np.abs(secants)
+    )

@@ -18,17 +18,27 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
 class Monotone(NamedTuple):
-    r"""A function :math:`\sigma` of one variable, nondecreasing and 1-Lipschitz, and what convexity makes of it.
+    r"""A function :math:`\sigma` of one variable, nondecreasing and 1-Lipschitz, and
+    what convexity makes of it.
 
     Attributes:
       value: :math:`\sigma`, elementwise.
-      integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be ``value``.
-      conjugate: :math:`s^*(t) = \max_w t w - s(w)`, inf off sigma's closed range, for `opteq_objective`; or None.
+      integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be
+        ``value``.
+      conjugate: :math:`s^*(t) = \max_w t w - s(w)`, inf off sigma's closed range, for
+        `opteq_objective`; or None.
 
     Example:
       >>> import jax
-      >>> half = Monotone(value=lambda t: t / 2, integral=lambda t: t**2 / 4, conjugate=lambda t: t**2)
-      >>> float(half.value(3.0)), float(jax.grad(half.integral)(3.0))  # any layer takes it: opteq(..., activation=half)
+      >>> half = Monotone(
+      ...     value=lambda t: t / 2,
+      ...     integral=lambda t: t**2 / 4,
+      ...     conjugate=lambda t: t**2,
+      ... )
+      >>> (
+      ...     float(half.value(3.0)),
+      ...     float(jax.grad(half.integral)(3.0)),
+      ... )  # any layer takes it: opteq(..., activation=half)
       (1.5, 1.5)
     """
 
@@ -38,7 +48,8 @@ class Monotone(NamedTuple):
 
 
 def antiderivative(sigma: Monotone) -> Elementwise:
-    """s of a `Monotone`, whose derivative under autodiff is sigma itself: exact where s is written with kinks."""
+    """s of a `Monotone`, whose derivative under autodiff is sigma itself: exact
+    where s is written with kinks."""
 
     @jax.custom_jvp
     def integral(t: Array) -> Array:
@@ -52,7 +63,8 @@ def antiderivative(sigma: Monotone) -> Elementwise:
 
 
 def resolve_monotone(activation: str | Monotone) -> Monotone:
-    """The `Monotone` of a name of `MONOTONES`, or the `Monotone` given; else a ValueError or TypeError."""
+    """The `Monotone` of a name of `MONOTONES`, or the `Monotone` given; else a
+    ValueError or TypeError."""
     return look_up("activation", activation, MONOTONES, Monotone)
 
 
@@ -69,16 +81,25 @@ MONOTONES: dict[str, Monotone] = {
         lambda t: 0.5 * t**2 * jnp.where(t >= 0.0, 1.0, 1.0 / LEAK),
     ),
     "relu": Monotone(
-        jax.nn.relu, lambda t: 0.5 * jax.nn.relu(t) ** 2, lambda t: infinite_outside(lambda t: 0.5 * t**2, t, 0.0)
+        jax.nn.relu,
+        lambda t: 0.5 * jax.nn.relu(t) ** 2,
+        lambda t: infinite_outside(lambda t: 0.5 * t**2, t, 0.0),
     ),
     "sigmoid": Monotone(
         jax.nn.sigmoid,
         lambda t: jax.nn.softplus(t) - math.log(2.0),
-        lambda t: infinite_outside(lambda t: xlogy(t, t) + xlogy(1.0 - t, 1.0 - t) + math.log(2.0), t, 0.0, 1.0),
+        lambda t: infinite_outside(
+            lambda t: xlogy(t, t) + xlogy(1.0 - t, 1.0 - t) + math.log(2.0), t, 0.0, 1.0
+        ),
     ),
     "tanh": Monotone(
         jnp.tanh,
         lambda t: jnp.abs(t) + jnp.log1p(jnp.exp(-2.0 * jnp.abs(t))) - math.log(2.0),
-        lambda t: infinite_outside(lambda t: 0.5 * (xlogy(1.0 + t, 1.0 + t) + xlogy(1.0 - t, 1.0 - t)), t, -1.0, 1.0),
+        lambda t: infinite_outside(
+            lambda t: 0.5 * (xlogy(1.0 + t, 1.0 + t) + xlogy(1.0 - t, 1.0 - t)),
+            t,
+            -1.0,
+            1.0,
+        ),
     ),
 }

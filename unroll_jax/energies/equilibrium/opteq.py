@@ -1,4 +1,5 @@
-"""OptEq: layers that are the gradient of a convex potential, and whose equilibria solve a convex problem."""
+"""OptEq: layers that are the gradient of a convex potential, and whose equilibria
+solve a convex problem."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +12,11 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import ODD, SHARE, SIZE, checked, require
 from unroll_jax.arrays import broadcasts, check_array, check_dtype
 from unroll_jax.descent import Descent, Factored
-from unroll_jax.energies.equilibrium.monotone import Monotone, antiderivative, resolve_monotone
+from unroll_jax.energies.equilibrium.monotone import (
+    Monotone,
+    antiderivative,
+    resolve_monotone,
+)
 from unroll_jax.energies.equilibrium.opteq_params import (
     OptEqParams,
     event_axes,
@@ -25,11 +30,19 @@ from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.steps import vary_like
 
-__all__ = ["opteq", "opteq_conv", "opteq_conv_example", "opteq_example", "opteq_potential"]
+__all__ = [
+    "opteq",
+    "opteq_conv",
+    "opteq_conv_example",
+    "opteq_example",
+    "opteq_potential",
+]
 
-# Spectral norm of W at initialisation; below 1 the equilibrium is unique and iterations contract.
+# Spectral norm of W at initialisation; below 1 the equilibrium is unique and iterations
+# contract.
 INITIAL_NORM = 0.9
-# Image on which a convolution has this norm at initialisation: the norm grows with the image, little beyond this.
+# Image on which a convolution has this norm at initialisation: the norm grows with the
+# image, little beyond this.
 INITIAL_IMAGE = (32, 32)
 
 
@@ -48,10 +61,12 @@ def opteq(
     .. math:: f(z) = \nabla_z \psi(z) , \quad \psi(z) = 1^T s(W z + U x + b) , \quad s' = \sigma , \qquad
               z' = a f(z) + (1 - a) z , \qquad E(z) = \tfrac12 |z|^2 - \psi(z) .
 
-    -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient step of length a <= 1 on E,
-    never raises it, for every W. With :math:`|W|_2 \le 1` E is convex: then the fixed points, the same for every a,
-    minimise E and also :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and whose Moreau
-    envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial weights have norm 0.9; training may leave
+    -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient
+    step of length a <= 1 on E, never raises it, for every W. With :math:`|W|_2 \le 1` E
+    is convex: then the fixed points, the same for every a, minimise E and also
+    :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and
+    whose Moreau envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial
+    weights have norm 0.9; training may leave
     |W| <= 1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
 
     Args:
@@ -59,33 +74,54 @@ def opteq(
       input_dim: width of the input x, or None for a layer that does not see x.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1], unitless; 1 has no skip connection.
-      allow_expansive: whether `equilibrium` takes a known W of norm above 1, which need have no equilibrium.
+      allow_expansive: whether `equilibrium` takes a known W of norm above 1, which need
+        have no equilibrium.
 
     Returns:
-      A `Descent` with `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to (*batch, input_dim); None is 0.
+      A `Descent` with `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to
+      (*batch, input_dim); None is 0.
 
-    Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after it is
-    :math:`a M^{1-a}_\phi`, as in Theorem 2; Section 2.2 prints it without the factor a.
+    Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after
+    it is :math:`a M^{1-a}_\phi`, as in Theorem 2; Section 2.2 prints it without the
+    factor a.
 
     Example:
       >>> import jax
       >>> layer = opteq(4, 8, 3)
-      >>> params, x = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> params, x = (
+      ...     layer.init(jax.random.key(0)),
+      ...     jax.random.normal(jax.random.key(1), (5, 3)),
+      ... )
       >>> z = jax.numpy.zeros((5, 4))
-      >>> bool((layer.energy(params, layer.step(params, z, x), x) < layer.energy(params, z, x)).all())
+      >>> bool(
+      ...     (
+      ...         layer.energy(params, layer.step(params, z, x), x)
+      ...         < layer.energy(params, z, x)
+      ...     ).all()
+      ... )
       True
     """
 
     def init(key: jax.Array) -> OptEqParams:
         key_W, key_U = jax.random.split(key)
         W = jax.random.normal(key_W, (width, dim))
-        U = None if input_dim is None else jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
-        return OptEqParams(W * (INITIAL_NORM / matrix_norm_bound(W)), U, jnp.zeros(width))
+        U = (
+            None
+            if input_dim is None
+            else jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
+        )
+        return OptEqParams(
+            W * (INITIAL_NORM / matrix_norm_bound(W)), U, jnp.zeros(width)
+        )
 
     layer = _layer(init, (dim,), (input_dim,), activation, skip, allow_expansive)
 
     def factored(params: OptEqParams, x: Array | None) -> Factored:
-        offset = params.b if params.U is None or x is None else opteq_linear(params.U, x) + params.b
+        offset = (
+            params.b
+            if params.U is None or x is None
+            else opteq_linear(params.U, x) + params.b
+        )
         return Factored(params.W, offset, resolve_monotone(activation).value, skip)
 
     return layer._replace(factored=factored)
@@ -102,7 +138,8 @@ def opteq_conv(
     skip: float = 1.0,
     allow_expansive: bool = False,
 ) -> Descent:
-    """OptEq whose W and U are convolutions with zero padding: the same potential, energy and step as `opteq`.
+    """OptEq whose W and U are convolutions with zero padding: the same potential,
+    energy and step as `opteq`.
 
     Args:
       channels, width: channels of the state z and hidden channels.
@@ -111,15 +148,20 @@ def opteq_conv(
       activation, skip, allow_expansive: as in `opteq`.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` broadcasts to (*batch,
-      height, width, input_channels); None is 0. Initially W has norm 0.9 on 32 x 32 images, more on larger ones.
+      A `Descent` with params `OptEqParams`; states are (*batch, height, width,
+      channels), ``x`` broadcasts to (*batch, height, width, input_channels); None is 0.
+      Initially W has norm 0.9 on 32 x 32 images, more on larger ones.
 
-    Source: Xie et al. (2021), Section 5: the networks there are convolutional, with the formulas of `opteq`.
+    Source: Xie et al. (2021), Section 5: the networks there are convolutional, with the
+    formulas of `opteq`.
 
     Example:
       >>> import jax
       >>> layer = opteq_conv(2, 4, 1)
-      >>> params, x = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (3, 6, 6, 1))
+      >>> params, x = (
+      ...     layer.init(jax.random.key(0)),
+      ...     jax.random.normal(jax.random.key(1), (3, 6, 6, 1)),
+      ... )
       >>> layer.step(params, jax.numpy.zeros((3, 6, 6, 2)), x).shape
       (3, 6, 6, 2)
     """
@@ -131,10 +173,21 @@ def opteq_conv(
         U = None
         if input_channels is not None:
             fan_in = kernel_size**2 * input_channels
-            U = jax.random.normal(key_U, (*window, input_channels, width)) / math.sqrt(fan_in)
-        return OptEqParams(W * (INITIAL_NORM / conv_norm_bound(W, INITIAL_IMAGE)), U, jnp.zeros(width))
+            U = jax.random.normal(key_U, (*window, input_channels, width)) / math.sqrt(
+                fan_in
+            )
+        return OptEqParams(
+            W * (INITIAL_NORM / conv_norm_bound(W, INITIAL_IMAGE)), U, jnp.zeros(width)
+        )
 
-    return _layer(init, (None, None, channels), (None, None, input_channels), activation, skip, allow_expansive)
+    return _layer(
+        init,
+        (None, None, channels),
+        (None, None, input_channels),
+        activation,
+        skip,
+        allow_expansive,
+    )
 
 
 def opteq_potential(
@@ -152,14 +205,20 @@ def opteq_potential(
 def opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """OptEq with more hidden units than its state has, and a skip connection."""
     key_z, key_x = jax.random.split(key)
-    z, x = jax.random.normal(key_z, (*batch, DIM)), jax.random.normal(key_x, (*batch, DIM - 1))
+    z, x = (
+        jax.random.normal(key_z, (*batch, DIM)),
+        jax.random.normal(key_x, (*batch, DIM - 1)),
+    )
     return opteq(DIM, 2 * DIM, DIM - 1, skip=0.8), z, x
 
 
 def opteq_conv_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Convolutional OptEq on small images, with a smooth activation."""
     key_z, key_x = jax.random.split(key)
-    z, x = jax.random.normal(key_z, (*batch, 4, 3, 2)), jax.random.normal(key_x, (*batch, 4, 3, 1))
+    z, x = (
+        jax.random.normal(key_z, (*batch, 4, 3, 2)),
+        jax.random.normal(key_x, (*batch, 4, 3, 1)),
+    )
     return opteq_conv(2, 3, 1, activation="tanh"), z, x
 
 
@@ -178,19 +237,29 @@ def _layer(
         if x is not None and input_event[-1] is not None:
             _check("x", x, input_event)
             of_z, of_x = (jnp.shape(value)[: -len(event)] for value in (z, x))
-            require(broadcasts(of_x, of_z), "x", f"have the batch axes {of_z} of z or broadcast to them", of_x)
+            require(
+                broadcasts(of_x, of_z),
+                "x",
+                f"have the batch axes {of_z} of z or broadcast to them",
+                of_x,
+            )
         return vary_like(z.astype(compute_dtype(z, params.W)), (params, x))
 
-    def energy(params: OptEqParams, z: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+    def energy(
+        params: OptEqParams, z: Array, x: Array | None = None
+    ) -> Float[Array, "*batch"]:
         wide = prepare(params, z, x)
         half_square = 0.5 * jnp.sum(wide**2, axis=event_axes(params))
-        # Beyond the range of the dtype both are infinite; where |W| <= 1 the first is the larger.
+        # Beyond the range of the dtype both are infinite; where |W| <= 1 the first is
+        # the larger.
         gap = half_square - opteq_potential(params, wide, x, activation=sigma)
         return jnp.where(jnp.isinf(half_square), jnp.inf, gap)
 
     def step(params: OptEqParams, z: Array, x: Array | None = None) -> Array:
         wide = prepare(params, z, x)
-        moved = jax.grad(lambda z: jnp.sum(opteq_potential(params, z, x, activation=sigma)))(wide)
+        moved = jax.grad(
+            lambda z: jnp.sum(opteq_potential(params, z, x, activation=sigma))
+        )(wide)
         return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
 
     check = None if allow_expansive else refuse_expansive

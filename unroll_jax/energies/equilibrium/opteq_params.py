@@ -1,4 +1,5 @@
-"""The weights of OptEq layers: their action on states, and whether their norms promise an equilibrium."""
+"""The weights of OptEq layers: their action on states, and whether their norms
+promise an equilibrium."""
 
 import functools
 from typing import NamedTuple
@@ -12,14 +13,22 @@ from unroll_jax.energies.equilibrium.convolution import convolve
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import spectral_norm
 
-__all__ = ["OptEqParams", "absorb_input", "event_axes", "opteq_hidden", "opteq_linear", "refuse_expansive"]
+__all__ = [
+    "OptEqParams",
+    "absorb_input",
+    "event_axes",
+    "opteq_hidden",
+    "opteq_linear",
+    "refuse_expansive",
+]
 
 
 class OptEqParams(NamedTuple):
     """Weights of one layer; the rank of W gives its kind.
 
     Attributes:
-      W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a convolution.
+      W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a
+        convolution.
       U: the same from the input x, or None for a layer that does not see x.
       b: one number per hidden unit or channel.
 
@@ -36,7 +45,8 @@ class OptEqParams(NamedTuple):
 
 
 def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
-    """W z: a product for a matrix (h, m) and z (*batch, m), a zero-padded convolution for a kernel and an image."""
+    """W z: a product for a matrix (h, m) and z (*batch, m), a zero-padded
+    convolution for a kernel and an image."""
     if W.ndim == 2:
         return z @ W.T
     dtype = jnp.promote_types(W.dtype, z.dtype)
@@ -45,14 +55,19 @@ def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array,
     return moved.reshape(*z.shape[:-3], *moved.shape[1:])
 
 
-def opteq_hidden(params: OptEqParams, z: Float[Array, "..."], x: Float[Array, "..."] | None) -> Float[Array, "..."]:
+def opteq_hidden(
+    params: OptEqParams, z: Float[Array, "..."], x: Float[Array, "..."] | None
+) -> Float[Array, "..."]:
     """W z + U x + b, what sigma is applied to."""
     hidden = opteq_linear(params.W, z) + params.b
-    return hidden if x is None or params.U is None else hidden + opteq_linear(params.U, x)
+    return (
+        hidden if x is None or params.U is None else hidden + opteq_linear(params.U, x)
+    )
 
 
 def absorb_input(params: OptEqParams, x: Float[Array, "..."] | None) -> OptEqParams:
-    """The same layer for only this x, with x = None: b becomes U x + b, computed once, with the axes of x."""
+    """The same layer for only this x, with x = None: b becomes U x + b, computed
+    once, with the axes of x."""
     if params.U is None or x is None:
         return params
     return params._replace(U=None, b=opteq_linear(params.U, x) + params.b)
@@ -64,9 +79,11 @@ def event_axes(params: OptEqParams) -> tuple[int, ...]:
 
 
 def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
-    """A ValueError unless a known |W|_2 is at most 1 on states like z: a layer need have no equilibrium else.
+    """A ValueError unless a known |W|_2 is at most 1 on states like z: a layer need
+    have no equilibrium else.
 
-    Known are values outside of jit and in its closures. Power iteration, from below, fails no valid weights.
+    Known are values outside of jit and in its closures. Power iteration, from below,
+    fails no valid weights.
     """
     W = jax.lax.stop_gradient(params.W) if isinstance(params.W, Tracer) else params.W
     if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):
@@ -74,14 +91,20 @@ def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
     with jax.ensure_compile_time_eval():
         event = jnp.shape(z)[-len(event_axes(params)) :]
         size = float(_norm_from_below(jnp.asarray(W, compute_dtype(W)), event))
-    slack = max(1e-5, float(jnp.finfo(W.dtype).eps))  # rounding of float32 products, or of the weights themselves
+    # rounding of float32 products, or of the weights themselves
+    slack = max(1e-5, float(jnp.finfo(W.dtype).eps))
     if not size <= 1.0 + slack:
         raise ValueError(
-            f"|W| must be at most 1, got {size:.4g}: keep it there (certificates.spectral_normalise), or pass "
-            "allow_expansive=True, which promises no equilibrium"
+            f"|W| must be at most 1, got {size:.4g}: keep it there"
+            " (certificates.spectral_normalise), or pass allow_expansive=True, which"
+            " promises no equilibrium"
         )
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _norm_from_below(W: Float[Array, "..."], event: tuple[int, ...]) -> Float[Array, ""]:
-    return spectral_norm(lambda z: opteq_linear(W, z), jax.ShapeDtypeStruct(event, W.dtype))
+def _norm_from_below(
+    W: Float[Array, "..."], event: tuple[int, ...]
+) -> Float[Array, ""]:
+    return spectral_norm(
+        lambda z: opteq_linear(W, z), jax.ShapeDtypeStruct(event, W.dtype)
+    )

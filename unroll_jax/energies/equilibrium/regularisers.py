@@ -13,25 +13,40 @@ from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.deep_opteq import residual_energy
 from unroll_jax.numerics import compute_dtype, shrink
 
-__all__ = ["REGULARISERS", "Regulariser", "absolute", "decorrelation", "half_square", "inverse_square", "regularised"]
+__all__ = [
+    "REGULARISERS",
+    "Regulariser",
+    "absolute",
+    "decorrelation",
+    "half_square",
+    "inverse_square",
+    "regularised",
+]
 
 
 class Regulariser(NamedTuple):
     """A function R of one equilibrium; smaller values are preferred.
 
-    Two ways to use it: `regularised` appends a layer, which changes the problem; the solver
-    ``averaged(R.value, smoothness=R.smoothness)`` chooses an equilibrium of least R (for R convex and smooth).
+    Two ways to use it: `regularised` appends a layer, which changes the problem; the
+    solver ``averaged(R.value, smoothness=R.smoothness)`` chooses an equilibrium of
+    least R (for R convex and smooth).
 
     Attributes:
       value: one state, of any shape, to R.
-      prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states with any batch axes; or None.
+      prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states
+        with any batch axes; or None.
       smoothness: a Lipschitz constant of the gradient, or None if it has none.
       convex: whether R is convex, which Theorem 4 and nonexpansive layers need.
       couples_examples: whether R is of a whole batch (n, m) and not of one example.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> total = Regulariser(value=jnp.sum, prox=lambda z, step_size: z - step_size, smoothness=0.0, convex=True)
+      >>> total = Regulariser(
+      ...     value=jnp.sum,
+      ...     prox=lambda z, step_size: z - step_size,
+      ...     smoothness=0.0,
+      ...     convex=True,
+      ... )
       >>> total.prox(jnp.array([3.0, 1.0]), 0.5).tolist(), half_square(2.0).smoothness
       ([2.5, 0.5], 2.0)
     """
@@ -45,7 +60,8 @@ class Regulariser(NamedTuple):
 
 @checked(strength=POSITIVE)
 def half_square(strength: float = 1.0) -> Regulariser:
-    """R = strength / 2 |z|^2; its prox scales the state down. ``strength`` is positive, unitless.
+    """R = strength / 2 |z|^2; its prox scales the state down. ``strength`` is positive,
+    unitless.
 
     Source: Xie et al. (2021), A.1, first regulariser.
 
@@ -64,9 +80,11 @@ def half_square(strength: float = 1.0) -> Regulariser:
 
 @checked(strength=POSITIVE)
 def absolute(strength: float = 1.0) -> Regulariser:
-    """R = strength |z|_1; its prox is the soft threshold. ``strength`` is positive, in units of the state.
+    """R = strength |z|_1; its prox is the soft threshold. ``strength`` is positive, in
+    units of the state.
 
-    Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd (2014), Section 6.5.
+    Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd
+    (2014), Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp
@@ -83,37 +101,52 @@ def absolute(strength: float = 1.0) -> Regulariser:
 
 @checked(strength=POSITIVE, epsilon=POSITIVE)
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
-    """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex. Both are positive.
+    """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
+    Both are positive.
 
-    Source: Xie et al. (2021), A.1. Theorem 4 does not cover it, and z - g grad R(z) is not nonexpansive.
+    Source: Xie et al. (2021), A.1. Theorem 4 does not cover it, and z - g grad R(z) is
+    not nonexpansive.
 
     Example:
       >>> import jax.numpy as jnp
       >>> regulariser = inverse_square()
-      >>> float(regulariser.value(jnp.zeros(3))), float(regulariser.value(jnp.ones(3))), regulariser.convex
+      >>> (
+      ...     float(regulariser.value(jnp.zeros(3))),
+      ...     float(regulariser.value(jnp.ones(3))),
+      ...     regulariser.convex,
+      ... )
       (1.0, 0.25, False)
     """
     return Regulariser(
         value=lambda z: strength / (jnp.sum(z**2) + epsilon),
         prox=None,
-        smoothness=2.0 * strength / epsilon**2,  # the curvature at 0; elsewhere it is smaller
+        # the curvature at 0; elsewhere it is smaller
+        smoothness=2.0 * strength / epsilon**2,
         convex=False,
     )
 
 
 @checked(strength=POSITIVE)
 def decorrelation(strength: float = 1.0) -> Regulariser:
-    r"""R = strength / 2 |D Z Z^T D - I|_F^2: half the squared correlations between features over a batch; not convex.
+    r"""R = strength / 2 |D Z Z^T D - I|_F^2: half the squared correlations between
+    features over a batch; not convex.
 
-    Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature that is 0 in the
-    whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), with examples as rows.
+    Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its
+    rows; a feature that is 0 in the whole batch correlates with nothing. The state
+    passed to ``value`` is the batch, (n, m), with examples as rows.
 
     Source: Xie et al. (2021), A.1, which asks for convex R.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> same, apart = jnp.array([[1.0, 2.0], [1.0, 2.0]]), jnp.eye(2)  # two examples of two features
-      >>> round(float(decorrelation().value(same)), 4), round(float(decorrelation().value(apart)), 4)
+      >>> same, apart = (
+      ...     jnp.array([[1.0, 2.0], [1.0, 2.0]]),
+      ...     jnp.eye(2),
+      ... )  # two examples of two features
+      >>> (
+      ...     round(float(decorrelation().value(same)), 4),
+      ...     round(float(decorrelation().value(apart)), 4),
+      ... )
       (1.0, 0.0)
     """
 
@@ -121,11 +154,16 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
         square = jnp.sum(z**2, axis=0)
         alive = square > 0.0
         unit = z * jnp.where(alive, jax.lax.rsqrt(jnp.where(alive, square, 1.0)), 0.0)
-        # The squares of Z^T Z and of Z Z^T add up to the same; the smaller of the two is formed.
+        # The squares of Z^T Z and of Z Z^T add up to the same; the smaller of the two
+        # is formed.
         gram = unit.T @ unit if z.shape[1] <= z.shape[0] else unit @ unit.T
-        return 0.5 * strength * (jnp.sum(gram**2) - jnp.sum(jnp.sum(unit**2, axis=0) ** 2))
+        return (
+            0.5 * strength * (jnp.sum(gram**2) - jnp.sum(jnp.sum(unit**2, axis=0) ** 2))
+        )
 
-    return Regulariser(value=value, prox=None, smoothness=None, convex=False, couples_examples=True)
+    return Regulariser(
+        value=value, prox=None, smoothness=None, convex=False, couples_examples=True
+    )
 
 
 #: Regularisers of equilibria by name, for `regularised`.
@@ -138,26 +176,35 @@ REGULARISERS: dict[str, Callable[..., Regulariser]] = {
 
 
 @checked(step_size=POSITIVE, form=one_of(("prox", "gradient")))
-def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float = 1.0, form: str = "prox") -> Descent:
+def regularised(
+    descent: Descent,
+    regulariser: Regulariser,
+    *,
+    step_size: float = 1.0,
+    form: str = "prox",
+) -> Descent:
     r"""A step with one more layer behind it, made of a regulariser.
 
     .. math:: z' = T_R(T(z)) , \qquad T_R = prox_{g R} \quad \text{or} \quad T_R = I - g \nabla R ,
               \qquad E(z) = \tfrac12 |T_R(T(z)) - z|^2 .
 
-    No step raises E if T is nonexpansive, R convex and, for the second form, :math:`g \le 2 / L_R`. A layer of
-    :math:`a f + (1 - a) I` with T_R = prox behind it has the equilibrium
+    No step raises E if T is nonexpansive, R convex and, for the second form,
+    :math:`g \le 2 / L_R`. A layer of :math:`a f + (1 - a) I` with T_R = prox behind it
+    has the equilibrium
 
     .. math:: argmin_z \; a E_{opteq}(z) + g R(z) , \qquad E_{opteq}(z) = \min_u \phi(u) + \tfrac12 |u - z|^2 .
 
     Args:
-      descent: the step T, of `opteq`, `deep_opteq` or any other whose energy is one number per example.
+      descent: the step T, of `opteq`, `deep_opteq` or any other whose energy is one
+        number per example.
       regulariser, step_size, form: R, g > 0, and "prox" or "gradient".
 
     Returns:
       A `Descent` with the parameters of ``descent``.
 
-    Source: Xie et al. (2021), Section 4.1. The paper adds R(z_L) to the objective Phi. It adds a separate
-    block: R(z_{L+1}), and :math:`M^1_\phi + R` rather than :math:`\phi + R` is the objective of a single layer.
+    Source: Xie et al. (2021), Section 4.1. The paper adds R(z_L) to the objective Phi.
+    It adds a separate block: R(z_{L+1}), and :math:`M^1_\phi + R` rather than
+    :math:`\phi + R` is the objective of a single layer.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -165,14 +212,28 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
       >>> layer = opteq(2, 3)
       >>> params, z = layer.init(jax.random.key(0)), jnp.ones(2)
       >>> small = regularised(layer, half_square(1.0))  # halves the layer's output
-      >>> bool(jnp.allclose(2.0 * small.step(params, z, None), layer.step(params, z, None)))
+      >>> bool(
+      ...     jnp.allclose(
+      ...         2.0 * small.step(params, z, None), layer.step(params, z, None)
+      ...     )
+      ... )
       True
     """
     prox, smoothness = regulariser.prox, regulariser.smoothness
-    require(form != "prox" or prox, "form", 'be "gradient" for a regulariser without a prox', f"{form!r}")
+    require(
+        form != "prox" or prox,
+        "form",
+        'be "gradient" for a regulariser without a prox',
+        f"{form!r}",
+    )
     short = not regulariser.convex or (smoothness and step_size <= 2.0 / smoothness)
     got = f"step_size={step_size} and smoothness={smoothness}"
-    require(form == "prox" or short, "step_size", 'be at most 2 / smoothness for the form "gradient"', got)
+    require(
+        form == "prox" or short,
+        "step_size",
+        'be at most 2 / smoothness for the form "gradient"',
+        got,
+    )
 
     def append(z: Array, batch: tuple[int, ...]) -> Array:
         wide = z.astype(compute_dtype(z))
@@ -185,7 +246,9 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
         batch = jax.eval_shape(descent.energy, params, z, x).shape
         return append(descent.step(params, z, x), batch)
 
-    return Descent(descent.init, residual_energy(step, descent.energy), step, check=descent.check)
+    return Descent(
+        descent.init, residual_energy(step, descent.energy), step, check=descent.check
+    )
 
 
 def _slope(regulariser: Regulariser, z: Array, batch: tuple[int, ...]) -> Array:

@@ -22,29 +22,39 @@ GRID = np.linspace(-16.0, 16.0, 2049, dtype=np.float32)
 
 
 @checked(step_size=POSITIVE)
-def activation(function: Elementwise, penalty: Elementwise, *, step_size: float = 1.0) -> Proximal:
+def activation(
+    function: Elementwise, penalty: Elementwise, *, step_size: float = 1.0
+) -> Proximal:
     r"""The proximal pair whose prox is an elementwise activation.
 
-    A function :math:`\sigma` of one variable is the prox of a convex function exactly if it is nondecreasing and
-    1-Lipschitz. With :math:`\psi' = \sigma` and :math:`\psi^*` the conjugate of :math:`\psi`,
+    A function :math:`\sigma` of one variable is the prox of a convex function exactly
+    if it is nondecreasing and 1-Lipschitz. With :math:`\psi' = \sigma` and
+    :math:`\psi^*` the conjugate of :math:`\psi`,
 
     .. math:: \phi_1(z) = \psi^*(z) - \tfrac12 z^2 , \qquad \phi_1'(\sigma(w)) = w - \sigma(w) , \qquad
               prox_{\phi_1} = \sigma .
 
-    A layer that steps by a and applies :math:`\sigma` itself lowers an energy with the penalty :math:`\phi_1 / a`, the
-    pair returned for ``step_size=a``; `feedforward` and `transformer` choose it when phi is given by name. At another
-    step size s the prox is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by entry.
+    A layer that steps by a and applies :math:`\sigma` itself lowers an energy with the
+    penalty :math:`\phi_1 / a`, the pair returned for ``step_size=a``; `feedforward` and
+    `transformer` choose it when phi is given by name. At another step size s the prox
+    is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by
+    entry.
 
     Args:
-      function: sigma, elementwise; a ValueError if it falls or rises faster than 1 on a grid over [-16, 16].
+      function: sigma, elementwise; a ValueError if it falls or rises faster than 1 on a
+        grid over [-16, 16].
       penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
       step_size: a > 0, the step size at which the prox is sigma.
 
-    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the pair is Moreau's; Xie et al. (2021), Lemma 1, at s = 1.
+    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the pair is Moreau's; Xie et
+    al. (2021), Lemma 1, at s = 1.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> arctan, y = activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2), jnp.ones((1, 1))
+      >>> arctan, y = (
+      ...     activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2),
+      ...     jnp.ones((1, 1)),
+      ... )
       >>> ready = [tanh(), sigmoid(), softplus(), leaky_relu()]
       >>> [round(phi.prox(y, 1.0).item(), 4) for phi in (arctan, *ready)]
       [0.7854, 0.7616, 0.7311, 1.3133, 1.0]
@@ -54,8 +64,16 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     slopes = np.diff(values) / np.diff(GRID.astype(np.float64))
     tolerance = 1e-3  # float32 round-off of values up to 16, over a spacing of 1/64
     for bad in (int(np.argmin(slopes)), int(np.argmax(slopes))):
-        inside, got = -tolerance <= slopes[bad] <= 1.0 + tolerance, f"slope {slopes[bad]:.3g} at {GRID[bad]:.3g}"
-        require(inside, "an activation", "have slopes in [0, 1] to be a proximal operator", got)
+        inside, got = (
+            -tolerance <= slopes[bad] <= 1.0 + tolerance,
+            f"slope {slopes[bad]:.3g} at {GRID[bad]:.3g}",
+        )
+        require(
+            inside,
+            "an activation",
+            "have slopes in [0, 1] to be a proximal operator",
+            got,
+        )
     return _pair(function, penalty, step_size)
 
 
@@ -82,7 +100,9 @@ def sigmoid(*, step_size: float = 1.0) -> Proximal:
     def inside(z: Array) -> Array:
         return xlogy(z, z) + xlog1py(1.0 - z, -z) - 0.5 * z**2
 
-    return _pair(jax.nn.sigmoid, lambda z: infinite_outside(inside, z, 0.0, 1.0), step_size)
+    return _pair(
+        jax.nn.sigmoid, lambda z: infinite_outside(inside, z, 0.0, 1.0), step_size
+    )
 
 
 @checked(step_size=POSITIVE)
@@ -100,12 +120,17 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
 
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
-    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2, for a slope in (0, 1].
+    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2, for a slope
+    in (0, 1].
 
     Example: see `activation`.
     """
     bend = 0.5 * (1.0 / slope - 1.0)
-    return _pair(lambda w: jax.nn.leaky_relu(w, slope), lambda z: bend * jnp.minimum(z, 0.0) ** 2, step_size)
+    return _pair(
+        lambda w: jax.nn.leaky_relu(w, slope),
+        lambda z: bend * jnp.minimum(z, 0.0) ** 2,
+        step_size,
+    )
 
 
 ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
@@ -117,7 +142,9 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
     def prox(y: Array, length: float | Float[Array, ""]) -> Array:
         if not isinstance(length, jax.Array) and length == step_size:
             return function(y)
-        return function(_solve(function, y.astype(compute_dtype(y)), length / step_size)).astype(y.dtype)
+        return function(
+            _solve(function, y.astype(compute_dtype(y)), length / step_size)
+        ).astype(y.dtype)
 
     def total(y: Array) -> Array:
         return jnp.sum(penalty(y.astype(compute_dtype(y))), axis=(-2, -1)) / step_size
@@ -126,9 +153,11 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
 
 
 def _solve(function: Elementwise, y: Array, ratio: Any) -> Array:
-    """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry, differentiable in y and t.
+    """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry, differentiable
+    in y and t.
 
-    The slope of the left side lies between 1 and t, as sigma's lies in [0, 1]. This gives the first bracket.
+    The slope of the left side lies between 1 and t, as sigma's lies in [0, 1]. This
+    gives the first bracket.
     """
 
     def residual(w: Array) -> Array:
@@ -147,15 +176,25 @@ def _solve(function: Elementwise, y: Array, ratio: Any) -> Array:
         def improve(state: tuple) -> tuple:
             count, lower, upper, w, moved = state
             value, slope = jax.jvp(residual, (w,), (jnp.ones_like(w),))
-            lower, upper = jnp.where(value <= 0.0, w, lower), jnp.where(value >= 0.0, w, upper)
+            lower, upper = (
+                jnp.where(value <= 0.0, w, lower),
+                jnp.where(value >= 0.0, w, upper),
+            )
             newton = w - value / slope
-            # Newton's step where it stays inside and at least halves the last one; else the bracket's middle.
-            good = (newton >= lower) & (newton <= upper) & (jnp.abs(newton - w) <= 0.5 * moved)
+            # Newton's step where it stays inside and at least halves the last one; else
+            # the bracket's middle.
+            good = (
+                (newton >= lower)
+                & (newton <= upper)
+                & (jnp.abs(newton - w) <= 0.5 * moved)
+            )
             chosen = jnp.where(good, newton, 0.5 * (lower + upper))
             return count + 1, lower, upper, chosen, jnp.abs(chosen - w)
 
         first = 0.5 * (limits[0] + limits[1])
-        return jax.lax.while_loop(unfinished, improve, (0, *limits, first, jnp.full_like(first, jnp.inf)))[3]
+        return jax.lax.while_loop(
+            unfinished, improve, (0, *limits, first, jnp.full_like(first, jnp.inf))
+        )[3]
 
     def tangent_solve(linear: Callable[[Array], Array], value: Array) -> Array:
         return value / linear(jnp.ones_like(value))

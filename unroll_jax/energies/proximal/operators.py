@@ -1,8 +1,10 @@
-"""Penalties phi and their proximal operators: nonlinearities of a layer, and the prox of `prox_gradient`.
+"""Penalties phi and their proximal operators: nonlinearities of a layer, and the prox
+of `prox_gradient`.
 
-The numbers of a penalty are Python numbers or arrays that broadcast to the state, traced or not: a prox is
-differentiable in them and in its step size. A known number out of range is a ValueError, a traced one gives NaN.
-The prox of a set's indicator is the projection onto it, for any step size: see also `optax.projections`.
+The numbers of a penalty are Python numbers or arrays that broadcast to the state,
+traced or not: a prox is differentiable in them and in its step size. A known number out
+of range is a ValueError, a traced one gives NaN. The prox of a set's indicator is the
+projection onto it, for any step size: see also `optax.projections`.
 """
 
 import math
@@ -44,7 +46,10 @@ def identity() -> Proximal:
 
     Example: see `relu`.
     """
-    return Proximal(penalty=lambda y: jnp.zeros(y.shape[:-2], compute_dtype(y)), prox=lambda y, step_size: y)
+    return Proximal(
+        penalty=lambda y: jnp.zeros(y.shape[:-2], compute_dtype(y)),
+        prox=lambda y, step_size: y,
+    )
 
 
 def relu() -> Proximal:
@@ -55,24 +60,37 @@ def relu() -> Proximal:
     Example:
       >>> import jax.numpy as jnp
       >>> y = jnp.array([[3.0, -2.0]])
-      >>> relu().prox(y, 0.5).tolist(), float(relu().penalty(y)), float(identity().penalty(y))
+      >>> (
+      ...     relu().prox(y, 0.5).tolist(),
+      ...     float(relu().penalty(y)),
+      ...     float(identity().penalty(y)),
+      ... )
       ([[3.0, 0.0]], inf, 0.0)
     """
-    return Proximal(penalty=lambda y: _indicator(y, lower=0.0), prox=lambda y, step_size: jax.nn.relu(y))
+    return Proximal(
+        penalty=lambda y: _indicator(y, lower=0.0),
+        prox=lambda y, step_size: jax.nn.relu(y),
+    )
 
 
 def soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
     """phi = sum_i threshold_i |y_i|; prox = sign(y) max(|y| - step_size threshold, 0).
 
     Args:
-      threshold: at least 0, in units of y over the step size; a number or an array that broadcasts to y.
+      threshold: at least 0, in units of y over the step size; a number or an array that
+        broadcasts to y.
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp
       >>> y = jnp.array([[3.0, 0.5, -2.0]])
-      >>> phis = soft_threshold(1.0), nonnegative_soft_threshold(1.0), box(0.0, 1.0), elastic_net(1.0, 2.0)
+      >>> phis = (
+      ...     soft_threshold(1.0),
+      ...     nonnegative_soft_threshold(1.0),
+      ...     box(0.0, 1.0),
+      ...     elastic_net(1.0, 2.0),
+      ... )
       >>> [phi.prox(y, 0.5).tolist()[0] for phi in phis]
       [[2.5, 0.0, -1.5], [2.5, 0.0, 0.0], [1.0, 0.5, 0.0], [1.25, 0.0, -0.75]]
     """
@@ -100,20 +118,30 @@ def nonnegative_soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
 
 
 def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal:
-    """phi = sum_i threshold_i |y_i| + weight_i y_i^2 / 2; the prox of `soft_threshold`, over 1 + step_size weight.
+    """phi = sum_i threshold_i |y_i| + weight_i y_i^2 / 2; the prox of `soft_threshold`,
+    over 1 + step_size weight.
 
     Args:
-      threshold: as in `soft_threshold`; 0 gives ridge, whose prox is y / (1 + step_size weight).
-      weight: at least 0, in units of 1 over the step size; likewise. jaxopt's gamma is weight / threshold.
+      threshold: as in `soft_threshold`; 0 gives ridge, whose prox is y / (1 + step_size
+        weight).
+      weight: at least 0, in units of 1 over the step size; likewise. jaxopt's gamma is
+        weight / threshold.
 
     Example: see `soft_threshold`.
     """
     lasso, weight = soft_threshold(threshold), _at_least_0("weight", weight)
 
     def penalty(y: Array) -> Array:
-        return lasso.penalty(y) + 0.5 * _weighted_sum(weight, y.astype(compute_dtype(y)) ** 2)
+        return lasso.penalty(y) + 0.5 * _weighted_sum(
+            weight, y.astype(compute_dtype(y)) ** 2
+        )
 
-    return Proximal(penalty, lambda y, step_size: lasso.prox(y, step_size) / (1.0 + _scaled(y, weight, step_size)))
+    return Proximal(
+        penalty,
+        lambda y, step_size: (
+            lasso.prox(y, step_size) / (1.0 + _scaled(y, weight, step_size))
+        ),
+    )
 
 
 def box(lower: ArrayLike = 0.0, upper: ArrayLike = 1.0) -> Proximal:
@@ -129,16 +157,24 @@ def box(lower: ArrayLike = 0.0, upper: ArrayLike = 1.0) -> Proximal:
     if isinstance(lower, Tracer) or isinstance(upper, Tracer):
         least = jnp.where(jnp.less(lower, upper), lower, jnp.nan)
     else:
-        require(np.all(np.less(lower, upper)), "lower", "be below upper", f"lower={lower}, upper={upper}")
+        require(
+            np.all(np.less(lower, upper)),
+            "lower",
+            "be below upper",
+            f"lower={lower}, upper={upper}",
+        )
     return Proximal(
-        lambda y: _indicator(y, least, upper), lambda y, step_size: jnp.clip(y, least, upper).astype(y.dtype)
+        lambda y: _indicator(y, least, upper),
+        lambda y, step_size: jnp.clip(y, least, upper).astype(y.dtype),
     )
 
 
 def group_shrinkage(threshold: ArrayLike = 1.0) -> Proximal:
-    """phi = sum_i threshold_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
+    """phi = sum_i threshold_i |y_i|_2 over tokens; prox shortens each by step_size
+    threshold, to 0 at the least.
 
-    A token is a row, the last axis of y. ``threshold`` broadcasts to the lengths, (*batch, n, 1).
+    A token is a row, the last axis of y. ``threshold`` broadcasts to the lengths,
+    (*batch, n, 1).
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
@@ -152,7 +188,9 @@ def group_shrinkage(threshold: ArrayLike = 1.0) -> Proximal:
     def prox(y: Array, step_size: Any) -> Array:
         lengths = _lengths(y)
         cut = _scaled(lengths, threshold, step_size)
-        return (jax.nn.relu(1.0 - cut / jnp.where(lengths == 0.0, 1.0, lengths)) * y).astype(y.dtype)
+        return (
+            jax.nn.relu(1.0 - cut / jnp.where(lengths == 0.0, 1.0, lengths)) * y
+        ).astype(y.dtype)
 
     return Proximal(penalty=lambda y: _weighted_sum(threshold, _lengths(y)), prox=prox)
 
@@ -171,14 +209,17 @@ PROXIMALS: dict[str, Callable[..., Proximal]] = {
 
 
 def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
-    """The `Proximal` of a name of `PROXIMALS` (with its default numbers), or the `Proximal` given.
+    """The `Proximal` of a name of `PROXIMALS` (with its default numbers), or the
+    `Proximal` given.
 
-    The name of an activation gives the pair whose prox at ``step_size`` is that activation. Another name is an error.
+    The name of an activation gives the pair whose prox at ``step_size`` is that
+    activation. Another name is an error.
     """
     if isinstance(phi, str) and phi in NOT_MONOTONE:
         raise ValueError(
-            f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}, which falls somewhere: every proximal "
-            "operator of one variable is nondecreasing, so no penalty has it; softplus and relu are near it"
+            f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}, which"
+            " falls somewhere: every proximal operator of one variable is"
+            " nondecreasing, so no penalty has it; softplus and relu are near it"
         )
     entry = look_up("phi", phi, PROXIMALS, Proximal)
     if isinstance(entry, Proximal):
@@ -189,7 +230,8 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
 def _indicator(y: Array, lower: Any, upper: Any = math.inf) -> Array:
     """0 where every entry is in [lower, upper], NaN where one is NaN, else infinite.
 
-    It compares extremes: XLA knows a prox's outputs entry by entry, and may fold a constant of their size.
+    It compares extremes: XLA knows a prox's outputs entry by entry, and may fold a
+    constant of their size.
     """
     least = jnp.min(y, axis=(-2, -1))  # NaN where an entry is
     inside = least >= lower
@@ -218,11 +260,18 @@ def _at_least_0(name: str, value: Any) -> Any:
     _check_number(name, value)
     if isinstance(value, Tracer):
         return jnp.where((value >= 0.0) & (value < jnp.inf), value, jnp.nan)
-    require(np.all((np.asarray(value) >= 0.0) & np.isfinite(value)), name, "be finite and at least 0", value)
+    require(
+        np.all((np.asarray(value) >= 0.0) & np.isfinite(value)),
+        name,
+        "be finite and at least 0",
+        value,
+    )
     return value
 
 
 def _check_number(name: str, value: Any) -> None:
     kind = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
     if not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
-        raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}")
+        raise TypeError(
+            f"{name} must be a number or an array of numbers, got {value!r}"
+        )

@@ -16,13 +16,19 @@ class Proximal(NamedTuple):
 
     Attributes:
       penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``; infinite outside phi's domain.
-      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y. The entries of
-        `PROXIMALS` take an array of any shape; `jax.tree.map` takes one to a pytree.
+      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same
+        shape and dtype as y. The entries of `PROXIMALS` take an array of any shape;
+        `jax.tree.map` takes one to a pytree.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> square = Proximal(lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), lambda y, step_size: y / (1.0 + step_size))
-      >>> square.prox(jnp.array([[2.0, -4.0]]), 1.0).tolist()  # any layer takes it: transformer(..., phi=square)
+      >>> square = Proximal(
+      ...     lambda y: 0.5 * jnp.sum(y**2, (-2, -1)),
+      ...     lambda y, step_size: y / (1.0 + step_size),
+      ... )
+      >>> square.prox(
+      ...     jnp.array([[2.0, -4.0]]), 1.0
+      ... ).tolist()  # any layer takes it: transformer(..., phi=square)
       [[1.0, -2.0]]
     """
 
@@ -31,7 +37,8 @@ class Proximal(NamedTuple):
 
 
 def penalty_of_present(phi: Proximal, y: Any, present: Any) -> Array:
-    """phi of the tokens that are there; ``present`` is a boolean (*batch, n), or None if all are."""
+    """phi of the tokens that are there; ``present`` is a boolean (*batch, n), or
+    None if all are."""
     if present is None:
         return phi.penalty(y)
     each = phi.penalty(blank_absent(y, present)[..., None, :])
@@ -42,4 +49,6 @@ def prox_of_present(phi: Proximal, y: Any, step_size: float, present: Any) -> An
     """The prox of the tokens that are there; the others stay as they are."""
     if present is None:
         return phi.prox(y, step_size)
-    return jnp.where(present[..., None], phi.prox(blank_absent(y, present), step_size), y)
+    return jnp.where(
+        present[..., None], phi.prox(blank_absent(y, present), step_size), y
+    )

@@ -1,3 +1,4 @@
-"""Networks of the comparison tables: monotone operators, neural ODE, plain and fully convolutional."""
+"""Networks of the comparison tables: monotone operators, neural ODE, plain and fully
+convolutional."""
 
 __all__: list[str] = []

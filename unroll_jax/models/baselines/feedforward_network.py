@@ -14,17 +14,23 @@ __all__ = ["FeedForwardNetwork"]
 
 
 class FeedForwardNetwork(nn.Module):
-    """A classifier of dense layers or convolutions one after the other (DNN, CNN), built like `DeepOptEq`.
+    """A classifier of dense layers or convolutions one after the other (DNN, CNN),
+    built like `DeepOptEq`.
 
-    Features, widths and head are as there; a layer is sigma(W z + b), without a transposed W behind it.
+    Features, widths and head are as there; a layer is sigma(W z + b), without a
+    transposed W behind it.
 
     Attributes:
       widths: width, or channels, of each layer.
-      num_classes, convolutional, features, pool, kernel_size, activation, use_bias, dtype, param_dtype: `DeepOptEq`'s.
+      num_classes, convolutional, features, pool, kernel_size, activation, use_bias,
+      dtype, param_dtype: `DeepOptEq`'s.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = FeedForwardNetwork(num_classes=3, convolutional=False, widths=(8,)), jnp.ones((5, 4))
+      >>> model, x = (
+      ...     FeedForwardNetwork(num_classes=3, convolutional=False, widths=(8,)),
+      ...     jnp.ones((5, 4)),
+      ... )
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)
       >>> logits, info = jax.eval_shape(model.apply, variables, x)
       >>> logits.shape, info
@@ -43,15 +49,38 @@ class FeedForwardNetwork(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, without an equilibrium."""
+    def __call__(
+        self, x: Float[Array, "..."]
+    ) -> tuple[Float[Array, "*batch classes"], None]:
+        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, without an
+        equilibrium."""
         check_array(x, convolutional=self.convolutional)
-        check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size")
+        check_fields(
+            self,
+            at_least(1),
+            "num_classes",
+            "widths",
+            "features",
+            "pool",
+            "kernel_size",
+        )
         first = {} if self.features is None else {"features": self.features}
-        layers = {f"layer_{place}": width for place, width in enumerate(self.widths, start=1)}
+        layers = {
+            f"layer_{place}": width for place, width in enumerate(self.widths, start=1)
+        }
         window = self.kernel_size if self.convolutional else None
-        options = {"use_bias": self.use_bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        options = {
+            "use_bias": self.use_bias,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+        }
         for name, width in (first | layers).items():
             x = Features(width, window, self.activation, name=name, **options)(x)
-        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
+        head = ClassifierHead(
+            self.num_classes,
+            self.convolutional,
+            self.pool,
+            self.param_dtype,
+            name="head",
+        )
         return head(x), None

@@ -14,17 +14,23 @@ __all__ = ["FullyConvolutionalNetwork"]
 
 
 class FullyConvolutionalNetwork(nn.Module):
-    """The segmenter without an equilibrium (FCN): between the same stem and head, convolutions one after the other.
+    """The segmenter without an equilibrium (FCN): between the same stem and head,
+    convolutions one after the other.
 
     Attributes:
       widths: channels of the convolutions between stem and head.
-      num_classes, stem, kernel_size, activation, dtype, param_dtype: as in `DeepOptEqSegmenter`.
+      num_classes, stem, kernel_size, activation, dtype, param_dtype: as in
+      `DeepOptEqSegmenter`.
 
-    Source: Long, Shelhamer, Darrell (2015), without skip connections, to be of one build with `DeepOptEqSegmenter`.
+    Source: Long, Shelhamer, Darrell (2015), without skip connections, to be of one
+    build with `DeepOptEqSegmenter`.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = FullyConvolutionalNetwork(num_classes=3, widths=(4, 4), stem=(2,)), jnp.ones((5, 8, 6, 1))
+      >>> model, x = (
+      ...     FullyConvolutionalNetwork(num_classes=3, widths=(4, 4), stem=(2,)),
+      ...     jnp.ones((5, 8, 6, 1)),
+      ... )
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
       >>> jax.eval_shape(model.apply, variables, x)[0].shape
       (5, 8, 6, 3)
@@ -39,8 +45,11 @@ class FullyConvolutionalNetwork(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch h w classes"], None]:
-        """Segments x, as `DeepOptEqSegmenter` does: ``(logits, None)``, without an equilibrium."""
+    def __call__(
+        self, x: Float[Array, "*batch h w c"]
+    ) -> tuple[Float[Array, "*batch h w classes"], None]:
+        """Segments x, as `DeepOptEqSegmenter` does: ``(logits, None)``, without an
+        equilibrium."""
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size")
         names = ("kernel_size", "activation", "dtype", "param_dtype")
@@ -48,5 +57,7 @@ class FullyConvolutionalNetwork(nn.Module):
         hidden = Stem(self.stem, name="stem", **options)(x)
         for place, width in enumerate(self.widths, start=1):
             hidden = Features(width, name=f"layer_{place}", **options)(hidden)
-        head = SegmenterHead(self.num_classes, param_dtype=self.param_dtype, name="head")
+        head = SegmenterHead(
+            self.num_classes, param_dtype=self.param_dtype, name="head"
+        )
         return head(hidden, (x.shape[-3], x.shape[-2])), None

@@ -1,4 +1,5 @@
-"""The monotone operator network (MON), an equilibrium that is unique by the way its weights are made."""
+"""The monotone operator network (MON), an equilibrium that is unique by the way its
+weights are made."""
 
 from typing import Any
 
@@ -10,20 +11,28 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled
-from unroll_jax.fixed_point.monotone import MonotoneParams, monotone_equilibrium, monotone_init, monotone_weight
+from unroll_jax.fixed_point.monotone import (
+    MonotoneParams,
+    monotone_equilibrium,
+    monotone_init,
+    monotone_weight,
+)
 from unroll_jax.models.parts import ClassifierHead, check_array
 
 __all__ = ["MonotoneOperatorNetwork"]
 
 
 class MonotoneOperatorNetwork(nn.Module):
-    r"""A classifier whose features are the equilibrium of one monotone layer, dense or convolutional.
+    r"""A classifier whose features are the equilibrium of one monotone layer, dense or
+    convolutional.
 
     .. math:: z^* = \sigma(W z^* + U x + b) , \qquad W = (1 - m) I - A^T A + B - B^T .
 
-    Convolutions of z wrap around the edges; images are padded with zeros by the reach of the kernels: only padding
-    wraps around. The parameters are ``input`` (U, b), ``operator`` (A, B and their scales) and ``head``. With 81
-    channels and ``pool=4``, 32 x 32 x 3 images and 10 classes have 172,218 of them: "Single conv, 172K" of both papers.
+    Convolutions of z wrap around the edges; images are padded with zeros by the reach
+    of the kernels: only padding wraps around. The parameters are ``input`` (U, b),
+    ``operator`` (A, B and their scales) and ``head``. With 81 channels and ``pool=4``,
+    32 x 32 x 3 images and 10 classes have 172,218 of them: "Single conv, 172K" of both
+    papers.
 
     Attributes:
       channels: width of the state z, or its channels.
@@ -31,10 +40,12 @@ class MonotoneOperatorNetwork(nn.Module):
       step_size: as in `monotone_equilibrium`.
       activation: sigma, a name of `PROXIMALS` or a `Proximal`.
       solver, adjoint, tol, max_steps, on_failure: as in `monotone_equilibrium`.
-      param_dtype: dtype of the parameters and of the computation; inverses and transforms need at least float32.
+      param_dtype: dtype of the parameters and of the computation; inverses and
+        transforms need at least float32.
       num_classes, convolutional, pool, kernel_size: as in `DeepOptEq`.
 
-    Source: Winston and Kolter (2020), Section 4, "Single conv"; Xie et al. (2021), Table 1b.
+    Source: Winston and Kolter (2020), Section 4, "Single conv"; Xie et al. (2021),
+    Table 1b.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -60,8 +71,11 @@ class MonotoneOperatorNetwork(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
-        """Classifies x, as `DeepOptEq` does; ``info`` is of the splitting that found the equilibrium."""
+    def __call__(
+        self, x: Float[Array, "..."]
+    ) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
+        """Classifies x, as `DeepOptEq` does; ``info`` is of the splitting that found
+        the equilibrium."""
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "channels", "pool")
         image = None
@@ -83,18 +97,36 @@ class MonotoneOperatorNetwork(nn.Module):
             on_failure="accept" if self.is_initializing() else self.on_failure,
         )
         self.sow("intermediates", "equilibrium", z)
-        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
+        head = ClassifierHead(
+            self.num_classes,
+            self.convolutional,
+            self.pool,
+            self.param_dtype,
+            name="head",
+        )
         return head(z), info
 
     def _operator(self) -> MonotoneParams:
         def init(key: jax.Array) -> dict[str, Array]:
-            made = monotone_init(key, self.channels, self.kernel_size if self.convolutional else None)
-            return {name: value.astype(self.param_dtype) for name, value in made._asdict().items()}
+            made = monotone_init(
+                key, self.channels, self.kernel_size if self.convolutional else None
+            )
+            return {
+                name: value.astype(self.param_dtype)
+                for name, value in made._asdict().items()
+            }
 
         return MonotoneParams(**self.param("operator", init))
 
     def _inject(self, x: Array) -> Array:
         """U x + b."""
         if not self.convolutional:
-            return nn.Dense(self.channels, param_dtype=self.param_dtype, name="input")(x)
-        return nn.Conv(self.channels, (self.kernel_size,) * 2, param_dtype=self.param_dtype, name="input")(x)
+            return nn.Dense(self.channels, param_dtype=self.param_dtype, name="input")(
+                x
+            )
+        return nn.Conv(
+            self.channels,
+            (self.kernel_size,) * 2,
+            param_dtype=self.param_dtype,
+            name="input",
+        )(x)

@@ -15,30 +15,38 @@ from unroll_jax.models.parts import ClassifierHead, Features, check_array
 
 __all__ = ["NeuralODE", "integrate", "vector_field"]
 
-# (W, b) of each layer; W is (width, inputs), or a kernel (height, width, inputs, width): see `opteq_linear`.
+# (W, b) of each layer; W is (width, inputs), or a kernel (height, width, inputs,
+# width): see `opteq_linear`.
 FieldParams = list[tuple[Array, Array]]
 
 
 class NeuralODE(nn.Module):
-    r"""A classifier whose features are the end of a trajectory, :math:`\dot h = g(h, t)`, t from 0 to 1.
+    r"""A classifier whose features are the end of a trajectory,
+    :math:`\dot h = g(h, t)`, t from 0 to 1.
 
-    h(0) are the features of x, with ``augment`` channels of zeros behind them (augmented Neural ODE); g is a small
-    network, sigma behind all its layers but the last, that sees t as one more channel of its input. The parameters are
-    ``features`` (if there are), ``field`` and ``head``.
+    h(0) are the features of x, with ``augment`` channels of zeros behind them
+    (augmented Neural ODE); g is a small network, sigma behind all its layers but the
+    last, that sees t as one more channel of its input. The parameters are ``features``
+    (if there are), ``field`` and ``head``.
 
     Attributes:
       widths: hidden widths, or channels, of g.
       augment: channels of zeros; 0 is a plain Neural ODE.
-      tol: relative and absolute tolerance of the solver, Tsit5 with a step size common to the batch.
+      tol: relative and absolute tolerance of the solver, Tsit5 with a step size common
+        to the batch.
       max_steps: cap of its steps; more are an error.
       param_dtype: dtype of the parameters and, where x is not wider, of the trajectory.
-      num_classes, convolutional, features, pool, kernel_size, activation: as in `DeepOptEq`.
+      num_classes, convolutional, features, pool, kernel_size, activation: as in
+      `DeepOptEq`.
 
     Source: Chen et al. (2018); Dupont, Doucet, Teh (2019) for ``augment``.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = NeuralODE(num_classes=3, convolutional=False, widths=(8,), augment=2), jnp.ones((5, 4))
+      >>> model, x = (
+      ...     NeuralODE(num_classes=3, convolutional=False, widths=(8,), augment=2),
+      ...     jnp.ones((5, 4)),
+      ... )
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
       >>> jax.eval_shape(model.apply, variables, x)[0].shape
       (5, 3)
@@ -57,28 +65,55 @@ class NeuralODE(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x, as `DeepOptEq` does: ``(logits, None)``; an ImportError if diffrax is not installed."""
+    def __call__(
+        self, x: Float[Array, "..."]
+    ) -> tuple[Float[Array, "*batch classes"], None]:
+        """Classifies x, as `DeepOptEq` does: ``(logits, None)``; an ImportError if
+        diffrax is not installed."""
         check_array(x, convolutional=self.convolutional)
-        check_fields(self, at_least(1), "num_classes", "widths", "features", "pool", "kernel_size", "max_steps")
+        check_fields(
+            self,
+            at_least(1),
+            "num_classes",
+            "widths",
+            "features",
+            "pool",
+            "kernel_size",
+            "max_steps",
+        )
         check_fields(self, at_least(0), "augment")
         check_fields(self, in_interval("(0, 1)"), "tol")
         if self.features is not None:
             window = self.kernel_size if self.convolutional else None
-            x = Features(self.features, window, self.activation, param_dtype=self.param_dtype, name="features")(x)
+            x = Features(
+                self.features,
+                window,
+                self.activation,
+                param_dtype=self.param_dtype,
+                name="features",
+            )(x)
         start = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, self.augment)])
         start = start.astype(jnp.promote_types(x.dtype, self.param_dtype))
         params = self._field(start.shape[-1])
         end = start
-        if not self.is_initializing():  # the end has the shape of the start, which is all that the head's init needs
+        # the end has the shape of the start, which is all that the head's init needs
+        if not self.is_initializing():
             sigma = resolve_monotone(self.activation).value
 
             def field(t: Any, h: Array, params: Any) -> Array:
                 return vector_field(params, h, t, activation=sigma)
 
-            end = integrate(field, start, params, tol=self.tol, max_steps=self.max_steps)
+            end = integrate(
+                field, start, params, tol=self.tol, max_steps=self.max_steps
+            )
         self.sow("intermediates", "end", end)
-        head = ClassifierHead(self.num_classes, self.convolutional, self.pool, self.param_dtype, name="head")
+        head = ClassifierHead(
+            self.num_classes,
+            self.convolutional,
+            self.pool,
+            self.param_dtype,
+            name="head",
+        )
         return head(end), None
 
     def _field(self, channels: int) -> FieldParams:
@@ -88,20 +123,32 @@ class NeuralODE(nn.Module):
         def init(key: jax.Array) -> dict[str, dict[str, Array]]:
             made, scale = {}, jax.nn.initializers.lecun_normal()
             for place, layer_key in enumerate(jax.random.split(key, len(sizes) - 1)):
-                inner, outer = sizes[place] + (place == 0), sizes[place + 1]  # the first layer sees t
+                # the first layer sees t
+                inner, outer = sizes[place] + (place == 0), sizes[place + 1]
                 W = scale(layer_key, (*window, inner, outer), self.param_dtype)
                 zeros = jnp.zeros(outer, self.param_dtype)
-                made[f"layer_{place + 1}"] = {"W": W if self.convolutional else W.T, "b": zeros}
+                made[f"layer_{place + 1}"] = {
+                    "W": W if self.convolutional else W.T,
+                    "b": zeros,
+                }
             return made
 
         made = self.param("field", init)
-        return [(made[f"layer_{place}"]["W"], made[f"layer_{place}"]["b"]) for place in range(1, len(sizes))]
+        return [
+            (made[f"layer_{place}"]["W"], made[f"layer_{place}"]["b"])
+            for place in range(1, len(sizes))
+        ]
 
 
 def vector_field(
-    params: FieldParams, h: Float[Array, "..."], t: Float[Array, ""] | float, *, activation: Callable[[Array], Array]
+    params: FieldParams,
+    h: Float[Array, "..."],
+    t: Float[Array, ""] | float,
+    *,
+    activation: Callable[[Array], Array],
 ) -> Float[Array, "..."]:
-    """g(h, t): layers W h + b with the activation between them, t as one more channel of the first one's input."""
+    """g(h, t): layers W h + b with the activation between them, t as one more
+    channel of the first one's input."""
     time = jnp.broadcast_to(jnp.asarray(t, h.dtype), (*h.shape[:-1], 1))
     hidden = jnp.concatenate([h, time], axis=-1)
     for place, (W, b) in enumerate(params):
@@ -110,24 +157,36 @@ def vector_field(
 
 
 def integrate(
-    field: Callable[[Any, Any, Any], Any], start: Float[Array, "..."], params: Any, *, tol: float, max_steps: int
+    field: Callable[[Any, Any, Any], Any],
+    start: Float[Array, "..."],
+    params: Any,
+    *,
+    tol: float,
+    max_steps: int,
 ) -> Float[Array, "..."]:
-    """The end, at t = 1, of the solution of dh/dt = field(t, h, params) from h(0) = start; differentiable.
+    """The end, at t = 1, of the solution of dh/dt = field(t, h, params) from h(0) =
+    start; differentiable.
 
     While it runs, a RuntimeError if the tolerance takes more than max_steps.
 
-    Source: Tsitouras (2011), Tsit5, with the gradient of the discrete solution by checkpointed backpropagation.
+    Source: Tsitouras (2011), Tsit5, with the gradient of the discrete solution by
+    checkpointed backpropagation.
     """
     try:
         import diffrax
     except ImportError as error:
-        raise ImportError("NeuralODE needs diffrax, which is not installed: pip install 'unroll_jax[train]'") from error
+        raise ImportError(
+            "NeuralODE needs diffrax, which is not installed: pip install"
+            " 'unroll_jax[train]'"
+        ) from error
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
         diffrax.Tsit5(),
         t0=0.0,
         t1=1.0,
-        dt0=1.0,  # the controller cuts it where it must; diffrax's own guess takes 4 steps where 1 is within tol
+        # the controller cuts it where it must; diffrax's own guess takes 4 steps where
+        # 1 is within tol
+        dt0=1.0,
         y0=start,
         args=params,
         stepsize_controller=diffrax.PIDController(rtol=tol, atol=tol),

@@ -1,4 +1,5 @@
-"""The decoder of Llama and its family, whose every layer can be read out by one head."""
+"""The decoder of Llama and its family, whose every layer can be read out by one
+head."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,20 +33,32 @@ _INITIAL = nn.initializers.normal(0.02)
 class Decoder(nn.Module):
     """A decoder of Llama's family, by its `DecoderConfig`.
 
-    All layers run in one scan over stacked parameters. The parameters are ``embedding`` (vocabulary_size, dim),
-    ``layers`` (`layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is tied,
-    ``head.embedding`` (vocabulary_size, dim). Layers leave out norm and head: see `decoder_logits`.
+    All layers run in one scan over stacked parameters. The parameters are ``embedding``
+    (vocabulary_size, dim), ``layers`` (`layer_shapes` with a leading axis of length L),
+    ``norm.scale`` (dim,) and, unless the head is tied, ``head.embedding``
+    (vocabulary_size, dim). Layers leave out norm and head: see `decoder_logits`.
 
     Attributes:
       config: the decoder's shape.
-      dtype: dtype the layers compute in; None takes the parameters'. Softmax, norms and rotations: float32 or wider.
+      dtype: dtype the layers compute in; None takes the parameters'. Softmax, norms and
+        rotations: float32 or wider.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3 herd of models".
+    Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3
+    herd of models".
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = Decoder(DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16))
+      >>> model = Decoder(
+      ...     DecoderConfig(
+      ...         100,
+      ...         dim=8,
+      ...         num_layers=2,
+      ...         num_heads=4,
+      ...         num_key_value_heads=2,
+      ...         hidden_dim=16,
+      ...     )
+      ... )
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 3]])
       >>> params = model.init(jax.random.key(0), tokens)
       >>> states = model.apply(params, tokens)
@@ -75,20 +88,33 @@ class Decoder(nn.Module):
 
         Args:
           tokens: numbers of tokens, int (*batch, n).
-          segments: which text each token is of, int (*batch, n), where several are packed into one row: a token sees
-            those before it with its number. None takes a row for one text. Padding is one more text.
-          positions: place of each token in its text, int (*batch, n); None counts along each run of equal segments.
-          perturbation: added to the word embeddings, (*batch, n, dim); None adds nothing.
-          record: ``y -> pytree``, inside the scan, of every layer's output in float32 or wider; None keeps outputs.
+          segments: which text each token is of, int (*batch, n), where several are
+            packed into one row: a token sees those before it with its number. None
+            takes a row for one text. Padding is one more text.
+          positions: place of each token in its text, int (*batch, n); None counts along
+            each run of equal segments.
+          perturbation: added to the word embeddings, (*batch, n, dim); None adds
+            nothing.
+          record: ``y -> pytree``, inside the scan, of every layer's output in float32
+            or wider; None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
-          changes: low-rank changes of kernels, see `low_rank_changes`; None changes nothing.
+          changes: low-rank changes of kernels, see `low_rank_changes`; None changes
+            nothing.
 
         Returns:
-          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
-          the word embeddings. None of them is normalised, see `decoder_logits`.
+          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record``
+          returned, stacked likewise. Layer 0 is the word embeddings. None of them is
+          normalised, see `decoder_logits`.
         """
         config = self.config
-        check_inputs(tokens, None, None, perturbation, dim=config.dim, max_positions=config.max_positions)
+        check_inputs(
+            tokens,
+            None,
+            None,
+            perturbation,
+            dim=config.dim,
+            max_positions=config.max_positions,
+        )
         for name, places in (("segments", segments), ("positions", positions)):
             check_dtype(name, places, jnp.integer)
             check_shape(name, places, tokens.shape, ", as tokens have")
@@ -97,7 +123,11 @@ class Decoder(nn.Module):
         compute = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
         output = jnp.promote_types(compute, jnp.float32)
         segments = jnp.zeros(tokens.shape, jnp.int32) if segments is None else segments
-        angles = rotation(config, segment_positions(segments) if positions is None else positions, compute)
+        angles = rotation(
+            config,
+            segment_positions(segments) if positions is None else positions,
+            compute,
+        )
 
         def step(layer: Any, y: jax.Array, x: Any) -> jax.Array:
             angles, mask = x
@@ -110,8 +140,21 @@ class Decoder(nn.Module):
 
         start = table[tokens].astype(compute)
         start = start if perturbation is None else start + perturbation.astype(compute)
-        options = {"num_layers": config.num_layers, "remat": self.remat, "unroll": self.unroll, "perturb": perturb}
-        return unroll(step, layers, start, (angles, causal_mask(segments)), tied=False, record=measure, **options)[1]
+        options = {
+            "num_layers": config.num_layers,
+            "remat": self.remat,
+            "unroll": self.unroll,
+            "perturb": perturb,
+        }
+        return unroll(
+            step,
+            layers,
+            start,
+            (angles, causal_mask(segments)),
+            tied=False,
+            record=measure,
+            **options,
+        )[1]
 
     def _params(self) -> tuple[jax.Array, Any]:
         config, dtype = self.config, self.param_dtype
@@ -125,26 +168,37 @@ class Decoder(nn.Module):
 
 
 def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns the readout of every layer: the scale of the norm, (dim,), and the head, (vocabulary_size, dim).
+    """Returns the readout of every layer: the scale of the norm, (dim,), and the head,
+    (vocabulary_size, dim).
 
     Args:
-      params: of a `Decoder`, without the outer key ``params``. A head that is tied is the table of embeddings.
+      params: of a `Decoder`, without the outer key ``params``. A head that is tied is
+        the table of embeddings.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> scale, head = decoder_readout({"embedding": jnp.zeros((5, 2)), "norm": {"scale": jnp.ones(2)}})
+      >>> scale, head = decoder_readout(
+      ...     {"embedding": jnp.zeros((5, 2)), "norm": {"scale": jnp.ones(2)}}
+      ... )
       >>> scale.shape, head.shape
       ((2,), (5, 2))
     """
-    return params["norm"]["scale"], params["head"]["embedding"] if "head" in params else params["embedding"]
+    return params["norm"]["scale"], params["head"][
+        "embedding"
+    ] if "head" in params else params["embedding"]
 
 
 def decoder_logits(
-    config: DecoderConfig, params: Any, y: Float[Array, "*batch d"], *, dtype: Any = None
+    config: DecoderConfig,
+    params: Any,
+    y: Float[Array, "*batch d"],
+    *,
+    dtype: Any = None,
 ) -> Float[Array, "*batch vocabulary"]:
     """Logits of the next token, read out of any layer's output: norm, then head.
 
-    For losses of training see `unroll_jax.constrained.chunked_cross_entropy`, which never holds them all.
+    For losses of training see `unroll_jax.constrained.chunked_cross_entropy`, which
+    never holds them all.
 
     Args:
       config, params: of a `Decoder`; params without the outer key ``params``.
@@ -153,9 +207,16 @@ def decoder_logits(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> config = DecoderConfig(2, dim=2, num_layers=1, num_heads=1, num_key_value_heads=1, hidden_dim=2)
-      >>> params = {"embedding": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "norm": {"scale": jnp.ones(2)}}
-      >>> logits = decoder_logits(config, params, jnp.array([5.0, 5.0]))  # of the norm's (1, 1)
+      >>> config = DecoderConfig(
+      ...     2, dim=2, num_layers=1, num_heads=1, num_key_value_heads=1, hidden_dim=2
+      ... )
+      >>> params = {
+      ...     "embedding": jnp.array([[1.0, 2.0], [3.0, 4.0]]),
+      ...     "norm": {"scale": jnp.ones(2)},
+      ... }
+      >>> logits = decoder_logits(
+      ...     config, params, jnp.array([5.0, 5.0])
+      ... )  # of the norm's (1, 1)
       >>> [round(value, 3) for value in logits.tolist()]
       [3.0, 7.0]
     """
@@ -164,23 +225,33 @@ def decoder_logits(
     return head_products(normed, head, normed.dtype if dtype is None else dtype)
 
 
-def head_products(y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype: Any) -> Float[Array, "*batch k"]:
-    """Products of normalised outputs with rows of a head, of factors in ``dtype``, in float32 or wider."""
+def head_products(
+    y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype: Any
+) -> Float[Array, "*batch k"]:
+    """Products of normalised outputs with rows of a head, of factors in ``dtype``,
+    in float32 or wider."""
     y, wide = y.astype(dtype), jnp.promote_types(dtype, jnp.float32)
     rows = rows.astype(dtype)
     tokens = y.size // y.shape[-1]
     if tokens == 1:  # on CPUs XLA is slow at a row times a transpose
-        return jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide).reshape(*y.shape[:-1], -1)
+        return jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide).reshape(
+            *y.shape[:-1], -1
+        )
     if tokens == 2:  # and half as fast as in the order of `_rows_first`
-        return jax.lax.platform_dependent(y, rows, cpu=_rows_first, default=_tokens_first)
+        return jax.lax.platform_dependent(
+            y, rows, cpu=_rows_first, default=_tokens_first
+        )
     return _tokens_first(y, rows)
 
 
 def _tokens_first(y: Array, rows: Array) -> Array:
-    return jnp.matmul(y, rows.T, preferred_element_type=jnp.promote_types(y.dtype, jnp.float32))
+    return jnp.matmul(
+        y, rows.T, preferred_element_type=jnp.promote_types(y.dtype, jnp.float32)
+    )
 
 
 def _rows_first(y: Array, rows: Array) -> Array:
     wide = jnp.promote_types(y.dtype, jnp.float32)
     columns = jnp.matmul(rows, y.reshape(2, -1).T, preferred_element_type=wide)
-    return jax.lax.optimization_barrier(columns).T.reshape(*y.shape[:-1], -1)  # which keeps the order
+    # which keeps the order
+    return jax.lax.optimization_barrier(columns).T.reshape(*y.shape[:-1], -1)

@@ -1,4 +1,5 @@
-"""The parts of a decoder: its configuration, and the pure functions of one of its layers."""
+"""The parts of a decoder: its configuration, and the pure functions of one of its
+layers."""
 
 import dataclasses
 import math
@@ -10,7 +11,12 @@ from jax.nn.initializers import Initializer
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check_fields, in_interval, require
-from unroll_jax.models.language.rotary import RotaryScaling, rotary_angles, rotary_frequencies, rotated
+from unroll_jax.models.language.rotary import (
+    RotaryScaling,
+    rotary_angles,
+    rotary_frequencies,
+    rotated,
+)
 from unroll_jax.numerics import linear
 
 __all__ = [
@@ -34,22 +40,27 @@ Layer = Any  # parameters of one layer: a dict of dicts of arrays, see `layer_sh
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a decoder of Llama's family: Llama, SmolLM2, TinyLlama, Qwen2 or Qwen3.
+    """The shape of a decoder of Llama's family: Llama, SmolLM2, TinyLlama, Qwen2 or
+    Qwen3.
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings, and of the head.
       dim, num_layers, max_positions: width of the tokens, depth L, longest sequence.
       num_heads: heads of queries.
-      num_key_value_heads: heads of keys and values; each serves num_heads / num_key_value_heads of queries.
+      num_key_value_heads: heads of keys and values; each serves num_heads /
+        num_key_value_heads of queries.
       hidden_dim: width between the dense layers of the feed-forward part.
       head_dim: width of a head; None shares ``dim`` out over the heads.
-      rotary_base, rotary_scaling: base of the rotary frequencies; their `RotaryScaling`, or None.
+      rotary_base, rotary_scaling: base of the rotary frequencies; their
+        `RotaryScaling`, or None.
       tied: whether the head is the table of word embeddings.
       norm_epsilon: added to the mean square in norms.
       qkv_bias: whether queries, keys and values have biases, as in Qwen2.
-      qk_norm: whether each head's queries and keys are normalised before they are rotated, as in Qwen3.
+      qk_norm: whether each head's queries and keys are normalised before they are
+        rotated, as in Qwen3.
 
-    Source: Grattafiori et al. (2024), "The Llama 3 herd of models"; Yang et al. (2024, 2025), on Qwen2 and Qwen3.
+    Source: Grattafiori et al. (2024), "The Llama 3 herd of models"; Yang et al. (2024,
+    2025), on Qwen2 and Qwen3.
 
     Example:
       >>> config = DecoderConfig(128256)  # Llama 3.2, 1B, but for its `RotaryScaling`
@@ -73,14 +84,33 @@ class DecoderConfig:
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
-        names = ("vocabulary_size", "dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim")
+        names = (
+            "vocabulary_size",
+            "dim",
+            "num_layers",
+            "num_heads",
+            "num_key_value_heads",
+            "hidden_dim",
+        )
         check_fields(self, at_least(1), *names, "max_positions")
         check_fields(self, at_least(1), "head_dim")
         heads, shared = self.num_heads, self.num_key_value_heads
-        require(heads % shared == 0, "num_key_value_heads", f"divide num_heads={heads}", shared)
+        require(
+            heads % shared == 0,
+            "num_key_value_heads",
+            f"divide num_heads={heads}",
+            shared,
+        )
         fits = self.head_dim is not None or self.dim % heads == 0
-        require(fits, "num_heads", f"divide dim={self.dim} where head_dim is None", heads)
-        require(self.head_size % 2 == 0, "head_dim", "be even, as pairs are rotated", self.head_size)
+        require(
+            fits, "num_heads", f"divide dim={self.dim} where head_dim is None", heads
+        )
+        require(
+            self.head_size % 2 == 0,
+            "head_dim",
+            "be even, as pairs are rotated",
+            self.head_size,
+        )
         check_fields(self, in_interval("(1, inf)"), "rotary_base")
         check_fields(self, in_interval("[0, 1)"), "norm_epsilon")
 
@@ -99,9 +129,13 @@ class Attended(NamedTuple):
 
 
 def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Shapes of one layer's parameters: ``kernel`` (in, out) and ``bias`` (out,) of products, ``scale`` of norms."""
+    """Shapes of one layer's parameters: ``kernel`` (in, out) and ``bias`` (out,) of
+    products, ``scale`` of norms."""
     dim, hidden = config.dim, config.hidden_dim
-    queries, keys = config.num_heads * config.head_size, config.num_key_value_heads * config.head_size
+    queries, keys = (
+        config.num_heads * config.head_size,
+        config.num_key_value_heads * config.head_size,
+    )
     shapes: dict[str, dict[str, tuple[int, ...]]] = {
         "attention_norm": {"scale": (dim,)},
         "query": {"kernel": (dim, queries)},
@@ -117,12 +151,17 @@ def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]
         for name, width in (("query", queries), ("key", keys), ("value", keys)):
             shapes[name]["bias"] = (width,)
     if config.qk_norm:
-        shapes |= {name: {"scale": (config.head_size,)} for name in ("query_norm", "key_norm")}
+        shapes |= {
+            name: {"scale": (config.head_size,)} for name in ("query_norm", "key_norm")
+        }
     return shapes
 
 
-def new_layers(key: jax.Array, config: DecoderConfig, initial: Initializer, dtype: Any) -> Layer:
-    """Parameters of all layers, stacked on a leading axis of length L; scales of norms are 1, biases 0."""
+def new_layers(
+    key: jax.Array, config: DecoderConfig, initial: Initializer, dtype: Any
+) -> Layer:
+    """Parameters of all layers, stacked on a leading axis of length L; scales of
+    norms are 1, biases 0."""
     shapes = layer_shapes(config)
     keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
 
@@ -138,15 +177,19 @@ def new_layers(key: jax.Array, config: DecoderConfig, initial: Initializer, dtyp
     }
 
 
-def rms_norm(y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: float) -> Float[Array, "*batch d"]:
-    r""":math:`y / \sqrt{\tfrac1d \|y\|^2 + \epsilon}` times the scale, computed in float32 at least.
+def rms_norm(
+    y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: float
+) -> Float[Array, "*batch d"]:
+    r""":math:`y / \sqrt{\tfrac1d \|y\|^2 + \epsilon}` times the scale, computed in
+    float32 at least.
 
     Args:
       y: tokens; the output has their dtype.
       scale: of every coordinate.
       epsilon: at least 0, in units of y squared.
 
-    Source: Zhang and Sennrich, "Root mean square layer normalization" (2019), equation 4.
+    Source: Zhang and Sennrich, "Root mean square layer normalization" (2019), equation
+    4.
 
     Example:
       >>> import jax.numpy as jnp
@@ -155,13 +198,19 @@ def rms_norm(y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: flo
       [1.0, -2.0]
     """
     wide = y.astype(jnp.promote_types(y.dtype, jnp.float32))
-    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
+    normed = wide * jax.lax.rsqrt(
+        jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon
+    )
     return (normed * scale.astype(wide.dtype)).astype(y.dtype)
 
 
-def rotation(config: DecoderConfig, positions: Int[Array, "*batch n"], dtype: Any) -> tuple[Array, Array]:
+def rotation(
+    config: DecoderConfig, positions: Int[Array, "*batch n"], dtype: Any
+) -> tuple[Array, Array]:
     """Cosines and sines that `queries_keys_values` rotates by, in float32 or wider."""
-    frequencies = rotary_frequencies(config.head_size, config.rotary_base, config.rotary_scaling)
+    frequencies = rotary_frequencies(
+        config.head_size, config.rotary_base, config.rotary_scaling
+    )
     return rotary_angles(positions, frequencies, jnp.promote_types(dtype, jnp.float32))
 
 
@@ -172,16 +221,23 @@ def decoder_layer(
     angles: tuple[Array, Array],
     mask: Bool[Array, "*batch n n"],
 ) -> Float[Array, "*batch n d"]:
-    """The output of one layer, whose parameters have the dtype of y; ``mask`` marks the tokens that each token sees."""
+    """The output of one layer, whose parameters have the dtype of y; ``mask`` marks
+    the tokens that each token sees."""
     mixed = queries_keys_values(config, layer, y, angles)
     keys, values = (jnp.swapaxes(part, -2, -3) for part in (mixed.keys, mixed.values))
-    return fed_forward(config, layer, y, grouped_attention(mixed.queries, keys, values, mask))
+    return fed_forward(
+        config, layer, y, grouped_attention(mixed.queries, keys, values, mask)
+    )
 
 
 def queries_keys_values(
-    config: DecoderConfig, layer: Layer, y: Float[Array, "*batch n d"], angles: tuple[Array, Array]
+    config: DecoderConfig,
+    layer: Layer,
+    y: Float[Array, "*batch n d"],
+    angles: tuple[Array, Array],
 ) -> Attended:
-    """Queries, keys and values of a layer's normalised input, queries and keys rotated by their tokens' angles."""
+    """Queries, keys and values of a layer's normalised input, queries and keys
+    rotated by their tokens' angles."""
     normed = rms_norm(y, layer["attention_norm"]["scale"], config.norm_epsilon)
 
     def heads(name: str) -> Array:
@@ -189,7 +245,11 @@ def queries_keys_values(
 
     def rotated_heads(name: str) -> Array:
         norm = layer.get(f"{name}_norm")
-        each = heads(name) if norm is None else rms_norm(heads(name), norm["scale"], config.norm_epsilon)
+        each = (
+            heads(name)
+            if norm is None
+            else rms_norm(heads(name), norm["scale"], config.norm_epsilon)
+        )
         return rotated(each, angles)
 
     return Attended(rotated_heads("query"), rotated_heads("key"), heads("value"))
@@ -201,28 +261,43 @@ def grouped_attention(
     values: Float[Array, "*batch key_heads m size"],
     mask: Bool[Array, "*batch n m"],
 ) -> Float[Array, "*batch n width"]:
-    """softmax(Q K^T / sqrt(size)) V, where several heads of queries share one of keys and values.
+    """softmax(Q K^T / sqrt(size)) V, where several heads of queries share one of keys
+    and values.
 
-    Products are in the dtype of V, softmax in float32 at least. A query without keys has a finite, meaningless output.
+    Products are in the dtype of V, softmax in float32 at least. A query without keys
+    has a finite, meaningless output.
 
     Source: Ainslie et al., "GQA" (2023).
     """
     *batch, count, heads, size = queries.shape
     groups, wide = keys.shape[-3], jnp.promote_types(values.dtype, jnp.float32)
     shared = heads // groups
-    # Queries that share keys form one axis: a product a head of keys, instead of copies of the keys.
+    # Queries that share keys form one axis: a product a head of keys, instead of copies
+    # of the keys.
     rows = jnp.swapaxes(queries, -2, -3).reshape(*batch, groups, shared * count, size)
-    scores = jnp.matmul(rows, jnp.swapaxes(keys, -1, -2), preferred_element_type=wide) * (1.0 / math.sqrt(size))
+    scores = jnp.matmul(
+        rows, jnp.swapaxes(keys, -1, -2), preferred_element_type=wide
+    ) * (1.0 / math.sqrt(size))
     scores = scores.reshape(*batch, groups, shared, count, -1)
-    weights = jax.nn.softmax(jnp.where(mask[..., None, None, :, :], scores, jnp.finfo(wide).min))
-    mixed = jnp.matmul(weights.astype(values.dtype).reshape(*rows.shape[:-1], -1), values)
-    return jnp.swapaxes(mixed.reshape(*batch, heads, count, size), -2, -3).reshape(*batch, count, heads * size)
+    weights = jax.nn.softmax(
+        jnp.where(mask[..., None, None, :, :], scores, jnp.finfo(wide).min)
+    )
+    mixed = jnp.matmul(
+        weights.astype(values.dtype).reshape(*rows.shape[:-1], -1), values
+    )
+    return jnp.swapaxes(mixed.reshape(*batch, heads, count, size), -2, -3).reshape(
+        *batch, count, heads * size
+    )
 
 
 def fed_forward(
-    config: DecoderConfig, layer: Layer, y: Float[Array, "*batch n d"], attended: Float[Array, "*batch n width"]
+    config: DecoderConfig,
+    layer: Layer,
+    y: Float[Array, "*batch n d"],
+    attended: Float[Array, "*batch n width"],
 ) -> Float[Array, "*batch n d"]:
-    """A layer's output: input plus attention plus SwiGLU (Shazeer, "GLU variants improve transformer", 2020, eq. 6)."""
+    """A layer's output: input plus attention plus SwiGLU (Shazeer, "GLU variants
+    improve transformer", 2020, eq. 6)."""
     y = y + dense(attended, layer["output"])
     normed = rms_norm(y, layer["feedforward_norm"]["scale"], config.norm_epsilon)
     gate, up = (dense(normed, layer[name]) for name in ("gate", "up"))
@@ -230,24 +305,37 @@ def fed_forward(
 
 
 def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"]:
-    """``y @ kernel`` plus the part's bias and low-rank change ``y @ compress @ expand``, if any, in the dtype of y."""
+    """``y @ kernel`` plus the part's bias and low-rank change
+    ``y @ compress @ expand``, if any, in the dtype of y."""
     product = linear(y, part["kernel"].astype(y.dtype))
     if "bias" in part:
         product = product + part["bias"].astype(product.dtype)
     if "compress" in part:
-        product = product + linear(linear(y, part["compress"].astype(y.dtype)), part["expand"].astype(y.dtype))
+        product = product + linear(
+            linear(y, part["compress"].astype(y.dtype)), part["expand"].astype(y.dtype)
+        )
     return product
 
 
 def causal_mask(segments: Int[Array, "*batch n"]) -> Bool[Array, "*batch n n"]:
-    """Returns the mask of the tokens that each token sees: itself and those before it in its segment."""
+    """Returns the mask of the tokens that each token sees: itself and those before
+    it in its segment."""
     count = segments.shape[-1]
     before = jnp.tril(jnp.ones((count, count), bool))
     return before & (segments[..., :, None] == segments[..., None, :])
 
 
 def segment_positions(segments: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
-    """Returns the position of each token in its segment, from 0; a segment is a run of equal numbers."""
-    places = jnp.broadcast_to(jnp.arange(segments.shape[-1], dtype=jnp.int32), segments.shape)
-    starts = jnp.concatenate([jnp.ones_like(segments[..., :1], bool), segments[..., 1:] != segments[..., :-1]], axis=-1)
+    """Returns the position of each token in its segment, from 0; a segment is a run
+    of equal numbers."""
+    places = jnp.broadcast_to(
+        jnp.arange(segments.shape[-1], dtype=jnp.int32), segments.shape
+    )
+    starts = jnp.concatenate(
+        [
+            jnp.ones_like(segments[..., :1], bool),
+            segments[..., 1:] != segments[..., :-1],
+        ],
+        axis=-1,
+    )
     return places - jax.lax.cummax(jnp.where(starts, places, 0), axis=segments.ndim - 1)

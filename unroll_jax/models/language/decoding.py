@@ -31,23 +31,43 @@ class KeyValueCache(NamedTuple):
     values: Float[Array, "layers batch key_heads capacity size"]
 
 
-def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32) -> KeyValueCache:
+def empty_cache(
+    config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32
+) -> KeyValueCache:
     """A cache of zeros for ``batch`` texts of up to ``capacity`` tokens.
 
     Args:
-      config, batch, capacity: of the decoder; texts; longest text, in tokens, up to ``config.max_positions``. A
-        ValueError names one out of range.
+      config, batch, capacity: of the decoder; texts; longest text, in tokens, up to
+        ``config.max_positions``. A ValueError names one out of range.
       dtype: of keys and values, and that layers compute in.
 
     Example:
-      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
+      >>> config = DecoderConfig(
+      ...     100,
+      ...     dim=8,
+      ...     num_layers=2,
+      ...     num_heads=4,
+      ...     num_key_value_heads=2,
+      ...     hidden_dim=16,
+      ... )
       >>> cache: KeyValueCache = empty_cache(config, batch=3, capacity=16)
-      >>> cache.keys.shape, cache.values.nbytes  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
+      >>> (
+      ...     cache.keys.shape,
+      ...     cache.values.nbytes,
+      ... )  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
       ((2, 3, 2, 16, 2), 1536)
     """
     check("batch", batch, at_least(1))
-    check("capacity", capacity, in_interval(f"[1, max_positions={config.max_positions}]"))
-    shape = (config.num_layers, batch, config.num_key_value_heads, capacity, config.head_size)
+    check(
+        "capacity", capacity, in_interval(f"[1, max_positions={config.max_positions}]")
+    )
+    shape = (
+        config.num_layers,
+        batch,
+        config.num_key_value_heads,
+        capacity,
+        config.head_size,
+    )
     return KeyValueCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
@@ -61,38 +81,59 @@ def decode(
     first: int | Int[Array, ""] = 0,
     last: int | Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "batch n d"], KeyValueCache]:
-    """Runs layers first + 1..last on some tokens, which see those in the cache, and writes their keys and values to it.
+    """Runs layers first + 1..last on some tokens, which see those in the cache, and
+    writes their keys and values to it.
 
-    A token sees all slots up to its position: those before it must have been written by the same layers, in this call
-    or earlier ones. To take tokens back, decode others at their positions: what lies behind is not seen. So a draft by
-    E layers, ``decode(..., last=E)``, and its verification, ``decode(..., states, ..., first=E)``, share a cache.
+    A token sees all slots up to its position: those before it must have been written by
+    the same layers, in this call or earlier ones. To take tokens back, decode others at
+    their positions: what lies behind is not seen. So a draft by E layers,
+    ``decode(..., last=E)``, and its verification,
+    ``decode(..., states, ..., first=E)``, share a cache.
 
     Args:
       config, params: of a `Decoder`; params without the outer key ``params``.
-      inputs: tokens (``first`` = 0), computed in the cache's dtype, or outputs of layer ``first``, in theirs.
+      inputs: tokens (``first`` = 0), computed in the cache's dtype, or outputs of layer
+        ``first``, in theirs.
       cache: of `empty_cache`; its capacity bounds the positions.
-      positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
-        it is not written, and its output means nothing. One beyond the capacity is not written either.
-      first: number of layers that were run before; may be traced: one program serves all ranges.
+      positions: place of each token in its text, different ones in a row. A token whose
+        position is negative is none: it is not written, and its output means nothing.
+        One beyond the capacity is not written either.
+      first: number of layers that were run before; may be traced: one program serves
+        all ranges.
       last: number of layers to stop after, traced or not; None is all.
 
     Returns:
-      ``(y, cache)``: outputs of layer ``last`` before the norm; and the cache, which a jitted caller may donate.
+      ``(y, cache)``: outputs of layer ``last`` before the norm; and the cache, which a
+      jitted caller may donate.
 
     Raises:
-      ValueError: if the range is not within 0 <= first < last <= num_layers, tokens are given for a later layer than
-        the first, or shapes do not fit each other or the configuration.
+      ValueError: if the range is not within 0 <= first < last <= num_layers, tokens are
+        given for a later layer than the first, or shapes do not fit each other or the
+        configuration.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Decoder
-      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
-      >>> tokens, places, run = jnp.array([[5, 6]]), jnp.array([[0, 1]]), jax.jit(decode, static_argnums=0)
+      >>> config = DecoderConfig(
+      ...     100,
+      ...     dim=8,
+      ...     num_layers=2,
+      ...     num_heads=4,
+      ...     num_key_value_heads=2,
+      ...     hidden_dim=16,
+      ... )
+      >>> tokens, places, run = (
+      ...     jnp.array([[5, 6]]),
+      ...     jnp.array([[0, 1]]),
+      ...     jax.jit(decode, static_argnums=0),
+      ... )
       >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), tokens)["params"]
       >>> cache = empty_cache(config, batch=1, capacity=2)
       >>> both, _ = run(config, params, tokens, cache, places)
       >>> _, cache = run(config, params, tokens[:, :1], cache, places[:, :1])
-      >>> second, _ = run(config, params, tokens[:, 1:], cache, places[:, 1:])  # sees the first in the cache
+      >>> second, _ = run(
+      ...     config, params, tokens[:, 1:], cache, places[:, 1:]
+      ... )  # sees the first in the cache
       >>> bool(jnp.allclose(second, both[:, 1:], atol=1e-5))
       True
     """
@@ -104,36 +145,90 @@ def decode(
     angles = rotation(config, positions, y.dtype)
     mask = jnp.arange(capacity) <= positions[..., None]
     rows = jnp.arange(y.shape[0])[:, None]
-    slots = jnp.where(positions < 0, capacity, positions)  # negative ones would count from the end
+    # negative ones would count from the end
+    slots = jnp.where(positions < 0, capacity, positions)
 
-    def layer(number: Int[Array, ""], state: tuple[Array, KeyValueCache]) -> tuple[Array, KeyValueCache]:
+    def layer(
+        number: Int[Array, ""], state: tuple[Array, KeyValueCache]
+    ) -> tuple[Array, KeyValueCache]:
         y, cache = state
-        # By number, not as a slice of the stack: that would copy the range's parameters in every call.
+        # By number, not as a slice of the stack: that would copy the range's parameters
+        # in every call.
         layer_params = jax.tree.map(
-            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), params["layers"]
+            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False),
+            params["layers"],
         )
         mixed = queries_keys_values(config, layer_params, y, angles)
 
         def written(stack: Array, new: Array) -> Array:
-            return stack.at[number, rows, :, slots].set(new.astype(stack.dtype), mode="drop")
+            return stack.at[number, rows, :, slots].set(
+                new.astype(stack.dtype), mode="drop"
+            )
 
-        cache = KeyValueCache(written(cache.keys, mixed.keys), written(cache.values, mixed.values))
-        keys, values = (jax.lax.dynamic_index_in_dim(stack, number, keepdims=False).astype(y.dtype) for stack in cache)
-        return fed_forward(config, layer_params, y, grouped_attention(mixed.queries, keys, values, mask)), cache
+        cache = KeyValueCache(
+            written(cache.keys, mixed.keys), written(cache.values, mixed.values)
+        )
+        keys, values = (
+            jax.lax.dynamic_index_in_dim(stack, number, keepdims=False).astype(y.dtype)
+            for stack in cache
+        )
+        return fed_forward(
+            config,
+            layer_params,
+            y,
+            grouped_attention(mixed.queries, keys, values, mask),
+        ), cache
 
     return jax.lax.fori_loop(first, last, layer, (y, cache))
 
 
-def _check(config: DecoderConfig, inputs: Any, cache: KeyValueCache, positions: Any, first: Any, last: Any) -> None:
-    layers, traced = config.num_layers, isinstance(first, jax.Array) or isinstance(last, jax.Array)
+def _check(
+    config: DecoderConfig,
+    inputs: Any,
+    cache: KeyValueCache,
+    positions: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    layers, traced = (
+        config.num_layers,
+        isinstance(first, jax.Array) or isinstance(last, jax.Array),
+    )
     ordered = traced or 0 <= first < last <= layers
-    require(ordered, "first and last", f"have 0 <= first < last <= num_layers={layers}", f"{first} and {last}")
+    require(
+        ordered,
+        "first and last",
+        f"have 0 <= first < last <= num_layers={layers}",
+        f"{first} and {last}",
+    )
     floating = jnp.issubdtype(inputs.dtype, jnp.floating)
     read = floating or not (isinstance(first, jax.Array) or first > 0)
-    require(read, "inputs", f"be outputs of layer first={first}", f"tokens ({inputs.dtype})", "decode those by 0")
-    fits = positions.ndim == 2 and inputs.shape == ((*positions.shape, config.dim) if floating else positions.shape)
+    require(
+        read,
+        "inputs",
+        f"be outputs of layer first={first}",
+        f"tokens ({inputs.dtype})",
+        "decode those by 0",
+    )
+    fits = positions.ndim == 2 and inputs.shape == (
+        (*positions.shape, config.dim) if floating else positions.shape
+    )
     allowed = f"be (batch, n), or inputs of a later layer (batch, n, dim={config.dim})"
-    require(fits, "inputs and positions", allowed, f"{inputs.shape} and {positions.shape}")
-    shape, heads = cache.keys.shape, (layers, inputs.shape[0], config.num_key_value_heads)
-    fits, allowed = shape[:3] == heads and shape[4:] == (config.head_size,), f"hold {heads} layers, texts and heads"
-    require(fits, "cache", f"{allowed} of width {config.head_size}", f"shape {shape}", "make it with empty_cache")
+    require(
+        fits, "inputs and positions", allowed, f"{inputs.shape} and {positions.shape}"
+    )
+    shape, heads = (
+        cache.keys.shape,
+        (layers, inputs.shape[0], config.num_key_value_heads),
+    )
+    fits, allowed = (
+        shape[:3] == heads and shape[4:] == (config.head_size,),
+        f"hold {heads} layers, texts and heads",
+    )
+    require(
+        fits,
+        "cache",
+        f"{allowed} of width {config.head_size}",
+        f"shape {shape}",
+        "make it with empty_cache",
+    )

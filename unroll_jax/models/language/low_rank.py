@@ -12,29 +12,43 @@ from unroll_jax.models.language.decoder_parts import DecoderConfig, layer_shapes
 __all__ = ["low_rank_changes", "merged_changes", "with_changes"]
 
 
-def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype: Any = jnp.float32) -> Any:
-    r"""Changes :math:`A B` of every kernel :math:`W` of every layer, none at first: :math:`B = 0`.
+def low_rank_changes(
+    key: jax.Array, config: DecoderConfig, *, rank: int, dtype: Any = jnp.float32
+) -> Any:
+    r"""Changes :math:`A B` of every kernel :math:`W` of every layer, none at first:
+    :math:`B = 0`.
 
     Args:
-      key: of the uniform numbers in :math:`[-1/\sqrt{d}, 1/\sqrt{d}]` that A starts with, d the width that comes in.
+      key: of the uniform numbers in :math:`[-1/\sqrt{d}, 1/\sqrt{d}]` that A starts
+        with, d the width that comes in.
       config: of the decoder.
       rank, dtype: columns of A and rows of B; dtype of both.
 
     Returns:
-      For each part of a layer with a kernel ``compress``, A, (L, in, rank), and ``expand``, B, (L, rank, out).
+      For each part of a layer with a kernel ``compress``, A, (L, in, rank), and
+      ``expand``, B, (L, rank, out).
 
     Source: Hu et al., "LoRA: low-rank adaptation of large language models" (2022).
 
     Example:
       >>> import jax
-      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
+      >>> config = DecoderConfig(
+      ...     100,
+      ...     dim=8,
+      ...     num_layers=2,
+      ...     num_heads=4,
+      ...     num_key_value_heads=2,
+      ...     hidden_dim=16,
+      ... )
       >>> changes = low_rank_changes(jax.random.key(0), config, rank=3)
       >>> changes["gate"]["compress"].shape, changes["gate"]["expand"].shape
       ((2, 8, 3), (2, 3, 16))
     """
     check("rank", rank, at_least(1))
     kernels = {
-        part: part_shapes["kernel"] for part, part_shapes in layer_shapes(config).items() if "kernel" in part_shapes
+        part: part_shapes["kernel"]
+        for part, part_shapes in layer_shapes(config).items()
+        if "kernel" in part_shapes
     }
 
     def new(key: jax.Array, width: int, out: int) -> dict[str, jax.Array]:
@@ -43,30 +57,40 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
         return {"compress": compress, "expand": jnp.zeros((layers, rank, out), dtype)}
 
     keys = jax.random.split(key, len(kernels))
-    return {part: new(part_key, *shape) for part_key, (part, shape) in zip(keys, kernels.items(), strict=True)}
+    return {
+        part: new(part_key, *shape)
+        for part_key, (part, shape) in zip(keys, kernels.items(), strict=True)
+    }
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with ``compress`` and ``expand`` next to kernels, as layers and `decode` take them.
+    """The layers' parameters with ``compress`` and ``expand`` next to kernels, as
+    layers and `decode` take them.
 
     Args:
       layers: of a `Decoder`, stacked.
-      changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
+      changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank
+        before.
 
     Source: Hu et al. (2022), Section 4.1.
 
     Example:
       >>> import jax.numpy as jnp
       >>> layers = {"gate": {"kernel": jnp.eye(2)[None]}}  # of one layer
-      >>> changes = {"gate": {"compress": jnp.ones((1, 2, 1)), "expand": jnp.zeros((1, 1, 2))}}
+      >>> changes = {
+      ...     "gate": {"compress": jnp.ones((1, 2, 1)), "expand": jnp.zeros((1, 1, 2))}
+      ... }
       >>> sorted(with_changes(layers, changes)["gate"])
       ['compress', 'expand', 'kernel']
     """
-    return {part: {**weights, **changes.get(part, {})} for part, weights in layers.items()}
+    return {
+        part: {**weights, **changes.get(part, {})} for part, weights in layers.items()
+    }
 
 
 def merged_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with their changes added to the kernels, in their dtype: `with_changes` but for round-off.
+    """The layers' parameters with their changes added to the kernels, in their dtype:
+    `with_changes` but for round-off.
 
     Decoding reads every weight for each token, so it is quicker with only the kernels.
 
@@ -78,7 +102,9 @@ def merged_changes(layers: Any, changes: Any) -> Any:
     Example:
       >>> import jax.numpy as jnp
       >>> layers = {"gate": {"kernel": jnp.eye(2)[None]}}  # of one layer
-      >>> changes = {"gate": {"compress": jnp.ones((1, 2, 1)), "expand": jnp.ones((1, 1, 2))}}
+      >>> changes = {
+      ...     "gate": {"compress": jnp.ones((1, 2, 1)), "expand": jnp.ones((1, 1, 2))}
+      ... }
       >>> merged_changes(layers, changes)["gate"]["kernel"].tolist()
       [[[2.0, 1.0], [1.0, 2.0]]]
     """
@@ -87,4 +113,7 @@ def merged_changes(layers: Any, changes: Any) -> Any:
         kernel = weights["kernel"] + jnp.matmul(change["compress"], change["expand"])
         return {**weights, "kernel": kernel.astype(weights["kernel"].dtype)}
 
-    return {part: merged(weights, changes[part]) if part in changes else weights for part, weights in layers.items()}
+    return {
+        part: merged(weights, changes[part]) if part in changes else weights
+        for part, weights in layers.items()
+    }

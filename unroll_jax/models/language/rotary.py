@@ -1,4 +1,5 @@
-"""Rotary position embeddings: frequencies, their scalings for longer texts, and the rotation."""
+"""Rotary position embeddings: frequencies, their scalings for longer texts, and the
+rotation."""
 
 import dataclasses
 import math
@@ -9,7 +10,14 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, check, require
 
-__all__ = ["SCALINGS", "RotaryScaling", "check_scaling", "rotary_angles", "rotary_frequencies", "rotated"]
+__all__ = [
+    "SCALINGS",
+    "RotaryScaling",
+    "check_scaling",
+    "rotary_angles",
+    "rotary_frequencies",
+    "rotated",
+]
 
 #: Kinds of `RotaryScaling`, by the names that configurations of Hugging Face have for them.
 SCALINGS = ("linear", "llama3")
@@ -20,15 +28,18 @@ class RotaryScaling:
     """Scaling of rotary frequencies, for texts longer than in pretraining.
 
     Attributes:
-      kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and later) divides those whose
-        wavelength is above original_positions / low_frequency_factor, leaves those below original_positions /
+      kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and
+        later) divides those whose wavelength is above original_positions /
+        low_frequency_factor, leaves those below original_positions /
         high_frequency_factor, and interpolates between.
       factor: at least 1; unitless.
-      low_frequency_factor, high_frequency_factor, original_positions: of "llama3": positive numbers, the second above
-        the first, unitless; and length of the texts of pretraining, in tokens.
+      low_frequency_factor, high_frequency_factor, original_positions: of "llama3":
+        positive numbers, the second above the first, unitless; and length of the texts
+        of pretraining, in tokens.
 
-    Source: Chen et al. (2023), "Extending context window of large language models via positional interpolation", for
-    "linear"; Grattafiori et al. (2024), "The Llama 3 herd of models", for "llama3".
+    Source: Chen et al. (2023), "Extending context window of large language models via
+    positional interpolation", for "linear"; Grattafiori et al. (2024), "The Llama 3
+    herd of models", for "llama3".
 
     Example:
       >>> RotaryScaling("llama3", factor=32.0).original_positions  # Llama 3.2
@@ -43,20 +54,38 @@ class RotaryScaling:
 
     def __post_init__(self) -> None:
         check_scaling(self.kind)
-        require(self.factor >= 1.0 and math.isfinite(self.factor), "factor", "be finite and at least 1", self.factor)
+        require(
+            self.factor >= 1.0 and math.isfinite(self.factor),
+            "factor",
+            "be finite and at least 1",
+            self.factor,
+        )
         low, high = self.low_frequency_factor, self.high_frequency_factor
         ordered = 0.0 < low < high < math.inf
-        require(ordered, "low_frequency_factor", f"be positive and below high_frequency_factor={high}", low)
+        require(
+            ordered,
+            "low_frequency_factor",
+            f"be positive and below high_frequency_factor={high}",
+            low,
+        )
         check("original_positions", self.original_positions, at_least(1))
 
 
 def check_scaling(kind: object) -> None:
     """Checks that a kind of scaling is one of `SCALINGS`."""
-    require(kind in SCALINGS, "kind of rotary scaling", f"be one of {', '.join(SCALINGS)}", f"{kind!r}")
+    require(
+        kind in SCALINGS,
+        "kind of rotary scaling",
+        f"be one of {', '.join(SCALINGS)}",
+        f"{kind!r}",
+    )
 
 
-def rotary_frequencies(size: int, base: float, scaling: RotaryScaling | None = None) -> np.ndarray:
-    r"""The frequencies :math:`\theta_j = b^{-2j / s}`, j < s / 2, scaled; radians a token, float64.
+def rotary_frequencies(
+    size: int, base: float, scaling: RotaryScaling | None = None
+) -> np.ndarray:
+    r"""The frequencies :math:`\theta_j = b^{-2j / s}`, j < s / 2, scaled; radians a
+    token, float64.
 
     Args:
       size, base: even width s of a head; b, above 1; unitless.
@@ -65,8 +94,9 @@ def rotary_frequencies(size: int, base: float, scaling: RotaryScaling | None = N
     Returns:
       (size / 2,), falling.
 
-    Source: Su et al., "RoFormer" (2021), Section 3.2.2; "llama3" as in Meta's reference code of Llama 3.1, where
-    frequencies between are scaled by (1 - s) / factor + s, s linear in the number of periods.
+    Source: Su et al., "RoFormer" (2021), Section 3.2.2; "llama3" as in Meta's reference
+    code of Llama 3.1, where frequencies between are scaled by (1 - s) / factor + s, s
+    linear in the number of periods.
     """
     frequencies = base ** -(np.arange(0, size, 2) / size)
     if scaling is None:
@@ -79,8 +109,11 @@ def rotary_frequencies(size: int, base: float, scaling: RotaryScaling | None = N
     return frequencies * ((1.0 - share) / scaling.factor + share)
 
 
-def rotary_angles(positions: Int[Array, "*batch n"], frequencies: np.ndarray, dtype: jnp.dtype) -> tuple[Array, Array]:
-    """Cosine and sine of position times frequency, (*batch, n, size / 2) each, in ``dtype``."""
+def rotary_angles(
+    positions: Int[Array, "*batch n"], frequencies: np.ndarray, dtype: jnp.dtype
+) -> tuple[Array, Array]:
+    """Cosine and sine of position times frequency, (*batch, n, size / 2) each, in
+    ``dtype``."""
     angles = positions[..., None].astype(dtype) * jnp.asarray(frequencies, dtype)
     return jnp.cos(angles), jnp.sin(angles)
 
@@ -89,8 +122,11 @@ def rotated(
     y: Float[Array, "*batch n heads size"],
     rotation: tuple[Float[Array, "*batch n half"], Float[Array, "*batch n half"]],
 ) -> Float[Array, "*batch n heads size"]:
-    """Rotates pairs (j, j + size / 2), as `transformers` (Meta, GGUF: (2j, 2j + 1)), by the angles, in their dtype."""
+    """Rotates pairs (j, j + size / 2), as `transformers` (Meta, GGUF: (2j, 2j + 1)),
+    by the angles, in their dtype."""
     cosine, sine = (part[..., None, :] for part in rotation)
     first, second = jnp.split(y.astype(cosine.dtype), 2, axis=-1)
-    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    turned = jnp.concatenate(
+        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
+    )
     return turned.astype(y.dtype)

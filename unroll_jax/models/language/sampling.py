@@ -1,4 +1,5 @@
-"""The next token from logits, and the random numbers of a text, which depend only on its key and the position."""
+"""The next token from logits, and the random numbers of a text, which depend only on
+its key and the position."""
 
 import dataclasses
 import enum
@@ -9,7 +10,15 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, check, in_interval, require
 
-__all__ = ["Sampling", "Stream", "log_probabilities", "next_tokens", "position_keys", "position_noise", "row_keys"]
+__all__ = [
+    "Sampling",
+    "Stream",
+    "log_probabilities",
+    "next_tokens",
+    "position_keys",
+    "position_noise",
+    "row_keys",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +27,13 @@ class Sampling:
 
     Attributes:
       temperature: divides the logits; 0 takes the most probable token.
-      top_k: keeps as many of the most probable tokens, and those as probable as the last of them; None keeps all.
-      top_p: keeps the fewest most probable tokens whose share is at least this, after ``top_k``; None keeps all.
+      top_k: keeps as many of the most probable tokens, and those as probable as the
+        last of them; None keeps all.
+      top_p: keeps the fewest most probable tokens whose share is at least this, after
+        ``top_k``; None keeps all.
 
-    Source: Holtzman et al., "The curious case of neural text degeneration" (2020), section 3.1, for ``top_p``.
+    Source: Holtzman et al., "The curious case of neural text degeneration" (2020),
+    section 3.1, for ``top_p``.
 
     Example:
       >>> Sampling().greedy, Sampling(temperature=0.7, top_p=0.9).greedy
@@ -34,12 +46,25 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check("temperature", self.temperature, at_least(0.0))
-        check("top_k", self.top_k, at_least(1), optional=True, way_out="None keeps all tokens")
-        check("top_p", self.top_p, in_interval("(0, 1]"), optional=True, way_out="None keeps all tokens")
+        check(
+            "top_k",
+            self.top_k,
+            at_least(1),
+            optional=True,
+            way_out="None keeps all tokens",
+        )
+        check(
+            "top_p",
+            self.top_p,
+            in_interval("(0, 1]"),
+            optional=True,
+            way_out="None keeps all tokens",
+        )
         for name in ("top_k", "top_p"):
             if self.greedy and getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} needs a temperature above 0; with 0 the best token is taken"
+                    f"{name}={getattr(self, name)} needs a temperature above 0; with 0"
+                    " the best token is taken"
                 )
 
     @property
@@ -58,21 +83,32 @@ class Stream(enum.IntEnum):
 
 
 def row_keys(key: jax.Array, batch: int) -> jax.Array:
-    """One key for each row of a batch; else a TypeError (untyped key) or ValueError (neither one nor ``batch`` keys).
+    """One key for each row of a batch; else a TypeError (untyped key) or ValueError
+    (neither one nor ``batch`` keys).
 
     Args:
-      key: of `jax.random.key`, folded with the number of each row; or already one for each row, (batch,).
+      key: of `jax.random.key`, folded with the number of each row; or already one for
+        each row, (batch,).
       batch: number of rows.
     """
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise TypeError(f"key must be made with jax.random.key, got an array of {key.dtype}")
+        raise TypeError(
+            f"key must be made with jax.random.key, got an array of {key.dtype}"
+        )
     if key.shape == (batch,):
         return key
-    require(key.shape == (), "key", f"be one key, or one for each of {batch} prompts", f"shape {key.shape}")
+    require(
+        key.shape == (),
+        "key",
+        f"be one key, or one for each of {batch} prompts",
+        f"shape {key.shape}",
+    )
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(batch))
 
 
-def position_keys(keys: jax.Array, stream: Stream, positions: Int[Array, "batch n"]) -> jax.Array:
+def position_keys(
+    keys: jax.Array, stream: Stream, positions: Int[Array, "batch n"]
+) -> jax.Array:
     """Keys of positions in each row's text for one use, (batch, n)."""
 
     def row(key: jax.Array, places: Array) -> jax.Array:
@@ -82,8 +118,11 @@ def position_keys(keys: jax.Array, stream: Stream, positions: Int[Array, "batch 
     return jax.vmap(row)(keys, positions)
 
 
-def position_noise(keys: jax.Array, positions: Int[Array, "batch n"], dim: int) -> Float[Array, "batch n {dim}"]:
-    """Standard normal numbers for each position of each row's text, the same whenever they are drawn."""
+def position_noise(
+    keys: jax.Array, positions: Int[Array, "batch n"], dim: int
+) -> Float[Array, "batch n {dim}"]:
+    """Standard normal numbers for each position of each row's text, the same
+    whenever they are drawn."""
 
     def draw(key: Array) -> Array:
         return jax.random.normal(key, (dim,), jnp.float32)
@@ -94,7 +133,8 @@ def position_noise(keys: jax.Array, positions: Int[Array, "batch n"], dim: int) 
 def log_probabilities(
     logits: Float[Array, "*batch vocabulary"], sampling: Sampling
 ) -> Float[Array, "*batch vocabulary"]:
-    """Logarithms of the tokens' probabilities, -inf for cut ones; a ValueError if greedy, which draws nothing."""
+    """Logarithms of the tokens' probabilities, -inf for cut ones; a ValueError if
+    greedy, which draws nothing."""
     require(not sampling.greedy, "temperature", "be above 0 for probabilities", "0.0")
     logits = logits / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
@@ -103,8 +143,11 @@ def log_probabilities(
     if sampling.top_p is not None and sampling.top_p < 1.0:
         ordered = jnp.sort(logits, axis=-1, descending=True)
         shares = jax.nn.softmax(ordered)
-        before = jnp.cumsum(shares, axis=-1) - shares  # the first has nothing before it, so one is always kept
-        least = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+        # the first has nothing before it, so one is always kept
+        before = jnp.cumsum(shares, axis=-1) - shares
+        least = jnp.min(
+            jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True
+        )
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return jax.nn.log_softmax(logits)
 
@@ -116,7 +159,8 @@ def next_tokens(
     positions: Int[Array, "batch"],
     stream: Stream = Stream.TOKEN,
 ) -> Int[Array, "batch"]:
-    """Tokens for one position of each row, from the logits that were read out before it.
+    """Tokens for one position of each row, from the logits that were read out before
+    it.
 
     Args:
       logits: of each row.
@@ -127,6 +171,10 @@ def next_tokens(
     if sampling.greedy:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     if keys is None:
-        raise ValueError(f"keys must be given where temperature={sampling.temperature} is above 0")
+        raise ValueError(
+            f"keys must be given where temperature={sampling.temperature} is above 0"
+        )
     drawn = position_keys(keys, stream, positions[:, None])[:, 0]
-    return jax.vmap(jax.random.categorical)(drawn, log_probabilities(logits, sampling)).astype(jnp.int32)
+    return jax.vmap(jax.random.categorical)(
+        drawn, log_probabilities(logits, sampling)
+    ).astype(jnp.int32)

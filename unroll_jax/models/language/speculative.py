@@ -1,4 +1,5 @@
-"""Self-speculative decoding: the first layers draft tokens, the others verify them, on one cache."""
+"""Self-speculative decoding: the first layers draft tokens, the others verify them,
+on one cache."""
 
 import functools
 from collections.abc import Sequence
@@ -24,7 +25,12 @@ from unroll_jax.models.language.generation import (
     requested,
     widened,
 )
-from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, next_tokens
+from unroll_jax.models.language.sampling import (
+    Sampling,
+    Stream,
+    log_probabilities,
+    next_tokens,
+)
 from unroll_jax.models.language.verification import Draft, verified
 
 __all__ = ["check_draft", "speculate"]
@@ -48,29 +54,35 @@ def speculate(
 ) -> Generated:
     """Answers prompts as `generate` does, several tokens in each call of the model.
 
-    The first ``exit_layer`` layers, read out by the norm and head that all layers share, draft ``draft_length`` tokens
-    one by one. The other layers take the outputs of the exit layer at all of them in one call: no layer is computed
-    twice for a token. A greedy answer equals `generate`'s, but for round-off; a sampled one has the same distribution.
-    One program serves all exit layers.
+    The first ``exit_layer`` layers, read out by the norm and head that all layers
+    share, draft ``draft_length`` tokens one by one. The other layers take the outputs
+    of the exit layer at all of them in one call: no layer is computed twice for a
+    token. A greedy answer equals `generate`'s, but for round-off; a sampled one has the
+    same distribution. One program serves all exit layers.
 
     Args:
       config, params, prompts: as in `generate`.
       exit_layer: number of layers that draft, from 1 to num_layers - 1.
       draft_length: tokens drafted before a verification, at least 1.
-      max_tokens, stops, noise, key, dtype: as in `generate`; noise of a position is the same as there.
+      max_tokens, stops, noise, key, dtype: as in `generate`; noise of a position is the
+        same as there.
       temperature, top_k, top_p: of draft and verification, see `Sampling`.
 
     Returns:
       The answers, on the device, and statistics of their drafts.
 
-    Source: Elhoushi et al., "LayerSkip" (2024), section 4.3; Leviathan, Kalman, Matias, "Fast inference from
-    transformers via speculative decoding" (2023), algorithm 1.
+    Source: Elhoushi et al., "LayerSkip" (2024), section 4.3; Leviathan, Kalman, Matias,
+    "Fast inference from transformers via speculative decoding" (2023), algorithm 1.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Decoder
-      >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
-      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
+      >>> config = DecoderConfig(
+      ...     50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16
+      ... )
+      >>> params = jax.jit(Decoder(config).init)(
+      ...     jax.random.key(0), jnp.ones((1, 1), int)
+      ... )["params"]
       >>> options = {"exit_layer": 1, "draft_length": 2, "max_tokens": 4}
       >>> answers: Generated = speculate(config, params, [[5, 6, 7], [8]], **options)
       >>> answers.lengths.tolist(), bool((answers.accepted <= answers.drafted).all())
@@ -78,19 +90,42 @@ def speculate(
     """
     check_draft(config, exit_layer, draft_length)
     sampling = Sampling(temperature, top_k, top_p)
-    request = requested(config, prompts, max_tokens, stops=stops, sampling=sampling, noise=noise, key=key)
+    request = requested(
+        config,
+        prompts,
+        max_tokens,
+        stops=stops,
+        sampling=sampling,
+        noise=noise,
+        key=key,
+    )
     dtype = jnp.dtype(params["embedding"].dtype if dtype is None else dtype)
     sizes = {"draft_length": draft_length, "max_tokens": max_tokens}
-    return _speculate(config, params, request, jnp.int32(exit_layer), **sizes, sampling=sampling, dtype=dtype)
+    return _speculate(
+        config,
+        params,
+        request,
+        jnp.int32(exit_layer),
+        **sizes,
+        sampling=sampling,
+        dtype=dtype,
+    )
 
 
 def check_draft(config: DecoderConfig, exit_layer: int, draft_length: int) -> None:
     """Checks that a decoder can have an exit layer and a draft length."""
     check("exit_layer", exit_layer, in_interval(f"[1, num_layers={config.num_layers})"))
-    check("draft_length", draft_length, in_interval(f"[1, max_positions={config.max_positions})"))
+    check(
+        "draft_length",
+        draft_length,
+        in_interval(f"[1, max_positions={config.max_positions})"),
+    )
 
 
-@functools.partial(jax.jit, static_argnames=("config", "draft_length", "max_tokens", "sampling", "dtype"))
+@functools.partial(
+    jax.jit,
+    static_argnames=("config", "draft_length", "max_tokens", "sampling", "dtype"),
+)
 def _speculate(
     config: DecoderConfig,
     params: Any,
@@ -103,23 +138,41 @@ def _speculate(
     dtype: Any,
 ) -> Generated:
     params = widened(params, dtype)
-    draft = functools.partial(_draft, config, params, request, exit_layer, sampling, dtype)
-    answers, cache = answered(config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype)
+    draft = functools.partial(
+        _draft, config, params, request, exit_layer, sampling, dtype
+    )
+    answers, cache = answered(
+        config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype
+    )
 
-    def step(state: tuple[Answers, KeyValueCache, Array, Array]) -> tuple[Answers, KeyValueCache, Array, Array]:
+    def step(
+        state: tuple[Answers, KeyValueCache, Array, Array],
+    ) -> tuple[Answers, KeyValueCache, Array, Array]:
         answers, cache, calls, accepted = state
         tokens, last = latest(answers, request)
         active = last >= 0
-        places = jnp.where(active[:, None], last[:, None] + jnp.arange(draft_length + 1), -1)
+        places = jnp.where(
+            active[:, None], last[:, None] + jnp.arange(draft_length + 1), -1
+        )
         drafted, cache = draft(tokens, places, cache)
-        y, cache = decode(config, params, drafted.states, cache, places, first=exit_layer)
-        following, count = verified(decoder_logits(config, params, y), drafted, places + 1, request.keys, sampling)
+        y, cache = decode(
+            config, params, drafted.states, cache, places, first=exit_layer
+        )
+        following, count = verified(
+            decoder_logits(config, params, y),
+            drafted,
+            places + 1,
+            request.keys,
+            sampling,
+        )
         answers = appended(answers, following, count + 1, request.stops)
         return answers, cache, calls + active, accepted + jnp.where(active, count, 0)
 
     none = jnp.zeros_like(request.lengths)
     start = (answers, cache, none, none)
-    answers, _, calls, accepted = jax.lax.while_loop(lambda state: ~jnp.all(state[0].done), step, start)
+    answers, _, calls, accepted = jax.lax.while_loop(
+        lambda state: ~jnp.all(state[0].done), step, start
+    )
     return Generated(*answers, calls, draft_length * calls, accepted)
 
 
@@ -134,14 +187,19 @@ def _draft(
     places: Int[Array, "batch d_and_one"],
     cache: KeyValueCache,
 ) -> tuple[Draft, KeyValueCache]:
-    """Tokens behind the last ones, by the first layers. The last is run through them too: it may be accepted."""
+    """Tokens behind the last ones, by the first layers. The last is run through them
+    too: it may be accepted."""
 
-    def exit_states(tokens: Array, place: Array, cache: KeyValueCache) -> tuple[Array, KeyValueCache]:
+    def exit_states(
+        tokens: Array, place: Array, cache: KeyValueCache
+    ) -> tuple[Array, KeyValueCache]:
         y = embedded(params, tokens[:, None], place[:, None], request, dtype)
         y, cache = decode(config, params, y, cache, place[:, None], last=exit_layer)
         return y[:, 0], cache
 
-    def step(state: tuple[Array, KeyValueCache], place: Array) -> tuple[tuple[Array, KeyValueCache], Any]:
+    def step(
+        state: tuple[Array, KeyValueCache], place: Array
+    ) -> tuple[tuple[Array, KeyValueCache], Any]:
         y, cache = exit_states(state[0], place, state[1])
         logits = decoder_logits(config, params, y)
         drawn = next_tokens(logits, sampling, request.keys, place + 1, Stream.DRAFT)

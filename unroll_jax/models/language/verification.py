@@ -6,7 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.models.language.sampling import Sampling, Stream, log_probabilities, position_keys
+from unroll_jax.models.language.sampling import (
+    Sampling,
+    Stream,
+    log_probabilities,
+    position_keys,
+)
 
 __all__ = ["Draft", "verdict", "verified"]
 
@@ -31,10 +36,12 @@ def verdict(
     tokens: Int[Array, "batch d"],
     uniforms: Float[Array, "batch d"],
 ) -> tuple[Int[Array, "batch"], Float[Array, "batch vocabulary"]]:
-    r"""Judges drafted tokens: the accepted ones, and the token after them, have the distribution of the target.
+    r"""Judges drafted tokens: the accepted ones, and the token after them, have the
+    distribution of the target.
 
-    A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`. After the last one comes a
-    token from :math:`\max(p - q, 0)`, normalised; behind all of them, one from p.
+    A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`.
+    After the last one comes a token from :math:`\max(p - q, 0)`, normalised; behind all
+    of them, one from p.
 
     Args:
       target: logarithms of p, at the drafted tokens and the one behind them.
@@ -42,11 +49,15 @@ def verdict(
       uniforms: one number in [0, 1) for each.
 
     Returns:
-      The number of leading tokens that are accepted, and logarithms of the probabilities of the next one.
+      The number of leading tokens that are accepted, and logarithms of the
+      probabilities of the next one.
 
     Source: Leviathan, Kalman, Matias (2023), algorithm 1 and appendix A.1.
     """
-    p, q = (jnp.take_along_axis(each[:, : tokens.shape[1]], tokens[..., None], 2)[..., 0] for each in (target, draft))
+    p, q = (
+        jnp.take_along_axis(each[:, : tokens.shape[1]], tokens[..., None], 2)[..., 0]
+        for each in (target, draft)
+    )
     stands = jnp.log(uniforms) < p - q
     accepted = jnp.sum(jnp.cumprod(stands, axis=1), axis=1, dtype=jnp.int32)
     no_draft = jnp.full_like(draft[:, :1], -jnp.inf)
@@ -54,9 +65,13 @@ def verdict(
     def at_end(each: Array) -> Array:
         return jnp.take_along_axis(each, accepted[:, None, None], axis=1)[:, 0]
 
-    wanted, drawn = jnp.exp(at_end(target)), jnp.exp(at_end(jnp.concatenate([draft, no_draft], axis=1)))
+    wanted, drawn = (
+        jnp.exp(at_end(target)),
+        jnp.exp(at_end(jnp.concatenate([draft, no_draft], axis=1))),
+    )
     left = jnp.maximum(wanted - drawn, 0.0)
-    # Equal distributions leave nothing, but for round-off, and then a token is never rejected.
+    # Equal distributions leave nothing, but for round-off, and then a token is never
+    # rejected.
     left = jnp.where(jnp.any(left > 0.0, axis=1, keepdims=True), left, wanted)
     return accepted, jnp.log(left) - jnp.log(jnp.sum(left, axis=1, keepdims=True))
 
@@ -68,16 +83,25 @@ def verified(
     keys: jax.Array | None,
     sampling: Sampling,
 ) -> tuple[Int[Array, "batch d_and_one"], Int[Array, "batch"]]:
-    """Tokens for the positions, and the number accepted; only the accepted tokens and the next one count."""
+    """Tokens for the positions, and the number accepted; only the accepted tokens
+    and the next one count."""
     if draft.log_probabilities is None or keys is None:
         wanted = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         stands = wanted[:, :-1] == draft.tokens
         return wanted, jnp.sum(jnp.cumprod(stands, axis=1), axis=1, dtype=jnp.int32)
-    uniforms = jax.vmap(jax.vmap(jax.random.uniform))(position_keys(keys, Stream.VERDICT, places[:, :-1]))
+    uniforms = jax.vmap(jax.vmap(jax.random.uniform))(
+        position_keys(keys, Stream.VERDICT, places[:, :-1])
+    )
     target = log_probabilities(logits, sampling)
-    accepted, remaining = verdict(target, draft.log_probabilities, draft.tokens, uniforms)
+    accepted, remaining = verdict(
+        target, draft.log_probabilities, draft.tokens, uniforms
+    )
     end = accepted[:, None]
-    drawn = position_keys(keys, Stream.TOKEN, jnp.take_along_axis(places, end, axis=1))[:, 0]
+    drawn = position_keys(keys, Stream.TOKEN, jnp.take_along_axis(places, end, axis=1))[
+        :, 0
+    ]
     following = jax.vmap(jax.random.categorical)(drawn, remaining).astype(jnp.int32)
     tokens = jnp.concatenate([draft.tokens, following[:, None]], axis=1)
-    return jnp.where(jnp.arange(tokens.shape[1]) == end, following[:, None], tokens), accepted
+    return jnp.where(
+        jnp.arange(tokens.shape[1]) == end, following[:, None], tokens
+    ), accepted
