@@ -18,7 +18,7 @@ from unroll_jax.energies.proximal.penalty import (
     prox_of_present,
 )
 from unroll_jax.energies.tokens import as_anchor
-from unroll_jax.steps import vary_like
+from unroll_jax.placement import vary_like
 
 __all__ = ["alternating"]
 

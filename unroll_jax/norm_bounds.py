@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import require
-from unroll_jax.numerics import over
-from unroll_jax.steps import full_precision
+from unroll_jax.numerics import full_precision, over
 
 __all__ = ["conv_norm_bound", "matrix_norm_bound"]
 

@@ -1,9 +1,10 @@
 """Dtypes, scales and matrix products of energies: no overflow where the value has
 none, and fast gradients."""
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float
 
 __all__ = [
     "compute_dtype",
+    "full_precision",
     "gram",
     "infinite_outside",
     "linear",
@@ -75,6 +77,17 @@ def compute_dtype(*arrays: Any) -> jnp.dtype:
     return jnp.promote_types(
         jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32
     )
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Takes products of float32 in full, as GPUs and TPUs do not by default, unless
+    the user has set a precision."""
+    if jax.default_matmul_precision.value is None:
+        with jax.default_matmul_precision("highest"):
+            yield
+    else:
+        yield
 
 
 def infinite_outside(

@@ -11,7 +11,7 @@ from unroll_jax.arguments import POSITIVE, check
 from unroll_jax.descent import Descent
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.steps import check_step
+from unroll_jax.step_checks import check_step
 
 __all__ = ["prox_gradient"]
 

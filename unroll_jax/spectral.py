@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
-from unroll_jax.numerics import over, powers_of_two
-from unroll_jax.steps import full_precision
+from unroll_jax.numerics import full_precision, over, powers_of_two
 
 __all__ = ["inner", "norm", "random_like", "scale", "spectral_norm", "unit"]
 

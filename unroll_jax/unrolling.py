@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check, checked, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.steps import check_state, check_step, first_layer, settle
+from unroll_jax.placement import settle
+from unroll_jax.step_checks import check_state, check_step, first_layer
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]

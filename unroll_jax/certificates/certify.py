@@ -15,8 +15,9 @@ from unroll_jax.certificates.per_example import gradient
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.tokens import blank_absent, present_of
 from unroll_jax.numerics import compute_dtype
+from unroll_jax.placement import settle, vary_like
 from unroll_jax.spectral import inner, norm, unit
-from unroll_jax.steps import check_step, first_layer, settle, vary_like
+from unroll_jax.step_checks import check_step, first_layer
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["Certificate", "Outcome", "certify"]

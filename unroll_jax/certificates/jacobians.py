@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
+from unroll_jax.numerics import full_precision
 from unroll_jax.spectral import norm, random_like, unit
-from unroll_jax.steps import full_precision
 
 __all__ = ["jacobian_penalty", "jacobian_radius"]
 

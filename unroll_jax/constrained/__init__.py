@@ -31,6 +31,7 @@ from unroll_jax.constrained.controllers import (
     nu_pi,
     proportional_integral,
 )
+from unroll_jax.constrained.cross_entropy import chunked_cross_entropy
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.lagrangian import (
     augmented_lagrangian,
@@ -58,7 +59,6 @@ from unroll_jax.constrained.report import (
 )
 from unroll_jax.constrained.samples import sample_constraints, tail_mean
 from unroll_jax.constrained.transformation import multipliers_of, primal_dual
-from unroll_jax.cross_entropy import chunked_cross_entropy
 
 __all__ = [
     "BOUNDS",

@@ -25,8 +25,7 @@ from unroll_jax.fixed_point.reports import (
     report_failures,
 )
 from unroll_jax.fixed_point.sizes import dot, filled
-from unroll_jax.numerics import over
-from unroll_jax.steps import full_precision
+from unroll_jax.numerics import full_precision, over
 
 __all__ = [
     "Backward",

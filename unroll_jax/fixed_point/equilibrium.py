@@ -40,7 +40,7 @@ from unroll_jax.fixed_point.reports import (
 )
 from unroll_jax.fixed_point.sizes import Rule, filled, row_info
 from unroll_jax.fixed_point.solvers import resolve_solver
-from unroll_jax.steps import full_precision
+from unroll_jax.numerics import full_precision
 
 __all__ = ["equilibrium"]
 

@@ -19,7 +19,7 @@ from unroll_jax.fixed_point.sizes import (
     measure,
     per_row,
 )
-from unroll_jax.steps import vary_like
+from unroll_jax.placement import vary_like
 
 __all__ = ["Map", "Point", "Solver", "iterate"]
 

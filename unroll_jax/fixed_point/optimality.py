@@ -27,7 +27,8 @@ from unroll_jax.fixed_point.program import as_state, trace
 from unroll_jax.fixed_point.reports import ON_FAILURE, Reporting, call_site
 from unroll_jax.fixed_point.sizes import dot
 from unroll_jax.fixed_point.solvers import shared
-from unroll_jax.steps import check_step, full_precision
+from unroll_jax.numerics import full_precision
+from unroll_jax.step_checks import check_step
 
 __all__ = ["implicit_argmin", "implicit_root"]
 

@@ -22,16 +22,10 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import require
 from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent, Params
+from unroll_jax.fixed_point.collectives import check_collectives, equations
 from unroll_jax.fixed_point.reports import known
-from unroll_jax.steps import (
-    ORDER,
-    check_collectives,
-    check_order,
-    check_state,
-    check_step,
-    equations,
-    place_like,
-)
+from unroll_jax.placement import place_like
+from unroll_jax.step_checks import ORDER, check_order, check_state, check_step
 
 __all__ = ["Prepared", "Program", "as_state", "fingerprint", "prepare", "trace"]
 

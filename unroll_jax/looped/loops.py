@@ -10,7 +10,7 @@ import numpy as np
 
 from unroll_jax.arguments import at_least, check, checked, require
 from unroll_jax.descent import Descent, Params
-from unroll_jax.steps import check_state, check_step
+from unroll_jax.step_checks import check_state, check_step
 from unroll_jax.unrolling import unroll
 
 __all__ = ["run_loops"]

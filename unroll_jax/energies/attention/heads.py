@@ -22,7 +22,7 @@ from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens
-from unroll_jax.steps import vary_like
+from unroll_jax.placement import vary_like
 
 __all__ = ["HeadsParams", "multihead_attention", "multihead_attention_example"]
 

@@ -28,7 +28,7 @@ from unroll_jax.energies.examples import DIM, Example
 from unroll_jax.energies.tokens import check_kind, guarded
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.numerics import compute_dtype
-from unroll_jax.steps import vary_like
+from unroll_jax.placement import vary_like
 
 __all__ = [
     "opteq",

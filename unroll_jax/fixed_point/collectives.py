@@ -1,0 +1,58 @@
+"""Equations of a traced step, and the collectives that a step must not use."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+__all__ = ["check_collectives", "equations"]
+
+# Primitives, by how their names begin, that combine shards of a `jax.shard_map` or
+# examples of a named `jax.vmap`.
+COLLECTIVES = (
+    "psum",
+    "pmax",
+    "pmin",
+    "ppermute",
+    "pgather",
+    "pbroadcast",
+    "all_",
+    "ragged_all_",
+    "reduce_scatter",
+)
+
+
+def check_collectives(jaxpr: Any, state: list[Any]) -> None:
+    """An error where the step combines shards, or examples of a named vmap:
+    convergence and derivatives would mix."""
+    names: set[Any] = set()
+    for equation in equations(jaxpr):
+        if equation.primitive.name.startswith(COLLECTIVES):
+            axes = equation.params.get("axes", equation.params.get("axis_name", ()))
+            axes = axes if isinstance(axes, tuple | list) else (axes,)
+            names.update(axis for axis in axes if not isinstance(axis, int))
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    varying = frozenset().union(
+        *(jax.typeof(leaf).manual_axis_type.varying for leaf in state)
+    )
+    for name in sorted(names, key=str):
+        typed = (
+            name in manual
+            and jax.typeof(jax.lax.axis_index(name)).manual_axis_type.varying
+        )
+        if name in varying or not typed:
+            raise ValueError(
+                f"the step must not combine states over the axis {name!r}, got a"
+                " collective such as lax.pmean in it; call equilibrium outside of"
+                " shard_map or of the named vmap, with batch_ndim=0"
+            )
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a program and of its inner programs."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                yield from equations(inner) if hasattr(inner, "eqns") else ()
