@@ -1,11 +1,10 @@
 """Tokens per second of an encoder of MiniLM's shape, against `transformers` in PyTorch.
 
-Both have the same weights and the same batch, no padding, and no dropout; both train
+Both have the same weights and the same batch, no padding, and no dropout. Both train
 all but the word embeddings.
 """
 
 import copy
-import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ import optax
 
 from benchmarks import torch_peer
 from benchmarks.record import Record
-from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
+from benchmarks.timing import floor_note, interleaved, matmul_rate, table
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 from unroll_jax.train.data.pretrained.architectures import (
     read_architecture,
@@ -47,92 +46,69 @@ BARS = {"forward": 1.2, "training": 1.0}
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints tokens per second, medians of interleaved runs, and the ratios to
-    PyTorch's."""
+    """Prints tokens per second and their ratios to PyTorch's, from interleaved runs."""
     sizes = QUICK if quick else FULL
-    shape, count = sizes.shape, sizes.batch * sizes.tokens
-    print(f"{shape.num_layers} layers, d = {shape.dim}, {sizes.batch} texts of {sizes.tokens} tokens, "
-          f"{jax.default_backend()}")  # fmt: skip
+    shape = sizes.shape
+    print(
+        f"{shape.num_layers} layers, d = {shape.dim}, {sizes.batch} texts of"
+        f" {sizes.tokens} tokens, {jax.default_backend()}"
+    )
     generator = np.random.default_rng(0)
+    places = (sizes.batch, sizes.tokens)
     batch = {
-        "tokens": generator.integers(
-            1, shape.vocabulary_size, (sizes.batch, sizes.tokens)
-        ),
+        "tokens": generator.integers(1, shape.vocabulary_size, places),
         "labels": generator.integers(0, 2, sizes.batch),
     }
     model = Classifier(Encoder(shape), 2, hidden="tanh")
     params, peer = _same_weights(model, peers=peers)
     unrolled = Classifier(Encoder(shape, unroll=shape.num_layers), 2, hidden="tanh")
-    ours = {"unroll_jax": model, "unroll_jax, unroll=L": unrolled}
-    calls = {
-        "forward": {name: forward(one, params, batch) for name, one in ours.items()},
-        "training": {name: training(one, params, batch) for name, one in ours.items()},
-    }
-    theirs = {} if peer is None else torch_calls(peer, batch)
-    rate, record = matmul_rate(count, shape.dim, shape.hidden_dim), Record()
-    for what in BARS:
-        both = {
-            **calls[what],
-            **{name: peer_calls[what] for name, peer_calls in theirs.items()},
+    calls = {}
+    for name, one in (("unroll_jax", model), ("unroll_jax, unroll=L", unrolled)):
+        calls[name] = {
+            "forward": forward(one, params, batch),
+            "training": training(one, params, batch),
         }
-        seconds = interleaved(both, repeats=sizes.repeats, warmup=3)
+    if peer is not None:
+        calls |= torch_calls(peer, batch)
+
+    widest = (sizes.batch * sizes.tokens, shape.dim, shape.hidden_dim)
+    rate = matmul_rate(*widest)
+    record = Record()
+    for what in BARS:
+        chosen = {name: both[what] for name, both in calls.items()}
+        seconds = interleaved(chosen, repeats=sizes.repeats, warmup=3)
         print(f"\n{what}, {sizes.repeats} runs")
-        _add(record, what, seconds, sizes, rate, list(theirs))
-    print(
-        f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of the"
-        " widest of them"
-    )
+        _add(record, what, seconds, sizes, rate)
+    print(f"\n{floor_note(rate, *widest)}")
     record.draw = record.draw_times
     return record
 
 
 def _add(
-    record: Record,
-    what: str,
-    seconds: dict[str, Any],
-    sizes: Sizes,
-    rate: float,
-    theirs: list[str],
+    record: Record, what: str, seconds: dict[str, Any], sizes: Sizes, rate: float
 ) -> None:
-    """Adds the times of a pass and what follows from them to the record, and prints
-    them."""
-    work, count = (
-        flops(sizes) * (3.0 if what == "training" else 1.0),
-        sizes.batch * sizes.tokens,
-    )
-    names = {who: f"{what}_{_key(who)}_seconds" for who in seconds}
-    median = {
-        who: record.time(names[who], seconds[who], flops=work, rate=rate)
-        for who in seconds
-    }
-    rows = [
-        [who, f"{1e3 * value:.0f}", f"{count / value:.0f}"]
-        for who, value in median.items()
-    ]
-    print(
-        table(
-            ["who", "median ms", "tokens/s"],
-            [*rows, ["floor", f"{1e3 * work / rate:.0f}", ""]],
-        )
-    )
-    for who, value in median.items():
-        rate_of = f"{what}_{_key(who)}_tokens_a_second"
-        record.figures[rate_of], record.spreads[rate_of] = (
-            count / value,
-            record.spreads[names[who]],
-        )
-    for ours, peer in itertools.product(
-        [who for who in seconds if who not in theirs], theirs
-    ):
-        times = record.ratio(
-            f"{what}_{_key(ours)}_over_{_key(peer)}", names[peer], names[ours]
-        )
-        held = (
-            f" (bar {BARS[what]:.1f})"
-            if (ours, peer) == ("unroll_jax", "torch compiled")
-            else ""
-        )
-        print(f"{ours} / {peer}: {times:.2f} times the tokens{held}")
+    """Adds times, tokens per second and ratios of a pass, and prints them."""
+    # the gradients of a product take two products
+    work = flops(sizes) * (3.0 if what == "training" else 1.0)
+    tokens = sizes.batch * sizes.tokens
+    rows = []
+    for who, runs in seconds.items():
+        name = f"{what}_{_key(who)}"
+        median = record.time(f"{name}_seconds", runs, flops=work, rate=rate)
+        record.figures[f"{name}_tokens_a_second"] = tokens / median
+        record.spreads[f"{name}_tokens_a_second"] = record.spreads[f"{name}_seconds"]
+        rows.append([who, f"{1e3 * median:.0f}", f"{tokens / median:.0f}"])
+    rows.append(["floor", f"{1e3 * work / rate:.0f}", ""])
+    print(table(["who", "median ms", "tokens/s"], rows))
+
+    peers = [who for who in seconds if who.startswith("torch")]
+    for ours in list(seconds)[: len(seconds) - len(peers)]:
+        for peer in peers:
+            names = (f"{what}_{_key(who)}_seconds" for who in (peer, ours))
+            times = record.ratio(f"{what}_{_key(ours)}_over_{_key(peer)}", *names)
+            barred = (ours, peer) == ("unroll_jax", "torch compiled")
+            bar = f" (bar {BARS[what]:.1f})" if barred else ""
+            print(f"{ours} / {peer}: {times:.2f} times the tokens{bar}")
 
 
 def forward(
@@ -147,13 +123,15 @@ def forward(
 def training(
     model: Classifier, params: Any, batch: dict[str, np.ndarray]
 ) -> Callable[[], float]:
-    """A call that takes one step of Adam on the last layer's cross entropy and
-    returns its value before the step."""
-    tokens, labels = (
-        jnp.asarray(batch["tokens"], jnp.int32),
-        jnp.asarray(batch["labels"], jnp.int32),
-    )
-    is_word = lambda path: "word" in [entry.key for entry in path]
+    """A call that takes a step of Adam on the last layer's cross entropy.
+
+    It returns the cross entropy before the step.
+    """
+    tokens = jnp.asarray(batch["tokens"], jnp.int32)
+    labels = jnp.asarray(batch["labels"], jnp.int32)
+
+    def is_word(path):
+        return "word" in [entry.key for entry in path]
 
     def trained(params):
         return jax.tree.map_with_path(lambda path, _: not is_word(path), params)
@@ -165,13 +143,10 @@ def training(
             return jax.lax.stop_gradient(leaf) if is_word(path) else leaf
 
         logits: Any = model.apply(jax.tree.map_with_path(still, params), tokens)
-        return jnp.mean(
-            optax.softmax_cross_entropy_with_integer_labels(logits[-1], labels)
-        )
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits[-1], labels)
+        return jnp.mean(losses)
 
-    def step(
-        state: tuple[Any, Any], *batch: jax.Array
-    ) -> tuple[tuple[Any, Any], jax.Array]:
+    def step(state: tuple[Any, Any], *batch: jax.Array) -> tuple[Any, jax.Array]:
         params, moments = state
         value, gradient = jax.value_and_grad(loss)(params, *batch)
         updates, moments = optimizer.update(gradient, moments, params)
@@ -197,9 +172,8 @@ def torch_calls(
     every = torch.ones_like(tokens)
 
     def calls(model: Any, weights: Any) -> dict[str, Callable[[], Any]]:
-        optimizer = torch.optim.Adam(
-            [weight for weight in weights if weight.requires_grad], lr=RATE, fused=True
-        )
+        trained = [weight for weight in weights if weight.requires_grad]
+        optimizer = torch.optim.Adam(trained, lr=RATE, fused=True)
 
         def logits() -> np.ndarray:
             with torch.no_grad():
@@ -207,9 +181,8 @@ def torch_calls(
 
         def train() -> float:
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(
-                model(input_ids=tokens, attention_mask=every).logits, labels
-            )
+            scores = model(input_ids=tokens, attention_mask=every).logits
+            loss = torch.nn.functional.cross_entropy(scores, labels)
             loss.backward()
             optimizer.step()
             return float(loss.detach())
@@ -217,10 +190,8 @@ def torch_calls(
         return {"forward": logits, "training": train}
 
     variants = {}
-    for name, prepare in (
-        ("torch eager", lambda model: model),
-        ("torch compiled", torch.compile),
-    ):
+    ways = {"torch eager": lambda model: model, "torch compiled": torch.compile}
+    for name, prepare in ways.items():
         copied = copy.deepcopy(peer)
         copied.bert.embeddings.word_embeddings.weight.requires_grad_(False)
         variants[name] = calls(prepare(copied), list(copied.parameters()))
@@ -231,9 +202,8 @@ def flops(sizes: Sizes) -> float:
     """Matrix-product operations of a forward pass."""
     dim, tokens = sizes.shape.dim, sizes.tokens
     dense = 4 * dim**2 + 2 * dim * sizes.shape.hidden_dim
-    return (
-        2.0 * sizes.batch * tokens * sizes.shape.num_layers * (dense + 2 * tokens * dim)
-    )
+    each = 2.0 * sizes.shape.num_layers * (dense + 2 * tokens * dim)
+    return each * sizes.batch * tokens
 
 
 def _key(name: str) -> str:
@@ -241,24 +211,13 @@ def _key(name: str) -> str:
 
 
 def _same_weights(model: Classifier, *, peers: bool = True) -> tuple[Any, Any]:
-    """Random weights of ours and, where PyTorch and `transformers` are installed, a
-    model of theirs with the same."""
-    transformers, shape = (
-        (_transformers_or_none() if peers else None),
-        model.encoder.config,
-    )
+    """Random weights of ours, and a model of `transformers` with the same, if any."""
+    shape = model.encoder.config
+    torch = torch_peer.torch_if_wanted(peers)
+    transformers = None if torch is None else _transformers_or_none()
     if transformers is None:
-        if peers:
-            print(
-                'without PyTorch and transformers: pip install "unroll_jax[dev]" to'
-                " compare with them"
-            )
-        return (
-            jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)),
-            None,
-        )
-    print(SAME_ALLOCATOR)
-    torch = torch_peer.torch_or_none()
+        example = jnp.zeros((1, 1), jnp.int32)
+        return jax.jit(model.init)(jax.random.key(0), example), None
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=shape.vocabulary_size,
@@ -273,27 +232,22 @@ def _same_weights(model: Classifier, *, peers: bool = True) -> tuple[Any, Any]:
         peer.save_pretrained(folder)
         values = read_json(Path(folder) / "config.json")
         architecture = read_architecture(values, where=folder)
+        settings = read_config(values, where=folder)
         with open_folder(Path(folder)) as tensors:
-            encoder, head = read_weights(
-                tensors, read_config(values, where=folder), architecture
-            )
-    kernel, bias = (
-        leaf.detach().numpy()
-        for leaf in (peer.classifier.weight.T, peer.classifier.bias)
-    )
-    head["logits"] = {"kernel": kernel, "bias": bias}
-    return (
-        jax.tree.map(jnp.asarray, {"params": {"encoder": encoder, "head": head}}),
-        peer,
-    )
+            encoder, head = read_weights(tensors, settings, architecture)
+    head["logits"] = {
+        "kernel": peer.classifier.weight.T.detach().numpy(),
+        "bias": peer.classifier.bias.detach().numpy(),
+    }
+    params = {"params": {"encoder": encoder, "head": head}}
+    return jax.tree.map(jnp.asarray, params), peer
 
 
 def _transformers_or_none() -> Any:
-    if torch_peer.torch_or_none() is None:
-        return None
     try:
         import transformers  # pyright: ignore[reportMissingImports]
     except ImportError:
+        print('without transformers: pip install "unroll_jax[dev]" to compare with it')
         return None
     transformers.logging.disable_progress_bar()
     return transformers

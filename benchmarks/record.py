@@ -1,5 +1,4 @@
-"""Records of a benchmark: figures with spreads and floors, as JSON, as a Markdown
-table and as a plot."""
+"""Records of a benchmark: figures with spreads and floors, as JSON, table and plot."""
 
 import dataclasses
 import json
@@ -11,21 +10,23 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.timing import table
+
 __all__ = ["Record", "write"]
 
 
 @dataclasses.dataclass
 class Record:
-    """Figures by name; names end in the unit.
+    """Figures by name. Names end in the unit.
 
     Attributes:
       figures: medians of timed runs, ratios, bytes, counts.
-      spreads: of some figures, the interquartile range of the runs over their median;
-        of ratios the sum of both.
+      spreads: of some figures, the interquartile range of the runs over their median,
+        and for ratios the sum of both.
       floors: of some figures, the ``flops`` they count, and the ``seconds`` these take
         at the rate that was measured in the same run.
-      notes: sentences for who reads the figures.
-      draw: draws them into a figure; None where a plot says nothing.
+      notes: sentences for readers of the figures.
+      draw: draws them into a figure, or None for no plot.
     """
 
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -48,16 +49,31 @@ class Record:
           name: of the figure.
           seconds: of every run.
           flops: operations of its matrix products.
-          rate: operations a second that the machine was measured to do.
+          rate: operations per second of the machine, measured.
         """
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75])
-        self.figures[name], self.spreads[name] = (
-            float(median),
-            float((high - low) / median),
-        )
+        self.figures[name] = float(median)
+        self.spreads[name] = float((high - low) / median)
         if flops is not None and rate is not None:
             self.floors[name] = {"flops": flops, "seconds": flops / rate}
         return float(median)
+
+    def times(
+        self,
+        seconds: Mapping[str, np.ndarray],
+        *,
+        prefix: str,
+        flops: float,
+        rate: float,
+    ) -> None:
+        """Adds the times of candidates that do the same work, and prints them."""
+        rows = []
+        for who, runs in seconds.items():
+            name = f"{prefix}{who.replace(' ', '_')}_seconds"
+            median = self.time(name, runs, flops=flops, rate=rate)
+            rows.append([who, f"{1e3 * median:.1f}", f"{1e3 * np.min(runs):.1f}"])
+        rows.append(["floor", f"{1e3 * flops / rate:.1f}", ""])
+        print(table(["who", "median ms", "least ms"], rows))
 
     def ratio(self, name: str, over: str, under: str) -> float:
         """Adds the ratio of two figures and returns it."""
@@ -67,36 +83,20 @@ class Record:
 
     def draw_times(self, figure: Figure) -> None:
         """Draws the timed figures as points on a log axis, each with its floor."""
-        timed = {
-            name: 1e3 * value
-            for name, value in self.figures.items()
-            if name in self.spreads and "second" in name
-        }
-        timed = {name: value for name, value in timed.items() if "a_second" not in name}
+        # ratios have spreads too, and rates end in "a_second"
+        timed = [name for name in self.spreads if name.endswith("seconds")]
+        places = range(len(timed))
+        medians = [1e3 * self.figures[name] for name in timed]
+        # matplotlib draws nothing at NaN, of figures without a floor
+        none = {"seconds": math.nan}
+        floors = [1e3 * self.floors.get(name, none)["seconds"] for name in timed]
+
         figure.set_size_inches(9.0, 1.2 + 0.22 * len(timed))
-        axes, places = figure.subplots(), range(len(timed))
-        axes.plot(list(timed.values()), places, "o", color="#0072B2", label="median")
-        floors = {
-            place: 1e3 * self.floors[name]["seconds"]
-            for place, name in enumerate(timed)
-            if name in self.floors
-        }
-        axes.plot(
-            list(floors.values()),
-            list(floors),
-            "|",
-            color="#D55E00",
-            ms=12,
-            mew=2,
-            label="floor",
-        )
-        axes.set_yticks(
-            places,
-            [
-                name.removesuffix("seconds").strip("_ ").replace("_", " ")
-                for name in timed
-            ],
-        )
+        axes = figure.subplots()
+        axes.plot(medians, places, "o", color="#0072B2", label="median")
+        axes.plot(floors, places, "|", color="#D55E00", ms=12, mew=2, label="floor")
+        labels = [name.removesuffix("seconds").strip("_ ") for name in timed]
+        axes.set_yticks(places, [label.replace("_", " ") for label in labels])
         axes.set(xscale="log", xlabel="ms")
         axes.invert_yaxis()
         axes.grid(alpha=0.3)
@@ -106,32 +106,31 @@ class Record:
 def write(
     record: Record, name: str, folder: Path, conditions: Mapping[str, Any]
 ) -> None:
-    """Writes NAME.json and NAME.md, and NAME.png where there is a plot.
+    """Writes NAME.json and NAME.md, and NAME.png if there is a plot.
 
     Args:
       record: of one benchmark.
       name: of the benchmark.
-      folder: where to; it is made where it is missing.
+      folder: for the files, made if missing.
       conditions: date, machine, versions, allocator, and whether it was quick.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {
-        key: value if math.isfinite(value) else None
-        for key, value in record.figures.items()
-    }
     parts = {
-        "figures": figures,
+        "benchmark": name,
+        **conditions,
+        # JSON has neither NaN nor infinity
+        "figures": {
+            key: value if math.isfinite(value) else None
+            for key, value in record.figures.items()
+        },
         "spreads": record.spreads,
         "floors": record.floors,
         "notes": record.notes,
     }
-    text = json.dumps(
-        {"benchmark": name, **conditions, **parts}, indent=2, allow_nan=False
-    )
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    (folder / f"{name}.md").write_text(
-        _markdown(record, name, conditions), encoding="utf-8"
-    )
+    text = json.dumps(parts, indent=2, allow_nan=False) + "\n"
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    page = _markdown(record, name, conditions)
+    (folder / f"{name}.md").write_text(page, encoding="utf-8")
     if record.draw is not None:
         figure = Figure(figsize=(12.0, 4.0), layout="constrained")
         record.draw(figure)
@@ -140,26 +139,19 @@ def write(
 
 def _markdown(record: Record, name: str, conditions: Mapping[str, Any]) -> str:
     machine = conditions["machine"]
-    versions = ", ".join(
-        f"{key} {value}" for key, value in conditions["versions"].items()
+    date = conditions["date"] + (", quick" if conditions["quick"] else "")
+    packages = conditions["versions"].items()
+    versions = ", ".join(f"{package} {version}" for package, version in packages)
+    kept = "has the system's settings"
+    if conditions["allocator"]["keeps_memory"]:
+        kept = "keeps large blocks"
+    setting = (
+        f"{date}; {machine['cpu']}, {machine['cores']} of them used; accelerator:"
+        f" {machine['accelerator']}; {versions}."
+        f" The allocator, which peers share, {kept}."
     )
-    kept = (
-        "keeps large blocks"
-        if conditions["allocator"]["keeps_memory"]
-        else "with the system's settings"
-    )
-    lines = [
-        f"# {name}",
-        (
-            f"{conditions['date']}{', quick' if conditions['quick'] else ''};"
-            f" {machine['cpu']}, {machine['cores']} of them used; accelerator:"
-            f" {machine['accelerator']}; {versions}. The allocator, which peers share,"
-            f" {kept}."
-        ),
-        *record.notes,
-        "\n".join(_rows(record)),
-    ]
-    return "\n\n".join(lines) + "\n"
+    rows = "\n".join(_rows(record))
+    return "\n\n".join([f"# {name}", setting, *record.notes, rows]) + "\n"
 
 
 def _rows(record: Record) -> list[str]:
@@ -169,11 +161,9 @@ def _rows(record: Record) -> list[str]:
     ]
     for name, value in record.figures.items():
         floor = record.floors.get(name, {})
-        least, flops, spread = (
-            floor.get("seconds"),
-            floor.get("flops"),
-            record.spreads.get(name),
-        )
+        least = floor.get("seconds")
+        flops = floor.get("flops")
+        spread = record.spreads.get(name)
         cells = [
             name.replace("|", "\\|"),
             f"{value:.4g}",

@@ -1,5 +1,4 @@
-"""Timing side by side: interleaved runs, medians; memory, rates and powers to
-compare them with."""
+"""Timing side by side, in interleaved runs, and memory, rates and powers."""
 
 import contextlib
 import time
@@ -10,6 +9,7 @@ import numpy as np
 
 __all__ = [
     "counted_compilations",
+    "floor_note",
     "interleaved",
     "matmul_rate",
     "power_of",
@@ -26,8 +26,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 @contextlib.contextmanager
 def counted_compilations() -> Iterator[list[float]]:
-    """The seconds of every program that is compiled while the context lasts, in a
-    list that grows."""
+    """A list that gets the seconds of every program compiled within the context."""
     seconds: list[float] = []
 
     def listen(event: str, duration_secs: float, **_: object) -> None:
@@ -78,27 +77,28 @@ def matmul_rate(
     precision: str | None = None,
     repeats: int = 50,
 ) -> float:
-    """Measured operations a second of a product (rows, inner) by (inner, columns),
-    of JAX's default precision."""
-    left, right = (
-        np.ones((rows, inner), np.float32),
-        np.ones((inner, columns), np.float32),
-    )
-    arrays = jax.tree.map(
-        lambda array: jax.device_put(array).astype(dtype), (left, right)
-    )
+    """Measured operations per second of a product (rows, inner) by (inner, columns)."""
+    left = jax.numpy.ones((rows, inner), dtype)
+    right = jax.numpy.ones((inner, columns), dtype)
     product = jax.jit(lambda a, b: jax.numpy.matmul(a, b, precision=precision))
-    seconds = interleaved(
-        {"product": lambda: jax.block_until_ready(product(*arrays))}, repeats=repeats
-    )["product"]
+    candidates = {"product": lambda: jax.block_until_ready(product(left, right))}
+    seconds = interleaved(candidates, repeats=repeats)["product"]
     return 2.0 * left.size * columns / float(np.median(seconds))
 
 
+def floor_note(rate: float, rows: int, inner: int, columns: int) -> str:
+    """Says what a floor is: ``rate`` is that of a product of these sizes."""
+    return (
+        f"floor: the matrix products only, at {rate / 1e9:.0f} GFLOP/s, the rate of one"
+        f" of {rows} x {inner} x {columns}"
+    )
+
+
 def power_of(values: Mapping[int, float], least: int = 0) -> float:
-    """The p of the n^p that fits ``values[n]`` best on logarithmic axes, over n >=
-    least."""
+    """The p of the n^p that fits ``values[n]`` best on log axes, for n >= least."""
     sizes = [n for n in values if n >= least]
-    return float(np.polyfit(np.log(sizes), np.log([values[n] for n in sizes]), 1)[0])
+    slope, _ = np.polyfit(np.log(sizes), np.log([values[n] for n in sizes]), 1)
+    return float(slope)
 
 
 def temporary_mebibytes(program: jax.stages.Compiled) -> float:
@@ -109,12 +109,10 @@ def temporary_mebibytes(program: jax.stages.Compiled) -> float:
 
 def table(header: list[str], rows: list[list[str]]) -> str:
     """Plain text columns, the first to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
-        ]
-        for row in [header, *rows]
-    ]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = []
+    for first, *others in lines:
+        cells = [cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True)]
+        text.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(text)

@@ -1,9 +1,17 @@
-"""The transformer of `unroll_jax.transformer`, the same equations in PyTorch, as a
-peer to be timed against."""
+"""PyTorch if installed, and the equations of `unroll_jax.transformer` in it."""
 
 from typing import Any
 
-__all__ = ["compiled", "forward", "gradients", "step_and_energy", "torch_or_none"]
+from benchmarks.timing import SAME_ALLOCATOR
+
+__all__ = [
+    "compiled",
+    "forward",
+    "gradients",
+    "step_and_energy",
+    "torch_if_wanted",
+    "torch_or_none",
+]
 
 
 def torch_or_none() -> Any:
@@ -12,6 +20,16 @@ def torch_or_none() -> Any:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
+    return torch
+
+
+def torch_if_wanted(peers: bool) -> Any:
+    """PyTorch if peers are timed and it is installed, else None. Prints which."""
+    if not peers:
+        return None
+    torch = torch_or_none()
+    missing = 'without PyTorch: pip install "unroll_jax[peers]" to compare with it'
+    print(missing if torch is None else SAME_ALLOCATOR)
     return torch
 
 
@@ -39,8 +57,7 @@ def step_and_energy(
 def forward(
     W_a: Any, W_f: Any, y: Any, x: Any, num_layers: int, step_size: float = 0.5
 ) -> tuple[Any, Any]:
-    """The state after ``num_layers`` tied layers, and the energies before each layer
-    and after the last."""
+    """The state after ``num_layers`` tied layers, and the energies of all states."""
     torch = torch_or_none()
     energies = []
     for _ in range(num_layers):
@@ -53,8 +70,10 @@ def forward(
 def gradients(
     function: Any, W_a: Any, W_f: Any, y: Any, x: Any
 ) -> tuple[Any, Any, Any]:
-    """The gradients of the mean square of the last state in W_a and W_f, and the
-    energies; of `forward` or compiled."""
+    """Gradients of the mean square of the last state in W_a and W_f, and energies.
+
+    ``function`` is `forward` at a depth, or that compiled.
+    """
     W_a.grad = W_f.grad = None
     last, energies = function(W_a, W_f, y, x)
     (last**2).mean().backward()

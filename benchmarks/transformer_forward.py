@@ -1,5 +1,4 @@
-"""Cost of a transformer with its energies: twelve layers against the same equations
-in PyTorch."""
+"""Cost of twelve transformer layers with energies, against the same in PyTorch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 import unroll_jax
 from benchmarks import torch_peer
 from benchmarks.record import Record
-from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
+from benchmarks.timing import floor_note, interleaved, matmul_rate
 from unroll_jax.energies import TransformerParams
 
 __all__ = ["Sizes", "flops_forward", "main"]
@@ -35,105 +34,70 @@ BARS = {
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints medians of interleaved runs, forward only and with the gradient in the
-    weights, and their ratios."""
-    sizes, with_torch = (
-        QUICK if quick else FULL,
-        peers and torch_peer.torch_or_none() is not None,
-    )
+    """Prints times of interleaved runs, forward and with the gradient, and ratios."""
+    sizes = QUICK if quick else FULL
     print(
         f"{sizes.num_layers} tied layers, d = {sizes.dim}, n = {sizes.tokens}, float32,"
         f" {jax.default_backend()}"
     )
-    if peers:
-        missing = 'without PyTorch: pip install "unroll_jax[peers]" to compare with it'
-        print(SAME_ALLOCATOR if with_torch else missing)
+    with_torch = torch_peer.torch_if_wanted(peers) is not None
     largest = max(batch for batch, _ in sizes.repeats)
     product = (largest * sizes.tokens, sizes.dim, sizes.dim)
-    rate, record = matmul_rate(*product), Record()
+    rate = matmul_rate(*product)
+    record = Record()
     for batch, repeats in sizes.repeats:
         arrays = _draw(batch, sizes)
         for what, build in (("forward", _forward), ("gradient", _gradient)):
             candidates = {
                 "recorded": build(arrays, sizes, record="energy"),
                 "plain": build(arrays, sizes, record=None),
-                **(_peers(arrays, sizes, what) if with_torch else {}),
             }
+            if with_torch:
+                candidates |= _peers(arrays, sizes, what)
             seconds = interleaved(candidates, repeats=repeats, warmup=3)
+
             print(f"\nbatch {batch}, {what}, {repeats} runs")
+            # the gradients of a product take two products
             flops = flops_forward(sizes, batch) * (3.0 if what == "gradient" else 1.0)
-            _add(
-                record,
-                f"batch_{batch}_{what}",
-                seconds,
-                flops,
-                rate,
-                judged=batch == largest and what == "gradient",
-            )
+            case = f"batch_{batch}_{what}"
+            record.times(seconds, prefix=f"{case}_", flops=flops, rate=rate)
+            _compare(record, case, seconds, judged=case == f"batch_{largest}_gradient")
     record.draw = record.draw_times
-    words = " x ".join(map(str, product))
-    print(
-        f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of a"
-        f" {words} one"
-    )
+    print(f"\n{floor_note(rate, *product)}")
     return record
 
 
 def flops_forward(sizes: Sizes, batch: int) -> float:
-    """Matrix-product operations of a forward pass: two with d x d and two with n x n
-    a layer, energies shared."""
-    return (
-        sizes.num_layers
-        * batch
-        * sizes.tokens
-        * sizes.dim
-        * (4.0 * sizes.dim + 4.0 * sizes.tokens)
-    )
+    """Matrix-product operations of a forward pass, energies included.
+
+    Each layer has two products with d x d and two with n x n. Energies share them.
+    """
+    tokens = sizes.num_layers * batch * sizes.tokens
+    return 4.0 * tokens * sizes.dim * (sizes.dim + sizes.tokens)
 
 
-def _add(
-    record: Record,
-    case: str,
-    seconds: dict[str, Any],
-    flops: float,
-    rate: float,
-    *,
-    judged: bool,
+def _compare(
+    record: Record, case: str, seconds: dict[str, Any], *, judged: bool
 ) -> None:
-    """Adds a case's times and ratios to the record, and prints them."""
-    names = {who: f"{case}_{who.replace(' ', '_')}_seconds" for who in seconds}
-    median = {
-        who: record.time(names[who], seconds[who], flops=flops, rate=rate)
-        for who in seconds
-    }
-    rows = [
-        [who, f"{1e3 * median[who]:.1f}", f"{1e3 * np.min(seconds[who]):.1f}"]
-        for who in median
-    ]
-    print(
-        table(
-            ["who", "median ms", "least ms"],
-            [*rows, ["floor", f"{1e3 * flops / rate:.1f}", ""]],
-        )
-    )
     for ratio, bar in BARS.items():
         who = ratio.split(" / ")[1]
-        if who in median:
-            value = record.ratio(
-                f"{case}_over_{who.replace(' ', '_')}", names["recorded"], names[who]
-            )
+        if who in seconds:
+            key = who.replace(" ", "_")
+            names = f"{case}_recorded_seconds", f"{case}_{key}_seconds"
+            value = record.ratio(f"{case}_over_{key}", *names)
             print(f"{ratio}: {value:.3f}" + (f" (bar {bar:.2f})" if judged else ""))
 
 
 def _draw(batch: int, sizes: Sizes) -> tuple[TransformerParams, jax.Array, jax.Array]:
-    """Weights as the paper's experiments draw them: the spectrum of W_f in [0,
-    0.95]. Tokens are not negative."""
+    """Weights of the paper's experiments, W_f with spectrum in [0, 0.95], and tokens.
+
+    Tokens are not negative.
+    """
     keys = jax.random.split(jax.random.key(0), 3)
     params = unroll_jax.transformer(sizes.dim).init(keys[0])
     W_f = unroll_jax.energies.clip_spectrum(params.W_f @ params.W_f.T)
-    y, x = (
-        jax.random.uniform(key, (batch, sizes.tokens, sizes.dim)) for key in keys[1:]
-    )
+    shape = (batch, sizes.tokens, sizes.dim)
+    y, x = (jax.random.uniform(key, shape) for key in keys[1:])
     return params._replace(W_f=W_f), y, x
 
 

@@ -1,5 +1,7 @@
-"""A plain training step of the video models, unrolled transformer and DUST, against
-the same in compiled PyTorch."""
+"""A plain training step of the video models, against the same in compiled PyTorch.
+
+The models are the unrolled transformer and DUST.
+"""
 
 import os
 from collections.abc import Callable
@@ -25,7 +27,7 @@ from benchmarks.constrained_step.steps import (
     repeated,
 )
 from benchmarks.record import Record
-from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
+from benchmarks.timing import interleaved, matmul_rate, table
 from unroll_jax import descent_constraints
 from unroll_jax.certificates import matrix_norm_bound
 from unroll_jax.energies.cosine import cosine_dictionary
@@ -43,84 +45,71 @@ class Sparse(NamedTuple):
 
     sparsity: float = 0.3  # lambda
     attention_scale: float = 0.25  # of the codes that attention sees
-    # c, fixed for both libraries; None is our bound, which moves with the dictionary
+    # c, fixed for both libraries. None is our bound, which moves with the dictionary.
     curvature: float | None = None
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints medians of interleaved steps, the floor of their matrix products, and
-    ratios to PyTorch."""
+    """Prints times of interleaved steps, their floors, and ratios to PyTorch."""
     sizes = UNROLLED._replace(num_layers=3)
-    cores, rate = len(os.sched_getaffinity(0)), matmul_rate(*RATE_OF)
-    bound = float(
-        matrix_norm_bound(
-            jnp.asarray(cosine_dictionary(sizes.dim, sizes.dim), jnp.float32)
-        )
-        ** 2
-    )
-    fixed = Sparse(curvature=bound)
+    dictionary = jnp.float32(cosine_dictionary(sizes.dim, sizes.dim))
+    fixed = Sparse(curvature=float(matrix_norm_bound(dictionary) ** 2))
     problems = {
         "UT": unrolled_transformer(sizes),
         "DUST": dust(sizes, fixed),
         "DUST, c moves": dust(sizes, Sparse()),
     }
-    steps = {
-        name: compiled_step(problem, constrained=False)
-        for name, problem in problems.items()
-    }
-    candidates: dict[str, Callable[[], object]] = {
-        name: repeated(step) for name, step in steps.items()
-    }
-    torch = torch_peer.torch_or_none() if peers else None
+    candidates: dict[str, Callable[[], object]] = {}
+    params = {}
+    for name, problem in problems.items():
+        step = compiled_step(problem, constrained=False)
+        candidates[name] = repeated(step)
+        # before the first step, whose state is donated to the next
+        params[name] = jax.device_get(step.state.params)
+
+    cores = len(os.sched_getaffinity(0))
+    torch = torch_peer.torch_if_wanted(peers)
     if torch is not None:
         torch.set_num_threads(cores)
-        print(SAME_ALLOCATOR)
-        params = {
-            name: jax.device_get(step.state.params) for name, step in steps.items()
-        }
         candidates["UT, torch compiled"] = cooper_peer.plain_loop(
             params["UT"], problems["UT"].batch, compile_model=True
         )
         candidates["DUST, torch compiled"] = torch_dust_loop(
             params["DUST"], problems["DUST"].batch, fixed
         )
+    rate = matmul_rate(*RATE_OF)
     seconds = interleaved(candidates, repeats=FEW if quick else REPEATS)
-    record = Record(figures={"matmul_rate": rate})
-    for name, runs in seconds.items():
-        flops = problems[name].flops[0] if name in problems else None
-        record.time(f"{name}_seconds", runs, flops=flops, rate=rate)
     print(
         f"one step of Adam, float32, batch {sizes.batch}, L = {sizes.num_layers},"
         f" {cores} cores"
     )
-    floors = {
-        name: f"{1e3 * problem.flops[0] / rate:.1f}"
-        for name, problem in problems.items()
-    }
-    rows = [
-        [
-            name,
-            f"{1e3 * np.median(runs):.1f}",
-            f"{1e3 * np.min(runs):.1f}",
-            floors.get(name, "-"),
-        ]
-        for name, runs in seconds.items()
-    ]
+    record = Record(figures={"matmul_rate": rate})
+    _add(record, problems, seconds, rate)
+    record.draw = record.draw_times
+    return record
+
+
+def _add(
+    record: Record, problems: dict[str, Problem], seconds: dict[str, Any], rate: float
+) -> None:
+    """Adds times and ratios to the record, and prints them."""
+    rows = []
+    for name, runs in seconds.items():
+        flops = problems[name].flops[0] if name in problems else None
+        median = record.time(f"{name}_seconds", runs, flops=flops, rate=rate)
+        floor = "-" if flops is None else f"{1e3 * flops / rate:.1f}"
+        rows.append([name, f"{1e3 * median:.1f}", f"{1e3 * np.min(runs):.1f}", floor])
     print(table(["step", "median ms", "least ms", "floor ms"], rows))
     print(
         "floor: matrix products of layers and, where c moves, of its bounds, at the"
         " rate of one large product"
     )
     for name in ("UT", "DUST"):
-        if f"{name}, torch compiled" in seconds:
-            ratio = record.ratio(
-                f"{name}_over_torch",
-                f"{name}_seconds",
-                f"{name}, torch compiled_seconds",
-            )
+        peer = f"{name}, torch compiled"
+        if peer in seconds:
+            names = f"{name}_seconds", f"{peer}_seconds"
+            ratio = record.ratio(f"{name}_over_torch", *names)
             print(f"{name}, ours / compiled PyTorch: {ratio:.3f}")
-    record.draw = record.draw_times
-    return record
 
 
 def dust(sizes: UnrolledSizes, sparse: Sparse) -> Problem:
@@ -129,20 +118,20 @@ def dust(sizes: UnrolledSizes, sparse: Sparse) -> Problem:
     batch = jax.device_put(noisy_frames(sizes))
 
     def layer_losses(params: Any, batch: Any, step: Array) -> tuple[Array, Array]:
-        record = lambda y: 0.5 * jnp.mean(jnp.sum((y - batch["clean"]) ** 2, axis=-1))
+        def record(y):
+            return 0.5 * jnp.mean(jnp.sum((y - batch["clean"]) ** 2, axis=-1))
+
         losses: Any = model.apply(params, batch["noisy"], record=record)
         return losses[-1], losses
 
     tokens = sizes.batch * sizes.tokens
     # U D, its error by D^T, H' D
     forward = 2.0 * tokens * (3 * sizes.dim**2 + 2 * sizes.tokens * sizes.dim)
-    # Of every layer and of layer 0: the Gram matrix of D, its squarings, and one
-    # product for the derivative.
-    bounds = (
-        0.0
-        if sparse.curvature is not None
-        else (sizes.num_layers + 1) * (SQUARINGS + 2) * 2.0 * sizes.dim**3
-    )
+    bounds = 0.0
+    if sparse.curvature is None:
+        # Of every layer and of layer 0: the Gram matrix of D, its squarings, and one
+        # product for the derivative.
+        bounds = (sizes.num_layers + 1) * (SQUARINGS + 2) * 2.0 * sizes.dim**3
     return Problem(
         name=f"DUST, L = {sizes.num_layers}",
         init=lambda key: model.init(key, batch["noisy"]),
@@ -158,9 +147,9 @@ def dust(sizes: UnrolledSizes, sparse: Sparse) -> Problem:
 def torch_dust_loss(
     dictionaries: list[Any], noisy: Any, clean: Any, sparse: Sparse
 ) -> Any:
-    """f_L in PyTorch, of one dictionary (atoms, pixels) a layer; the curvature is
-    given."""
-    torch, c = torch_peer.torch_or_none(), sparse.curvature
+    """f_L in PyTorch, from a dictionary (atoms, pixels) for each layer."""
+    torch = torch_peer.torch_or_none()
+    c = sparse.curvature
     assert c is not None, "the peer computes no bound"
     codes = noisy @ dictionaries[0].T / c
     for D in dictionaries:
@@ -172,14 +161,15 @@ def torch_dust_loss(
 
 
 def torch_dust_loop(params: Any, batch: Any, sparse: Sparse) -> Callable[[], Any]:
-    """A call that takes one step of fused Adam on `torch_dust_loss`, compiled, and
-    returns it."""
+    """A call that takes a step of fused Adam on `torch_dust_loss`, compiled.
+
+    It returns the loss.
+    """
     torch = torch_peer.torch_or_none()
     stack = torch.from_numpy(np.array(params["params"]["layers"].D))
     dictionaries = [each.clone().requires_grad_() for each in stack]
-    noisy, clean = (
-        torch.from_numpy(np.array(batch[name])) for name in ("noisy", "clean")
-    )
+    arrays = (np.array(batch[name]) for name in ("noisy", "clean"))
+    noisy, clean = map(torch.from_numpy, arrays)
     loss_of = torch.compile(torch_dust_loss, fullgraph=True)
     optimizer = torch.optim.Adam(dictionaries, lr=PRIMAL_RATE, fused=True)
 

@@ -1,5 +1,7 @@
-"""Does training an 8-billion-parameter decoder scale from 8 devices to 512? On
-paper, and by the traced program."""
+"""Scaling of the training of an 8-billion-parameter decoder from 8 devices to 512.
+
+By formulas, and by the collectives of the traced program.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -31,13 +33,12 @@ __all__ = ["main"]
 AXIS = "fsdp"
 ALPHA, PRIMAL_RATE, DUAL_RATE = 0.05, 1e-4, 1e-2
 DEVICES = (8, 16, 32, 64, 128, 256, 512)
-# forward, forward again in the backward pass (remat), and two products backward for
-# each
+# forward, again in the backward pass (remat), and two products backward for each
 PASSES = 4
 
 
 class DecoderSizes(NamedTuple):
-    """Sizes of a decoder; see `LanguageModel`."""
+    """Sizes of a decoder, as in `LanguageModel`."""
 
     vocabulary: int
     dim: int
@@ -48,15 +49,14 @@ class DecoderSizes(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A training step on devices that hold a shard of everything, and their own
-    sequences."""
+    """A training step on devices that hold shards of all arrays."""
 
     num_devices: int
     sizes: DecoderSizes
     sequences: int  # on each device
     tokens: int  # of a sequence
-    chunk: int  # positions that are read at a time
-    # one position in so many is read at every layer; None trains by plain risk
+    chunk: int  # positions read at a time
+    # one position in so many is read at every layer. None trains by plain risk.
     share: int | None
     dtype: str  # of the computation, and of weights and gradients on the way
 
@@ -79,15 +79,14 @@ LARGE = Setting(
 ACCELERATORS = (
     # 4,800 Gbit/s of links a chip, all in use
     Accelerator("TPU v5p", 459e12, max(DEVICES), 600e9, 600e9),
-    # NVLink in a node of 8; beyond it 8 rings at once, each over another of the node's
+    # NVLink in a node of 8. Beyond it 8 rings at once, each over another of the node's
     # 8 InfiniBand cards of 400 Gbit/s
     Accelerator("H100 SXM", 989e12, 8, 450e9, 400e9),
 )
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints bytes sent per device and step, by formula and as traced, and the step
-    times that follow."""
+    """Prints bytes sent per device and step, and the step times that follow."""
     del peers  # there are none
     numbers = (DEVICES[0], DEVICES[-1]) if quick else DEVICES
     print(
@@ -95,45 +94,35 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         f" {LARGE.sequences} x {LARGE.tokens} tokens a device; constraints on every"
         f" layer, one position in {LARGE.share}; all is sharded over all devices"
     )
-    settings = [LARGE._replace(num_devices=number) for number in numbers]
-    traced = [sum(sent_bytes(setting).values()) for setting in settings]
-    plain = [
-        sum(sent_bytes(setting._replace(share=None)).values()) for setting in settings
-    ]
-    added = max(one - other for one, other in zip(traced, plain, strict=True))
-    print(f"constraints add at most {added:.0f} bytes a step and device")
-    figures, rows = {"bytes_added": added}, []
-    for setting, sent in zip(settings, traced, strict=True):
-        number, formula = setting.num_devices, sum(formula_bytes(setting).values())
+    figures = {"bytes_added": 0.0}
+    rows = []
+    for number in numbers:
+        setting = LARGE._replace(num_devices=number)
+        formula = sum(formula_bytes(setting).values())
+        sent = sum(sent_bytes(setting).values())
+        plain = sum(sent_bytes(setting._replace(share=None)).values())
+        figures["bytes_added"] = max(figures["bytes_added"], sent - plain)
         figures |= {f"formula_{number}_bytes": formula, f"traced_{number}_bytes": sent}
         row = [str(number), f"{formula / 1e9:.2f}", f"{sent / 1e9:.2f}"]
         for accelerator in ACCELERATORS:
             compute, network = step_seconds(setting, sent, accelerator)
-            shares = {
-                "overlapped": compute / max(compute, network),
-                "apart": compute / (compute + network),
-            }
-            figures |= {
-                f"{accelerator.name}_{number}_{name}": share
-                for name, share in shares.items()
-            }
-            row += [
-                f"{1e3 * compute:.0f}",
-                f"{1e3 * network:.0f}",
-                *(f"{share:.0%}" for share in shares.values()),
-            ]
+            overlapped = compute / max(compute, network)
+            apart = compute / (compute + network)
+            name = f"{accelerator.name}_{number}"
+            figures |= {f"{name}_overlapped": overlapped, f"{name}_apart": apart}
+            row += [f"{1e3 * compute:.0f}", f"{1e3 * network:.0f}"]
+            row += [f"{overlapped:.0%}", f"{apart:.0%}"]
         rows.append(row)
-    titles = [
-        f"{one.name}: {what}"
-        for one in ACCELERATORS
-        for what in ("ms", "network", "within", "after")
-    ]
-    print(table(["devices", "formula GB", "traced", *titles], rows))
+    added = figures["bytes_added"]
+    print(f"constraints add at most {added:.0f} bytes per step and device")
+    header = ["devices", "formula GB", "traced"]
+    for accelerator in ACCELERATORS:
+        columns = ("ms", "network", "within", "after")
+        header += [f"{accelerator.name}: {column}" for column in columns]
+    print(table(header, rows))
     print(
         "ms: at the published peak; network: at the published bandwidth, by ring"
-        " algorithms, without latency"
-    )
-    print(
+        " algorithms, without latency\n"
         "within, after: share of the peak if the network runs behind the computing, or"
         " before and after it"
     )
@@ -141,68 +130,63 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
 
 
 def num_params(sizes: DecoderSizes) -> tuple[int, int]:
-    """Weights of the matrices:
-    ``(of all layers, of the embedding and the readout)``. Scales of norms are left
-    out."""
+    """Weights of the matrices, without the scales of norms.
+
+    Returns:
+      ``(of all layers, of the embedding and the readout)``.
+    """
     narrow = sizes.dim * sizes.kv_heads // sizes.heads
     layer = 2 * sizes.dim * (sizes.dim + narrow) + 3 * sizes.dim * sizes.hidden
     return sizes.num_layers * layer, 2 * sizes.vocabulary * sizes.dim
 
 
 def formula_bytes(setting: Setting) -> dict[str, float]:
-    """Kind -> bytes that a device sends in a step, of matrices only, by ring
-    algorithms.
+    """Kind -> bytes of matrices that a device sends in a step, by ring algorithms.
 
-    Layers are gathered twice, as they run forward twice, embedding and readout once;
-    every gradient is scattered once.
+    Layers are gathered twice, as they run forward twice, embedding and readout once.
+    Every gradient is scattered once.
     """
     layers, ends = num_params(setting.sizes)
-    others = (
-        (setting.num_devices - 1)
-        / setting.num_devices
-        * jnp.dtype(setting.dtype).itemsize
-    )
+    # a device sends all shards but one
+    others = (setting.num_devices - 1) / setting.num_devices
+    size = others * jnp.dtype(setting.dtype).itemsize
     return {
-        "all_gather": (2 * layers + ends) * others,
-        "reduce_scatter": (layers + ends) * others,
+        "all_gather": (2 * layers + ends) * size,
+        "reduce_scatter": (layers + ends) * size,
     }
 
 
 def step_seconds(
     setting: Setting, sent: float, accelerator: Accelerator
 ) -> tuple[float, float]:
-    """Seconds of a step's matrix products, recomputation included, and of the
-    ``sent`` bytes."""
-    sizes, tokens = setting.sizes, setting.sequences * setting.tokens
+    """Seconds of the matrix products of a step, and of the ``sent`` bytes.
+
+    Products include those of recomputation.
+    """
+    tokens = setting.sequences * setting.tokens
     layers, readout = matmul_flops_a_token(_model(setting), setting.tokens)
-    read = (
-        tokens
-        if setting.share is None
-        else tokens * (1 + (sizes.num_layers + 1) / setting.share)
-    )
+    readouts = 1.0
+    if setting.share is not None:
+        readouts += (setting.sizes.num_layers + 1) / setting.share
+    flops = PASSES * tokens * (layers + readout * readouts)
+
     near = setting.num_devices <= accelerator.near
     bandwidth = accelerator.near_bandwidth if near else accelerator.far_bandwidth
-    return (
-        PASSES * (layers * tokens + readout * read) / accelerator.peak,
-        sent / bandwidth,
-    )
+    return flops / accelerator.peak, sent / bandwidth
 
 
 def sent_bytes(setting: Setting) -> dict[str, float]:
-    """Kind -> bytes that a device sends in a step, by the collectives of the traced
-    program and ring algorithms.
+    """Kind -> bytes that a device sends in a step, from the traced program.
 
-    Of a result of R bytes and g devices: a gather R (g - 1) / g, a scatter R (g - 1), a
-    sum twice R (g - 1) / g.
+    By ring algorithms a result of R bytes on g devices sends R (g - 1) / g if gathered,
+    R (g - 1) if scattered, and twice R (g - 1) / g if summed.
     """
     mesh = AbstractMesh((setting.num_devices,), (AXIS,), axis_types=(AxisType.Auto,))
     step, *arguments = training_step(setting, mesh)
-    others, sent = (setting.num_devices - 1) / setting.num_devices, {}
-    factors = {
-        "all_gather": others,
-        "reduce_scatter": setting.num_devices - 1,
-        "psum": 2 * others,
-    }
+    others = setting.num_devices - 1
+    shared = others / setting.num_devices
+    factors = {"all_gather": shared, "reduce_scatter": others, "psum": 2 * shared}
+    sent: dict[str, float] = {}
     for kind, size in _collectives(step.trace(*arguments).jaxpr.jaxpr, 1):
         sent[kind] = sent.get(kind, 0.0) + factors[kind] * size
     return sent
@@ -214,15 +198,13 @@ def _collectives(jaxpr: Jaxpr, times: int) -> Iterator[tuple[str, float]]:
         name = equation.primitive.name
         if name in ("all_gather", "reduce_scatter", "psum"):
             results: Any = [out.aval for out in equation.outvars]
-            yield (
-                name,
-                times * sum(result.size * result.dtype.itemsize for result in results),
-            )
-        inner = [
-            getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(equation.params)
-        ]
-        for one in (leaf for leaf in inner if isinstance(leaf, Jaxpr)):
-            below = list(_collectives(one, times * equation.params.get("length", 1)))
+            sizes = (result.size * result.dtype.itemsize for result in results)
+            yield name, times * sum(sizes)
+        for leaf in jax.tree.leaves(equation.params):
+            inner = getattr(leaf, "jaxpr", leaf)
+            if not isinstance(inner, Jaxpr):
+                continue
+            below = list(_collectives(inner, times * equation.params.get("length", 1)))
             if below and name == "while":
                 raise ValueError(
                     "collectives must be in loops of a known length, got a while_loop;"
@@ -232,23 +214,23 @@ def _collectives(jaxpr: Jaxpr, times: int) -> Iterator[tuple[str, float]]:
 
 
 def training_step(setting: Setting, mesh: Mesh | AbstractMesh) -> tuple[Any, Any, Any]:
-    """The jitted step ``(state, tokens) -> (state, f_L)``, and its arguments; the state
-    is (params, opt_state, dual).
+    """The jitted step ``(state, tokens) -> (state, f_L)``, and its arguments.
 
-    Matrices are sharded along their longest axis (the first of equals) that the devices
-    divide, vectors and multipliers replicated. A weight is gathered in the dtype of the
-    computation when its layer runs, embedding and readout at the start; their gradients
-    are scattered in it. The collectives are written out, in `jax.shard_map`: left to
-    choose, XLA's partitioner reduces gradients whole, or gathers activations.
+    The state is (params, opt_state, dual). Matrices are sharded along their longest
+    axis that the devices divide (the first of equals). Vectors and multipliers are
+    replicated. A weight is gathered in the dtype of the computation when its layer
+    runs, embedding and readout at the start. Gradients are scattered in that dtype. The
+    collectives are explicit, in `jax.shard_map`, because XLA's partitioner reduces
+    whole gradients, or gathers activations.
     """
-    optimizer, ascent = optax.adam(PRIMAL_RATE), dual_ascent(optax.sgd(DUAL_RATE))
+    optimizer = optax.adam(PRIMAL_RATE)
+    ascent = dual_ascent(optax.sgd(DUAL_RATE))
     constraints = descent_constraints(ALPHA)
 
     def init(key: Array) -> Any:
         example = jnp.zeros((1, setting.tokens), jnp.int32)
-        params = _model(setting).init(key, example, lambda readout, y: jnp.sum(y))[
-            "params"
-        ]
+        variables = _model(setting).init(key, example, lambda readout, y: jnp.sum(y))
+        params = variables["params"]
         return params, optimizer.init(params), ascent.init(setting.sizes.num_layers)
 
     state = jax.eval_shape(init, jax.random.key(0))
@@ -257,15 +239,12 @@ def training_step(setting: Setting, mesh: Mesh | AbstractMesh) -> tuple[Any, Any
     )
     losses_of = _losses(setting, homes[0])
 
-    def objective(
-        params: Any, dual: DualState, tokens: Array
-    ) -> tuple[Array, tuple[Array, Array | None]]:
+    def objective(params: Any, dual: DualState, tokens: Array) -> tuple[Array, Any]:
         last, losses = losses_of(params, tokens)
-        return (
-            last
-            if losses is None
-            else lagrangian(last, constraints(losses), dual.multipliers)
-        ), (last, losses)
+        scalar = last
+        if losses is not None:
+            scalar = lagrangian(last, constraints(losses), dual.multipliers)
+        return scalar, (last, losses)
 
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         params, opt_state, dual = state
@@ -275,37 +254,35 @@ def training_step(setting: Setting, mesh: Mesh | AbstractMesh) -> tuple[Any, Any
         gradients = jax.tree.map(_mean_gradient, gradients, homes[0])
         last, losses = jax.lax.pmean(auxiliary, AXIS)
         updates, opt_state = optimizer.update(gradients, opt_state, params)
-        dual = dual if losses is None else ascent.update(dual, constraints(losses))
+        if losses is not None:
+            dual = ascent.update(dual, constraints(losses))
         return (optax.apply_updates(params, updates), opt_state, dual), last
 
-    def placed(leaf: Any, home: PartitionSpec) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, home)
-        )
+    def place(leaf: Any, home: PartitionSpec) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(mesh, home)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     by_sequence = PartitionSpec(AXIS)
-    sides = (homes, by_sequence), (homes, PartitionSpec())
     sharded = jax.shard_map(
-        step, mesh=mesh, in_specs=sides[0], out_specs=sides[1], check_vma=False
+        step,
+        mesh=mesh,
+        in_specs=(homes, by_sequence),
+        out_specs=(homes, PartitionSpec()),
+        check_vma=False,
     )
-    tokens = jax.ShapeDtypeStruct(
-        (setting.sequences * setting.num_devices, setting.tokens), jnp.int32
-    )
-    return (
-        jax.jit(sharded, donate_argnums=0),
-        jax.tree.map(placed, state, homes),
-        placed(tokens, by_sequence),
-    )
+    shape = (setting.sequences * setting.num_devices, setting.tokens)
+    tokens = place(jax.ShapeDtypeStruct(shape, jnp.int32), by_sequence)
+    program = jax.jit(sharded, donate_argnums=0)
+    return program, jax.tree.map(place, state, homes), tokens
 
 
 def _model(
     setting: Setting, arrive: Callable[[Any], Any] | None = None
 ) -> LanguageModel:
-    sizes, dtype = setting.sizes, jnp.dtype(setting.dtype)
     return LanguageModel(
-        **sizes._asdict(),
-        classes=sizes.vocabulary,
-        dtype=dtype,
+        **setting.sizes._asdict(),
+        classes=setting.sizes.vocabulary,
+        dtype=jnp.dtype(setting.dtype),
         remat=True,
         arrive=arrive,
     )
@@ -314,23 +291,25 @@ def _model(
 def _losses(
     setting: Setting, homes: Any
 ) -> Callable[[Any, Array], tuple[Array, Array | None]]:
-    """``(shards of the params, tokens of the device) -> (f_L, losses of all layers or None)``.
+    """``(params, tokens) -> (f_L, losses of all layers or None)`` on one device.
 
-    Each position's label is the next token; the last one's is the first, which changes
-    no shape.
+    Params are shards. The label of a position is the next token, and of the last
+    position the first token, which keeps the shape.
     """
-    dtype, share = jnp.dtype(setting.dtype), setting.share
+    dtype = jnp.dtype(setting.dtype)
+    share = setting.share
+    # of one layer: without the axis of the scan
     of_layer = jax.tree.map(lambda home: PartitionSpec(*home[1:]), homes["layers"])
 
-    def gathered(shards: Any, homes: Any) -> Any:
+    def gather(shards: Any, homes: Any) -> Any:
         return jax.tree.map(
-            lambda shard, home: _gathered(shard.astype(dtype), home), shards, homes
+            lambda shard, home: _gather(shard.astype(dtype), home), shards, homes
         )
 
-    model = _model(
-        setting,
-        arrive=lambda variables: {"params": gathered(variables["params"], of_layer)},
-    )
+    def arrive(variables: Any) -> Any:
+        return {"params": gather(variables["params"], of_layer)}
+
+    model = _model(setting, arrive)
     run: Callable[..., Any] = model.apply
 
     def reader(labels: Array) -> Read:
@@ -339,46 +318,44 @@ def _losses(
 
     def losses(params: Any, tokens: Array) -> tuple[Array, Array | None]:
         ends = {
-            name: gathered(params[name], homes[name])
-            for name in ("embedding", "readout")
+            name: gather(params[name], homes[name]) for name in ("embedding", "readout")
         }
-        variables, labels = {"params": params | ends}, jnp.roll(tokens, -1, axis=1)
+        variables = {"params": params | ends}
+        labels = jnp.roll(tokens, -1, axis=1)
         if share is None:
             return run(variables, tokens, reader(labels))
-        every, sample = reader(labels[:, ::share]), lambda y: y[:, ::share]
-        return run(variables, tokens, reader(labels), every=every, sample=sample)
+        options = {
+            "every": reader(labels[:, ::share]),
+            "sample": lambda y: y[:, ::share],
+        }
+        return run(variables, tokens, reader(labels), **options)
 
     return losses
 
 
-def _gathered(shard: Array, home: PartitionSpec) -> Array:
-    """The whole of an array; backward, the sum of the devices' gradients is
-    scattered."""
+def _gather(shard: Array, home: PartitionSpec) -> Array:
+    """Gathers an array. Backward, the sum of the gradients is scattered."""
     if AXIS not in home:
         return shard
     return jax.lax.all_gather(shard, AXIS, axis=list(home).index(AXIS), tiled=True)
 
 
 def _mean_gradient(gradient: Array, home: PartitionSpec) -> Array:
-    """Returns the mean over devices; gradients of sharded arrays are summed already,
-    by `_gathered`."""
-    return (
-        gradient / jax.lax.axis_size(AXIS)
-        if AXIS in home
-        else jax.lax.pmean(gradient, AXIS)
-    )
+    """The mean over devices. `_gather` has summed gradients of sharded arrays."""
+    if AXIS in home:
+        return gradient / jax.lax.axis_size(AXIS)
+    return jax.lax.pmean(gradient, AXIS)
 
 
 def _home(path: Any, leaf: Any, num_devices: int) -> PartitionSpec:
-    """Returns the placement of a leaf of the state; the leading axis of the layers
-    is never split."""
+    """The placement of a leaf of the state. The leading axis of layers is not split."""
     first = int("'layers'" in jax.tree_util.keystr(path))
     axes = [
         axis for axis in range(first, leaf.ndim) if leaf.shape[axis] % num_devices == 0
     ]
     if leaf.ndim - first < 2 or not axes:
-        return PartitionSpec(*(None,) * min(first, leaf.ndim))
+        return PartitionSpec(*[None] * min(first, leaf.ndim))
     longest = max(axes, key=lambda axis: leaf.shape[axis])
-    return PartitionSpec(
-        *(AXIS if axis == longest else None for axis in range(leaf.ndim))
-    )
+    names: list[str | None] = [None] * leaf.ndim
+    names[longest] = AXIS
+    return PartitionSpec(*names)

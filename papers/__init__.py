@@ -1,4 +1,4 @@
-"""The figures of single papers, drawn again with this library;
-`python -m papers.NAME` draws one paper's."""
+"""The figures of single papers, drawn again with this library.
+`python -m papers.NAME` runs one."""
 
 NAMES = ("yang2022",)

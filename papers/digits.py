@@ -1,5 +1,7 @@
-"""Constraints on the layers of a small transformer of digits, against plain training
-and fixed weights."""
+"""Constraints on the layers of a small transformer of digits, against other training.
+
+The others are plain training, and fixed weights on the losses of layers.
+"""
 
 import argparse
 import dataclasses
@@ -17,7 +19,9 @@ import unroll_jax as uj
 
 __all__ = ["Setting", "main"]
 
-CHANCE, ALPHA, FLOOR = math.log(10.0), 0.3, 0.08
+CHANCE = math.log(10.0)  # loss of equal probabilities for ten classes
+ALPHA = 0.3
+FLOOR = 0.08  # loss: bounds fall no further
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +43,13 @@ Params = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to train: weights of the losses f_0..f_L (only the last if empty),
-    constraints and their dual rule."""
+    """A way to train.
+
+    Attributes:
+      constraints: violations of the mean losses of layers; None trains without.
+      dual: the optimiser of the multipliers.
+      weights: of the losses f_0..f_L, or only the last if empty.
+    """
 
     constraints: Any = None
     dual: optax.GradientTransformation | None = None
@@ -48,23 +57,25 @@ class Method:
 
 
 def digits() -> tuple[Any, ...]:
-    """Images (n, 8, 8) in [0, 1] and labels of scikit-learn's digits: 1,437 of
-    training, 360 of the test."""
+    """Images (n, 8, 8) in [0, 1] and labels of scikit-learn's digits.
+
+    Returns:
+      1,437 images of training, their labels, 360 images of the test, and their labels.
+    """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
-    images, labels = (
-        (images[order] / 16.0).reshape(-1, 8, 8).astype(np.float32),
-        labels[order],
-    )
+    images = np.float32(images[order] / 16.0).reshape(-1, 8, 8)
+    labels = labels[order]
     return images[:1437], labels[:1437], images[1437:], labels[1437:]
 
 
 def init(key: Array, setting: Setting) -> Params:
-    """Weights of the embedding of 8 rows, of the blocks, stacked, and of one readout
-    for all layers."""
-    keys, d, n = iter(jax.random.split(key, 8)), setting.width, setting.layers
+    """Weights of the embedding of 8 rows, of stacked blocks, and of one readout."""
+    keys = iter(jax.random.split(key, 8))
+    d = setting.width
+    n = setting.layers
 
     def draw(*shape: int) -> Array:
         return jax.random.normal(next(keys), shape) / math.sqrt(shape[-2])
@@ -91,10 +102,9 @@ def layer_logits(
         return jnp.mean(_norm(y), axis=1) @ params["readout"]
 
     def block(y: Array, weights: Params) -> tuple[Array, Array]:
-        q, k, v = jnp.split(
-            (_norm(y) @ weights["qkv"]).reshape(*y.shape[:2], heads, -1), 3, axis=-1
-        )
-        y = y + jax.nn.dot_product_attention(q, k, v).reshape(y.shape) @ weights["out"]
+        projected = (_norm(y) @ weights["qkv"]).reshape(*y.shape[:2], heads, -1)
+        attended = jax.nn.dot_product_attention(*jnp.split(projected, 3, axis=-1))
+        y = y + attended.reshape(y.shape) @ weights["out"]
         y = y + jax.nn.gelu(_norm(y) @ weights["up"]) @ weights["down"]
         return y, read(y)
 
@@ -112,19 +122,20 @@ def layer_losses(
 ) -> Float[Array, "layers_and_one"]:
     """Mean cross-entropy of every layer, in nats."""
     logits = layer_logits(params, images, heads)
-    return jnp.mean(
-        optax.softmax_cross_entropy_with_integer_labels(logits, labels[None]), axis=1
-    )
+    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+    return jnp.mean(cross_entropy(logits, labels[None]), axis=1)
 
 
 def train(method: Method, setting: Setting, data: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Accuracies (seeds, L + 1), losses on both splits, the multipliers at the end
-    and their largest sum."""
+    """Trains once per seed.
+
+    Returns:
+      Accuracies (seeds, L + 1) on the test, losses on both splits, the multipliers at
+      the end, and their largest sum.
+    """
     images, labels, test_images, test_labels = map(jnp.asarray, data)
-    primal = optax.chain(
-        optax.clip_by_global_norm(1.0),
-        optax.adam(optax.cosine_decay_schedule(setting.rate, setting.steps)),
-    )
+    rate = optax.cosine_decay_schedule(setting.rate, setting.steps)
+    primal = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
     constrained = method.constraints is not None
     dual = uj.dual_ascent(optax.sgd(1.0) if method.dual is None else method.dual)
     count = method.constraints(jnp.ones(setting.layers + 1)).size if constrained else 1
@@ -139,60 +150,45 @@ def train(method: Method, setting: Setting, data: tuple[Any, ...]) -> tuple[Any,
             if not constrained:
                 return weights @ losses, jnp.zeros(1)
             violations = method.constraints(losses)
-            return (
-                uj.lagrangian(weights @ losses, violations, duals.multipliers),
-                violations,
-            )
+            objective = weights @ losses
+            return uj.lagrangian(objective, violations, duals.multipliers), violations
 
         gradient, violations = jax.grad(loss, has_aux=True)(params)
         updates, opt_state = primal.update(gradient, opt_state, params)
-        duals = dual.update(duals, violations) if constrained else duals
-        return (optax.apply_updates(params, updates), opt_state, duals), jnp.sum(
-            duals.multipliers
-        )
+        if constrained:
+            duals = dual.update(duals, violations)
+        params = optax.apply_updates(params, updates)
+        return (params, opt_state, duals), jnp.sum(duals.multipliers)
 
     def run(key: Array) -> tuple[Any, ...]:
         start, order = jax.random.split(key)
         params = init(start, setting)
         carry = params, primal.init(params), dual.init(count)
-        (params, _, duals), sums = jax.lax.scan(
-            step, carry, jax.random.split(order, setting.steps)
-        )
+        keys = jax.random.split(order, setting.steps)
+        (params, _, duals), sums = jax.lax.scan(step, carry, keys)
         guesses = jnp.argmax(layer_logits(params, test_images, setting.heads), axis=-1)
-        sets = (images, labels), (test_images, test_labels)
-        losses = [layer_losses(params, *one, setting.heads) for one in sets]
-        return (
-            jnp.mean(guesses == test_labels, axis=1),
-            *losses,
-            duals.multipliers,
-            jnp.max(sums),
-        )
+        accuracies = jnp.mean(guesses == test_labels, axis=1)
+        losses = layer_losses(params, images, labels, setting.heads)
+        test_losses = layer_losses(params, test_images, test_labels, setting.heads)
+        return accuracies, losses, test_losses, duals.multipliers, jnp.max(sums)
 
     one = jax.jit(run)  # seed by seed: products with an axis of seeds are slow on CPUs
-    runs = [
-        jax.device_get(one(key))
-        for key in jax.random.split(jax.random.key(0), setting.seeds)
-    ]
+    keys = jax.random.split(jax.random.key(0), setting.seeds)
+    runs = [jax.device_get(one(key)) for key in keys]
     return tuple(map(np.stack, zip(*runs, strict=True)))
 
 
 def supervised(layers: int, weight: float) -> Callable[[Any], Method]:
-    """Deep supervision: the last loss, and those of the blocks before it by a
-    weight."""
+    """Deep supervision: ``weight`` on the losses of all blocks but the last."""
     return lambda plain: Method(weights=(0.0,) + (weight,) * (layers - 1) + (1.0,))
 
 
 def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
-    """Methods by name, as functions of the mean layer losses of the plain runs, on
-    held-out data."""
+    """Methods by name, as functions of the held-out layer losses of the plain runs."""
 
     def cumulative(alpha: float, rate: float, floor: float = FLOOR) -> Method:
-        return Method(
-            uj.descent_constraints(
-                alpha, reference=CHANCE, bounds="cumulative", floor=floor
-            ),
-            optax.adam(rate),
-        )
+        options = {"reference": CHANCE, "bounds": "cumulative", "floor": floor}
+        return Method(uj.descent_constraints(alpha, **options), optax.adam(rate))
 
     return {
         "plain": lambda plain: Method(),
@@ -215,74 +211,65 @@ def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
 
 
 def exits(layers: int) -> dict[str, Callable[[Any], Method]]:
-    """Ways to good early exits, as functions of the mean losses of the plain runs on
-    their training data."""
+    """Methods for early exits, as functions of the plain runs' training losses."""
 
     def within(epsilon: float) -> Callable[[Any], Method]:
+        """Minimises the mean loss of the exits under a bound on the last loss."""
         early = (0.0,) + (1.0 / (layers - 1),) * (layers - 1) + (0.0,)
-        return lambda plain: Method(
-            lambda losses: jnp.log(losses[-1:] / ((1.0 + epsilon) * plain[-1])),
-            optax.adam(0.05),
-            early,
-        )
 
-    shares = (0.01, 0.03, 0.06, 0.1, 0.3, 1)
-    weights = {
-        f"deep supervision, weight {weight:g}": supervised(layers, weight)
-        for weight in shares
-    }
-    budgets = {
-        f"early exits, last loss at most +{epsilon:.0%}": within(epsilon)
-        for epsilon in (0.05, 0.1, 0.2)
-    }
-    return {"plain": lambda plain: Method(), **weights, **budgets}
+        def build(plain):
+            def violations(losses):
+                return jnp.log(losses[-1:] / ((1.0 + epsilon) * plain[-1]))
+
+            return Method(violations, optax.adam(0.05), early)
+
+        return build
+
+    built: dict[str, Callable[[Any], Method]] = {"plain": lambda plain: Method()}
+    for weight in (0.01, 0.03, 0.06, 0.1, 0.3, 1):
+        built[f"deep supervision, weight {weight:g}"] = supervised(layers, weight)
+    for epsilon in (0.05, 0.1, 0.2):
+        built[f"early exits, last loss at most +{epsilon:.0%}"] = within(epsilon)
+    return built
 
 
 def compare(setting: Setting, data: tuple[Any, ...]) -> str:
-    """Test accuracies of some layers in percent, means and deviations over seeds,
-    and sums of multipliers."""
-    shown, rows, plain = (1, 2, 3, setting.layers), [], np.ones(setting.layers + 1)
+    """Test accuracies of some layers in percent over seeds, and sums of multipliers."""
+    shown = (1, 2, 3, setting.layers)
+    rows = []
+    plain = np.ones(setting.layers + 1)
     for name, build in methods(setting.layers).items():
         accuracies, _, test_losses, multipliers, sums = train(
             build(plain), setting, data
         )
-        plain = test_losses.mean(axis=0) if name == "plain" else plain
+        if name == "plain":
+            plain = test_losses.mean(axis=0)
         cells = [spread(accuracies[:, layer], 100) for layer in shown]
-        rows.append(
-            [name, *cells, f"{sums.max():.2f}", f"{multipliers.sum(axis=1).mean():.2f}"]
-        )
-    return table(
-        [
-            "method",
-            *(f"layer {layer}" for layer in shown),
-            "largest sum",
-            "sum at the end",
-        ],
-        rows,
-    )
+        last = multipliers.sum(axis=1).mean()
+        rows.append([name, *cells, f"{sums.max():.2f}", f"{last:.2f}"])
+    layers = [f"layer {layer}" for layer in shown]
+    return table(["method", *layers, "largest sum", "sum at the end"], rows)
 
 
 def compare_exits(setting: Setting, data: tuple[Any, ...]) -> str:
-    """Accuracies of early exits in percent, and their cost for the last layer of a
-    network too narrow for both."""
-    rows, plain = [], np.ones(setting.layers + 1)
+    """Accuracies of early exits in percent, and their cost for the last layer.
+
+    The network is too narrow for both.
+    """
+    rows = []
+    plain = np.ones(setting.layers + 1)
     for name, build in exits(setting.layers).items():
         accuracies, losses, _, multipliers, _ = train(build(plain), setting, data)
-        plain = losses.mean(axis=0) if name == "plain" else plain
-        early, last = 100 * accuracies[:, 1:-1].mean(axis=1), 100 * accuracies[:, -1]
+        if name == "plain":
+            plain = losses.mean(axis=0)
+        early = 100 * accuracies[:, 1:-1].mean(axis=1)
+        last = 100 * accuracies[:, -1]
         cost = 100 * (losses[:, -1] / plain[-1] - 1.0)
         price = f"{multipliers.mean():.1f}" if name.startswith("early") else ""
         rows.append([name, *map(spread, (early, last, cost)), price])
-    return table(
-        [
-            "method",
-            "layers 1 to L-1, mean",
-            "last layer",
-            "last loss over plain's (train), %",
-            "multiplier",
-        ],
-        rows,
-    )
+    header = ["method", "layers 1 to L-1, mean", "last layer"]
+    header += ["last loss over plain's (train), %", "multiplier"]
+    return table(header, rows)
 
 
 def spread(figures: np.ndarray, scale: float = 1.0) -> str:
@@ -292,30 +279,24 @@ def spread(figures: np.ndarray, scale: float = 1.0) -> str:
 
 def table(header: list[str], rows: list[list[str]]) -> str:
     """A table in Markdown."""
-    return "\n".join(
-        f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)
-    )
+    lines = (header, ["---"] * len(header), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints accuracies of layers under every method, then of early exits."""
-    parser = argparse.ArgumentParser(
-        prog="python -m papers.digits", description=__doc__
-    )
+    program = "python -m papers.digits"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="a smaller network, fewer steps and seeds"
     )
-    setting, data = QUICK if parser.parse_args(arguments).quick else FULL, digits()
+    setting = QUICK if parser.parse_args(arguments).quick else FULL
+    data = digits()
+    print(f"{setting}, cumulative bounds max({CHANCE:.2f} (1 - {ALPHA})^l, {FLOOR})")
+    print(compare(setting, data), flush=True)
     narrow = dataclasses.replace(setting, width=8, heads=4)
-    print(
-        f"{setting}, cumulative bounds max({CHANCE:.2f} (1 - {ALPHA})^l,"
-        f" {FLOOR})\n{compare(setting, data)}",
-        flush=True,
-    )
-    print(
-        f"\nwidth {narrow.width}: early exits, and their cost for the last"
-        f" layer\n{compare_exits(narrow, data)}"
-    )
+    print(f"\nwidth {narrow.width}: early exits, and their cost for the last layer")
+    print(compare_exits(narrow, data))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""`python -m papers.field [--steps N] [--out FOLDER]`: does it descend? Published
-layers, drawn and trained, certified.
+"""`python -m papers.field [--steps N] [--out FOLDER]`: published layers, certified.
 
 Each layer is repeated twelve times with one set of weights, on sets of eight tokens
 near four random planes. It is trained to remove noise (a linear readout of the last
@@ -74,7 +73,7 @@ class Row(NamedTuple):
 
     Attributes:
       name: of the layer in `LAYERS`.
-      trained: whether after training.
+      trained: True after training.
       falls: (DEPTH,), the share of steps that do not raise the energy.
       guaranteed: (DEPTH,), the share that could not: by construction, or by the
         condition of `certify`.
@@ -91,34 +90,28 @@ class Row(NamedTuple):
 
 
 def draw_sets(key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Noisy and clean sets of tokens (count, TOKENS, DIM), each token in one of
-    `PLANES` fixed planes."""
+    """Noisy and clean sets of tokens (count, TOKENS, DIM).
+
+    Each token is in one of `PLANES` fixed planes.
+    """
     planes = jax.random.normal(jax.random.key(11), (PLANES, DIM, 2))
     planes = jnp.linalg.qr(planes)[0]
     key_plane, key_place, key_noise = jax.random.split(key, 3)
     chosen = jax.random.randint(key_plane, (count, TOKENS), 0, PLANES)
-    clean = jnp.einsum(
-        "btdk,btk->btd",
-        planes[chosen],
-        2.0 * jax.random.normal(key_place, (count, TOKENS, 2)),
-    )
+    places = 2.0 * jax.random.normal(key_place, (count, TOKENS, 2))
+    clean = jnp.einsum("btdk,btk->btd", planes[chosen], places)
     return clean + 0.5 * jax.random.normal(key_noise, clean.shape), clean
 
 
 def study(name: str, steps: int) -> list[Row]:
     """The rows of one layer, drawn and after ``steps`` of training."""
-    layer = LAYERS[name]
-    nonnegative = "CRATE" in name or name.startswith("transformer")
     held_out, target = draw_sets(jax.random.key(1), 256)
-
-    def begin(noisy: jax.Array) -> jax.Array:
-        return jnp.abs(noisy) if nonnegative else noisy  # where the energy is finite
 
     def error(params, noisy, clean):
         y, _ = unroll(
-            layer,
+            LAYERS[name],
             params["layer"],
-            begin(noisy),
+            _begin(name, noisy),
             None,
             num_layers=DEPTH,
             record=None,
@@ -128,7 +121,7 @@ def study(name: str, steps: int) -> list[Row]:
         return jnp.mean((read - clean) ** 2) / jnp.mean((noisy - clean) ** 2)
 
     params = {
-        "layer": layer.init(jax.random.key(2)),
+        "layer": LAYERS[name].init(jax.random.key(2)),
         "readout": jnp.zeros((DIM, DIM)),
         "skip": jnp.eye(DIM),
     }
@@ -143,79 +136,73 @@ def study(name: str, steps: int) -> list[Row]:
 
     @jax.jit
     def judge(params):
-        certificate = certify(
-            layer, params["layer"], begin(held_out), num_layers=DEPTH, num_points=1
-        )
-        before, after = certificate.energy[:-1], certificate.energy[1:]
-        slack = 16.0 * jnp.finfo(compute_dtype(before)).eps * (1.0 + jnp.abs(before))
-        guaranteed = _guaranteed(name, params["layer"], begin(held_out))
-        shares = [
-            jnp.mean(held, axis=1)
-            for held in (after <= before + slack, guaranteed, certificate.slope > slack)
-        ]
-        return *shares, error(params, held_out, target)
+        shares = _shares(name, params["layer"], _begin(name, held_out))
+        return shares, error(params, held_out, target)
 
-    drawn = judge(params)
-    (params, _), _ = jax.lax.scan(
-        train,
-        (params, optimizer.init(params)),
-        jax.random.split(jax.random.key(3), steps),
-    )
+    def row(params, *, trained):
+        shares, last = jax.device_get(judge(params))
+        return Row(name, trained, *shares, float(last))
+
+    drawn = row(params, trained=False)
+    keys = jax.random.split(jax.random.key(3), steps)
+    (params, _), _ = jax.lax.scan(train, (params, optimizer.init(params)), keys)
     assert jnp.isfinite(ravel_pytree(params)[0]).all(), f"{name}: training diverged"
-    results = ((False, drawn), (True, judge(params)))
-    return [
-        Row(
-            name,
-            when,
-            np.asarray(falls),
-            np.asarray(guaranteed),
-            np.asarray(uphill),
-            float(last),
-        )
-        for when, (falls, guaranteed, uphill, last) in results
-    ]
+    return [drawn, row(params, trained=True)]
+
+
+def _begin(name: str, noisy: jax.Array) -> jax.Array:
+    """The first state of the layers, where their energy is finite."""
+    nonnegative = "CRATE" in name or name.startswith("transformer")
+    return jnp.abs(noisy) if nonnegative else noisy
+
+
+def _shares(name: str, params: Any, y: jax.Array) -> list[jax.Array]:
+    """Shares of the steps that do not rise, are guaranteed, and point uphill."""
+    certificate = certify(LAYERS[name], params, y, num_layers=DEPTH, num_points=1)
+    before = certificate.energy[:-1]
+    after = certificate.energy[1:]
+    # differences within round-off are no rise
+    slack = 16.0 * jnp.finfo(compute_dtype(before)).eps * (1.0 + jnp.abs(before))
+    falls = after <= before + slack
+    uphill = certificate.slope > slack
+    return [jnp.mean(s, axis=1) for s in (falls, _guaranteed(name, params, y), uphill)]
 
 
 def _guaranteed(name: str, params: Any, y: jax.Array) -> jax.Array:
     """True for each step on each set that could not rise, (DEPTH, sets)."""
-    if name.startswith("transformer"):
-        parts = transformer_parts(DIM)
-        energies, step = (
-            (parts.attention.energy, parts.feedforward.energy),
-            parts.attention.step,
-        )
-        layer = alternating(
-            *energies, f_step=step, g_step_size=parts.step_size, phi=parts.phi
-        )
-        of_attention = pairwise_smoothness()
+    if not name.startswith("transformer"):
+        return jnp.full((DEPTH, len(y)), name.endswith(PROVED))
+    parts = transformer_parts(DIM)
+    layer = alternating(
+        parts.attention.energy,
+        parts.feedforward.energy,
+        f_step=parts.attention.step,
+        g_step_size=parts.step_size,
+        phi=parts.phi,
+    )
+    of_attention = pairwise_smoothness()
 
-        def smoothness(params: Any, y: jax.Array, x: Any) -> jax.Array:
-            return of_attention(params, y, x) + _quadratic_norm(params, y, x)
+    def smoothness(params: Any, y: jax.Array, x: Any) -> jax.Array:
+        return of_attention(params, y, x) + _quadratic_norm(params, y, x)
 
-        certificate = certify(
-            layer, params, y, smoothness=smoothness, num_layers=DEPTH, num_points=1
-        )
-        return certificate.outcome == Outcome.GUARANTEED
-    return jnp.full((DEPTH, len(y)), name.endswith(PROVED))
+    certificate = certify(
+        layer, params, y, smoothness=smoothness, num_layers=DEPTH, num_points=1
+    )
+    return certificate.outcome == Outcome.GUARANTEED
 
 
 def table(rows: list[Row], linear: float) -> str:
-    """A table in Markdown: shares of the steps of all layers, drawn and trained, and
-    errors."""
-    lines = [
-        (
-            "| layer | guaranteed, drawn | trained | no rise, drawn | trained | uphill,"
-            " drawn | trained | error, trained |"
-        ),
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """A table in Markdown: shares of the steps, drawn and trained, and errors."""
+    header = (
+        "| layer | guaranteed, drawn | trained | no rise, drawn | trained | uphill,"
+        " drawn | trained | error, trained |"
+    )
+    lines = [header, "|---|---|---|---|---|---|---|---|"]
     for drawn, trained in zip(rows[::2], rows[1::2], strict=True):
-        pairs = [(row.guaranteed, row.falls, row.uphill) for row in (drawn, trained)]
-        shares = [
-            f"{np.mean(share):.0%}"
-            for pair in zip(*pairs, strict=True)
-            for share in pair
-        ]
+        shares = []
+        for field in ("guaranteed", "falls", "uphill"):
+            means = (np.mean(getattr(row, field)) for row in (drawn, trained))
+            shares += [f"{mean:.0%}" for mean in means]
         lines.append(f"| {drawn.name} | {' | '.join(shares)} | {trained.error:.3f} |")
     return "\n".join([*lines, f"| *linear map* | | | | | | | *{linear:.3f}* |"])
 
@@ -226,53 +213,43 @@ def _quadratic_norm(params: Any, y: jax.Array, x: Any) -> jax.Array:
 
 
 def plot(rows: list[Row]) -> Figure:
-    """Shares of guaranteed, descending and rising steps by layer, a row of panels
-    for each name: drawn and trained."""
+    """Shares of guaranteed, descending and rising steps by layer, drawn and trained.
+
+    There is a row of panels for each name.
+    """
     names = list(dict.fromkeys(row.name for row in rows))
-    figure = Figure(
-        figsize=(8.0, 1.2 + 0.75 * len(names)), dpi=110, layout="constrained"
-    )
+    size = (8.0, 1.2 + 0.75 * len(names))
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
     panels = figure.subplots(len(names), 2, sharex=True, sharey=True, squeeze=False)
+    layers = range(1, DEPTH + 1)
     for row in rows:
         parts = (row.guaranteed, row.falls - row.guaranteed, 1.0 - row.falls)
-        panel, base = panels[names.index(row.name), int(row.trained)], np.zeros(DEPTH)
+        panel = panels[names.index(row.name), int(row.trained)]
+        base = np.zeros(DEPTH)
         for part, (kind, color) in zip(parts, COLORS.items(), strict=True):
-            panel.bar(
-                range(1, DEPTH + 1),
-                100.0 * part,
-                bottom=base,
-                width=1.0,
-                color=color,
-                label=kind,
-            )
+            bars = {"bottom": base, "width": 1.0, "color": color, "label": kind}
+            panel.bar(layers, 100.0 * part, **bars)
             base = base + 100.0 * part
     for panel, name in zip(panels[:, 0], names, strict=True):
         label = textwrap.fill(name.replace(" (ours)", ", ours"), 28)
         panel.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9)
-        panel.set(xlim=(0.5, DEPTH + 0.5), ylim=(0, 100), xticks=range(1, DEPTH + 1))
-    for panel, when in zip(
-        panels[0], ("as drawn: steps, %", "after training: steps, %"), strict=True
-    ):
-        panel.set_title(when, fontsize=10)
+        panel.set(xlim=(0.5, DEPTH + 0.5), ylim=(0, 100), xticks=layers)
+    panels[0, 0].set_title("as drawn: steps, %", fontsize=10)
+    panels[0, 1].set_title("after training: steps, %", fontsize=10)
     for panel in panels[-1]:
         panel.set_xlabel("layer")
-    figure.legend(
-        *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3
-    )
+    legend = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*legend, loc="outside lower center", ncols=3)
     return figure
 
 
 def linear_floor() -> float:
     """The error of the best linear map of single tokens, fitted on 4,096 sets."""
-    (noisy, clean), (held_out, target) = (
-        draw_sets(jax.random.key(4), 4096),
-        draw_sets(jax.random.key(1), 256),
-    )
+    noisy, clean = draw_sets(jax.random.key(4), 4096)
     weights = jnp.linalg.lstsq(noisy.reshape(-1, DIM), clean.reshape(-1, DIM))[0]
-    return float(
-        jnp.mean((held_out @ weights - target) ** 2)
-        / jnp.mean((held_out - target) ** 2)
-    )
+    held_out, target = draw_sets(jax.random.key(1), 256)
+    error = jnp.mean((held_out @ weights - target) ** 2)
+    return float(error / jnp.mean((held_out - target) ** 2))
 
 
 def main() -> None:

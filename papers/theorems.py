@@ -1,9 +1,8 @@
-"""`python -m papers.theorems`: the theorems of the constrained paper in numbers, on
-trained unrolled transformers.
+"""`python -m papers.theorems`: the theorems of the constrained paper in numbers.
 
-Tokens are atoms of a known set, under noise: the best possible denoiser is known.
-Losses are squared errors over the noisy tokens' errors: f_0 = 1 at the noise of
-training. A bound of f_0 or more is vacuous.
+Unrolled transformers are trained to denoise atoms of a known set, for which the best
+possible denoiser is known. Losses are squared errors over the noisy tokens' errors:
+f_0 = 1 at the noise of training. A bound of f_0 or more is vacuous.
 """
 
 import argparse
@@ -31,8 +30,8 @@ __all__ = [
 ]
 
 DEPTH, TOKENS, DIM, ATOMS, NOISE = 5, 8, 16, 12, 0.7
-# of the constraints; probability that a bound of the theorems fails
-ALPHA, DELTA = 0.3, 0.05
+ALPHA = 0.3  # of the constraints
+DELTA = 0.05  # probability that a bound of the theorems fails
 SETS, HELD_OUT = 1024, 16_384
 SHIFTS = (0.75, 1.0)  # sizes of the noise
 ATOM = jax.nn.relu(jax.random.normal(jax.random.key(7), (ATOMS, DIM)))
@@ -40,18 +39,19 @@ MODEL = UnrolledTransformer(dim=DIM, num_layers=DEPTH)
 
 
 class Trained(NamedTuple):
-    """Weights after training, and the multipliers that they were trained under last,
-    meaned over the last tenth."""
+    """The result of training."""
 
     params: Any
-    multipliers: jax.Array
+    multipliers: jax.Array  # means over the last tenth of the steps
 
 
 def draw_sets(
     key: jax.Array, count: int, noise: float | jax.Array = NOISE
 ) -> tuple[jax.Array, jax.Array]:
-    """Noisy and clean sets of tokens, (count, TOKENS, DIM); sets of one key differ
-    only in the size of the noise."""
+    """Noisy and clean sets of tokens, (count, TOKENS, DIM).
+
+    Sets of one key differ only in the size of the noise.
+    """
     key_atom, key_noise = jax.random.split(key)
     clean = ATOM[jax.random.randint(key_atom, (count, TOKENS), 0, ATOMS)]
     return clean + noise * jax.random.normal(key_noise, clean.shape), clean
@@ -69,8 +69,10 @@ def layer_losses(params: Any, noisy: jax.Array, clean: jax.Array) -> jax.Array:
 
 
 def bayes_loss(noisy: jax.Array, clean: jax.Array, noise: float = NOISE) -> jax.Array:
-    """Loss of the posterior mean, the functional minimiser f*: the mean of the
-    atoms, weighted by their likelihood."""
+    """Loss of the posterior mean, the functional minimiser f*.
+
+    It is the mean of the atoms, weighted by their likelihood.
+    """
     squares = jnp.sum((noisy[..., None, :] - ATOM) ** 2, axis=-1)
     best = jax.nn.softmax(-squares / (2.0 * noise**2)) @ ATOM
     return jnp.mean((best - clean) ** 2) / NOISE**2
@@ -113,78 +115,60 @@ def train(
 
         (_, violations), gradient = jax.value_and_grad(objective, has_aux=True)(params)
         updates, state = optimizer.update(gradient, state)
-        return (
-            optax.apply_updates(params, updates),
-            state,
-            update(duals, violations),
-        ), weights
+        params = optax.apply_updates(params, updates)
+        return (params, state, update(duals, violations)), weights
 
     run = jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys))
-    (params, _, _), history = run(
-        (params, optimizer.init(params), duals), jax.random.split(key, steps)
-    )
+    carry = (params, optimizer.init(params), duals)
+    (params, _, _), history = run(carry, jax.random.split(key, steps))
     return Trained(params, jnp.mean(history[-(steps // 10) :], axis=0))
 
 
 def estimate_gap(trained: Trained, sets: Any, steps: int) -> tuple[float, float]:
-    """The primal value f_L of a trained network, and the least Lagrangian that training
-    reaches at its multipliers.
+    """The primal value f_L of a network, and the least Lagrangian at its multipliers.
 
     The minimum of the Lagrangian is a lower bound of problem (2) on these sets, by weak
-    duality; training from the trained and from new weights finds an upper estimate of
+    duality. Training from the trained and from new weights finds an upper estimate of
     it. The difference is an estimate of the gap, from below.
     """
-    starts = [
-        (trained.params, jax.random.key(20)),
-        (None, jax.random.key(21)),
-        (None, jax.random.key(22)),
-    ]
-    runs = [
-        train(key, sets, steps, multipliers=trained.multipliers, start=start)
-        for start, key in starts
-    ]
+    multipliers = trained.multipliers
+    networks = [trained.params]
+    for seed, start in ((20, trained.params), (21, None), (22, None)):
+        key = jax.random.key(seed)
+        again = train(key, sets, steps, multipliers=multipliers, start=start)
+        networks.append(again.params)
 
     def value(params: Any) -> float:
         losses = layer_losses(params, *sets)
-        return float(
-            lagrangian(
-                losses[-1], descent_constraints(ALPHA)(losses), trained.multipliers
-            )
-        )
+        violations = descent_constraints(ALPHA)(losses)
+        return float(lagrangian(losses[-1], violations, multipliers))
 
-    least = min(
-        value(params) for params in (trained.params, *(run.params for run in runs))
-    )
-    return float(layer_losses(trained.params, *sets)[-1]), least
+    primal = float(layer_losses(trained.params, *sets)[-1])
+    return primal, min(map(value, networks))
 
 
 def shift(params: Any, noise: float) -> dict[str, float]:
     """Quantities of Corollary 3 between the noise of training and another.
 
     Returns:
-      ``tau``: Wasserstein distance of the sets, at most the one of sets that differ
-      only in the size of the noise. ``slope``: the steepest slope of a layer's loss in
-      its set, of 2048 sets of each distribution; less than the
-        constant C of Assumption 7.
-      ``moved``: the largest change of a layer's mean loss: the least C tau for which
-      the assumption holds here. ``violation``: the largest violation of a constraint
-      after the shift. ``first``, ``last``: losses after the shift of the noisy tokens
-      and of the last layer.
+      ``tau``: an upper bound of the Wasserstein distance of the sets, from sets that
+      differ only in the size of the noise. ``slope``: the steepest slope of a layer's
+      loss in its set, over 2048 sets of each distribution. It is less than the constant
+      C of Assumption 7. ``moved``: the largest change of a layer's mean loss, which is
+      the least C tau for which the assumption holds here. ``violation``: the largest
+      violation of a constraint after the shift. ``first``, ``last``: losses after the
+      shift of the noisy tokens and of the last layer.
     """
     sets = [draw_sets(jax.random.key(31), HELD_OUT, size) for size in (NOISE, noise)]
     before, after = (layer_losses(params, *pair) for pair in sets)
-    slope = jax.jit(
-        jax.vmap(
-            jax.jacrev(
-                lambda noisy, clean: sample_losses(params, noisy[None], clean[None])[
-                    :, 0
-                ]
-            )
-        )
-    )
+
+    def losses_of_one(noisy, clean):
+        return sample_losses(params, noisy[None], clean[None])[:, 0]
+
+    slope = jax.jit(jax.vmap(jax.jacrev(losses_of_one)))
     slopes = [
-        jnp.linalg.norm(slope(*(array[:2048] for array in pair)), axis=(-2, -1))
-        for pair in sets
+        jnp.linalg.norm(slope(noisy[:2048], clean[:2048]), axis=(-2, -1))
+        for noisy, clean in sets
     ]
     figures = {
         "tau": jnp.mean(jnp.linalg.norm(sets[1][0] - sets[0][0], axis=(-2, -1))),
@@ -198,93 +182,84 @@ def shift(params: Any, noise: float) -> dict[str, float]:
 
 
 def sample_complexity(largest: float, parameters: int) -> float:
-    """zeta for which all networks of a class have empirical losses within zeta of the
-    true ones, or one if it has 0.
+    """zeta for which all networks of a class have empirical losses within zeta.
 
-    Hoeffding's inequality for losses up to ``largest`` and ``SETS`` sets, failing with
-    probability ``DELTA``, over a cover of the class whose logarithm is 1 nat a
-    parameter: less than any cover of these weights.
+    With 0 parameters it is that for one network. By Hoeffding's inequality for losses
+    up to ``largest`` and ``SETS`` sets, which fails with probability ``DELTA``, over a
+    cover of the class. Its logarithm is taken as 1 nat per parameter, less than for any
+    cover of these weights.
     """
     return largest * float(np.sqrt((parameters + np.log(2.0 / DELTA)) / (2.0 * SETS)))
 
 
 def measure(trained: Trained, sets: Any, held_out: Any) -> dict[str, float]:
-    """Rows of the table for one network; losses are of held-out sets unless the name
-    has "train"."""
+    """Rows of the table for one network.
+
+    Losses are of held-out sets unless the name has "train".
+    """
     samples = sample_losses(trained.params, *held_out)
-    here, there = layer_losses(trained.params, *sets), jnp.mean(samples, axis=-1)
-    violations, largest = descent_constraints(ALPHA), float(jnp.max(samples))
-    zeta, parameters = (
-        max(float(jnp.max(violations(there))), 0.0),
-        ravel_pytree(trained.params)[0].size,
-    )
+    here = layer_losses(trained.params, *sets)
+    there = jnp.mean(samples, axis=-1)
+    violations = descent_constraints(ALPHA)
+    violation = float(jnp.max(violations(there)))
+    zeta = max(violation, 0.0)
+    largest = float(jnp.max(samples))
+    zeta_of_all = sample_complexity(largest, ravel_pytree(trained.params)[0].size)
+    gap = float(jnp.max(jnp.abs(there - here)))
+    last_bound = (1 - ALPHA) ** DEPTH
     rows = {
         "largest violation, train": float(jnp.max(violations(here))),
-        "largest violation": float(jnp.max(violations(there))),
-        "zeta of this network: largest gap of a layer, train to held-out": float(
-            jnp.max(jnp.abs(there - here))
-        ),
+        "largest violation": violation,
+        "zeta of this network: largest gap of a layer, train to held-out": gap,
         "zeta for one network (Hoeffding)": sample_complexity(largest, 0),
-        "zeta for all networks, at least": sample_complexity(largest, parameters),
+        "zeta for all networks, at least": zeta_of_all,
         "f_L": float(there[-1]),
         "Theorem 2: (1 - alpha)^L f_0 + (largest violation) / alpha": (
-            (1 - ALPHA) ** DEPTH + zeta / ALPHA
+            last_bound + zeta / ALPHA
         ),
-        "the same with zeta for all networks": (
-            (1 - ALPHA) ** DEPTH + sample_complexity(largest, parameters) / ALPHA
-        ),
+        "the same with zeta for all networks": last_bound + zeta_of_all / ALPHA,
     }
     for noise in SHIFTS:
         moved = shift(trained.params, noise)
-        rows |= {
-            f"noise {noise}: f_0": moved["first"],
-            f"noise {noise}: f_L": moved["last"],
-            f"noise {noise}: largest violation": moved["violation"],
-            f"noise {noise}: Corollary 3 with the measured shift of losses": (
-                zeta + (2 - ALPHA) * moved["moved"]
-            ),
-            f"noise {noise}: Corollary 3 with the steepest slope times tau": (
-                zeta + (2 - ALPHA) * moved["slope"] * moved["tau"]
-            ),
-            f"noise {noise}: Theorem 4 with the measured shift of losses": (
-                (zeta + (2 - ALPHA) * moved["moved"]) / ALPHA
-            ),
+        measured = zeta + (2 - ALPHA) * moved["moved"]
+        by_slope = zeta + (2 - ALPHA) * moved["slope"] * moved["tau"]
+        of_noise = {
+            "f_0": moved["first"],
+            "f_L": moved["last"],
+            "largest violation": moved["violation"],
+            "Corollary 3 with the measured shift of losses": measured,
+            "Corollary 3 with the steepest slope times tau": by_slope,
+            "Theorem 4 with the measured shift of losses": measured / ALPHA,
         }
+        rows |= {f"noise {noise}: {name}": value for name, value in of_noise.items()}
     return rows
 
 
 def main() -> None:
-    """Prints the quantities for plain and for constrained training, as a table in
-    Markdown."""
-    parser = argparse.ArgumentParser(
-        prog="python -m papers.theorems", description=__doc__
-    )
+    """Prints the quantities for plain and constrained training, in Markdown."""
+    program = "python -m papers.theorems"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--steps", type=int, default=3000, help="steps of training")
     steps = parser.parse_args().steps
-    sets, held_out = (
-        draw_sets(jax.random.key(1), SETS),
-        draw_sets(jax.random.key(2), HELD_OUT),
-    )
-    plain = train(jax.random.key(3), sets, steps, multipliers=jnp.zeros(DEPTH))
-    constrained = train(jax.random.key(3), sets, steps)
+    sets = draw_sets(jax.random.key(1), SETS)
+    held_out = draw_sets(jax.random.key(2), HELD_OUT)
+    key = jax.random.key(3)
+    plain = train(key, sets, steps, multipliers=jnp.zeros(DEPTH))
+    constrained = train(key, sets, steps)
     columns = [measure(trained, sets, held_out) for trained in (plain, constrained)]
-    print(
-        "| losses over those of the noisy tokens | plain | constrained |\n|---|---|---|"
-    )
+    print("| losses over those of the noisy tokens | plain | constrained |")
+    print("|---|---|---|")
     for name in columns[0]:
         print(f"| {name} | {columns[0][name]:.3f} | {columns[1][name]:.3f} |")
     primal, least = estimate_gap(constrained, sets, steps)
     best = float(bayes_loss(*held_out))
+    layer = np.log(best) / np.log(1 - ALPHA)
+    prices = ", ".join(f"{value:.3f}" for value in constrained.multipliers)
     print(
         f"\nTheorem 1: f_L on the training sets {primal:.4f}, least Lagrangian"
-        f" {least:.4f}, gap {primal - least:.4f};"
-    )
-    print(
-        f"multipliers {', '.join(f'{value:.3f}' for value in constrained.multipliers)}."
-    )
-    print(
-        f"f* = {best:.3f}: bounds of layers are below it from layer"
-        f" {np.log(best) / np.log(1 - ALPHA):.1f} on."
+        f" {least:.4f}, gap {primal - least:.4f};\n"
+        f"multipliers {prices}.\n"
+        f"f* = {best:.3f}: bounds of layers are below it from layer {layer:.1f} on."
     )
 
 

@@ -92,9 +92,8 @@ def unrolled_transformer(sizes: UnrolledSizes) -> Problem:
 
     def last_loss(params: Any, batch: Any) -> Array:
         layers = UnrolledLayerParams(*params["params"]["layers"])
-        step = lambda layer, y, _: unrolled_layer(layer, y)
         y, _ = unroll_jax.unroll(
-            step,
+            lambda layer, y, _: unrolled_layer(layer, y),
             layers,
             batch["noisy"],
             num_layers=sizes.num_layers,

@@ -18,50 +18,48 @@ from benchmarks.gpu.ahead import Program, ahead_of_time
 from benchmarks.record import Record
 from benchmarks.timing import table
 
-__all__ = ["DEFAULT", "PARTS", "Part", "main", "measured_apart"]
+__all__ = ["DEFAULT", "PARTS", "Part", "main", "measure_apart"]
 
 
 class Part(NamedTuple):
     """A measurement, in a separate process."""
 
-    question: str  # that it answers
-    # of sizes; an iterator gives its record whenever it grows
+    title: str
+    seconds: float  # after which the process is ended
+    # of sizes. An iterator yields its record whenever that grows
     measure: Callable[[Any], Record | Iterator[Record]]
-    sizes: tuple[Any, Any]  # full and quick
-    seconds: float  # after which it is ended
-    # of sizes: lowered on a machine without a GPU
+    full: Any  # sizes
+    quick: Any  # sizes
+    # of sizes, lowered on a machine without a GPU
     programs: Callable[[Any], dict[str, Program]] | None = None
 
 
-def _part(question: str, module: Any, seconds: float) -> Part:
-    return Part(
-        question, module.measure, (module.FULL, module.QUICK), seconds, module.programs
-    )
+def _part(title: str, seconds: float, module: Any) -> Part:
+    sizes = module.FULL, module.QUICK
+    return Part(title, seconds, module.measure, *sizes, module.programs)
 
 
 TESTS = tested.ROOT / "tests"
+IMAGES = equilibria.FULL._replace(side=32)
 # Pairs and decoder take at most 7 minutes, equilibria and opteq 4, all others less than
 # 9.
 PARTS = {
-    "pairs": _part("the kernel for all pairs against cuDNN and XLA", pairs, 180),
-    "decoder": _part("steps of a decoder of 1.2e9 parameters", decoder, 240),
-    "equilibria": _part("equilibria against jaxopt", equilibria, 60),
-    "opteq": _part("the network of Table 1a and its plain network", opteq, 180),
-    "tests": Part("the tests marked gpu", tested.measure, (TESTS, TESTS), 90),
+    "pairs": _part("the kernel for all pairs against cuDNN and XLA", 180, pairs),
+    "decoder": _part("steps of a decoder of 1.2e9 parameters", 240, decoder),
+    "equilibria": _part("equilibria against jaxopt", 60, equilibria),
+    "opteq": _part("the network of Table 1a and its plain network", 180, opteq),
+    "tests": Part("the tests marked gpu", 90, tested.measure, TESTS, TESTS),
     "precision": Part(
-        "TF32",
-        equilibria.measure_precision,
-        (equilibria.FULL._replace(side=32), equilibria.QUICK),
-        95,
+        "TF32", 95, equilibria.measure_precision, IMAGES, equilibria.QUICK
     ),
     "memory": Part(
-        "memory against the plan", steps.measure_memory, (steps.FULL, steps.QUICK), 75
+        "memory against the plan", 75, steps.measure_memory, steps.FULL, steps.QUICK
     ),
     "steps": Part(
-        "steps as a share of peak", steps.measure, (steps.FULL, steps.QUICK), 150
+        "steps as a share of peak", 150, steps.measure, steps.FULL, steps.QUICK
     ),
     "loop": Part(
-        "recompilation, waits for the host", loop.measure, (loop.FULL, loop.QUICK), 40
+        "recompilation, waits for the host", 40, loop.measure, loop.FULL, loop.QUICK
     ),
 }
 DEFAULT = tuple(name for name, part in PARTS.items() if part.programs is not None)
@@ -76,9 +74,9 @@ def main(
 ) -> Record | None:
     """Prints the figures of every part of ``only``, and what failed.
 
-    The record of a part is in ``gpu/NAME.json`` in ``out`` while it still grows;
-    ``only`` of None is `DEFAULT`. Without a GPU the programs of the parts are lowered
-    for one, and None is returned.
+    The record of a part is in ``gpu/NAME.json`` in ``out`` while it grows. If ``only``
+    is None, `DEFAULT` runs. Without a GPU the programs of the parts are lowered for
+    one, and None is returned.
     """
     del peers  # part of the sizes
     # Every part is a process that shares the GPU.
@@ -92,42 +90,35 @@ def main(
         )
     whole = Record(notes=[f"Measured on {jax.devices()[0].device_kind}."])
     for name in only or DEFAULT:
-        part, began = PARTS[name], time.perf_counter()
-        print(f"\n{name}: {part.question}", flush=True)
+        part = PARTS[name]
+        began = time.perf_counter()
+        print(f"\n{name}: {part.title}", flush=True)
         try:
             if on_a_gpu:
-                record = measured_apart(
-                    name, part.seconds, quick=quick, file=out / "gpu" / f"{name}.json"
-                )
+                file = out / "gpu" / f"{name}.json"
+                record = measure_apart(name, part.seconds, quick=quick, file=file)
+            elif part.programs is None:
+                record = Record()
             else:
-                record = (
-                    Record()
-                    if part.programs is None
-                    else ahead_of_time(part.programs(part.sizes[quick]))
+                record = ahead_of_time(
+                    part.programs(part.quick if quick else part.full)
                 )
-        except Exception as error:  # of any kind: the other parts go on
+        except Exception as error:  # of any kind: the other parts still run
             whole.notes.append(f"{name} failed: {' '.join(str(error).split())}")
             print(whole.notes[-1])
             continue
-        print(
-            table(
-                ["", ""],
-                [[figure, f"{value:.4g}"] for figure, value in record.figures.items()],
-            )
-        )
-        print(
-            "\n".join([*record.notes, f"{time.perf_counter() - began:.0f} s"]),
-            flush=True,
-        )
+        rows = [[figure, f"{value:.4g}"] for figure, value in record.figures.items()]
+        print(table(["", ""], rows), *record.notes, sep="\n")
+        print(f"{time.perf_counter() - began:.0f} s", flush=True)
         _add(whole, name, record)
     return whole if on_a_gpu else None
 
 
-def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Record:
-    """The record of a part, from a new process: a fault of the device ends only that
-    part.
+def measure_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Record:
+    """The record of a part, from a new process.
 
-    A part that is cut off keeps what its file has, and gets a note.
+    A fault of the device ends only that part. A part that is cut off keeps the figures
+    in its file, and gets a note.
 
     Raises:
       RuntimeError: with the process's last line, if it fails or is ended after its
@@ -135,14 +126,8 @@ def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Rec
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gpu.part",
-        name,
-        str(file.resolve()),
-        "quick" if quick else "full",
-    ]
+    command = [sys.executable, "-m", "benchmarks.gpu.part", name, str(file.resolve())]
+    command.append("quick" if quick else "full")
     process = subprocess.Popen(
         command,
         cwd=tested.ROOT,
@@ -158,10 +143,8 @@ def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Rec
         problem = f"not done after {seconds:.0f} s"
     else:
         if process.returncode != 0:
-            messages = [line for line in errors.splitlines() if line.strip()] or [
-                "nothing"
-            ]
-            problem = f"exit code {process.returncode}: {messages[-1]}"
+            lines = errors.strip().splitlines() or ["no message"]
+            problem = f"exit code {process.returncode}: {lines[-1]}"
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
@@ -169,14 +152,15 @@ def measured_apart(name: str, seconds: float, *, quick: bool, file: Path) -> Rec
     if not file.is_file():
         raise RuntimeError(problem)
     record = Record(**json.loads(file.read_text(encoding="utf-8")))
-    record.notes += [f"cut off: {problem}"] if problem else []
+    if problem:
+        record.notes.append(f"cut off: {problem}")
     return record
 
 
 def run_part(name: str, file: Path, *, quick: bool) -> None:
-    """Measures a part in this process and writes its record, as often as it grows."""
+    """Measures a part in this process, and writes its record whenever that grows."""
     part = PARTS[name]
-    records = part.measure(part.sizes[quick])
+    records = part.measure(part.quick if quick else part.full)
     for record in [records] if isinstance(records, Record) else records:
         written = file.with_suffix(".new")
         written.write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
@@ -185,7 +169,6 @@ def run_part(name: str, file: Path, *, quick: bool) -> None:
 
 def _add(whole: Record, name: str, record: Record) -> None:
     for field in ("figures", "spreads", "floors"):
-        getattr(whole, field).update(
-            {f"{name}: {key}": value for key, value in getattr(record, field).items()}
-        )
+        for key, value in getattr(record, field).items():
+            getattr(whole, field)[f"{name}: {key}"] = value
     whole.notes += [f"{name}: {note}" for note in record.notes]

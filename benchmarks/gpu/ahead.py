@@ -1,5 +1,4 @@
-"""Programs for an H100 from a machine without one: lowered ahead of time, their
-operations and memory counted."""
+"""Programs for an H100 on a machine without one: lowered, their operations counted."""
 
 import math
 import warnings
@@ -16,8 +15,7 @@ from unroll_jax.energies.attention import kernel_choice
 __all__ = ["Program", "ahead_of_time", "for_an_h100", "product_flops"]
 
 TRITON = "__gpu$xla.gpu.triton"  # a call that `jax.export` does not promise to keep
-# Checks that attention by cuDNN makes of a machine; an H100 with cuDNN 9.10 passes
-# them.
+# Checks of the machine by attention with cuDNN. An H100 with cuDNN 9.10 passes them.
 CUDNN = {
     "check_cudnn_version": 91000,
     "check_compute_capability": True,
@@ -26,50 +24,43 @@ CUDNN = {
 
 
 class Program(NamedTuple):
-    """A function with its arguments, arrays or shapes of such, and the kernel in it;
-    a CPU compiles "xla" only."""
+    """A function with arguments for it, and the kernel in it."""
 
     function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    kernel: str | None = "xla"
+    arguments: tuple[Any, ...]  # arrays, or their shapes
+    kernel: str | None = "xla"  # the only one that a CPU compiles
 
 
 def ahead_of_time(programs: Mapping[str, Program]) -> Record:
-    """Operations of products, arguments and lowered size of every program;
-    temporaries where a CPU compiles it."""
-    record = Record(
-        notes=[
-            "ahead of time: lowered for an H100; temporaries are those of the compiler"
-            " for this CPU"
-        ]
-    )
+    """Operations of products, arguments and lowered size of every program.
+
+    And temporary memory, if a CPU compiles it.
+    """
+    note = "lowered for an H100; temporary memory is by the compiler for this CPU"
+    record = Record(notes=[f"ahead of time: {note}"])
     for name, program in programs.items():
-        sizes = (
-            math.prod(leaf.shape) * leaf.dtype.itemsize
-            for leaf in jax.tree.leaves(program.arguments)
-        )
+        leaves = jax.tree.leaves(program.arguments)
+        sizes = (math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
         record.figures[f"{name} argument_mebibytes"] = sum(sizes) / 2**20
         module, flops = for_an_h100(program)
         record.figures[f"{name} product_gigaflops"] = flops / 1e9
         record.figures[f"{name} lowered_kilobytes"] = len(module) / 1e3
         if program.kernel == "xla":
             compiled = jax.jit(program.function).lower(*program.arguments).compile()
-            record.figures[f"{name} temporary_mebibytes"] = temporary_mebibytes(
-                compiled
-            )
+            memory = temporary_mebibytes(compiled)
+            record.figures[f"{name} temporary_mebibytes"] = memory
     return record
 
 
 def for_an_h100(program: Program) -> tuple[str, float]:
-    """The module that is compiled on an H100, and the operations of its products;
-    those inside cuDNN do not count."""
+    """The module for an H100, and the operations of its products.
+
+    Products inside cuDNN do not count.
+    """
     from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
-    mesh = AbstractMesh(
-        (1,),
-        ("x",),
-        abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu"),
-    )
+    device = AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu")
+    mesh = AbstractMesh((1,), ("x",), abstract_device=device)
     answers: Any = {
         name: lambda *_, answer=answer: answer for name, answer in CUDNN.items()
     }
@@ -79,34 +70,30 @@ def for_an_h100(program: Program) -> tuple[str, float]:
         mock.patch.multiple("jax._src.cudnn.fused_attention_stablehlo", **answers),
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings(
-            "ignore", "The Pallas Triton backend", DeprecationWarning
-        )
-        flops = product_flops(
-            jax.make_jaxpr(program.function)(*program.arguments).jaxpr
-        )
-        # its call asks for devices, which the mesh has not
+        pallas = "The Pallas Triton backend"
+        warnings.filterwarnings("ignore", pallas, DeprecationWarning)
+        traced = jitted.trace(*program.arguments)
+        flops = product_flops(traced.jaxpr.jaxpr)
+        # cuDNN's call asks for devices, and an abstract mesh has none
         if program.kernel == "cudnn":
-            return (
-                jitted.trace(*program.arguments)
-                .lower(lowering_platforms=("cuda",))
-                .as_text(),
-                flops,
-            )
+            return traced.lower(lowering_platforms=("cuda",)).as_text(), flops
         with use_abstract_mesh(mesh):
             checks = [jax.export.DisabledSafetyCheck.custom_call(TRITON)]
-            exported = jax.export.export(
+            export = jax.export.export(
                 jitted, platforms=["cuda"], disabled_checks=checks
             )
-            return exported(*program.arguments).mlir_module(), flops
+            return export(*program.arguments).mlir_module(), flops
 
 
 def product_flops(jaxpr: Any) -> float:
-    """Operations of the products and convolutions of a jaxpr; the body of a `while`
-    counts once."""
+    """Operations of the products and convolutions of a jaxpr.
+
+    The body of a `while` counts once.
+    """
     total = 0.0
     for equation in jaxpr.eqns:
-        params, name = equation.params, equation.primitive.name
+        params = equation.params
+        name = equation.primitive.name
         if name == "dot_general":
             contracted, _ = params["dimension_numbers"]
             shape = equation.invars[0].aval.shape
@@ -116,17 +103,15 @@ def product_flops(jaxpr: Any) -> float:
             kernel = equation.invars[1].aval
             inner = kernel.size / kernel.shape[params["dimension_numbers"].rhs_spec[0]]
             total += 2.0 * equation.outvars[0].aval.size * inner
-        times = (
-            math.prod(params["grid_mapping"].grid)
-            if name == "pallas_call"
-            else params.get("length", 1)
-        )
+        times = params.get("length", 1)
+        if name == "pallas_call":
+            times = math.prod(params["grid_mapping"].grid)
         total += times * sum(map(product_flops, _inner(params)))
     return total
 
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
-    """The jaxprs of an equation that run once each; of branches the first."""
+    """The jaxprs of an equation that run once each, and the first of branches."""
     for name, value in params.items():
         value = value[0] if name == "branches" else value
         value = getattr(value, "jaxpr", value)

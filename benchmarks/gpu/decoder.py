@@ -1,5 +1,7 @@
-"""Steps of a decoder that fills a GPU, plain and constrained: tokens per second, and
-the share of the peak."""
+"""Steps of a decoder that fills a GPU, plain and constrained.
+
+Tokens per second, and the share of the peak.
+"""
 
 import math
 from collections.abc import Iterator
@@ -22,25 +24,24 @@ from benchmarks.timing import interleaved, matmul_rate
 
 __all__ = ["FULL", "QUICK", "DecoderSizes", "measure", "programs"]
 
-BAR = 0.45  # of the peak; below it a trace names what takes the time
+BAR = 0.45  # of the peak. Below it the slowest operations are reported.
 ROOM = 0.94  # of the memory that the process may take
-# Operations per second in bfloat16 that makers state, of dense products; by a word in
-# the name of the GPU.
+# Operations per second of dense products in bfloat16, as published, by a word in the
+# name of the GPU.
 STATED = {"H100": 989.4e12, "H200": 989.4e12}
-PLAIN, CONSTRAINED = "plain", "constrained"
-# Trials of kernels take most of the time that a program takes to compile: where only
-# its memory is asked for, none.
+PLAIN = "plain"
+CONSTRAINED = "constrained"
+# Trials of kernels take most of the compile time. The memory of a program needs none.
 UNTUNED = {"xla_gpu_autotune_level": 0}
 
 
 class DecoderSizes(NamedTuple):
-    """The model; one of so many positions is read at each layer; batches, largest
-    first; side of a product; runs."""
+    """Sizes of the steps."""
 
     model: Sizes
-    share: int
-    batches: tuple[int, ...]
-    product: int
+    share: int  # one of so many positions is read at each layer
+    batches: tuple[int, ...]  # largest first
+    product: int  # side of the product that measures the peak
     repeats: int
 
 
@@ -66,48 +67,40 @@ QUICK = FULL._replace(
 
 
 def measure(sizes: DecoderSizes) -> Iterator[Record]:
-    """The peak, the largest batch planned for the constrained step, both steps, the
-    slow operations of the plain one.
+    """Measures the peak, the largest batch of the constrained step, and both steps.
 
-    A token takes 6 operations per parameter, and 6 d n in each layer for causal
-    attention, backward included; operations repeated by remat count once.
+    If the plain step is slow, its slowest operations follow. A token takes 6 operations
+    per parameter, and 6 d n in each layer for causal attention, backward included.
+    Operations repeated by remat count once.
     """
+    model = sizes.model
     record = Record()
-    peak = matmul_rate(*(sizes.product,) * 3, dtype=sizes.model.dtype, repeats=10)
+    peak = matmul_rate(*(sizes.product,) * 3, dtype=model.dtype, repeats=10)
     record.figures["peak_flops_a_second"] = peak
     yield record
     step, batch = _largest(sizes)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(step.state.params))
     record.figures |= {
         "batch": batch,
         "planned_gibibytes": planned_bytes(step.program) / 2**30,
+        "parameters": parameters,
     }
-    record.figures["parameters"] = parameters = sum(
-        leaf.size for leaf in jax.tree.leaves(step.state.params)
-    )
     yield record
-    flops = (
-        6.0 * parameters
-        + 6.0 * sizes.model.num_layers * sizes.model.dim * sizes.model.tokens
-    )
-    tokens = batch * sizes.model.tokens
+    flops = 6.0 * (parameters + model.num_layers * model.dim * model.tokens)
+    tokens = batch * model.tokens
     _time(record, CONSTRAINED, step, sizes.repeats, tokens)
     yield record
     del step  # its state makes room for the next
     run = _time(record, PLAIN, _step(sizes, batch, PLAIN), sizes.repeats, tokens)
     record.ratio("constrained_over_plain", "constrained_seconds", "plain_seconds")
     rate = flops * record.figures["plain_tokens_a_second"]
-    record.figures["plain_share_of_peak"] = share = rate / peak
-    stated = next(
-        (
-            value
-            for kind, value in STATED.items()
-            if kind in jax.devices()[0].device_kind
-        ),
-        math.nan,
-    )
+    device = jax.devices()[0].device_kind
+    known = [value for kind, value in STATED.items() if kind in device]
+    stated = known[0] if known else math.nan
+    record.figures["plain_share_of_peak"] = rate / peak
     record.figures["plain_share_of_stated_peak"] = rate / stated
     yield record
-    if (share if math.isnan(stated) else rate / stated) < BAR:
+    if rate / (stated if known else peak) < BAR:
         record.notes += [
             f"not a product: {seconds:.4f} s of a step in {name}"
             for name, seconds in largest_others(run)
@@ -116,28 +109,30 @@ def measure(sizes: DecoderSizes) -> Iterator[Record]:
 
 
 def programs(sizes: DecoderSizes) -> dict[str, Program]:
-    """Both steps with one sequence; and the plain one with XLA's attention, which a
-    CPU compiles."""
-    without = sizes._replace(model=sizes.model._replace(attention=None))
-    init, _ = training_step(_problem(without, 1, PLAIN), constrained=False)
-    state, made = jax.eval_shape(init, jax.random.key(0)), {}
-    names = {f"{kind} step, batch 1": (sizes, kind) for kind in (PLAIN, CONSTRAINED)}
-    names[f"{PLAIN} step, batch 1, attention by XLA"] = (without, PLAIN)
-    for name, (chosen, kind) in names.items():
-        problem = _problem(chosen, 1, kind)
+    """Both steps with one sequence, and the plain one with XLA's attention.
+
+    A CPU compiles only the last one.
+    """
+    by_xla = sizes._replace(model=sizes.model._replace(attention=None))
+    init, _ = training_step(_problem(by_xla, 1, PLAIN), constrained=False)
+    state = jax.eval_shape(init, jax.random.key(0))
+
+    def program(sizes: DecoderSizes, kind: str) -> Program:
+        problem = _problem(sizes, 1, kind)
         _, step = training_step(problem, constrained=kind == CONSTRAINED)
-        made[name] = Program(
-            step,
-            (state, problem.batch),
-            "xla" if chosen is without else sizes.model.attention,
-        )
-    return made
+        kernel = sizes.model.attention or "xla"
+        return Program(step, (state, problem.batch), kernel)
+
+    return {
+        f"{PLAIN} step, batch 1": program(sizes, PLAIN),
+        f"{CONSTRAINED} step, batch 1": program(sizes, CONSTRAINED),
+        f"{PLAIN} step, batch 1, attention by XLA": program(by_xla, PLAIN),
+    }
 
 
 def _problem(sizes: DecoderSizes, batch: int, kind: str) -> Any:
-    return decoder(
-        sizes.model._replace(batch=batch), share=1 if kind == PLAIN else sizes.share
-    )
+    share = 1 if kind == PLAIN else sizes.share
+    return decoder(sizes.model._replace(batch=batch), share=share)
 
 
 def _step(sizes: DecoderSizes, batch: int, kind: str) -> CompiledStep:
@@ -145,15 +140,16 @@ def _step(sizes: DecoderSizes, batch: int, kind: str) -> CompiledStep:
 
 
 def _largest(sizes: DecoderSizes) -> tuple[CompiledStep, int]:
-    """The constrained step with the largest batch that fits: memory grows by the same
-    amount for each sequence.
+    """The constrained step with the largest batch that fits, and that batch.
 
-    Where the device does not say how much memory it has, that is the largest batch.
+    Memory grows by the same amount for each sequence. A device that does not report its
+    memory gets the largest batch.
     """
     limit = ROOM * (jax.devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
-    one, two = (
-        (0, 0) if limit == math.inf else (_planned(sizes, batch) for batch in (1, 2))
-    )
+    one = two = 0
+    if limit < math.inf:
+        one = _planned(sizes, 1)
+        two = _planned(sizes, 2)
     for batch in sizes.batches:
         if one + (batch - 1) * (two - one) <= limit:
             step = _step(sizes, batch, CONSTRAINED)
@@ -167,22 +163,18 @@ def _largest(sizes: DecoderSizes) -> tuple[CompiledStep, int]:
 def _planned(sizes: DecoderSizes, batch: int) -> int:
     problem = _problem(sizes, batch, CONSTRAINED)
     init, step = training_step(problem, constrained=True)
-    lowered = jax.jit(step, donate_argnums=0).lower(
-        jax.eval_shape(init, jax.random.key(0)), problem.batch
-    )
-    return planned_bytes(
-        lowered.compile(UNTUNED if jax.default_backend() == "gpu" else None)
-    )
+    state = jax.eval_shape(init, jax.random.key(0))
+    lowered = jax.jit(step, donate_argnums=0).lower(state, problem.batch)
+    options = UNTUNED if jax.default_backend() == "gpu" else None
+    return planned_bytes(lowered.compile(options))
 
 
 def _time(
     record: Record, kind: str, step: CompiledStep, repeats: int, tokens: int
 ) -> Any:
-    """Adds seconds and tokens per second of a step, and returns the call that takes
-    it."""
+    """Adds seconds and tokens per second of a step, and returns its call."""
     run = repeated(step)
-    median = record.time(
-        f"{kind}_seconds", interleaved({kind: run}, repeats=repeats, warmup=1)[kind]
-    )
+    seconds = interleaved({kind: run}, repeats=repeats, warmup=1)[kind]
+    median = record.time(f"{kind}_seconds", seconds)
     record.figures[f"{kind}_tokens_a_second"] = tokens / median
     return run

@@ -1,5 +1,4 @@
-"""Equilibria with their gradients: against jaxopt in float32, and by the precision
-of products."""
+"""Equilibria with gradients: against jaxopt, and by the precision of products."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -27,12 +26,11 @@ WAYS = ("Anderson 5, cg", "Picard, cg", "Anderson 5, bicgstab", "Picard, bicgsta
 
 
 class Sizes(NamedTuple):
-    """Widths of the layers, channels and side of the images, and how many runs there
-    are."""
+    """Sizes of the problems, and the number of runs."""
 
-    dim: int
-    channels: int
-    side: int
+    dim: int  # width of dense layers
+    channels: int  # of images
+    side: int  # of images
     batch: int
     repeats: int
 
@@ -41,53 +39,44 @@ FULL, QUICK = Sizes(256, 32, 16, 16, 5), Sizes(64, 8, 16, 4, 5)
 
 
 def measure(sizes: Sizes) -> Iterator[Record]:
-    """Seconds, residual and error of the gradient of this library and of those ways
-    of jaxopt that meet `TOL`."""
-    record = Record(
-        notes=[
-            f"float32 products; a tolerance of {TOL:.0e}; jaxopt's ways:"
-            f" {'; '.join(WAYS)}"
-        ]
-    )
+    """Seconds, residual and error of the gradient, of this library and of jaxopt.
+
+    Only ways of jaxopt that meet `TOL` count.
+    """
+    note = f"float32 products; a tolerance of {TOL:.0e}; jaxopt's ways: "
+    record = Record(notes=[note + "; ".join(WAYS)])
     for cell in _cells(sizes):
         with jax.default_matmul_precision("highest"):
             run, *_ = compiled_gradient(cell, ours(cell))
-            truth, runs = _exact(cell, run), {"unroll_jax": run}
-            for name, way in ways(cell).get("jaxopt", {}).items():
-                contender = solver_of(cell, truth, name, way) if name in WAYS else None
-                runs |= {} if contender is None else {f"jaxopt ({name})": contender.run}
+            truth = _exact(cell, run)
+            runs = {"unroll_jax": run}
+            known = ways(cell).get("jaxopt", {})
+            for name in [name for name in known if name in WAYS]:
+                contender = solver_of(cell, truth, name, known[name])
+                if contender is not None:
+                    runs[f"jaxopt ({name})"] = contender.run
             _add(record, cell, truth, runs, sizes.repeats)
-        peers = [
-            f"{cell.name}, {name} seconds" for name in runs if name != "unroll_jax"
-        ]
+        first, *peers = (f"{cell.name}, {name} seconds" for name in runs)
         if peers:
             quickest = min(peers, key=record.figures.__getitem__)
-            record.ratio(
-                f"{cell.name} over_jaxopt", f"{cell.name}, unroll_jax seconds", quickest
-            )
+            record.ratio(f"{cell.name} over_jaxopt", first, quickest)
         yield record
 
 
 def measure_precision(sizes: Sizes) -> Record:
-    """The same of this library with products in float32 ("highest"), and in JAX's
-    default on a GPU, TF32."""
-    record = Record(
-        notes=[
-            f"the tolerance of equilibria is {TOL:.0e}: a larger residual was reported"
-            " as a failure"
-        ]
-    )
-    for cell in [
-        *_cells(sizes),
-        dense_cell(sizes.dim, 0.999, "spread", batch=sizes.batch),
-    ]:
-        truth = None
+    """The same of this library with products in float32 ("highest") and in TF32.
+
+    TF32 is JAX's default on a GPU.
+    """
+    note = f"the tolerance is {TOL:.0e}: a larger residual was reported as a failure"
+    record = Record(notes=[note])
+    hard = dense_cell(sizes.dim, 0.999, "spread", batch=sizes.batch)
+    for cell in [*_cells(sizes), hard]:
+        runs = {}
         for precision in ("highest", "default"):
             with jax.default_matmul_precision(precision):
-                run, *_ = compiled_gradient(cell, ours(cell))
-            # from the better of the two
-            truth = _exact(cell, run) if truth is None else truth
-            _add(record, cell, truth, {precision: run}, sizes.repeats)
+                runs[precision], *_ = compiled_gradient(cell, ours(cell))
+        _add(record, cell, _exact(cell, runs["highest"]), runs, sizes.repeats)
     return record
 
 
@@ -95,10 +84,12 @@ def programs(sizes: Sizes) -> dict[str, Program]:
     """The gradient of every cell."""
 
     def gradient(cell: Cell) -> Program:
-        return Program(
-            jax.grad(lambda params: (cell.target * ours(cell)(params)).sum()),
-            (cell.params,),
-        )
+        find = ours(cell)
+
+        def loss(params):
+            return (cell.target * find(params)).sum()
+
+        return Program(jax.grad(loss), (cell.params,))
 
     return {cell.name: gradient(cell) for cell in _cells(sizes)}
 
@@ -112,7 +103,7 @@ def _cells(sizes: Sizes) -> list[Cell]:
 
 
 def _exact(cell: Cell, run: Callable[[], Any]) -> Exact:
-    """By direct solves in float64 on the CPU, from the state that a program found."""
+    """By direct solves in float64 on the CPU, from the state of a program."""
     state = jax.device_get(run()[0])
     with jax.default_device(jax.devices("cpu")[0]):
         return exact(cell, state)
@@ -125,10 +116,10 @@ def _add(
     runs: dict[str, Callable[[], Any]],
     repeats: int,
 ) -> None:
-    for name, seconds in interleaved(runs, repeats=repeats).items():
-        name, run = f"{cell.name}, {name}", runs[name]
+    for who, seconds in interleaved(runs, repeats=repeats).items():
+        name = f"{cell.name}, {who}"
         record.time(f"{name} seconds", seconds)
-        state, gradient = jax.device_get(run())
+        state, gradient = jax.device_get(runs[who]())
         with jax.default_device(jax.devices("cpu")[0]):
             record.figures[f"{name} residual"] = residual(cell, state)
         record.figures[f"{name} gradient error"] = gradient_error(truth, gradient)

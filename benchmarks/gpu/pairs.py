@@ -1,5 +1,4 @@
-"""The kernel for all pairs of tokens: right first, then against cuDNN's attention
-and the library's XLA code."""
+"""The kernel for all pairs of tokens: tests, then times against cuDNN and XLA."""
 
 import functools
 from collections.abc import Iterator
@@ -21,26 +20,25 @@ __all__ = ["FULL", "QUICK", "Sizes", "measure", "programs"]
 
 
 class Sizes(NamedTuple):
-    """Numbers of tokens, the first first; tokens in a batch, their width, other
-    functions rho, blocks, runs, tests."""
+    """Sizes of the cases, and what is run."""
 
-    tokens: tuple[int, ...]
-    batch_tokens: int
+    tokens: tuple[int, ...]  # of a sequence, in this order
+    batch_tokens: int  # of all sequences of a batch
     dim: int
-    rhos: tuple[str, ...]
-    blocks: tuple[int, ...]
+    rhos: tuple[str, ...]  # other than softmax
+    blocks: tuple[int, ...]  # sizes of blocks, in addition to the default
     repeats: int
-    tests: Path | None
+    tests: Path | None  # folder of tests to run first
 
 
 FULL = Sizes(
-    (4096, 1024, 16_384),
-    32_768,
-    64,
-    ("log", "student"),
-    (32,),
-    10,
-    tested.ROOT / "tests",
+    tokens=(4096, 1024, 16_384),
+    batch_tokens=32_768,
+    dim=64,
+    rhos=("log", "student"),
+    blocks=(32,),
+    repeats=10,
+    tests=tested.ROOT / "tests",
 )
 QUICK = FULL._replace(tokens=(1024,), batch_tokens=4096, blocks=(), repeats=5)
 
@@ -57,20 +55,16 @@ class _Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The words that figures begin with."""
-        words = [
-            f"n={self.tokens}",
-            self.dtype,
-            self.rho,
-            self.kernel,
-            *([f"block {self.block}"] * bool(self.block)),
-        ]
-        return f"{', '.join(words)}: step{'_and_energy' * self.energy}_and_gradient"
+        """The start of the names of figures."""
+        words = [f"n={self.tokens}", self.dtype, self.rho, self.kernel]
+        if self.block:
+            words.append(f"block {self.block}")
+        what = "step_and_energy" if self.energy else "step"
+        return f"{', '.join(words)}: {what}_and_gradient"
 
 
 def measure(sizes: Sizes) -> Iterator[Record]:
-    """Tests marked gpu, then seconds of every case, its memory, and ratios to cuDNN
-    and to the XLA code."""
+    """Runs tests marked gpu, then measures time and memory of every case."""
     record = Record()
     if sizes.tests is not None:
         record = tested.measure(sizes.tests)
@@ -82,16 +76,14 @@ def measure(sizes: Sizes) -> Iterator[Record]:
                 function, (shape,), _ = _program(sizes, case)
                 try:
                     program = jax.jit(function).lower(shape).compile()
-                # of any kind: a block may be too large for this GPU, and others go on
+                # of any kind: a block may be too large for this GPU, others run still
                 except Exception as error:
-                    record.notes.append(
-                        f"{case.name} failed: {' '.join(str(error).split())[:200]}"
-                    )
+                    message = " ".join(str(error).split())[:200]
+                    record.notes.append(f"{case.name} failed: {message}")
                     continue
                 runs[case.name] = functools.partial(_run, program, _tokens(shape))
-                record.figures[f"{case.name} temporary_mebibytes"] = (
-                    temporary_mebibytes(program)
-                )
+                memory = temporary_mebibytes(program)
+                record.figures[f"{case.name} temporary_mebibytes"] = memory
             for name, seconds in interleaved(runs, repeats=sizes.repeats).items():
                 record.time(f"{name} seconds", seconds)
             for case in cases:
@@ -107,63 +99,51 @@ def programs(sizes: Sizes) -> dict[str, Program]:
 
 def _groups(sizes: Sizes, tokens: int) -> Iterator[list[_Case]]:
     """Cases that are timed in turns."""
+    first = tokens == sizes.tokens[0]
     for dtype in ("bfloat16", "float32"):
-        softmax = [
-            _Case(tokens, dtype, "softmax", kernel, True)
-            for kernel in ("pallas", "xla")
-        ]
+        case = _Case(tokens, dtype, "softmax", "pallas", energy=True)
+        softmax = [case, case._replace(kernel="xla")]
         if dtype == "bfloat16":
-            softmax += [
-                _Case(tokens, dtype, "softmax", kernel, False)
-                for kernel in ("cudnn", "pallas")
-            ]
-            if tokens == sizes.tokens[0]:
-                softmax += [
-                    _Case(tokens, dtype, "softmax", "pallas", True, block)
-                    for block in sizes.blocks
-                ]
+            without = case._replace(energy=False)
+            softmax += [without._replace(kernel="cudnn"), without]
+            if first:
+                softmax += [case._replace(block=block) for block in sizes.blocks]
         yield softmax
         # Compiling takes most of the part's time: float32 of other rho only at the
         # first number of tokens.
-        for rho in (
-            sizes.rhos if dtype == "bfloat16" or tokens == sizes.tokens[0] else ()
-        ):
-            yield [
-                _Case(tokens, dtype, rho, kernel, True) for kernel in ("pallas", "xla")
-            ]
+        if first or dtype == "bfloat16":
+            for rho in sizes.rhos:
+                other = case._replace(rho=rho)
+                yield [other, other._replace(kernel="xla")]
 
 
 def _compare(record: Record, case: _Case) -> None:
-    """Adds how many times the time of cuDNN's step, or of the XLA code, a case
-    takes."""
-    others = [
+    """Adds the ratios of a case's time to those of cuDNN's step and the XLA code."""
+    if case.kernel != "pallas":
+        return
+    for other in (
         case._replace(kernel="cudnn", energy=False, block=None),
         case._replace(kernel="xla", block=None),
-    ]
-    for other in others if case.kernel == "pallas" else ():
-        if {f"{one.name} seconds" for one in (case, other)} <= set(record.figures):
-            record.ratio(
-                f"{case.name} over_{other.kernel}",
-                f"{case.name} seconds",
-                f"{other.name} seconds",
-            )
+    ):
+        names = f"{case.name} seconds", f"{other.name} seconds"
+        if set(names) <= set(record.figures):
+            record.ratio(f"{case.name} over_{other.kernel}", *names)
 
 
 def _program(sizes: Sizes, case: _Case) -> Program:
     layer = unroll_jax.attention(
         rho=case.rho, form="softmax", kernel=case.kernel, block=case.block
     )
+    params = AttentionParams(None)
 
     def loss(y: jax.Array) -> tuple[jax.Array, Any]:
         if not case.energy:
-            after = layer.step(AttentionParams(None), y, None)
+            after = layer.step(params, y, None)
             return jnp.sum(after.astype(jnp.float32) ** 2), after
         assert layer.step_and_energy is not None
-        after, energy = layer.step_and_energy(AttentionParams(None), y, None)
-        return jnp.sum(after.astype(jnp.float32) ** 2) + jnp.sum(energy), (
-            after,
-            energy,
-        )
+        after, energy = layer.step_and_energy(params, y, None)
+        total = jnp.sum(after.astype(jnp.float32) ** 2) + jnp.sum(energy)
+        return total, (after, energy)
 
     shape = (max(1, sizes.batch_tokens // case.tokens), case.tokens, sizes.dim)
     arguments = (jax.ShapeDtypeStruct(shape, case.dtype),)
@@ -171,10 +151,8 @@ def _program(sizes: Sizes, case: _Case) -> Program:
 
 
 def _tokens(shape: jax.ShapeDtypeStruct) -> jax.Array:
-    return jnp.asarray(
-        np.random.default_rng(0).normal(size=shape.shape) / shape.shape[-1] ** 0.5,
-        shape.dtype,
-    )
+    values = np.random.default_rng(0).normal(size=shape.shape)
+    return jnp.asarray(values / shape.shape[-1] ** 0.5, shape.dtype)
 
 
 def _run(program: jax.stages.Compiled, tokens: jax.Array) -> Any:

@@ -1,5 +1,7 @@
-"""`python -m benchmarks.gpu.part NAME FILE quick|full`: one part of
-`benchmarks.gpu`, its record into a file."""
+"""`python -m benchmarks.gpu.part NAME FILE quick|full`: one part of the benchmark.
+
+Its record goes into the file.
+"""
 
 import sys
 from pathlib import Path

@@ -26,12 +26,11 @@ PEAKS = {
 
 
 class StepSizes(NamedTuple):
-    """Sizes of the two models, the side of the product that measures the peak, and
-    the number of runs."""
+    """Sizes of the two models, and the number of runs."""
 
     unrolled: UnrolledSizes
     encoder: Sizes
-    product: int
+    product: int  # side of the product that measures the peak
     repeats: int
 
 
@@ -40,51 +39,41 @@ QUICK = StepSizes(UNROLLED, ENCODER._replace(num_layers=4, batch=16), 4096, 10)
 
 
 def measure(sizes: StepSizes) -> Record:
-    """Seconds of plain and constrained steps in float32, at the default precision,
-    and their share of each peak."""
-    record, rates = Record(), {}
+    """Seconds of plain and constrained float32 steps, and their share of each peak."""
+    record = Record()
+    repeats = sizes.repeats
+    rates = {}
     for name, (dtype, precision) in PEAKS.items():
-        product = (sizes.product,) * 3
-        rates[name] = matmul_rate(
-            *product, dtype=dtype, precision=precision, repeats=sizes.repeats
-        )
+        options = {"dtype": dtype, "precision": precision, "repeats": repeats}
+        rates[name] = matmul_rate(*(sizes.product,) * 3, **options)
         record.figures[f"peak_{name}_flops_a_second"] = rates[name]
-    for model, problem in (
-        ("unrolled", unrolled_transformer(sizes.unrolled)),
-        ("encoder", encoder(sizes.encoder)),
-    ):
-        kinds = {"plain": False, "constrained": True}
+    problems = {
+        "unrolled": unrolled_transformer(sizes.unrolled),
+        "encoder": encoder(sizes.encoder),
+    }
+    for model, problem in problems.items():
         calls = {
-            kind: repeated(compiled_step(problem, constrained=value))
-            for kind, value in kinds.items()
+            "plain": repeated(compiled_step(problem, constrained=False)),
+            "constrained": repeated(compiled_step(problem, constrained=True)),
         }
         flops = {"plain": problem.flops[0], "constrained": sum(problem.flops)}
-        for kind, seconds in interleaved(calls, repeats=sizes.repeats).items():
-            median = record.time(
-                f"{model}_{kind}_seconds",
-                seconds,
-                flops=flops[kind],
-                rate=rates["tf32"],
-            )
+        for kind, seconds in interleaved(calls, repeats=repeats).items():
+            name = f"{model}_{kind}"
+            work = {"flops": flops[kind], "rate": rates["tf32"]}
+            median = record.time(f"{name}_seconds", seconds, **work)
             for peak, rate in rates.items():
-                record.figures[f"{model}_{kind}_share_of_{peak}"] = (
-                    flops[kind] / median / rate
-                )
-        record.ratio(
-            f"{model}_constrained_over_plain",
-            f"{model}_constrained_seconds",
-            f"{model}_plain_seconds",
-        )
+                record.figures[f"{name}_share_of_{peak}"] = flops[kind] / median / rate
+        names = (f"{model}_{kind}_seconds" for kind in ("constrained", "plain"))
+        record.ratio(f"{model}_constrained_over_plain", *names)
     record.notes.append(
-        "steps: float32 at JAX's default precision, which on this backend the row tf32"
-        " of the peaks has too; shares count matrix products alone"
+        "steps: float32 at JAX's default precision, as the peak tf32; shares count only"
+        " matrix products"
     )
     return record
 
 
 def measure_memory(sizes: StepSizes) -> Record:
-    """Peak bytes of a constrained step, as the device counts them, over the compiler's
-    plan.
+    """Peak bytes of a constrained step, counted by the device, and the compiler's plan.
 
     Needs a new process: the device counts the peak of the process.
     """
@@ -100,7 +89,7 @@ def measure_memory(sizes: StepSizes) -> Record:
     record.figures["measured_bytes"] = measured
     record.ratio("measured_over_planned", "measured_bytes", "planned_bytes")
     record.notes.append(
-        "measured_bytes is the peak of the process: trials of kernels while compiling"
-        " are in it too"
+        "measured_bytes is the peak of the process, with trials of kernels while"
+        " compiling"
     )
     return record

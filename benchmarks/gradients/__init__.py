@@ -1,5 +1,7 @@
-"""Cost of gradients through equilibria, against other libraries at their best, and
-against unrolling."""
+"""Cost of gradients through equilibria, against other libraries and unrolling.
+
+The libraries are timed at their best.
+"""
 
 import os
 
@@ -17,84 +19,86 @@ from benchmarks.timing import SAME_ALLOCATOR, interleaved, table
 
 __all__ = ["main"]
 
-DIMS, SQUARES = (64, 256, 1024), (0.9, 0.99, 0.999)
+DIMS = (64, 256, 1024)
+SQUARES = (0.9, 0.99, 0.999)  # |W|^2
 BARS = {"dense, median": 0.8, "general, worst": 1.3}  # of the best peer's time
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints a table of problems and libraries, the bars, first calls, and the
-    sweeps against unrolling."""
+    """Prints times of all problems and libraries, first calls, and the sweeps."""
     print(
         f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM}"
         " inputs, batch 64 (images: 4) if no other is named, float32,"
         f" {jax.default_backend()}, {len(os.sched_getaffinity(0))} cores; ms, medians"
-        " of interleaved runs" + f"\n{SAME_ALLOCATOR}" * peers
+        " of interleaved runs"
     )
-    rows, results, cells, record = [], {}, _cells(quick=quick), Record()
-    for cell in cells:
-        repeats = 5 if quick else 7 if cell.start[0].size >= 1024 else 15
-        results[cell.name] = race(cell, repeats=repeats, peers=peers)
-        step, *_ = compiled_gradient(
-            cell, lambda params, cell=cell: cell.step(params, cell.target, cell.x)
-        )
-        floor = float(np.median(interleaved({"step": step}, repeats=20)["step"]))
-        rows.append(_row(cell, results[cell.name], floor))
-        _add(record, cell, results[cell.name], floor)
+    if peers:
+        print(SAME_ALLOCATOR)
+    record = Record()
+    rows = []
+    results = {}
+    for cell in _cells(quick=quick):
+        raced = race(cell, repeats=_repeats(cell, quick=quick), peers=peers)
+        floor = _step_seconds(cell)
+        results[cell.name] = raced
+        rows.append(_row(cell, raced, floor))
+        _add(record, cell, raced, floor)
         ways = [
             f"{library} ({way.name}) {1e3 * way.seconds:.2f}"
-            for library, way in results[cell.name].items()
+            for library, way in raced.items()
         ]
         print(f"  {cell.name}, ms: {'; '.join(ways)}", flush=True)
-    header = [
-        "problem",
-        "floor",
-        "ours",
-        *LIBRARIES,
-        "of best",
-        "MiB",
-        "best's",
-        "error",
-        "best's",
-        "compile",
-        "least",
-    ]
+    header = ["problem", "floor", "ours", *LIBRARIES, "of best", "MiB", "best's"]
+    header += ["error", "best's", "compile", "least"]
     print(f"\n{table(header, rows)}\n")
     print(
         "floor: one step with its gradient in the parameters; error: of the gradient,"
-        " against float64 direct solves;"
-    )
-    print(
+        " against float64 direct solves;\n"
         "of best: our time over the best peer's; -: the mark was missed in every way,"
-        " or 100 times our time reached."
+        " or 100 times our time reached.\n"
+        "compile: seconds to trace and compile; least: of the peers' best ways.\n"
     )
-    print("compile: seconds to trace and compile; least: of the peers' best ways.\n")
-    record.figures |= _judge(cells, results)
+    record.figures |= _judge(results)
     record.figures |= time_calls(peers=peers) | sweeps(quick=quick)
     record.draw = record.draw_times
     return record
 
 
+def _repeats(cell: Cell, *, quick: bool) -> int:
+    if quick:
+        return 5
+    return 7 if cell.start[0].size >= 1024 else 15
+
+
+def _step_seconds(cell: Cell) -> float:
+    step, *_ = compiled_gradient(
+        cell, lambda params: cell.step(params, cell.target, cell.x)
+    )
+    return float(np.median(interleaved({"step": step}, repeats=20)["step"]))
+
+
 def _cells(*, quick: bool) -> list[Cell]:
-    dense, batches = problems.dense_cell, (128, 1) if quick else (1, 128, 1024)
-    general = [
-        *(problems.tanh_cell(batch=batch) for batch in batches),
-        problems.deep_cell(),
-    ]
-    general += [problems.transformer_cell(), problems.conv_cell(8, 16)]
+    dense = problems.dense_cell
+    batches = (128, 1) if quick else (1, 128, 1024)
+    general = [problems.tanh_cell(batch=batch) for batch in batches]
+    general += [problems.deep_cell(), problems.transformer_cell()]
+    general.append(problems.conv_cell(8, 16))
     if quick:
         return [dense(256, 0.99, "random"), dense(256, 0.999, "spread"), *general]
-    others = [
+    cells = []
+    for dim in DIMS:
+        for kind in ("random", "spread"):
+            cells += [dense(dim, square, kind) for square in SQUARES]
+        cells.append(dense(dim, max(SQUARES), "spread, own"))
+    return [
+        *cells,
+        *general,
         problems.slow_cell(),
         problems.hard_example_cell(),
         problems.nonnormal_cell(),
         problems.rotation_cell(),
+        problems.conv_cell(),
     ]
-    kinds = [
-        *((kind, square) for kind in ("random", "spread") for square in SQUARES),
-        ("spread, own", max(SQUARES)),
-    ]
-    cells = [dense(dim, square, kind) for dim in DIMS for kind, square in kinds]
-    return [*cells, *general, *others, problems.conv_cell()]
 
 
 def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -> None:
@@ -107,30 +111,28 @@ def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -
 
 
 def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
-    ours, best = results["unroll_jax"], _best(results)
+    ours = results["unroll_jax"]
+    best = _best(results)
     times = [
         f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-"
         for peer in LIBRARIES
     ]
-    ratio, memory, error, compiled = "-", "-", "-", "nan"
+    ratio = memory = error = "-"
+    compiled = "nan"
     if best is not None:
-        ratio, memory, error = (
-            f"{ours.seconds / best.seconds:.2f}",
-            f"{best.mebibytes:.2f}",
-            f"{best.error:.0e}",
-        )
-        compiled = f"{np.nanmin([results[peer].compile_seconds for peer in LIBRARIES if peer in results]):.2f}"
-    figures = [
+        ratio = f"{ours.seconds / best.seconds:.2f}"
+        memory = f"{best.mebibytes:.2f}"
+        error = f"{best.error:.0e}"
+        peers = [way for library, way in results.items() if library != "unroll_jax"]
+        compiled = f"{np.nanmin([way.compile_seconds for way in peers]):.2f}"
+    return [
+        cell.name,
         f"{1e3 * floor:.2f}",
         f"{1e3 * ours.seconds:.2f}",
         *times,
         ratio,
         f"{ours.mebibytes:.2f}",
         memory,
-    ]
-    return [
-        cell.name,
-        *figures,
         f"{ours.error:.0e}",
         error,
         f"{ours.compile_seconds:.2f}",
@@ -143,44 +145,34 @@ def _best(results: dict[str, Result]) -> Result | None:
     return min(peers, key=lambda result: result.seconds, default=None)
 
 
-def _judge(
-    cells: list[Cell], results: dict[str, dict[str, Result]]
-) -> dict[str, float]:
+def _judge(results: dict[str, dict[str, Result]]) -> dict[str, float]:
     """Prints our time over the best peer's against the bars, and returns it."""
-    pairs = {
-        cell.name: (results[cell.name]["unroll_jax"], _best(results[cell.name]))
-        for cell in cells
-    }
-    raced = {
-        name: (ours, best) for name, (ours, best) in pairs.items() if best is not None
-    }
+    ratios: dict[str, list[float]] = {"dense": [], "general": []}
+    more_memory = []
+    larger_error = []
+    for name, raced in results.items():
+        ours = raced["unroll_jax"]
+        best = _best(raced)
+        if best is None:
+            continue
+        kind = "dense" if name.startswith("dense") else "general"
+        ratios[kind].append(ours.seconds / best.seconds)
+        if ours.mebibytes > best.mebibytes:
+            more_memory.append(name)
+        if ours.error > best.error:
+            larger_error.append(name)
+
     summary = {}
-    if not raced:
-        print('no peers: pip install ".[peers]" and --peers compare with them')
-    for kind in ("dense", "general"):
-        of_kind = [
-            pair
-            for name, pair in raced.items()
-            if name.startswith("dense") == (kind == "dense")
-        ]
-        ratios = [ours.seconds / best.seconds for ours, best in of_kind]
-        for name, value in (("median", np.median), ("worst", max)) if ratios else ():
-            figure = summary[f"{kind}, {name}, over the best peer"] = float(
-                value(ratios)
-            )
+    for kind, values in ratios.items():
+        if not values:
+            print(f"{kind}: no peers; install the extra peers, and pass --peers")
+            continue
+        for name, value in (("median", np.median(values)), ("worst", max(values))):
+            summary[f"{kind}, {name}, over the best peer"] = float(value)
             bar = BARS.get(f"{kind}, {name}")
-            print(
-                f"{kind}, {name} time over the best peer's: {figure:.2f}"
-                + (f" (bar {bar:.2f})" if bar else "")
-            )
-    for what, field in (
-        ("more temporary memory", "mebibytes"),
-        ("a larger gradient error", "error"),
-    ):
-        worse = [
-            name
-            for name, (ours, best) in raced.items()
-            if getattr(ours, field) > getattr(best, field)
-        ]
-        print(f"{what} than the quickest peer: {', '.join(worse) or 'nowhere'}")
+            limit = f" (bar {bar:.2f})" if bar else ""
+            print(f"{kind}, {name} time over the best peer's: {value:.2f}{limit}")
+    peer = "than the quickest peer"
+    print(f"more temporary memory {peer}: {', '.join(more_memory) or 'nowhere'}")
+    print(f"a larger gradient error {peer}: {', '.join(larger_error) or 'nowhere'}")
     return summary

@@ -1,7 +1,7 @@
-"""Implicit gradients against unrolled ones: time, memory and error as one thing
-changes."""
+"""Implicit gradients against unrolled ones: time, memory and error in sweeps."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,113 +16,99 @@ __all__ = ["sweeps"]
 ITERATIONS = (10, 30, 100, 300, 1000)
 
 
+class _Case(NamedTuple):
+    """A row of the table, without its name, and its figures."""
+
+    row: list[str]
+    figures: dict[str, float]
+
+
 def sweeps(*, quick: bool = False) -> dict[str, float]:
-    """Prints a table of both ways over iterations, depth, width, tolerance and
-    contraction."""
+    """Prints both over iterations, depth, width, tolerance and contraction."""
     few = slice(1) if quick else slice(None)
-    deep = [
-        (f"{depth} layers", deep_cell(depth), TOL)
-        for depth in (1, 3, 5)[: 2 if quick else 3]
-    ]
-    wide = [
-        (f"width {dim}, random", dense_cell(dim, 0.99, "random"), TOL)
-        for dim in (64, 256, 1024)[few]
-    ]
-    loose = [
-        (f"tolerance {tol:.0e}", dense_cell(256, 0.99, "spread"), tol)
-        for tol in (1e-2, 1e-3, 1e-4, 1e-5)[few]
-    ]
-    slow = [
-        (f"|W|^2 = {square}", dense_cell(256, square, "spread"), TOL)
-        for square in (0.9, 0.99, 0.999)[few]
-    ]
-    same = (
-        (f"{count} iterations", _same_iterations(count))
-        for count in ITERATIONS[: 2 if quick else None]
-    )
-    others = (
-        (name, _to_tolerance(cell, tol))
-        for name, cell, tol in (*deep, *wide, *loose, *slow)
-    )
-    figures: dict[str, float] = {}
-    header = [
-        "",
-        "steps",
-        "unrolled ms",
-        "implicit ms",
-        "ratio",
-        "unrolled MiB",
-        "implicit MiB",
-        "errors",
-        "",
-    ]
-    back = (
+    figures = _print_sweep(
         "The same number of plain steps forward, and at most as many of conjugate"
-        " gradients back (|W|^2 = 0.999)"
+        " gradients back (|W|^2 = 0.999)",
+        {
+            f"{count} iterations": lambda count=count: _same_iterations(count)
+            for count in ITERATIONS[: 2 if quick else None]
+        },
     )
-    for title, parts in (
-        (back, same),
-        ("Plain steps to the tolerance, unrolled; the defaults, implicit", others),
-    ):
-        print(
-            f"\n{title}; dense, m = 256, |W|^2 = 0.99 spread, tolerance {TOL:.0e},"
-            " batch 64 if not said otherwise:"
-        )
-        rows = []
-        for name, (row, case_figures) in parts:
-            rows.append([name, *row])
-            figures |= {f"{name} {what}": value for what, value in case_figures.items()}
-        print(table(header, rows), flush=True)
+    # (name, cell, tolerance)
+    cells: list[tuple[str, Cell, float]] = []
+    for depth in (1, 3, 5)[: 2 if quick else 3]:
+        cells.append((f"{depth} layers", deep_cell(depth), TOL))
+    for dim in (64, 256, 1024)[few]:
+        cells.append((f"width {dim}, random", dense_cell(dim, 0.99, "random"), TOL))
+    for tol in (1e-2, 1e-3, 1e-4, 1e-5)[few]:
+        cells.append((f"tolerance {tol:.0e}", dense_cell(256, 0.99, "spread"), tol))
+    for square in (0.9, 0.99, 0.999)[few]:
+        cells.append((f"|W|^2 = {square}", dense_cell(256, square, "spread"), TOL))
+    return figures | _print_sweep(
+        "Plain steps to the tolerance, unrolled; the defaults, implicit",
+        {
+            name: lambda cell=cell, tol=tol: _to_tolerance(cell, tol)
+            for name, cell, tol in cells
+        },
+    )
+
+
+def _print_sweep(title: str, cases: dict[str, Callable[[], _Case]]) -> dict[str, float]:
+    print(
+        f"\n{title}; dense, m = 256, |W|^2 = 0.99 spread, tolerance {TOL:.0e}, batch 64"
+        " if not said otherwise:"
+    )
+    rows = []
+    figures = {}
+    for name, compare in cases.items():
+        case = compare()
+        rows.append([name, *case.row])
+        figures |= {f"{name} {what}": value for what, value in case.figures.items()}
+    header = ["", "steps", "unrolled ms", "implicit ms", "ratio", "unrolled MiB"]
+    print(table([*header, "implicit MiB", "errors", ""], rows), flush=True)
     return figures
 
 
-def _same_iterations(count: int) -> tuple[list[str], dict[str, float]]:
-    options = {
-        "solver": "picard",
-        "adjoint": "conjugate_gradient",
-        "max_steps": count,
-        "adjoint_max_steps": count,
-    }
-    return _compare(
-        dense_cell(256, 0.999, "spread"),
-        count,
-        options | {"tol": 1e-30, "adjoint_tol": 1e-30},
-    )
+def _same_iterations(count: int) -> _Case:
+    # tolerances that are not reached
+    options = {"solver": "picard", "tol": 1e-30, "max_steps": count}
+    options |= {"adjoint": "conjugate_gradient", "adjoint_tol": 1e-30}
+    options["adjoint_max_steps"] = count
+    return _compare(dense_cell(256, 0.999, "spread"), count, options)
 
 
-def _to_tolerance(cell: Cell, tol: float) -> tuple[list[str], dict[str, float]]:
+def _to_tolerance(cell: Cell, tol: float) -> _Case:
     options = {"solver": "picard", "tol": tol, "max_steps": 20_000}
-    _, info = unroll_jax.equilibrium(
-        cell.layer, cell.params, cell.start, cell.x, **options
-    )
+    arguments = cell.layer, cell.params, cell.start, cell.x
+    _, info = unroll_jax.equilibrium(*arguments, **options)
     return _compare(cell, int(np.max(info.steps)), {"tol": tol})
 
 
-def _compare(
-    cell: Cell, count: int, implicit: dict[str, Any]
-) -> tuple[list[str], dict[str, float]]:
+def _compare(cell: Cell, count: int, implicit: dict[str, Any]) -> _Case:
     unrolled = {"adjoint": unroll_jax.fixed_point.unrolled(count)}
     built = [
         compiled_gradient(cell, ours(cell, **options))
         for options in (unrolled, implicit)
     ]
-    results = [run() for run, *_ in built]
+    memory = [mebibytes for _, mebibytes, _ in built]
+    runs = {str(way): run for way, (run, *_) in enumerate(built)}
+    results = [run() for run in runs.values()]
     truth = exact(cell, results[1][0])
-    seconds = interleaved(
-        {str(way): run for way, (run, *_) in enumerate(built)}, repeats=5, warmup=1
-    ).values()
-    time, memory = (
-        [float(np.median(values)) for values in seconds],
-        [mebibytes for _, mebibytes, _ in built],
+    errors = [gradient_error(truth, gradient) for _, gradient in results]
+    seconds = interleaved(runs, repeats=5, warmup=1)
+    time = [float(np.median(values)) for values in seconds.values()]
+    ratio = time[1] / time[0]
+    return _Case(
+        [
+            str(count),
+            *(f"{1e3 * value:.2f}" for value in time),
+            f"{ratio:.2f}",
+            *(f"{value:.2f}" for value in memory),
+            *(f"{value:.0e}" for value in errors),
+        ],
+        {
+            "time_ratio": ratio,
+            "unrolled_mebibytes": memory[0],
+            "implicit_mebibytes": memory[1],
+        },
     )
-    row = [
-        str(count),
-        *(f"{1e3 * value:.2f}" for value in time),
-        f"{time[1] / time[0]:.2f}",
-    ]
-    row += [
-        *(f"{value:.2f}" for value in memory),
-        *(f"{gradient_error(truth, g):.0e}" for _, g in results),
-    ]
-    figures = {"unrolled_mebibytes": memory[0], "implicit_mebibytes": memory[1]}
-    return row, {"time_ratio": time[1] / time[0]} | figures

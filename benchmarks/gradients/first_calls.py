@@ -1,12 +1,16 @@
-"""First calls and calls outside of `jax.jit`: seconds of CPU, each library in a
-separate process."""
+"""First calls, and calls outside of `jax.jit`: seconds of CPU.
 
+Each library runs in a separate process.
+"""
+
+import functools
 import json
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,70 +35,54 @@ WAYS = (
     "banax, Anderson",
 )
 FIGURES = ("first", "value", "both")
-EAGER = 8  # calls; the third and later ones count
+EAGER = 8  # calls, of which the third and later ones count
 
 
 def time_calls(*, peers: bool = True) -> dict[str, float]:
-    """Prints the first compiled call and later ones outside of jit, of value and
-    gradient."""
-    figures, rows = {}, []
+    """Prints the first compiled call, and later ones outside of jit."""
+    figures = {}
+    rows = []
     for cell in CELLS:
         for way in WAYS if peers else WAYS[:1]:
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.gradients.first_calls",
-                cell,
-                way,
-            ]
-            done = subprocess.run(command, capture_output=True, text=True)
+            command = [sys.executable, "-m", "benchmarks.gradients.first_calls"]
+            done = subprocess.run([*command, cell, way], capture_output=True, text=True)
             if done.returncode:  # not installed, or no way of this cell
                 continue
             seconds = json.loads(done.stdout.splitlines()[-1])
-            rows.append(
-                [
-                    cell,
-                    way,
-                    *(
-                        f"{seconds[name]:.4f}" if name in seconds else "-"
-                        for name in FIGURES
-                    ),
-                ]
-            )
-            figures |= {
-                f"{cell}, {way}, {name}": value for name, value in seconds.items()
-            }
+            printed = [f"{value:.4f}" for value in seconds.values()]
+            missing = ["-"] * (len(FIGURES) - len(seconds))
+            rows.append([cell, way, *printed, *missing])
+            for name, value in seconds.items():
+                figures[f"{cell}, {way}, {name}"] = value
     print(
         "\nseconds of CPU: the first call of jit, with its gradient; later calls"
         " outside of jit:"
     )
-    print(
-        table(["problem", "way", "first", "value", "value and gradient"], rows),
-        flush=True,
-    )
+    header = ["problem", "way", "first", "value", "value and gradient"]
+    print(table(header, rows), flush=True)
     return figures
 
 
 def measure(cell: Cell, way: str) -> dict[str, float]:
-    """The seconds of one way; calls outside of jit are measured for ours only."""
-    library, _, name = way.partition(", ")
-    build = None if way == "ours" else jax_peers.ways(cell)[library][name]
-    if build is None:
-        find = ours(cell)
-    elif library == "banax":
-        find = build(cell, TOL, TOL)
-    else:
-        find = lambda params: build(cell, TOL)(params, jnp.float32(TOL))
+    """The seconds of one way. Only ours is measured outside of jit."""
+    find = ours(cell) if way == "ours" else _peer(cell, way)
     both = jax.value_and_grad(lambda params: jnp.sum(cell.target * find(params)))
-    first = _seconds(lambda: jax.jit(both)(cell.params))
-    later = lambda f: min([_seconds(lambda: f(cell.params)) for _ in range(EAGER)][2:])
-    return dict(
-        zip(
-            FIGURES,
-            (first, later(find), later(both)) if way == "ours" else (first,),
-            strict=False,
-        )
-    )
+    figures = {"first": _seconds(lambda: jax.jit(both)(cell.params))}
+    if way == "ours":
+        for name, function in (("value", find), ("both", both)):
+            seconds = [
+                _seconds(functools.partial(function, cell.params)) for _ in range(EAGER)
+            ]
+            figures[name] = min(seconds[2:])
+    return figures
+
+
+def _peer(cell: Cell, way: str) -> Callable[[Any], jax.Array]:
+    library, _, name = way.partition(", ")
+    build = jax_peers.ways(cell)[library][name]
+    if library == "banax":
+        return build(cell, TOL, TOL)
+    return lambda params: build(cell, TOL)(params, jnp.float32(TOL))
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -1,5 +1,4 @@
-"""jaxopt, Optimistix and banax on the same equilibria, each with every hint it
-takes."""
+"""jaxopt, Optimistix and banax on the same equilibria, with all hints they take."""
 
 import functools
 import importlib
@@ -35,26 +34,24 @@ def installed(name: str) -> Any:
 
 
 def ways(cell: Cell) -> dict[str, dict[str, functools.partial]]:
-    """The ways of each library that is installed, by name; see `Way`, and `banax`
-    for the other kind."""
-    ways = zip(LIBRARIES, (_jaxopt_ways, _optimistix_ways, _banax_ways), strict=True)
+    """The ways of each library that is installed, by name (see `Way` and `banax`)."""
+    finders = (_jaxopt_ways, _optimistix_ways, _banax_ways)
     return {
-        library: find(cell) for library, find in ways if installed(library) is not None
+        library: find(cell)
+        for library, find in zip(LIBRARIES, finders, strict=True)
+        if installed(library) is not None
     }
 
 
 def _jaxopt_ways(cell: Cell) -> dict[str, functools.partial]:
-    """Its solvers with its linear solvers; a smaller ridge than its default, and a
-    longer history, can be quicker.
+    """Its solvers with its linear solvers.
 
-    Its Broyden method is left out: of 64 x 64 states it did not end within minutes.
+    A smaller ridge than its default, and a longer history, can be quicker. Its Broyden
+    method is left out: on 64 x 64 states it did not end within minutes.
     """
 
     def anderson(history, ridge):
-        return (
-            "AndersonAcceleration",
-            {"history_size": history, "ridge": ridge},
-        )
+        return "AndersonAcceleration", {"history_size": history, "ridge": ridge}
 
     forward: dict[str, tuple[str, dict[str, Any]]] = {
         "Picard": ("FixedPointIteration", {}),
@@ -65,63 +62,62 @@ def _jaxopt_ways(cell: Cell) -> dict[str, functools.partial]:
     if cell.symmetric:
         forward["LBFGS on the energy"] = ("LBFGS", {})
     ways: dict[str, functools.partial] = {}
-    for name in ("cg",) if cell.symmetric else ("bicgstab", "gmres", "normal_cg"):
+    linear = ("cg",) if cell.symmetric else ("bicgstab", "gmres", "normal_cg")
+    for name in linear:
         for title, solver in forward.items():
-            ways[f"{title}, {name}"] = functools.partial(_jaxopt, *solver, name, False)
-        for title in ("Picard", "Anderson 5"):
-            ways[f"{title}, {name}, vmap"] = functools.partial(
-                _jaxopt, *forward[title], name, True
-            )
+            way = functools.partial(_jaxopt, *solver, name)
+            ways[f"{title}, {name}"] = functools.partial(way, False)
+            if title in ("Picard", "Anderson 5"):
+                ways[f"{title}, {name}, vmap"] = functools.partial(way, True)
     return ways
 
 
 def _optimistix_ways(cell: Cell) -> dict[str, functools.partial]:
-    """Its solvers with the linear solvers of lineax; direct ones need one example at
-    a time."""
+    """Its solvers with the linear solvers of lineax."""
     ways: dict[str, functools.partial] = {}
-    for name in ("CG", "Cholesky") if cell.symmetric else ("BiCGStab", "GMRES", "LU"):
+    linear = ("CG", "Cholesky") if cell.symmetric else ("BiCGStab", "GMRES", "LU")
+    for name in linear:
         direct = name in ("Cholesky", "LU")
         if direct and cell.start[0].size > 256:
             continue  # seconds and hundreds of megabytes
-        for solver in (
-            "FixedPointIteration",
-            "Newton",
-            *(() if direct else ("inexact Newton",)),
-        ):
-            for mapped in (True,) if direct else (False, True):
-                ways[f"{solver}, {name}" + ", vmap" * mapped] = functools.partial(
-                    _optimistix, solver, name, mapped
-                )
+        for solver in ("FixedPointIteration", "Newton", "inexact Newton"):
+            way = functools.partial(_optimistix, solver, name)
+            # direct solvers solve exactly, and need one example at a time
+            if not direct:
+                ways[f"{solver}, {name}"] = functools.partial(way, False)
+            if not direct or solver != "inexact Newton":
+                ways[f"{solver}, {name}, vmap"] = functools.partial(way, True)
     return ways
 
 
 def _banax_ways(_: Cell) -> dict[str, functools.partial]:
-    names = [
-        (name, mapped) for name in ("Picard", "Anderson") for mapped in (False, True)
-    ]
-    return {
-        name + ", vmap" * mapped: functools.partial(banax, name, mapped)
-        for name, mapped in names
-    }
+    ways: dict[str, functools.partial] = {}
+    for name in ("Picard", "Anderson"):
+        ways[name] = functools.partial(banax, name, False)
+        ways[f"{name}, vmap"] = functools.partial(banax, name, True)
+    return ways
 
 
 def banax(
     name: str, mapped: bool, cell: Cell, forward: float, backward: float
 ) -> Callable[[Any], jax.Array]:
-    """The state of params; both tolerances are constants, relative, of the batch or
-    of an example as in `Way`."""
-    solver, adjoint = (
-        getattr(installed("banax.solver"), name),
-        installed("banax.adjoint"),
-    )
-    method = adjoint.Implicit(
-        *(solver(rtol=tol, max_steps=MAX_STEPS) for tol in (forward, backward))
-    )
-    step = lambda z, params, x: cell.step(params, z, x)
-    run = lambda params, _, z, x: method((step, (params, x)), z).value
-    return lambda params: _over_examples(mapped, cell, run)(
-        params, jnp.float32(forward)
-    )
+    """The state of params. Both tolerances are relative, and constants.
+
+    They hold for the batch or for an example, as in `Way`.
+    """
+    solver = getattr(installed("banax.solver"), name)
+    tolerances = (forward, backward)
+    solvers = (solver(rtol=tol, max_steps=MAX_STEPS) for tol in tolerances)
+    method = installed("banax.adjoint").Implicit(*solvers)
+
+    def step(z, params, x):
+        return cell.step(params, z, x)
+
+    def run(params, _, z, x):
+        return method((step, (params, x)), z).value
+
+    solve = _over_examples(mapped, cell, run)
+    return lambda params: solve(params, jnp.float32(forward))
 
 
 def _jaxopt(
@@ -132,28 +128,24 @@ def _jaxopt(
     cell: Cell,
     backward: float,
 ) -> Callable[[Any, jax.Array], jax.Array]:
-    jaxopt, solves = installed("jaxopt"), installed("jaxopt.linear_solve")
     options: dict[str, Any] = {"tol": backward, "maxiter": MAX_STEPS}
     if linear == "gmres":
         options |= {"maxiter": 100, "solve_method": "incremental"}  # of 20 steps each
-    function = lambda z, params, x: cell.step(params, z, x)
-    if name == "LBFGS":
-        function = lambda z, params, x: jnp.sum(
-            cell.layer.energy(params, z, x)
-        )  # with gradient z - f(z)
-    solve = functools.partial(getattr(solves, f"solve_{linear}"), **options)
-    settings = settings | {
-        "maxiter": MAX_STEPS,
-        "implicit_diff": True,
-        "implicit_diff_solve": solve,
-    }
+    solve = getattr(installed("jaxopt.linear_solve"), f"solve_{linear}")
+    solve = functools.partial(solve, **options)
+    settings = settings | {"maxiter": MAX_STEPS}
+    settings |= {"implicit_diff": True, "implicit_diff_solve": solve}
+
+    def function(z, params, x):
+        if name == "LBFGS":
+            # the energy has the gradient z - f(z)
+            return jnp.sum(cell.layer.energy(params, z, x))
+        return cell.step(params, z, x)
 
     def run(params: Any, forward: jax.Array, z: jax.Array, x: jax.Array) -> jax.Array:
-        return (
-            getattr(jaxopt, name)(function, tol=forward, **settings)
-            .run(z, params, x)
-            .params
-        )
+        solver = getattr(installed("jaxopt"), name)
+        solver = solver(function, tol=forward, **settings)
+        return solver.run(z, params, x).params
 
     return _over_examples(mapped, cell, run)
 
@@ -162,42 +154,37 @@ def _optimistix(
     solver: str, linear: str, mapped: bool, cell: Cell, backward: float
 ) -> Callable[[Any, jax.Array], jax.Array]:
     optimistix, lineax = installed("optimistix"), installed("lineax")
+    norm = optimistix.two_norm
     target = float(jnp.linalg.norm(cell.target[0] if mapped else cell.target))
-    symmetric = linear in ("CG", "Cholesky")
-    tags = frozenset(
-        {lineax.negative_semidefinite_tag, lineax.symmetric_tag} if symmetric else ()
-    )
+    tags = frozenset()
+    if linear in ("CG", "Cholesky"):
+        tags = frozenset({lineax.negative_semidefinite_tag, lineax.symmetric_tag})
 
     def linear_solver(atol: Any, rtol: float = 0.0) -> Any:
+        method = getattr(lineax, linear)
         if linear in ("Cholesky", "LU"):
-            return getattr(lineax, linear)()
-        return getattr(lineax, linear)(
-            rtol=rtol, atol=atol, norm=optimistix.two_norm, max_steps=MAX_STEPS
-        )
+            return method()
+        return method(rtol=rtol, atol=atol, norm=norm, max_steps=MAX_STEPS)
 
     adjoint = optimistix.ImplicitAdjoint(linear_solver(backward * target))
-    common: dict[str, Any] = {
-        "adjoint": adjoint,
-        "max_steps": MAX_STEPS,
-        "throw": False,
-        "tags": tags,
-    }
+    common: dict[str, Any] = {"adjoint": adjoint, "max_steps": MAX_STEPS}
+    common |= {"throw": False, "tags": tags}
+
+    def step(z, args):
+        params, x = args
+        return cell.step(params, z, x)
 
     def run(params: Any, forward: jax.Array, z: jax.Array, x: jax.Array) -> jax.Array:
-        tolerances: dict[str, Any] = {
-            "rtol": 0.0,
-            "atol": forward,
-            "norm": optimistix.two_norm,
-        }
-        step = lambda z, args: cell.step(args[0], z, args[1])
+        tolerances: dict[str, Any] = {"rtol": 0.0, "atol": forward, "norm": norm}
         if solver == "FixedPointIteration":
             method = optimistix.FixedPointIteration(**tolerances)
             return optimistix.fixed_point(step, method, z, (params, x), **common).value
         inner = linear_solver(forward, rtol=0.1 if solver == "inexact Newton" else 0.0)
         method = optimistix.Newton(**tolerances, linear_solver=inner)
-        return optimistix.root_find(
+        root = optimistix.root_find(
             lambda z, args: step(z, args) - z, method, z, (params, x), **common
-        ).value
+        )
+        return root.value
 
     return _over_examples(mapped, cell, run)
 
@@ -205,5 +192,6 @@ def _optimistix(
 def _over_examples(
     mapped: bool, cell: Cell, run: Callable[..., jax.Array]
 ) -> Callable[[Any, jax.Array], jax.Array]:
-    run = jax.vmap(run, in_axes=(None, None, 0, 0)) if mapped else run
+    if mapped:
+        run = jax.vmap(run, in_axes=(None, None, 0, 0))
     return lambda params, forward: run(params, forward, cell.start, cell.x)

@@ -1,5 +1,4 @@
-"""One equilibrium problem, solved and differentiated by this library and by each
-peer at its best."""
+"""One equilibrium problem, solved and differentiated by this library and its peers."""
 
 import functools
 import logging
@@ -29,25 +28,25 @@ __all__ = [
 ]
 
 TOL = 1e-5
-# Peers stop by other norms than the worst example's: of their forward tolerances the
-# first that meets TOL is taken.
+# Peers stop by other norms than the worst example's. Their first forward tolerance that
+# meets TOL is taken, in units of TOL.
 FACTORS = (3.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1)
-# What ran before leaves caches and cores in its own state: short runs are timed several
-# at a time.
+# Earlier runs leave their state in caches and cores. Short runs are repeated for so
+# long.
 LEAST_SECONDS = 0.01
-HOPELESS, BEATEN = 5.0, 100.0  # times the library's best so far, and times ours
-FAR = 100.0  # times TOL: a residual that a smaller tolerance does not mend
-# relative error of a gradient beyond which a way has not solved the problem
-SENSELESS = 0.1
+# A way ends if it takes so many times the library's best time so far, or so many times
+# ours.
+MAX_OVER_BEST, MAX_OVER_OURS = 5.0, 100.0
+MAX_RESIDUAL = 100.0  # times TOL: beyond it a smaller tolerance does not help
+MAX_ERROR = 0.1  # of a gradient, relative: beyond it the problem is not solved
 
 
 class Contender(NamedTuple):
-    """A way to the gradient: a call that returns ``(state, gradient)``, its
-    temporary memory and seconds to compile."""
+    """A way to the gradient."""
 
     name: str
-    run: Callable[..., tuple[Any, Any]]
-    mebibytes: float
+    run: Callable[..., tuple[Any, Any]]  # returns ``(state, gradient)``
+    mebibytes: float  # of temporary memory
     compile_seconds: float
 
 
@@ -64,21 +63,22 @@ class Result(NamedTuple):
 
 
 def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
-    """Every library's best way in interleaved runs; a library that solves the
-    problem in no way is left out."""
+    """Every library's best way, in interleaved runs.
+
+    A library without a way that solves the problem is left out.
+    """
     first = Contender("unroll_jax", *compiled_gradient(cell, ours(cell)))
     truth = exact(cell, first.run()[0])
-    # the breakdowns of peers, which are counted
+    # Peers that break down are left out, without JAX's log of their errors.
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
-    limit = BEATEN * _least_seconds(first.run)
-    winners = {
-        library: _best(cell, truth, library, limit)
-        for library in (jax_peers.LIBRARIES if peers else ())
-    }
-    best = {"unroll_jax": first} | {
-        library: way for library, way in winners.items() if way is not None
-    }
-    calls = max(1, round(LEAST_SECONDS / _least_seconds(first.run)))
+    seconds_of_ours = _least_seconds(first.run)
+    best = {"unroll_jax": first}
+    for library in jax_peers.LIBRARIES if peers else ():
+        way = _best(cell, truth, library, MAX_OVER_OURS * seconds_of_ours)
+        if way is not None:
+            best[library] = way
+
+    calls = max(1, round(LEAST_SECONDS / seconds_of_ours))
     runs = {
         library: lambda run=way.run: [run() for _ in range(calls)]
         for library, way in best.items()
@@ -88,9 +88,14 @@ def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
         way = best[library]
         state, gradient = way.run()
         low, median, high = np.quantile(seconds / calls, [0.25, 0.5, 0.75]).tolist()
-        figures = way.mebibytes, residual(cell, state), gradient_error(truth, gradient)
         results[library] = Result(
-            way.name, median, *figures, (high - low) / median, way.compile_seconds
+            name=way.name,
+            seconds=median,
+            mebibytes=way.mebibytes,
+            residual=residual(cell, state),
+            error=gradient_error(truth, gradient),
+            spread=(high - low) / median,
+            compile_seconds=way.compile_seconds,
         )
     return results
 
@@ -98,11 +103,17 @@ def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
 def compiled_gradient(
     cell: Cell, find: Callable[..., jax.Array], *arguments: jax.Array
 ) -> tuple[Callable[..., tuple[Any, Any]], float, float]:
-    """The program for the state and the gradient of <target, state>, its temporary
-    memory in MiB, seconds to compile.
+    """The program for the state and the gradient of <target, state>.
 
-    ``find`` is ``(params, *arguments) -> state``; the program takes other arguments,
-    these are the default. It is not taken from JAX's cache on disk.
+    It is not taken from JAX's cache on disk.
+
+    Args:
+      cell: the problem.
+      find: ``(params, *arguments) -> state``.
+      arguments: the defaults. The program takes others.
+
+    Returns:
+      ``(program, temporary memory in MiB, seconds to compile)``.
     """
 
     def loss(params: Any, *arguments: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -112,13 +123,12 @@ def compiled_gradient(
     cached = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     lower = jax.jit(jax.grad(loss, has_aux=True)).lower
-    seconds, program = _timed(lambda: lower(cell.params, *arguments).compile())
+    seconds, program = _time(lambda: lower(cell.params, *arguments).compile())
     jax.config.update("jax_enable_compilation_cache", cached)
 
     def run(*others: jax.Array) -> tuple[Any, Any]:
-        gradient, state = jax.block_until_ready(
-            program(cell.params, *(others or arguments))
-        )
+        results = program(cell.params, *(others or arguments))
+        gradient, state = jax.block_until_ready(results)
         return state, gradient
 
     return run, temporary_mebibytes(program), seconds
@@ -126,27 +136,30 @@ def compiled_gradient(
 
 def gradient_error(truth: Exact, gradient: Any) -> float:
     """Relative, in the Euclidean norm over all parameters."""
-    return float(
-        np.linalg.norm(as_vector(gradient) - truth.gradient)
-        / np.linalg.norm(truth.gradient)
-    )
+    difference = as_vector(gradient) - truth.gradient
+    return float(np.linalg.norm(difference) / np.linalg.norm(truth.gradient))
 
 
 def ours(cell: Cell, **options: Any) -> Callable[[Any], jax.Array]:
-    """Solves with the defaults, and as the peers reports no failures."""
+    """Solves with the defaults, and like the peers reports no failures."""
     options = {"batch_ndim": 1, "tol": TOL, "on_failure": "accept"} | options
-    return lambda params: unroll_jax.equilibrium(
-        cell.layer, params, cell.start, cell.x, **options
-    )[0]
+
+    def find(params):
+        z, _ = unroll_jax.equilibrium(cell.layer, params, cell.start, cell.x, **options)
+        return z
+
+    return find
 
 
 def _best(cell: Cell, truth: Exact, library: str, limit: float) -> Contender | None:
-    """The quickest of a library's ways that solve the problem within the limit of
-    seconds."""
-    best, least = None, float("inf")
+    """The quickest of a library's ways that solve the problem within ``limit``."""
+    best = None
+    least = float("inf")
     for name, way in jax_peers.ways(cell).get(library, {}).items():
-        contender = solver_of(cell, truth, name, way, min(limit, HOPELESS * least))
-        seconds = float("inf") if contender is None else _least_seconds(contender.run)
+        contender = solver_of(cell, truth, name, way, min(limit, MAX_OVER_BEST * least))
+        if contender is None:
+            continue
+        seconds = _least_seconds(contender.run)
         if seconds < least:
             best, least = contender, seconds
     return best
@@ -155,17 +168,22 @@ def _best(cell: Cell, truth: Exact, library: str, limit: float) -> Contender | N
 def _builder(
     cell: Cell, truth: Exact, name: str, way: functools.partial
 ) -> Callable[[float], Contender]:
-    """A contender for a forward tolerance in units of TOL; adjoint systems use TOL,
-    relative."""
+    """A contender by forward tolerance, in units of TOL.
+
+    Adjoint systems are solved to the relative residual TOL.
+    """
     if way.func is jax_peers.banax:  # its tolerances are constants
         return lambda factor: Contender(
             name, *compiled_gradient(cell, way(cell, factor * TOL, TOL))
         )
-    size = float(np.median(np.linalg.norm(truth.z.reshape(len(truth.z), -1), axis=1)))
-    norm = TOL * size * (1.0 if name.endswith("vmap") else np.sqrt(len(truth.z)))
-    run, *figures = compiled_gradient(cell, way(cell, TOL), jnp.float32(norm))
+    # Tolerances are absolute: of an example if mapped over examples, else of the batch.
+    sizes = np.linalg.norm(truth.z.reshape(len(truth.z), -1), axis=1)
+    tol = TOL * float(np.median(sizes))
+    if not name.endswith("vmap"):
+        tol *= np.sqrt(len(sizes))
+    run, *figures = compiled_gradient(cell, way(cell, TOL), jnp.float32(tol))
     return lambda factor: Contender(
-        name, functools.partial(run, jnp.float32(factor * norm)), *figures
+        name, functools.partial(run, jnp.float32(factor * tol)), *figures
     )
 
 
@@ -176,8 +194,10 @@ def solver_of(
     way: functools.partial,
     limit: float = float("inf"),
 ) -> Contender | None:
-    """A peer's way with the largest tolerance that solves the problem within
-    seconds; None if there is none."""
+    """A peer's way with the largest tolerance that solves the problem, or None.
+
+    ``limit`` is that of the seconds of a run.
+    """
     try:
         return _solver(cell, truth, _builder(cell, truth, name, way), limit)
     # a breakdown, as a peer's linear solver reports it
@@ -188,25 +208,25 @@ def solver_of(
 def _solver(
     cell: Cell, truth: Exact, build: Callable[[float], Contender], limit: float
 ) -> Contender | None:
-    """The way with the largest tolerance that solves the problem; None if none does,
-    or a run takes too long."""
+    """As `solver_of`, without breakdowns."""
     build(FACTORS[0]).run()  # to warm up
     for factor in FACTORS:
         contender = build(factor)
-        seconds, (state, gradient) = _timed(contender.run)
+        seconds, (state, gradient) = _time(contender.run)
         reached = residual(cell, state)
-        if seconds > limit or not reached <= FAR * TOL:
+        # written so that NaN ends here too
+        if seconds > limit or not reached <= MAX_RESIDUAL * TOL:
             return None
         if reached <= TOL:
-            return contender if gradient_error(truth, gradient) <= SENSELESS else None
+            return contender if gradient_error(truth, gradient) <= MAX_ERROR else None
     return None
 
 
-def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+def _time(run: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
     outcome = run()
     return time.perf_counter() - began, outcome
 
 
 def _least_seconds(run: Callable[[], Any]) -> float:
-    return min(_timed(run)[0] for _ in range(3))
+    return min(_time(run)[0] for _ in range(3))

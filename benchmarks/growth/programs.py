@@ -1,5 +1,4 @@
-"""Programs of any size: value and gradient of the unrolled transformer and of
-attention."""
+"""Value and gradient of the unrolled transformer and of attention, of any size."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,35 +40,34 @@ class Case(NamedTuple):
 
 
 def transformer(sizes: Sizes) -> Case:
-    """The loss of the last layer of the unrolled transformer, and its gradient in
-    the weights."""
-    problem = unrolled_transformer(
-        UnrolledSizes(sizes.layers, sizes.dim, sizes.tokens, sizes.batch)
-    )
-    shapes = jax.eval_shape(lambda: problem.init(jax.random.key(0)))
+    """The loss of the last layer, and its gradient in the weights."""
+    problem = unrolled_transformer(UnrolledSizes(*sizes))
+    shapes = jax.eval_shape(problem.init, jax.random.key(0))
     draw = np.random.default_rng(0)
+    scale = 0.5 / sizes.dim**0.5
+    # NumPy's float32 compiles no program, which would be counted
     params = jax.tree.map(
-        lambda leaf: draw.normal(size=leaf.shape) / (2.0 * sizes.dim**0.5), shapes
+        lambda leaf: np.float32(scale * draw.normal(size=leaf.shape)), shapes
     )
-    params = jax.device_put(jax.tree.map(np.float32, params))
-    return Case(
-        jax.jit(jax.value_and_grad(problem.last_loss)),
-        (params, problem.batch),
-        problem.flops[0],
-    )
+    params = jax.device_put(params)
+    function = jax.jit(jax.value_and_grad(problem.last_loss))
+    return Case(function, (params, problem.batch), problem.flops[0])
 
 
 def attention_energy(sizes: Sizes) -> Case:
-    """The softmax pair energy of examples, in blocks, and its gradient in the
-    tokens: two products of n x n x d."""
-    return _energy_case(
-        lambda z: unroll_jax.attention().energy(AttentionParams(None), z, None), sizes
-    )
+    """The softmax pair energy, in blocks, and its gradient in the tokens.
+
+    They take two products of n x n x d.
+    """
+    layer = unroll_jax.attention()
+    return _energy_case(lambda z: layer.energy(AttentionParams(None), z, None), sizes)
 
 
 def dense_energy(sizes: Sizes) -> Case:
-    """The same arithmetic in one expression: -1/2 sum over u != v of exp(-|z_u -
-    z_v|^2 / 2)."""
+    """The same arithmetic in one expression.
+
+    It is -1/2 sum over u != v of exp(-|z_u - z_v|^2 / 2).
+    """
 
     def energy(z: jax.Array) -> jax.Array:
         halves = 0.5 * jnp.sum(z**2, axis=-1)
@@ -81,21 +79,20 @@ def dense_energy(sizes: Sizes) -> Case:
 
 
 def attention_layers(sizes: Sizes) -> Case:
-    """The mean square after tied attention steps and its gradient in the tokens; of
-    a step, two products and four."""
+    """The mean square after tied attention steps, and its gradient in the tokens.
+
+    A step takes two products, and its gradient four.
+    """
     layer = unroll_jax.attention()
+    params = AttentionParams(None)
 
     def loss(y: jax.Array) -> jax.Array:
-        last, _ = unroll_jax.unroll(
-            layer, AttentionParams(None), y, num_layers=sizes.layers, record=None
-        )
+        options = {"num_layers": sizes.layers, "record": None}
+        last, _ = unroll_jax.unroll(layer, params, y, **options)
         return jnp.mean(last**2)
 
-    return Case(
-        jax.jit(jax.value_and_grad(loss)),
-        (_tokens(sizes),),
-        3.0 * sizes.layers * _pair_flops(sizes),
-    )
+    function = jax.jit(jax.value_and_grad(loss))
+    return Case(function, (_tokens(sizes),), 3.0 * sizes.layers * _pair_flops(sizes))
 
 
 MODELS: dict[str, Callable[[Sizes], Case]] = {
@@ -112,16 +109,15 @@ def _energy_case(energy: Callable[[jax.Array], jax.Array], sizes: Sizes) -> Case
 
 
 def _pair_flops(sizes: Sizes) -> float:
-    """Returns the operations of the logits of all pairs, and of the products of
-    weights and tokens."""
+    """Operations of the logits of all pairs, and of weights times tokens."""
     return 4.0 * sizes.batch * sizes.tokens**2 * sizes.dim
 
 
 def _tokens(sizes: Sizes) -> jax.Array:
-    """(batch, tokens, dim); of one example without the axis of the batch, which
-    dense expressions do without too."""
-    values = (
-        np.random.default_rng(0).normal(size=(sizes.batch, sizes.tokens, sizes.dim))
-        / sizes.dim**0.5
-    )
-    return jax.device_put(np.float32(values[0] if sizes.batch == 1 else values))
+    """Tokens of shape (batch, tokens, dim), or (tokens, dim) for a batch of one.
+
+    Users write dense expressions for one example without the axis of the batch.
+    """
+    shape = (sizes.batch, sizes.tokens, sizes.dim)[sizes.batch == 1 :]
+    values = np.random.default_rng(0).normal(size=shape)
+    return jax.device_put(np.float32(values / sizes.dim**0.5))

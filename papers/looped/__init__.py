@@ -1,5 +1,4 @@
-"""Networks whose loops are an argument, on generated tasks: accuracy at more loops
-than in training."""
+"""Networks whose loops are an argument: accuracy at more loops than in training."""
 
 from papers.looped.evaluation import evaluate, run, table
 from papers.looped.study import Study, train

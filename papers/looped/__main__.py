@@ -1,29 +1,26 @@
-"""`python -m papers.looped [--option value ...]` trains one network, and prints the
-table of all in its folder."""
+"""`python -m papers.looped [--option value ...]` trains a network, prints the table.
+
+The table is of all networks in the folder.
+"""
 
 import sys
 
+from papers.command import run_command
 from papers.looped.evaluation import run, table
 from papers.looped.study import Study
-from unroll_jax.train.cli import parse
-from unroll_jax.train.config.errors import UserError, on_command_line
 from unroll_jax.train.config.fields import check_fields
 
 
+def study_and_print(study: Study) -> None:
+    """Checks and runs a study, and prints the table of its folder."""
+    check_fields(study)
+    run(study)
+    sys.stdout.write(table(study.out))
+
+
 def main(arguments: list[str]) -> int:
-    """Runs a study; returns the exit code, 2 for a mistake of the user."""
-    try:
-        with on_command_line({}):
-            study = parse(Study, arguments, "python -m papers.looped")
-            check_fields(study)
-        run(study)
-        sys.stdout.write(table(study.out))
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except SystemExit:
-        return 0  # help was asked for
-    return 0
+    """Runs a study, and returns the exit code."""
+    return run_command(study_and_print, Study, arguments, "python -m papers.looped", {})
 
 
 if __name__ == "__main__":

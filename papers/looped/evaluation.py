@@ -1,5 +1,4 @@
-"""Accuracy, exits and agreement at more loops than in training, and their table over
-seeds."""
+"""Accuracy, exits and agreement at more loops than in training, and their table."""
 
 import dataclasses
 import functools
@@ -21,13 +20,17 @@ from unroll_jax.looped import path_independence
 
 __all__ = ["evaluate", "run", "table"]
 
-FEW = 64  # examples whose agreement is measured
-GROWTH = (0.5, 1, 2, 4, 8, 25)  # loops of the evaluation over loops of training
-EXITS = 8  # most loops with exits, likewise
+AGREEMENT_EXAMPLES = 64  # examples whose agreement is measured
+# Multiples of the loops of training.
+GROWTH = (0.5, 1, 2, 4, 8, 25)  # loops of the evaluation
+MAX_EXIT = 8  # most loops before an exit
+# Fields of a study that `label` leaves out.
+UNLABELLED = ("method", "far", "still", "learning_rate", "seed", "out", "task")
+UNLABELLED += ("test_sizes", "test_examples")
 
 
 def examples(study: Study, size: int, split: str) -> Batch:
-    """Options of an evaluation."""
+    """Examples of a split. Each size has different ones."""
     rng = np.random.default_rng(2 ** (31 if split == "test" else 30) + size)
     return TASKS[study.task].draw(rng, study.test_examples, size)
 
@@ -36,10 +39,10 @@ def examples(study: Study, size: int, split: str) -> Batch:
 def by_loops(
     study: Study, params: Any, inputs: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Examples all of whose positions are right after loops 1, 2, ..., changes of their
-    states, and the last size.
+    """Examples solved by loops, changes of their states, and the last size of states.
 
-    The first two are (loops, examples).
+    The first two are of loops 1, 2, ..., (loops, examples). An example is solved if all
+    its positions are right.
     """
     model = network(study)
 
@@ -58,47 +61,43 @@ def by_loops(
 
 @functools.partial(jax.jit, static_argnames="study")
 def agreement(study: Study, params: Any, inputs: jax.Array) -> jax.Array:
-    """`path_independence` after 8 times the loops of training from the prelude,
-    zeros, noise and other examples."""
+    """`path_independence` of states after 8 times the loops of training.
+
+    They start from the prelude, zeros, noise and the states of other examples.
+    """
     model = network(study)
-    early = model.apply(params, inputs, loops=study.loops)[0]
+    early, _ = model.apply(params, inputs, loops=study.loops)
     noise = jax.nn.relu(jax.random.normal(jax.random.key(0), early.shape))
-    ends = [
-        model.apply(
-            params, inputs, state=start, loops=8 * study.loops, record=lambda *_: 0
-        )[0]
-        for start in (None, jnp.zeros_like(early), noise, jnp.roll(early, 1, axis=0))
-    ]
+    options = {"loops": 8 * study.loops, "record": lambda *_: 0}
+    ends = []
+    for start in (None, jnp.zeros_like(early), noise, jnp.roll(early, 1, axis=0)):
+        end, _ = model.apply(params, inputs, state=start, **options)
+        ends.append(end)
     return jnp.mean(path_independence(jnp.stack(ends)))
 
 
 def exits(
     changes: np.ndarray, solved: np.ndarray, threshold: float
 ) -> dict[str, float]:
-    """Loops and accuracy with each example stopped by its rule, and the accuracy
-    after all loops."""
+    """Loops and accuracy if each example exits by its changes, and without exits."""
     loops = exit_loops(changes, threshold)
-    accuracy = solved[loops - 1, np.arange(len(loops))].mean()
     low, high = np.quantile(loops, [0.05, 0.95])
-    mean = loops.mean()
-    numbers = {
+    figures = {
         "threshold": threshold,
-        "loops": mean,
+        "loops": loops.mean(),
         "low": low,
         "high": high,
-        "accuracy": accuracy,
+        "accuracy": solved[loops - 1, np.arange(len(loops))].mean(),
+        "all loops": solved[-1].mean(),
     }
-    return {
-        name: float(value)
-        for name, value in (numbers | {"all loops": solved[-1].mean()}).items()
-    }
+    return {name: float(value) for name, value in figures.items()}
 
 
 def evaluate(study: Study, params: Any, size: int, threshold: float) -> dict[str, Any]:
-    """Shares of examples solved by loops, their exits, and the agreement of states
-    from four starts."""
+    """Shares of examples solved by loops, their exits, and the agreement of states."""
     numbers = [max(int(study.loops * growth), 1) for growth in GROWTH]
-    batch, most = examples(study, size, study.split), EXITS * study.loops
+    batch = examples(study, size, study.split)
+    most = MAX_EXIT * study.loops
     solved, changes, state = map(np.asarray, by_loops(study, params, *batch))
     accuracies = solved.mean(axis=1)
     return {
@@ -106,24 +105,24 @@ def evaluate(study: Study, params: Any, size: int, threshold: float) -> dict[str
         "accuracy": [float(accuracies[number - 1]) for number in numbers],
         "best": float(accuracies.max()),
         "exit": exits(changes[:most], solved[:most], threshold),
-        "path independence": float(agreement(study, params, batch.inputs[:FEW])),
+        "path independence": float(
+            agreement(study, params, batch.inputs[:AGREEMENT_EXAMPLES])
+        ),
         "state": float(state),
     }
 
 
 def run(study: Study) -> dict[str, Any]:
-    """Trains and evaluates; returns the results, which it keeps in a file of
-    ``study.out``.
+    """Trains and evaluates, returns the results, and writes them into ``study.out``.
 
     The threshold of exits is calibrated on validation examples of the training size.
     """
     begin = time.perf_counter()
     params = train(study)
     seconds = time.perf_counter() - begin
-    solved, changes, _ = map(
-        np.asarray, by_loops(study, params, *examples(study, study.size, "validation"))
-    )
-    most = EXITS * study.loops
+    batch = examples(study, study.size, "validation")
+    solved, changes, _ = map(np.asarray, by_loops(study, params, *batch))
+    most = MAX_EXIT * study.loops
     threshold = exit_threshold(changes[:most], solved[:most])
     results = {
         str(size): evaluate(study, params, size, threshold) for size in study.test_sizes
@@ -135,47 +134,32 @@ def run(study: Study) -> dict[str, Any]:
     }
     folder = Path(study.out)
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{label(record['study']).replace(', ', '-').replace(' ', '')}-{study.task}-seed{study.seed}.json"
-    (folder / name).write_text(json.dumps(record), encoding="utf-8")
+    words = label(record["study"]).replace(", ", "-").replace(" ", "")
+    file = folder / f"{words}-{study.task}-seed{study.seed}.json"
+    file.write_text(json.dumps(record), encoding="utf-8")
     return record
 
 
 def label(study: dict[str, Any]) -> str:
     """The name of a row: the method, and the options that differ from the defaults."""
-    far = f", far starts to {study['far']}" if study["far"] else ""
-    still = f", steps penalised by {study['still']:g}" if study.get("still") else ""
     usual = dataclasses.asdict(Study())
-    named = (
-        "method",
-        "far",
-        "still",
-        "seed",
-        "out",
-        "task",
-        "test_sizes",
-        "test_examples",
-        "learning_rate",
-    )
-    rate = (
-        ""
-        if study["learning_rate"] == usual["learning_rate"]
-        else f", rate {study['learning_rate']:g}"
-    )
-    others = [
-        name
-        for name in usual
-        if name not in named and study.get(name, usual[name]) != usual[name]
-    ]
-    return f"{study['method']}{far}{still}{rate}" + "".join(
-        f", {name} {study[name]}" for name in others
-    )
+    words = [study["method"]]
+    if study["far"]:
+        words.append(f"far starts to {study['far']}")
+    if study.get("still"):
+        words.append(f"steps penalised by {study['still']:g}")
+    if study["learning_rate"] != usual["learning_rate"]:
+        words.append(f"rate {study['learning_rate']:g}")
+    for name, value in usual.items():
+        if name not in UNLABELLED and study.get(name, value) != value:
+            words.append(f"{name} {study[name]}")
+    return ", ".join(words)
 
 
 def table(folder: str | Path) -> str:
-    """A table in Markdown of all results in a folder: means over seeds, with 95%
-    intervals of Student's t.
+    """A table in Markdown of all results in a folder: means and intervals over seeds.
 
-    The last columns are the accuracy lost after the most loops, from the best over all
+    The last columns are the accuracy lost from the best over all loops to the most
     loops, and the agreement.
     """
     groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
@@ -183,32 +167,25 @@ def table(folder: str | Path) -> str:
         record = json.loads(path.read_text(encoding="utf-8"))
         study = record["study"]
         for size, results in record["results"].items():
-            groups.setdefault((study["task"], int(size), label(study)), []).append(
-                results
-            )
+            key = study["task"], int(size), label(study)
+            groups.setdefault(key, []).append(results)
     lines = []
     for (task, size, name), runs in sorted(groups.items()):
         lost = [run["best"] - run["accuracy"][-1] for run in runs]
-        columns = [*zip(*(run["accuracy"] for run in runs), strict=True), lost]
-        heads = [str(number) for number in runs[0]["loops"]]
-        header = (
-            f"| {task}, size {size} | seeds | {' | '.join(heads)} | lost | agreement |"
-        )
+        agreed = [run["path independence"] for run in runs]
+        columns = [*zip(*(run["accuracy"] for run in runs), strict=True), lost, agreed]
+        loops = " | ".join(map(str, runs[0]["loops"]))
+        header = f"| {task}, size {size} | seeds | {loops} | lost | agreement |"
         if header not in lines:
-            lines += ["", header, "|---" * (len(heads) + 4) + "|"]
-        cells = " | ".join(
-            map(interval, [*columns, [run["path independence"] for run in runs]])
-        )
+            lines += ["", header, "|---" * (len(columns) + 2) + "|"]
+        cells = " | ".join(map(interval, columns))
         lines.append(f"| {name} | {len(runs)} | {cells} |")
     return "\n".join(lines[1:]) + "\n"
 
 
 def interval(values: Sequence[float]) -> str:
-    """The mean, and half of the 95% interval of Student's t where there are two
-    values or more that differ."""
-    half = (
-        0.0
-        if len(values) < 2
-        else float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    )
+    """The mean, and half of the 95% interval of Student's t if values differ."""
+    half = 0.0
+    if len(values) > 1:
+        half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
     return f"{np.mean(values):.3f}" + (f" ± {half:.3f}" if half > 5e-4 else "")

@@ -1,5 +1,4 @@
-"""A convolutional network that applies one block again and again, as "deep thinking"
-networks do."""
+"""A convolutional network that repeats one block, like "deep thinking" networks."""
 
 import itertools
 import math
@@ -9,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.looped import run_loops
@@ -19,13 +19,16 @@ KERNEL = 3  # side of all kernels
 
 
 class LoopedNetwork(nn.Module):
-    r"""A prelude, one residual block with recall for every loop, and one readout for
-    all, of convolutions without bias.
+    r"""A prelude, one residual block with recall for every loop, and one readout.
 
-    .. math:: h_0 = \sigma(P x) , \quad r = R [h_l, x] , \quad h_{l+1} = \sigma(r + B \sigma(A r)) , \quad z_l = Q h_l ,
+    .. math::
 
-    with :math:`\sigma` the ReLU, kernels of side 3 and zero padding: the size of the
-    input may differ from training, and so may the number of loops.
+       h_0 = \sigma(P x) , \quad r = R [h_l, x] , \quad
+       h_{l+1} = \sigma(r + B \sigma(A r)) , \quad z_l = Q h_l ,
+
+    with :math:`\sigma` the ReLU, and convolutions without bias, of kernels of side 3
+    and zero padding. The size of the input and the number of loops may differ from
+    training.
 
     Attributes:
       width: channels of the state h.
@@ -34,8 +37,8 @@ class LoopedNetwork(nn.Module):
       param_dtype: dtype of the parameters.
 
     Source: Bansal et al., "End-to-end algorithm synthesis with recurrent networks"
-    (2022), Section 3, with one residual block of two convolutions a loop where theirs
-    has two, and a readout of one layer where theirs has three.
+    (2022), Section 3. Theirs has two residual blocks per loop, and a readout of three
+    layers.
     """
 
     width: int
@@ -58,10 +61,11 @@ class LoopedNetwork(nn.Module):
         Args:
           x: input, (batch, n, channels), or (batch, height, width, channels) if
             ``ndim`` is 2.
-          loops: how many, see `run_loops`.
-          state: h before the first loop, (batch, n, width); None is the prelude's.
-          record: ``(logits, h) -> pytree``, evaluated inside the scan on every loop's
-            readout, (batch, n, num_outputs), and state; None keeps the logits.
+          loops: number of loops, see `run_loops`.
+          state: h before the first loop, (batch, n, width); None takes the prelude's.
+          record: ``(logits, h) -> pytree``, evaluated inside the scan on the readout
+            of every loop, (batch, n, num_outputs), and its state; None keeps the
+            logits.
           **options: ``free`` and ``most`` of `run_loops`.
 
         Returns:
@@ -70,15 +74,15 @@ class LoopedNetwork(nn.Module):
         """
         kernels = self._kernels(x.shape[-1])
         if state is None:
-            state = jax.nn.relu(_convolved(x, kernels["prelude"]))
+            state = jax.nn.relu(_convolve(x, kernels["prelude"]))
 
         def block(kernels: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-            recalled = _convolved(jnp.concatenate([h, x], -1), kernels["recall"])
-            inner = jax.nn.relu(_convolved(recalled, kernels["inner"]))
-            return jax.nn.relu(recalled + _convolved(inner, kernels["outer"]))
+            recalled = _convolve(jnp.concatenate([h, x], -1), kernels["recall"])
+            inner = jax.nn.relu(_convolve(recalled, kernels["inner"]))
+            return jax.nn.relu(recalled + _convolve(inner, kernels["outer"]))
 
         def measure(h: jax.Array) -> Any:
-            logits = _convolved(h, kernels["readout"])
+            logits = _convolve(h, kernels["readout"])
             return logits if record is None else record(logits, h)
 
         return run_loops(
@@ -87,8 +91,8 @@ class LoopedNetwork(nn.Module):
 
     def _kernels(self, channels: int) -> dict[str, jax.Array]:
         width = self.width
-        # Gains at which the size of the state is about constant over the loops of an
-        # untrained network.
+        # Channels before and after, and a gain at which the size of the state is about
+        # constant over the loops of an untrained network.
         shapes = {
             "prelude": (channels, width, 1.0),
             "recall": (width + channels, width, 1.0),
@@ -99,32 +103,26 @@ class LoopedNetwork(nn.Module):
 
         def kernel(key: jax.Array, before: int, after: int, gain: float) -> jax.Array:
             scale = gain / math.sqrt(KERNEL**self.ndim * before)
-            return scale * jax.random.normal(
-                key, (*[KERNEL] * self.ndim, before, after), self.param_dtype
-            )
+            shape = (*[KERNEL] * self.ndim, before, after)
+            return scale * jax.random.normal(key, shape, self.param_dtype)
 
         return {
             name: self.param(name, kernel, *shape) for name, shape in shapes.items()
         }
 
 
-def _convolved(
+def _convolve(
     x: Float[Array, "batch ..."], kernel: Float[Array, "..."]
 ) -> Float[Array, "batch ..."]:
-    """Cross-correlation with zero padding, as one product: XLA's convolutions in
-    loops run on one core of a CPU."""
+    """Cross-correlation with zero padding, as one product.
+
+    XLA's convolutions in loops run on one core of a CPU.
+    """
     spatial = x.shape[1:-1]
-    padded = jnp.pad(x, ((0, 0), *[(KERNEL // 2, KERNEL // 2)] * len(spatial), (0, 0)))
-
-    def shifted(offsets: tuple[int, ...]) -> jax.Array:
-        places = (
-            slice(begin, begin + size)
-            for begin, size in zip(offsets, spatial, strict=True)
-        )
-        return padded[(slice(None), *places)]
-
-    windows = jnp.concatenate(
-        [shifted(at) for at in itertools.product(range(KERNEL), repeat=len(spatial))],
-        axis=-1,
-    )
-    return windows @ kernel.reshape(-1, kernel.shape[-1])
+    side = (KERNEL // 2, KERNEL // 2)
+    padded = jnp.pad(x, ((0, 0), *[side] * len(spatial), (0, 0)))
+    windows = []
+    for offsets in itertools.product(range(KERNEL), repeat=len(spatial)):
+        places = map(slice, offsets, np.add(offsets, spatial).tolist())
+        windows.append(padded[(slice(None), *places)])
+    return jnp.concatenate(windows, axis=-1) @ kernel.reshape(-1, kernel.shape[-1])

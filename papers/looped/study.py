@@ -1,5 +1,4 @@
-"""Trains a looped network on a generated task in one of the field's ways, or under
-constraints."""
+"""Training of a looped network on a generated task, by a usual loss or constraints."""
 
 import dataclasses
 import functools
@@ -34,13 +33,12 @@ from unroll_jax.train.config.fields import (
 
 __all__ = ["Study", "network", "train"]
 
-FLOOR = 0.02  # loss, nats a position: constraints ask for no less
-# share of the loops of training by which the bound of the first window has fallen to
-# the floor
+FLOOR = 0.02  # loss in nats per position: bounds are not below it
+# share of the loops of training after which the bound of the first window is the floor
 MEET_BY = 0.6
 # level of the tail mean on far windows: constraints bind the worst quarter of a batch
 WORST = 0.75
-LARGEST = 10.0  # root mean square of a state; the prelude's is about 1
+LARGEST = 10.0  # root mean square of a state, about 1 in the prelude
 STILL = 0.1  # largest root mean square of a step on far windows
 CHUNK = 100  # steps in one call of the compiled program
 FEWEST = 3  # loops that the method "random" draws at least
@@ -48,14 +46,13 @@ FEWEST = 3  # loops that the method "random" draws at least
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """One network trained on a generated task, and its accuracy at more loops than
-    in training."""
+    """Train a network on a generated task, and evaluate it at more loops."""
 
     task: Literal["prefix-sums", "mazes", "addition"] = "prefix-sums"
     """The task; see papers/looped/tasks.py."""
     method: Literal["last", "random", "all", "progressive", "constrained"] = "all"
-    """Loss of training: that of the last loop, of a random one, of all, of a random
-    segment, or under constraints."""
+    """Loss of training: of the last loop, a random one, all, or a random segment, or
+    under constraints."""
     far: Natural = 0
     """Half of the steps begin after 1 to this many loops without gradient; 0 for
     none."""
@@ -63,28 +60,28 @@ class Study:
     """Weight of a penalty on the steps of far windows: a control, for any method but
     "constrained"."""
     split: Literal["test", "validation"] = "test"
-    """Examples of the evaluation: choose settings on those of validation."""
+    """Examples of the evaluation; choose settings on validation."""
     seed: Seed = 0
     """Seed of all random numbers."""
     steps: Count = 1500
     """Training steps."""
     batch: Count = 32
-    """Examples a step."""
+    """Examples per step."""
     loops: Count = 12
     """Loops of training."""
     width: Width = 32
     """Channels of the state."""
     size: Count = 20
-    """Size of the examples of training: bits, digits, or cells a side."""
+    """Size of the examples of training: bits, digits, or cells per side."""
     test_sizes: tuple[int, ...] = (20, 80)
-    """Sizes of those of the evaluation."""
+    """Sizes of the examples of the evaluation."""
     test_examples: Count = 256
     """Examples of the evaluation at each size."""
     learning_rate: Positive = 2e-3
-    """Largest of Adam's, after a warmup of 50 steps; a cosine from there."""
+    """Largest rate of Adam, after a warmup of 50 steps; then it falls as a cosine."""
     out: str = "runs/looped"
-    """Folder for the results, a JSON file a run; the table has a row for each method
-    in it."""
+    """Folder for the results, one JSON file per run; its table has a row for each
+    method."""
 
 
 def network(study: Study) -> Any:
@@ -107,14 +104,15 @@ def losses_and_states(
 
 def sizes(states: jax.Array) -> jax.Array:
     """Root mean squares of states (loops, examples, ...), means over the examples."""
-    return jnp.mean(
-        jnp.sqrt(jnp.mean(states**2, axis=tuple(range(2, states.ndim))) + 1e-12), axis=1
-    )
+    squares = jnp.mean(states**2, axis=tuple(range(2, states.ndim)))
+    return jnp.mean(jnp.sqrt(squares + 1e-12), axis=1)
 
 
 def rises(losses: jax.Array) -> jax.Array:
-    """By how much of the first loss of a window, a constant in gradients, those of
-    its loops exceed it, (..., L)."""
+    """Relative rises of the losses of loops over the first loss of a window, (..., L).
+
+    The first loss is a constant in gradients.
+    """
     first = jax.lax.stop_gradient(losses[..., :1])
     return losses[..., 1:] / jnp.maximum(first, FLOOR) - 1.0
 
@@ -127,10 +125,11 @@ def violations(
     ``losses`` are (loops + 1, examples), ``states`` (loops + 1, examples, ...). The
     bound of the first falls linearly from the loss of chance to the floor. Loops of the
     second may not be worse than its start, on the worst quarter of the examples, and
-    their steps are bounded. No state of either may be larger than a bound.
+    their steps are bounded. The size of states is bounded in both.
     """
-    numbers, chance = np.arange(1, study.loops + 1), np.log(TASKS[study.task].classes)
-    levels = np.maximum(chance * (1.0 - numbers / (MEET_BY * study.loops)), FLOOR)
+    share = np.arange(1, study.loops + 1) / (MEET_BY * study.loops)
+    chance = np.log(TASKS[study.task].classes)
+    levels = np.maximum(chance * (1.0 - share), FLOOR)
     size = level_constraints(LARGEST, form="log_ratio")(sizes(states))
     rise = sample_constraints(rises, tail_mean(WORST))(losses.T)
     moved = jnp.mean(step_sizes(states), axis=1)
@@ -146,71 +145,75 @@ def violations(
 def objective(
     params: Any, multipliers: Any, batch: Batch, key: jax.Array, *, study: Study
 ) -> tuple[jax.Array, Any]:
-    """The loss of a step of training; and of constraints, which kind of window it
-    had, and the violations, or None."""
+    """The loss of a step of training.
+
+    Under constraints also the kind of its window, and the violations, else None.
+    """
     of_start, of_loops = jax.random.split(key)
     free = sample_far_start(of_start, study.far) if study.far else 0
-    loops, most = study.loops, None
+    loops = study.loops
+    most = None
     if study.method == "progressive":
         segment, loops = sample_segment(of_loops, study.loops)
-        free, most = free + segment, study.loops
+        free = free + segment
+        most = study.loops
     elif study.method == "random":
-        loops, most = (
-            sample_loops(of_loops, study.loops, least=min(FEWEST, study.loops)),
-            study.loops,
-        )
+        least = min(FEWEST, study.loops)
+        loops = sample_loops(of_loops, study.loops, least=least)
+        most = study.loops
     record = losses_and_states(jnp.asarray(batch.targets))
     options = {"loops": loops, "free": free, "most": most, "record": record}
     _, (losses, states) = network(study).apply(params, batch.inputs, **options)
-    means, far = jnp.mean(losses, axis=1), jnp.asarray(free) > 0
+    means = jnp.mean(losses, axis=1)
+    far = jnp.asarray(free) > 0
     value = jnp.mean(means[1:]) if study.method in ("all", "constrained") else means[-1]
     if study.method != "constrained":
-        return value + study.still * jnp.where(
-            far, jnp.mean(step_sizes(states)), 0.0
-        ), None
-    seen, now = violations(study, losses, states), {"near": ~far, "far": far}
+        moved = jnp.where(far, jnp.mean(step_sizes(states)), 0.0)
+        return value + study.still * moved, None
+    seen = violations(study, losses, states)
+    now = {"near": ~far, "far": far}
     for kind, held in now.items():
         value = jnp.where(held, lagrangian(value, seen[kind], multipliers[kind]), value)
     return value, (now, seen)
 
 
 def train(study: Study) -> Any:
-    """Trains a network; returns its variables."""
-    model, rng = network(study), np.random.default_rng(study.seed)
+    """Trains a network, and returns its variables."""
+    model = network(study)
+    rng = np.random.default_rng(study.seed)
+    draw = TASKS[study.task].draw
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, study.learning_rate, 50, max(study.steps, 51), 1e-5
     )
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
     ascent = dual_ascent(proportional_integral(0.1, 1.0, cap=10.0), cap=10.0)
     key = jax.random.key(study.seed)
-    params = model.init(
-        key, jnp.asarray(TASKS[study.task].draw(rng, 1, study.size).inputs), loops=1
-    )
+    example = jnp.asarray(draw(rng, 1, study.size).inputs)
+    params = model.init(key, example, loops=1)
     each = jnp.zeros(study.loops)
     duals = {"near": ascent.init({"level": each, "size": each})}
     duals["far"] = ascent.init({"rise": each, "size": each, "step": each})
-    gradient = jax.value_and_grad(
-        functools.partial(objective, study=study), has_aux=True
-    )
+    loss = functools.partial(objective, study=study)
+    gradient = jax.value_and_grad(loss, has_aux=True)
 
-    def moved(dual: Any, violations: Any, held: jax.Array) -> Any:
-        """Multipliers move only on their kind of window: their proportional parts
-        last until the next."""
-        return jax.tree.map(
-            lambda new, old: jnp.where(held, new, old),
-            ascent.update(dual, violations),
-            dual,
-        )
+    def update_on(held: jax.Array, dual: Any, violations: Any) -> Any:
+        """Updates multipliers only on their kind of window.
+
+        Their proportional parts last until the next one.
+        """
+        updated = ascent.update(dual, violations)
+        return jax.tree.map(lambda new, old: jnp.where(held, new, old), updated, dual)
 
     def step(carried: Any, each: Any) -> tuple[Any, jax.Array]:
-        (params, state, duals), (batch, key) = carried, each
+        params, state, duals = carried
+        batch, key = each
         multipliers = {kind: dual.multipliers for kind, dual in duals.items()}
         (value, seen), grads = gradient(params, multipliers, batch, key)
         updates, state = optimizer.update(grads, state, params)
         if seen is not None:
             now, violated = seen
             duals = {
-                kind: moved(dual, violated[kind], now[kind])
+                kind: update_on(now[kind], dual, violated[kind])
                 for kind, dual in duals.items()
             }
         return (optax.apply_updates(params, updates), state, duals), value
@@ -221,14 +224,11 @@ def train(study: Study) -> Any:
     )
     for begin in range(0, study.steps, CHUNK):
         count = min(CHUNK, study.steps - begin)
-        drawn = [
-            TASKS[study.task].draw(rng, study.batch, study.size) for _ in range(count)
-        ]
-        batches = Batch(*(np.stack(parts) for parts in zip(*drawn, strict=True)))
-        carried, values = chunk(
-            carried, batches, jax.random.split(jax.random.fold_in(key, begin), count)
-        )
-        sys.stdout.write(
-            f"step {begin + count}: objective {float(values.mean()):.4f}\n"
-        )
-    return carried[0]
+        drawn = [draw(rng, study.batch, study.size) for _ in range(count)]
+        batches = Batch(*map(np.stack, zip(*drawn, strict=True)))
+        keys = jax.random.split(jax.random.fold_in(key, begin), count)
+        carried, values = chunk(carried, batches, keys)
+        mean = float(values.mean())
+        sys.stdout.write(f"step {begin + count}: objective {mean:.4f}\n")
+    params, _, _ = carried
+    return params

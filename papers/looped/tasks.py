@@ -1,5 +1,6 @@
 """Tasks that need depth, generated in NumPy: parities, sums, paths through mazes."""
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,16 +9,15 @@ import numpy as np
 
 __all__ = ["TASKS", "Batch", "Task", "addition", "mazes", "prefix_sums"]
 
-# share of digits that pass a carry on in `addition`; of random digits a tenth does
+# share of pairs of digits that pass a carry on in `addition`; random pairs: a tenth
 CARRIED = 0.8
 
 
 class Batch(NamedTuple):
-    """Inputs (batch, n, channels), or with two spatial axes, and the class of every
-    position."""
+    """Examples of a task."""
 
-    inputs: np.ndarray
-    targets: np.ndarray
+    inputs: np.ndarray  # (batch, n, channels), or with two spatial axes
+    targets: np.ndarray  # the class of every position
 
 
 def prefix_sums(rng: np.random.Generator, batch: int, size: int) -> Batch:
@@ -26,56 +26,46 @@ def prefix_sums(rng: np.random.Generator, batch: int, size: int) -> Batch:
     Source: Schwarzschild et al., "Can you learn an algorithm?" (2021).
     """
     bits = rng.integers(0, 2, (batch, size))
-    return Batch(
-        (2.0 * bits - 1.0)[..., None].astype(np.float32), np.cumsum(bits, 1) % 2
-    )
+    return Batch(np.float32(2.0 * bits - 1.0)[..., None], np.cumsum(bits, 1) % 2)
 
 
 def addition(rng: np.random.Generator, batch: int, size: int) -> Batch:
-    """Two numbers of ``size`` digits, the last digit first, and the digits of their
-    sum, one more.
+    """Two numbers of ``size`` digits, and the ``size`` + 1 digits of their sum.
 
-    Most pairs of digits have the sum 9: carries pass through long chains of them.
-    Inputs have two channels for each digit, one number behind the other; the last
+    The last digit comes first. Most pairs of digits have the sum 9, so carries pass
+    through long chains of them. Inputs have ten channels for each number. The last
     position has zeros.
     """
-    digits = rng.integers(0, 10, (2, batch, size + 1))
-    digits[1] = np.where(
-        rng.random((batch, size + 1)) < CARRIED, 9 - digits[0], digits[1]
-    )
+    shape = (batch, size + 1)
+    digits = rng.integers(0, 10, (2, *shape))
+    digits[1] = np.where(rng.random(shape) < CARRIED, 9 - digits[0], digits[1])
     digits[..., -1] = 0
-    targets, carry = np.empty((batch, size + 1), int), np.zeros(batch, int)
+    targets = np.empty(shape, int)
+    carry = np.zeros(batch, int)
     for place in range(size + 1):
         carry, targets[:, place] = np.divmod(digits[:, :, place].sum(0) + carry, 10)
-    return Batch(
-        np.concatenate(list(np.eye(10, dtype=np.float32)[digits]), axis=-1), targets
-    )
+    inputs = np.concatenate(list(np.eye(10, dtype=np.float32)[digits]), axis=-1)
+    return Batch(inputs, targets)
 
 
 def mazes(rng: np.random.Generator, batch: int, size: int) -> Batch:
-    """Mazes of ``size`` x ``size`` cells, an odd number, and the cells of the path from
-    start to end.
+    """Mazes of ``size`` x ``size`` cells, and the cells of the path from start to end.
 
-    A random depth-first search carves the spanning tree of a grid of rooms, every
-    second cell; the path is the only one. Inputs have three channels: open cells, the
-    start, the end.
+    The size is odd. A random depth-first search carves the spanning tree of a grid of
+    rooms, every second cell, so there is only one path. Inputs have three channels:
+    open cells, the start, the end.
 
     Source: the mazes of Schwarzschild et al. (2021), with a start and an end drawn from
     all rooms.
     """
-    assert size % 2 == 1, "mazes have an odd number of cells a side"
-    inputs, targets = (
-        np.zeros((batch, size, size, 3), np.float32),
-        np.zeros((batch, size, size), int),
-    )
+    assert size % 2 == 1, "mazes have an odd number of cells per side"
+    inputs = np.zeros((batch, size, size, 3), np.float32)
+    targets = np.zeros((batch, size, size), int)
+    rooms = list(itertools.product(range(0, size, 2), repeat=2))
     for maze, path in zip(inputs, targets, strict=True):
-        rooms = [
-            (row, column) for row in range(0, size, 2) for column in range(0, size, 2)
-        ]
         _carve(rng, maze[..., 0], rooms[rng.integers(len(rooms))])
-        start, end = (
-            rooms[place] for place in rng.choice(len(rooms), 2, replace=False)
-        )
+        ends = rng.choice(len(rooms), 2, replace=False)
+        start, end = (rooms[place] for place in ends)
         maze[(*start, 1)] = maze[(*end, 2)] = 1.0
         for cell in shortest_path(maze[..., 0], start, end):
             path[cell] = 1
@@ -86,7 +76,8 @@ def shortest_path(
     free: np.ndarray, start: tuple[int, int], end: tuple[int, int]
 ) -> list[tuple[int, int]]:
     """The cells of a shortest path, both ends included, by breadth-first search."""
-    before, queue = {start: start}, deque([start])
+    before = {start: start}
+    queue = deque([start])
     while end not in before:
         cell = queue.popleft()
         for neighbour in _neighbours(free.shape, cell, 1):
@@ -104,9 +95,8 @@ def _carve(rng: np.random.Generator, free: np.ndarray, room: tuple[int, int]) ->
     stack = [room]
     while stack:
         row, column = stack[-1]
-        closed = [
-            cell for cell in _neighbours(free.shape, stack[-1], 2) if not free[cell]
-        ]
+        near = _neighbours(free.shape, stack[-1], 2)
+        closed = [cell for cell in near if not free[cell]]
         if not closed:
             stack.pop()
             continue

@@ -1,5 +1,4 @@
-"""Robustness of networks of Xie et al., Optimization Induced Equilibrium Networks
-(2021), and of baselines."""
+"""Robustness of the equilibrium networks of Xie et al. (2021), and of baselines."""
 
 from papers.xie2021.robustness import RobustnessConfig, robustness
 

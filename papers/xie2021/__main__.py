@@ -2,9 +2,9 @@
 
 import sys
 
+from papers.command import run_command
 from papers.xie2021.robustness import RobustnessConfig, robustness
-from unroll_jax.train.cli import parse
-from unroll_jax.train.config.errors import UserError, on_command_line
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.system.files import AGAIN, read_object, write_json, writing
@@ -23,26 +23,18 @@ def evaluate(config: RobustnessConfig) -> None:
             )
         best = best_checkpoint(task, folder, experiment=experiment)
         figures = robustness(task, best.state.params, config)
+        file = folder / "evaluation.json"
         with writing(f"run folder {folder}", AGAIN):
-            write_json(
-                folder / "evaluation.json",
-                {**read_object(folder / "evaluation.json"), **figures},
-            )
+            write_json(file, {**read_object(file), **figures})
         shown = {name: figures[name] for name in figures if name.endswith("_accuracy")}
         sys.stdout.write(f"{folder}: {shown}\n")
 
 
 def main(arguments: list[str]) -> int:
-    """Evaluates runs; returns the exit code, 2 for a mistake of the user."""
-    try:
-        with on_command_line({"runs": "RUNS"}):
-            evaluate(parse(RobustnessConfig, arguments, "python -m papers.xie2021"))
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except SystemExit:
-        return 0  # help was asked for
-    return 0
+    """Evaluates runs, and returns the exit code."""
+    program = "python -m papers.xie2021"
+    spelled = {"runs": "RUNS"}
+    return run_command(evaluate, RobustnessConfig, arguments, program, spelled)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Accuracy of image classifiers under noise and attacks on the pixels, and certified
-against any attack."""
+"""Accuracy of image classifiers under noise and attacks, and certified accuracy."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -22,8 +21,8 @@ from unroll_jax.train.tasks.common import NOISE_SEED, on_batches, to_unit
 from unroll_jax.train.tasks.image_models import lipschitz_bound
 from unroll_jax.train.tasks.images import ImageTask
 
-# Length of an attack's steps over the radius, over all steps: from any start the far
-# side of the ball is reached.
+# Total length of an attack's steps, in radii: from any start they can reach the far
+# side of the ball.
 REACH = 2.5
 
 Images = Float[Array, "batch height width channels"]
@@ -33,8 +32,7 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class RobustnessConfig:
-    """Evaluate runs of image classifiers under noise and attacks on the pixels,
-    which are in [0, 1]."""
+    """Evaluate image classifiers under noise and attacks on the pixels, in [0, 1]."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders, whose evaluation.json gets the figures."""
@@ -42,24 +40,21 @@ class RobustnessConfig:
     """Standard deviations of Gaussian noise."""
     attacks: tuple[Positive, ...] = ()
     """Radii of a projected-gradient attack (PGD), in the Euclidean norm of all pixels
-    of an image; OptEq and plain networks have the certified accuracy too.
-    """
+    of an image; OptEq and plain networks get the certified accuracy too."""
     attack_steps: Annotated[int, Ge(1), Le(10**4)] = 20
     """Gradient steps of the attack."""
     attack_examples: Count = 1000
-    """Number of examples of the test split that are attacked, evenly spread over it."""
+    """Number of attacked examples, evenly spread over the test split."""
 
     def check(self) -> None:
         """Checks every value, and that levels differ."""
         check_fields(self)
-        each = "positive and finite, each once"
-        check_rules(
-            self,
-            (
-                (name, each, len(set(levels)) == len(levels))
-                for name, levels in self.levels.items()
-            ),
-        )
+        allowed = "positive and finite, each once"
+        differ = {
+            name: len(set(levels)) == len(levels)
+            for name, levels in self.levels.items()
+        }
+        check_rules(self, ((name, allowed, held) for name, held in differ.items()))
 
     @property
     def levels(self) -> dict[str, tuple[float, ...]]:
@@ -79,89 +74,80 @@ def robustness(task: ImageTask, params: Params, config: RobustnessConfig) -> Row
       an attack, and for certifiable networks ``lipschitz_bound`` and
       ``certified_accuracy`` of the whole split.
     """
-    params, figures = gathered(params), Row()
+    params = gathered(params)
+    figures = Row()
     if config.noises:
-        figures |= _noisy(task, params, config)
+        figures |= _noise_accuracy(task, params, config)
     if config.attacks:
-        figures |= _attacked(task, params, config)
+        figures |= _attack_accuracy(task, params, config)
         if is_certifiable(task.config.network):
-            figures |= _certified(task, params, config)
+            figures |= _certified_accuracy(task, params, config)
     return figures
 
 
-def _noisy(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
+def _noise_accuracy(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
     def right(params: Params, batch: Batch, level: Array) -> Array:
-        pixels = to_unit(batch[0])
-        noise = jax.vmap(lambda key: jax.random.normal(key, pixels.shape[1:]))(
-            _keys(batch)
-        )
-        return right_answers(task.logits(params, pixels + level * noise), batch[1])
+        images, labels, _ = batch
+        pixels = to_unit(images)
+        draw = jax.vmap(lambda key: jax.random.normal(key, pixels.shape[1:]))
+        noise = draw(_keys(batch))
+        return right_answers(task.logits(params, pixels + level * noise), labels)
 
     measure = on_batches(right)
-    shares = {
-        str(level): float(
-            np.mean(
-                np.concatenate(
-                    [
-                        measure(params, batch, level)[:count]
-                        for batch, count in _batches(task)
-                    ]
-                )
-            )
-        )
-        for level in sorted(map(float, config.noises))
-    }
+    shares = {}
+    for level in sorted(map(float, config.noises)):
+        parts = [measure(params, batch, level)[:n] for batch, n in _batches(task)]
+        shares[str(level)] = float(np.mean(np.concatenate(parts)))
     return {"noise_accuracy": shares}
 
 
-def _attacked(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
-    def stands(params: Params, batch: Batch, radius: Array) -> tuple[Array, Array]:
-        steps = config.attack_steps
+def _attack_accuracy(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
+    def try_attack(params: Params, batch: Batch, radius: Array) -> tuple[Array, Array]:
+        images, labels, _ = batch
         outcome = attack(
             lambda pixels: task.logits(params, pixels),
-            to_unit(batch[0]),
-            jnp.asarray(batch[1]),
+            to_unit(images),
+            jnp.asarray(labels),
             _keys(batch),
             radius,
-            num_steps=steps,
+            num_steps=config.attack_steps,
         )
-        return outcome.right, outcome.stands
+        return outcome.right, outcome.robust
 
-    measure, shares = on_batches(stands), dict[str, float]()
-    most, right = (
-        min(config.attack_examples, task.data.num_examples("test")),
-        np.zeros(0),
-    )
+    measure = on_batches(try_attack)
+    count = min(config.attack_examples, task.data.num_examples("test"))
+    right = np.zeros(0)
+    shares = {}
     for radius in sorted(map(float, config.attacks)):
-        several = [
-            [part[:count] for part in measure(params, batch, radius)]
-            for batch, count in _batches(task, most)
-        ]
-        right, standing = (
-            np.concatenate(parts) for parts in zip(*several, strict=True)
-        )
-        shares[str(radius)] = float(np.mean(standing))
-    clean = float(np.mean(right))
-    of = {
-        "attacked_examples": most,
+        parts = []
+        for batch, rows in _batches(task, count):
+            parts.append([part[:rows] for part in measure(params, batch, radius)])
+        right, robust = map(np.concatenate, zip(*parts, strict=True))
+        shares[str(radius)] = float(np.mean(robust))
+    return {
+        "attack_accuracy": shares,
+        "attacked_examples": count,
         "attack_steps": config.attack_steps,
-        "attacked_clean_accuracy": clean,
+        "attacked_clean_accuracy": float(np.mean(right)),
     }
-    return {"attack_accuracy": shares, **of}
 
 
-def _certified(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
-    free = float(
-        lipschitz_bound(task.config.network, params, task.spec.shape[:2], task.spec.std)
-    )
-    bound = free if task.lipschitz is None else min(free, task.lipschitz)
-    measure = on_batches(
-        lambda params, batch: _margins(task.logits(params, to_unit(batch[0])), batch[1])
-    )
-    margins = np.concatenate(
-        [measure(params, batch)[:count] for batch, count in _batches(task)]
-    )
-    radii = certified_radius(margins, bound)
+def _certified_accuracy(
+    task: ImageTask, params: Params, config: RobustnessConfig
+) -> Row:
+    spec = task.spec
+    network = task.config.network
+    bound = float(lipschitz_bound(network, params, spec.shape[:2], spec.std))
+    if task.lipschitz is not None:
+        bound = min(bound, task.lipschitz)
+
+    def margins_of(params: Params, batch: Batch) -> Array:
+        images, labels, _ = batch
+        return _margins(task.logits(params, to_unit(images)), labels)
+
+    measure = on_batches(margins_of)
+    margins = [measure(params, batch)[:rows] for batch, rows in _batches(task)]
+    radii = certified_radius(np.concatenate(margins), bound)
     shares = {
         str(radius): float(np.mean(radii > radius))
         for radius in sorted(map(float, config.attacks))
@@ -172,11 +158,10 @@ def _certified(task: ImageTask, params: Params, config: RobustnessConfig) -> Row
 def certified_radius(
     margin: Float[np.ndarray, "*batch"], lipschitz: float
 ) -> Float[np.ndarray, "*batch"]:
-    r"""Returns the radius in which pixels can move without changing the class:
-    :math:`margin / (\sqrt 2 L)`.
+    r"""Returns the radius :math:`margin / (\sqrt 2 L)` in which the class is constant.
 
-    ``margin`` is the logit of the class less the largest other. It is a difference of
-    two logits, which moves by at most :math:`\sqrt 2` times as much as all of them.
+    ``margin`` is the logit of the class minus the largest other. It is a difference of
+    two logits, which changes by at most :math:`\sqrt 2` times as much as all of them.
 
     Source: Tsuzuku, Sato, Sugiyama (2018), "Lipschitz-margin training", Proposition 1.
     """
@@ -186,51 +171,51 @@ def certified_radius(
 def _margins(
     logits: Float[Array, "batch classes"], labels: Any
 ) -> Float[Array, " batch"]:
-    """The logit of the label less the largest other; not above 0 where the answer is
-    wrong."""
+    """The logit of the label minus the largest other, at most 0 for wrong answers."""
     of_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    label_logit, others = (
-        jnp.max(jnp.where(those, logits, -jnp.inf), axis=-1)
-        for those in (of_label, ~of_label)
-    )
-    return label_logit - others
+    label_logit = jnp.max(logits, axis=-1, where=of_label, initial=-jnp.inf)
+    return label_logit - jnp.max(logits, axis=-1, where=~of_label, initial=-jnp.inf)
 
 
 def _keys(batch: Batch) -> Array:
+    *_, numbers = batch
     root = jax.random.key(NOISE_SEED)
-    return jax.vmap(lambda number: jax.random.fold_in(root, number))(
-        jnp.asarray(batch[2])
-    )
+    fold = jax.vmap(lambda number: jax.random.fold_in(root, number))
+    return fold(jnp.asarray(numbers))
 
 
 def _batches(task: ImageTask, most: int | None = None) -> Iterator[tuple[Batch, int]]:
-    """Yields batches of examples evenly spread over the test split, all of one size,
-    and how many rows count."""
-    total, size = task.data.num_examples("test"), task.config.batch_size
+    """Yields batches of the test split, and how many of their rows count.
+
+    All batches have one size, so that one program serves them. Examples are evenly
+    spread over the split.
+    """
+    total = task.data.num_examples("test")
+    size = task.config.batch_size
     count = total if most is None else min(most, total)
     chosen = np.arange(count) * total // count
-    for begun in range(0, len(chosen), size):
-        numbers = chosen[begun : begun + size]
+    for start in range(0, len(chosen), size):
+        numbers = chosen[start : start + size]
         batch = task.data.read("test", numbers)
-        parts = (batch.images, batch.labels, numbers.astype(np.int32))
-        filled = [
-            np.resize(np.asarray(part), (size, *np.shape(part)[1:])) for part in parts
-        ]
-        yield (filled[0], filled[1], filled[2]), len(numbers)
+        images, labels, numbered = (
+            np.resize(np.asarray(part), (size, *np.shape(part)[1:]))
+            for part in (batch.images, batch.labels, numbers.astype(np.int32))
+        )
+        yield (images, labels, numbered), len(numbers)
 
 
 class Attacked(NamedTuple):
     """Results of an attack, example by example.
 
     Attributes:
-      images: The last images tried, pixels in [0, 1].
-      right: Whether the image itself is classified rightly.
-      stands: True if the image and all images tried are classified correctly.
+      images: the last images tried, pixels in [0, 1].
+      right: True if the image itself is classified correctly.
+      robust: True if the image and all images tried are classified correctly.
     """
 
     images: Images
     right: Bool[Array, " batch"]
-    stands: Bool[Array, " batch"]
+    robust: Bool[Array, " batch"]
 
 
 def attack(
@@ -242,17 +227,19 @@ def attack(
     *,
     num_steps: int,
 ) -> Attacked:
-    r"""Looks for images near the given ones that are misclassified, by ascent on the
-    cross entropy.
+    r"""Searches misclassified images near the given ones, by ascent on cross entropy.
 
-    .. math:: x_{k+1} = P \Bigl( x_k + \frac{2.5 r}{K} \frac{\nabla \ell(x_k)}{|\nabla \ell(x_k)|_2} \Bigr) ,
+    .. math::
 
-    where P projects onto the ball of radius r around the image, and then onto [0, 1],
-    which leaves no ball whose centre is in [0, 1]. Every point on the way counts: an
-    attack of more steps is not weaker for overshooting. The ascent is on
-    :math:`\log \sum_{j \ne y} e^{z_j} - z_y`, whose softplus is the cross entropy: it
-    has the same direction, and a gradient also where float32 rounds the probability of
-    the label to 1.
+       x_{k+1} = P \Bigl( x_k + \frac{2.5 r}{K}
+       \frac{\nabla \ell(x_k)}{|\nabla \ell(x_k)|_2} \Bigr) ,
+
+    where P projects onto the ball of radius r around the image, and then onto [0, 1].
+    The second projection does not leave the ball, whose centre is in [0, 1]. Every
+    point on the way counts, so that more steps do not make an attack weaker. The ascent
+    is on :math:`\log \sum_{j \ne y} e^{z_j} - z_y`, whose softplus is the cross
+    entropy. It has the same direction, and a gradient even if float32 rounds the
+    probability of the label to 1.
 
     Args:
       logits: ``pixels in [0, 1] -> logits`` of the whole model.
@@ -273,24 +260,19 @@ def attack(
     def step(
         _: Array, carry: tuple[Images, Bool[Array, " batch"]]
     ) -> tuple[Images, Bool[Array, " batch"]]:
-        moved, stands = carry
+        moved, robust = carry
         slope, right = jax.grad(loss, has_aux=True)(moved)
-        return (
-            confined(
-                moved + REACH * radius / num_steps * _directions(slope), images, radius
-            ),
-            stands & right,
-        )
+        moved = moved + REACH * radius / num_steps * _directions(slope)
+        return project(moved, images, radius), robust & right
 
     right = right_answers(logits(images), labels)
-    start = confined(images + _starts(keys, images, radius), images, radius)
-    moved, stands = jax.lax.fori_loop(0, num_steps, step, (start, right))
-    return Attacked(moved, right, stands & right_answers(logits(moved), labels))
+    start = project(images + _starts(keys, images, radius), images, radius)
+    moved, robust = jax.lax.fori_loop(0, num_steps, step, (start, right))
+    return Attacked(moved, right, robust & right_answers(logits(moved), labels))
 
 
-def confined(moved: Images, images: Images, radius: Float[Array, ""] | float) -> Images:
-    """The nearest to ``moved`` in the ball around each image, and of that the
-    nearest in [0, 1]."""
+def project(moved: Images, images: Images, radius: Float[Array, ""] | float) -> Images:
+    """Projects ``moved`` onto the ball around each image, and then onto [0, 1]."""
     shift = jax.vmap(projection_l2_ball, (0, None))(moved - images, radius)
     return jnp.clip(images + shift, 0.0, 1.0)
 
@@ -298,16 +280,16 @@ def confined(moved: Images, images: Images, radius: Float[Array, ""] | float) ->
 def right_answers(
     logits: Float[Array, "batch classes"], labels: Any
 ) -> Bool[Array, " batch"]:
-    """Returns whether the largest logit is the label's; never where logits are not
-    finite."""
-    return (jnp.argmax(logits, axis=-1) == labels) & jnp.all(
-        jnp.isfinite(logits), axis=-1
-    )
+    """Returns whether the largest logit is the label's, and all are finite."""
+    finite = jnp.all(jnp.isfinite(logits), axis=-1)
+    return (jnp.argmax(logits, axis=-1) == labels) & finite
 
 
 def _shortfalls(logits: Array, labels: Array) -> Float[Array, " batch"]:
-    """Returns the gap from the label's logit to the others, softly; the cross
-    entropy is its softplus."""
+    """The logsumexp of the other logits minus the label's.
+
+    The cross entropy is its softplus.
+    """
     of_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     others = jax.nn.logsumexp(logits, axis=-1, where=~of_label)
     return others - jnp.sum(jnp.where(of_label, logits, 0.0), axis=-1)
@@ -316,22 +298,19 @@ def _shortfalls(logits: Array, labels: Array) -> Float[Array, " batch"]:
 def _starts(
     keys: PRNGKeyArray, images: Images, radius: Float[Array, ""] | float
 ) -> Images:
-    """Steps in random directions, as long as random shares of the radius."""
+    """Steps in random directions, of a random length up to the radius."""
 
     def draw(key: PRNGKeyArray) -> Array:
-        way, share = jax.random.split(key)
-        return (
-            jax.random.uniform(share)
-            * _directions(jax.random.normal(way, (1, *images.shape[1:]), images.dtype))[
-                0
-            ]
-        )
+        of_direction, of_length = jax.random.split(key)
+        shape = (1, *images.shape[1:])
+        direction = _directions(jax.random.normal(of_direction, shape, images.dtype))
+        return jax.random.uniform(of_length) * direction[0]
 
     return radius * jax.vmap(draw)(keys)
 
 
 def _directions(slopes: Images) -> Images:
-    """Normalises slopes to length 1; 0 where the slope is 0 or not finite."""
+    """Normalises slopes to length 1. Slopes that are 0 or not finite become 0."""
     length = jnp.sqrt(jnp.sum(slopes**2, axis=(1, 2, 3), keepdims=True))
     known = jnp.isfinite(length) & (length > 0.0)
     return jnp.where(known, slopes, 0.0) / jnp.where(known, length, 1.0)

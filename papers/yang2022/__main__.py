@@ -1,25 +1,17 @@
-"""`python -m papers.yang2022 [--option value ...]` draws the figures, with their
-numbers."""
+"""`python -m papers.yang2022 [--option value ...]` draws figures with their numbers."""
 
 import sys
 
+from papers.command import run_command
 from papers.yang2022.config import FiguresConfig
 from papers.yang2022.figures import draw
-from unroll_jax.train.cli import parse
-from unroll_jax.train.config.errors import UserError, on_command_line
 
 
 def main(arguments: list[str]) -> int:
-    """Draws the figures; returns the exit code, 2 for an error of the user's."""
-    try:
-        with on_command_line({"model.embeddings": "--embeddings"}):
-            draw(parse(FiguresConfig, arguments, "python -m papers.yang2022"))
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except SystemExit:
-        return 0  # help was asked for
-    return 0
+    """Draws the figures, and returns the exit code."""
+    spelled = {"model.embeddings": "--embeddings"}
+    program = "python -m papers.yang2022"
+    return run_command(draw, FiguresConfig, arguments, program, spelled)
 
 
 if __name__ == "__main__":

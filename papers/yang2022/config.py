@@ -36,7 +36,7 @@ class FiguresConfig:
     Perspective (2022)."""
 
     out: str = "runs/figures/yang2022"
-    """Folder for the pictures, and for a JSON file of numbers beside each."""
+    """Folder for the pictures, and for a JSON file of the numbers of each."""
     only: str = ""
     """Numbers of the figures to draw, as in 1,2,5; all that can be by default."""
     seed: Seed = 0
@@ -53,7 +53,7 @@ class FiguresConfig:
     """Damping of the attention step of Figs. 5 and 6, in (0, 1]; 1 is softmax
     attention."""
     feedforward_step_size: Positive = 0.5
-    """Length of their feed-forward step; up to 1 / 1.95 it descends whatever W_f.
+    """Length of their feed-forward step; up to 1 / 1.95 it descends for every W_f.
     The paper's code has 1."""
     num_texts: Count = 200
     """Test texts of Figs. 5 and 6."""
@@ -74,8 +74,7 @@ class FiguresConfig:
 
 
 def chosen(config: FiguresConfig) -> tuple[int, ...]:
-    """The numbers of the figures to draw; without texts and without a choice, those
-    that need none.
+    """The numbers of the figures to draw, by default those whose texts are given.
 
     Raises:
       UserError: if the choice is not of numbers of figures.
@@ -84,11 +83,8 @@ def chosen(config: FiguresConfig) -> tuple[int, ...]:
         return NUMBERS if config.data.root else NUMBERS[:4]
     fields = config.only.replace(",", " ").split()
     if not fields or not set(fields) <= {str(number) for number in NUMBERS}:
-        raise OptionError(
-            "only",
-            "numbers from 1 to 6 with commas between, as in 1,2,5",
-            repr(config.only),
-        )
+        allowed = "numbers from 1 to 6 with commas between, as in 1,2,5"
+        raise OptionError("only", allowed, repr(config.only))
     return tuple(number for number in NUMBERS if str(number) in fields)
 
 

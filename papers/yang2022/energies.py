@@ -1,5 +1,4 @@
-"""The transformer of Figs. 5 and 6: its energy by component at every layer, and its
-training."""
+"""The transformer of Figs. 5 and 6: energies by component and layer, and training."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -28,13 +27,13 @@ class Stack(NamedTuple):
 
     Attributes:
       dim: width of the tokens.
-      num_layers: how often the layer is repeated.
-      residual: whether the attention energy is anchored at the text itself, r/2 |(Y -
-        X) W_a|^2 with r = 1.
+      num_layers: number of repetitions of the layer.
+      residual: True if the attention energy is anchored at the text itself by
+        r/2 |(Y - X) W_a|^2 with r = 1.
       rho: a name of `RHOS`.
       attention_step_size: see `transformer`.
-      step_size: a2 of the feed-forward step. Up to 1 / 1.95 = 1 / L that half descends
-        for every W_f of `SPECTRUM`; the paper's code takes 1, which is too long.
+      step_size: a2 of the feed-forward step. Up to 1 / 1.95 = 1 / L this step descends
+        for every W_f of `SPECTRUM`. The paper's code takes 1, which is too long.
     """
 
     dim: int
@@ -46,15 +45,18 @@ class Stack(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """The keywords of `transformer` that all parts of the energy share."""
-        lengths = {
+        return {
+            "rho": self.rho,
+            "anchor": "row",
             "attention_step_size": self.attention_step_size,
             "step_size": self.step_size,
         }
-        return {"rho": self.rho, "anchor": "row", **lengths}
 
     def layer(self) -> Descent:
-        """The layer; the text is the anchor of its attention, a learnable row
-        anchors its feed-forward energy."""
+        """The layer, with the text as the anchor of its attention.
+
+        A learnable row anchors its feed-forward energy.
+        """
         return transformer(self.dim, **self.options(), ridge=float(self.residual))
 
 
@@ -73,13 +75,13 @@ class Network(NamedTuple):
 
 
 class LayerEnergies(NamedTuple):
-    """Energies of texts after every layer; entry 0 is the text itself.
+    """Energies of texts after every layer. Entry 0 is the text itself.
 
     Attributes:
       components: name of `COMPONENTS` to (texts, layers + 1).
-      infinite: (texts, layers + 1), whether the penalty of ReLU is infinite: some entry
-        of Y is negative.
-      lengths: (texts,), words of each.
+      infinite: (texts, layers + 1), True if the penalty of ReLU is infinite, because
+        an entry of Y is negative.
+      lengths: (texts,), numbers of words.
       logits: (texts, classes).
       labels: (texts,).
     """
@@ -92,32 +94,23 @@ class LayerEnergies(NamedTuple):
 
     @property
     def total(self) -> np.ndarray:
-        """The smooth part of the energy that the layer's two steps lower, (texts,
-        layers + 1)."""
-        return (
-            self.components["pairs"]
-            + self.components["residual"]
-            + self.components["features"]
-        )
+        """The smooth part of the layer's energy, (texts, layers + 1)."""
+        parts = self.components
+        return parts["pairs"] + parts["residual"] + parts["features"]
 
 
 def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
-    """Xavier-normal W_a, W_f, B and classifier; W_f becomes W_f W_f^T with its
-    eigenvalues clipped to `SPECTRUM`."""
+    """Xavier-normal W_a, W_f, B and classifier.
+
+    W_f becomes W_f W_f^T with its eigenvalues clipped to `SPECTRUM`.
+    """
     key_layer, key_f, key_classifier = jax.random.split(jax.random.key(seed), 3)
     xavier = jax.nn.initializers.xavier_normal()
     W_f = xavier(key_f, (stack.dim, stack.dim))
-    layer = (
-        stack.layer()
-        .init(key_layer)
-        ._replace(W_f=clip_spectrum(W_f @ W_f.T, *SPECTRUM))
-    )
-    return Network(
-        layer,
-        Classifier(
-            xavier(key_classifier, (stack.dim, num_classes)), jnp.zeros(num_classes)
-        ),
-    )
+    layer = stack.layer().init(key_layer)
+    layer = layer._replace(W_f=clip_spectrum(W_f @ W_f.T, *SPECTRUM))
+    weights = xavier(key_classifier, (stack.dim, num_classes))
+    return Network(layer, Classifier(weights, jnp.zeros(num_classes)))
 
 
 def layer_energies(
@@ -125,20 +118,18 @@ def layer_energies(
 ) -> LayerEnergies:
     """Runs every text through the layers, one at a time, at its full length.
 
-    In float64, since after a few layers an energy falls by less than float32's
+    In float64, because after a few layers an energy falls by less than float32's
     resolution.
     """
     with jax.enable_x64(True):
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network)
         forward = _forward(stack)
-        results = jax.device_get(
-            [forward(exact, *_padded(text, np.float64)) for text in sentences]
-        )
+        results = [forward(exact, *_pad(text, np.float64)) for text in sentences]
+        results = jax.device_get(results)
     traces, logits = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
     infinite = traces.pop("infinite")
-    lengths, labels = np.array(
-        [[len(text.vectors), text.label] for text in sentences]
-    ).T
+    lengths = np.array([len(text.vectors) for text in sentences])
+    labels = np.array([text.label for text in sentences])
     return LayerEnergies(traces, infinite, lengths, logits, labels)
 
 
@@ -149,21 +140,21 @@ def train_network(
     *,
     learning_rate: float,
 ) -> tuple[Network, np.ndarray]:
-    """Gradient descent on the cross-entropy of one text after the other; word vectors
-    stay as they are.
+    """Gradient descent on the cross-entropy of one text after another.
 
-    After each step sym(W_f) is projected on the matrices with spectrum in `SPECTRUM`.
-    The feed-forward step then stays one that descends.
+    Word vectors are not trained. After each step sym(W_f) is projected on the matrices
+    with spectrum in `SPECTRUM`, so that the feed-forward step descends.
 
     Returns:
       The trained network and the loss at each step.
 
     Raises:
-      UserError: if the loss ceases to be finite.
+      UserError: if a loss is not finite.
     """
-    step, losses = _training_step(stack, learning_rate), []
+    step = _training_step(stack, learning_rate)
+    losses = []
     for text in sentences:
-        network, value = step(network, *_padded(text, np.float32), text.label)
+        network, value = step(network, *_pad(text, np.float32), text.label)
         losses.append(value)
     values = np.array(jax.device_get(losses))
     if not np.isfinite(values).all():
@@ -178,13 +169,12 @@ def train_network(
 # Cached: two data sets share the program of a length.
 @functools.cache
 def _forward(stack: Stack) -> Callable[..., tuple[Any, Array]]:
-    layer, record = stack.layer(), _record(stack)
+    layer = stack.layer()
+    options = {"num_layers": stack.num_layers, "record": _record(stack)}
 
     def forward(network: Network, tokens: Array, present: Array) -> tuple[Any, Array]:
         x = Anchor(tokens, present)
-        y, trace = unroll(
-            layer, network.layer, tokens, x, num_layers=stack.num_layers, record=record
-        )
+        y, trace = unroll(layer, network.layer, tokens, x, **options)
         return trace, _logits(network.classifier, y, present)
 
     return jax.jit(forward)
@@ -195,18 +185,11 @@ def _training_step(
     stack: Stack, learning_rate: float
 ) -> Callable[..., tuple[Network, Array]]:
     layer = stack.layer()
+    options = {"num_layers": stack.num_layers, "record": None, "remat": True}
 
     def loss(network: Network, tokens: Array, present: Array, label: Array) -> Array:
         x = Anchor(tokens, present)
-        y, _ = unroll(
-            layer,
-            network.layer,
-            tokens,
-            x,
-            num_layers=stack.num_layers,
-            record=None,
-            remat=True,
-        )
+        y, _ = unroll(layer, network.layer, tokens, x, **options)
         return -jax.nn.log_softmax(_logits(network.classifier, y, present))[label]
 
     def step(
@@ -223,29 +206,28 @@ def _training_step(
 def _record(
     stack: Stack,
 ) -> Callable[[TransformerParams, Array, Anchor], dict[str, Array]]:
-    """The energies of `COMPONENTS`, and whether ReLU's penalty is infinite."""
+    """Records the energies of `COMPONENTS`, and if ReLU's penalty is infinite."""
     parts = transformer_parts(stack.dim, **stack.options())
 
     def record(params: TransformerParams, y: Array, x: Anchor) -> dict[str, Array]:
         assert x.value is not None
         present = jnp.expand_dims(jnp.asarray(x.present), -1)
-        # From the text it is the residual term, from 0 the paper's.
-        distance = (
-            jnp.where(present, y - x.value if stack.residual else y, 0.0) @ params.W_a
-        )
-        pull = 0.5 * jnp.sum(distance**2)
+        # The distance from the text is the residual term, from 0 the paper's.
+        moved = y - x.value if stack.residual else y
+        pull = 0.5 * jnp.sum((jnp.where(present, moved, 0.0) @ params.W_a) ** 2)
+        none = jnp.zeros_like(pull)
         return {
             "pairs": parts.attention.energy(params, y, x),
-            "residual": pull * stack.residual,
+            "residual": pull if stack.residual else none,
             "features": parts.feedforward.energy(params, y, x),
-            "paper": pull * (not stack.residual),
+            "paper": none if stack.residual else pull,
             "infinite": jnp.any((y < 0.0) & present),
         }
 
     return record
 
 
-def _padded(text: Sentence, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+def _pad(text: Sentence, dtype: type) -> tuple[np.ndarray, np.ndarray]:
     return pad(text.vectors.astype(dtype), bucket(len(text.vectors)))
 
 

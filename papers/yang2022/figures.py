@@ -1,6 +1,6 @@
-"""Figs. 1 to 6 of Yang, Huang, Wipf (2022), each a picture and a JSON file of the
-numbers it shows."""
+"""Figs. 1 to 6 of Yang, Huang, Wipf (2022): pictures, and JSON files of numbers."""
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from papers.yang2022.synthetic_plots import (
 )
 from papers.yang2022.vectors import Embeddings, glove_embeddings
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.text import TextConfig, load
+from unroll_jax.train.data.text import TextBatch, TextConfig, load
 from unroll_jax.train.data.words import tokenise
 from unroll_jax.train.system.files import check_out, expanded
 
@@ -44,13 +44,12 @@ Log = Callable[[str], None]
 
 
 class Corpus(NamedTuple):
-    """The texts of one data set that the figures use, and the share of test words
-    that the embedding file has."""
+    """The texts of one data set."""
 
     test: list[Sentence]
     train: list[Sentence]
     num_classes: int
-    coverage: float
+    coverage: float  # share of the test words in the embedding file
 
 
 def draw(config: FiguresConfig, *, log: Log = print) -> None:
@@ -107,59 +106,52 @@ def _random_weights(
             energies.setdefault(rho, {})[name] = measured
     softmax = energies.pop("softmax")
     facts = {
-        name: {**_facts(corpora[name]), **layer_numbers(softmax[name])}
-        for name in corpora
+        name: {**_facts(corpus), **layer_numbers(softmax[name])}
+        for name, corpus in corpora.items()
     }
     title = f"Fig. 5: energy of real texts, random weights ({_lengths(config)})"
     yield "fig5", (energy_picture(title, softmax), facts)
     title = "Fig. 5 by component: random weights, mean over texts"
     yield "fig5_components", (component_picture(title, softmax), _means(facts))
-    by_data = {
-        name: {rho: energies[rho][name] for rho in OTHER_RHOS} for name in corpora
-    }
-    values = {
-        name: {rho: layer_numbers(measured) for rho, measured in by_data[name].items()}
-        for name in corpora
-    }
-    yield (
-        "fig5_rhos",
-        (
-            rho_picture(
-                "Fig. 5 for other ρ: attention weights other than softmax's", by_data
-            ),
-            values,
-        ),
-    )
+    by_data = {}
+    values = {}
+    for name in corpora:
+        by_data[name] = {rho: energies[rho][name] for rho in OTHER_RHOS}
+        values[name] = {rho: layer_numbers(by_data[name][rho]) for rho in OTHER_RHOS}
+    title = "Fig. 5 for other ρ: attention weights other than softmax's"
+    yield "fig5_rhos", (rho_picture(title, by_data), values)
 
 
 def _trained_weights(
     config: FiguresConfig, corpora: dict[str, Corpus], log: Log, *, residual: bool
 ) -> Iterator[tuple[str, Drawing]]:
-    """Fig. 6 and its components, with the residual term that the paper's text names
-    or without, as its code has it."""
-    energies, facts = {}, {}
+    """Fig. 6 and its components.
+
+    With the residual term, as in the paper's text, or without, as in its code.
+    """
+    energies = {}
+    facts = {}
+    rate = config.learning_rate
     for name, corpus in corpora.items():
-        start, stack = time.monotonic(), _stack(config, corpus, residual=residual)
+        start = time.monotonic()
+        stack = _stack(config, corpus, residual=residual)
         network = init_network(stack, corpus.num_classes, seed=config.seed)
         network, losses = train_network(
-            stack, network, corpus.train, learning_rate=config.learning_rate
+            stack, network, corpus.train, learning_rate=rate
         )
-        log(
-            f"  {name}: {len(losses)} training steps in"
-            f" {time.monotonic() - start:.1f} s"
-        )
+        seconds = time.monotonic() - start
+        log(f"  {name}: {len(losses)} training steps in {seconds:.1f} s")
         energies[name] = layer_energies(stack, network, corpus.test)
         facts[name] = {
             **_facts(corpus),
             **layer_numbers(energies[name]),
             **_training(losses, network.layer.W_f),
         }
-    kind = (
-        "with the residual term ½|(Y − X) W$_a$|²"
-        if residual
-        else "without residual term"
-    )
-    name = "fig6" if residual else "fig6_plain"
+    name = "fig6_plain"
+    kind = "without residual term"
+    if residual:
+        name = "fig6"
+        kind = "with the residual term ½|(Y − X) W$_a$|²"
     steps = f"{config.steps} training steps"
     title = f"Fig. 6: energy of real texts after {steps},\n{kind} ({_lengths(config)})"
     yield name, (energy_picture(title, energies), facts)
@@ -168,13 +160,12 @@ def _trained_weights(
 
 
 def _stack(config: FiguresConfig, corpus: Corpus, *, residual: bool) -> Stack:
-    lengths = config.attention_step_size, config.feedforward_step_size
     return Stack(
         corpus.test[0].vectors.shape[1],
         config.num_layers,
         residual,
-        "softmax",
-        *lengths,
+        attention_step_size=config.attention_step_size,
+        step_size=config.feedforward_step_size,
     )
 
 
@@ -192,22 +183,20 @@ def _corpus(
     log: Log,
 ) -> Corpus:
     data = load(TextConfig(name, config.data.root, config.data.prepared), log=log)
-    test = data.read(
-        "test", choose(data.num_examples("test"), config.num_texts, seed=config.seed)
-    )
-    steps = config.steps if 6 in numbers else 0
-    train = data.read(
-        "train", choose(data.num_examples("train"), steps, seed=config.seed)
-    )
+
+    def read(split: Literal["train", "test"], count: int) -> TextBatch:
+        chosen = choose(data.num_examples(split), count, seed=config.seed)
+        return data.read(split, chosen)
+
+    test = read("test", config.num_texts)
+    train = read("train", config.steps if 6 in numbers else 0)
     embeddings = _embeddings(config, words_of([test, train]))
-    covered = [
-        embeddings.covers(word) for text in test.texts for word in tokenise(text)
-    ]
+    words = itertools.chain.from_iterable(map(tokenise, test.texts))
     return Corpus(
         embed(test, embeddings),
         embed(train, embeddings),
         len(data.class_names),
-        float(np.mean(covered)),
+        float(np.mean([embeddings.covers(word) for word in words])),
     )
 
 

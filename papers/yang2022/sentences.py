@@ -1,5 +1,4 @@
-"""Texts as the tokens of Figs. 5 and 6: every word a vector, every text at its full
-length."""
+"""Texts as the tokens of Figs. 5 and 6: a vector per word, at full length."""
 
 from typing import NamedTuple
 
@@ -20,8 +19,7 @@ class Sentence(NamedTuple):
 
 
 def choose(num_texts: int, count: int, *, seed: int) -> np.ndarray:
-    """Numbers of ``count`` different texts; where there are fewer, all of them, some
-    more than once."""
+    """Numbers of ``count`` texts, different ones if there are enough."""
     generator = np.random.default_rng(seed)
     rounds = [generator.permutation(num_texts) for _ in range(-(-count // num_texts))]
     return np.concatenate([np.arange(0), *rounds])[:count]
@@ -29,23 +27,23 @@ def choose(num_texts: int, count: int, *, seed: int) -> np.ndarray:
 
 def words_of(batches: list[TextBatch]) -> set[str]:
     """The words of all texts, to read their vectors."""
-    return {
-        word for batch in batches for text in batch.texts for word in tokenise(text)
-    }
+    words = set()
+    for batch in batches:
+        words.update(*map(tokenise, batch.texts))
+    return words
 
 
 def embed(batch: TextBatch, embeddings: Embeddings) -> list[Sentence]:
-    """The vectors of every text's words; nothing is cut off."""
+    """The vectors of all words of every text."""
     pairs = zip(batch.texts, batch.labels.tolist(), strict=True)
     return [Sentence(embeddings(tokenise(text)), label) for text, label in pairs]
 
 
 def bucket(length: int) -> int:
-    """The padded length of a text: the least of 16, 24, 32, 48, 64, 96, ... that holds
-    it.
+    """The padded length of a text: the least of 16, 24, 32, 48, ... that holds it.
 
-    Each length that occurs is compiled once; these are few at any length of text and
-    waste a third at most.
+    Each length that occurs is compiled once. There are few for texts of any length, and
+    at most a third is padding.
     """
     size = SMALLEST_BUCKET
     while size < length:
@@ -54,8 +52,11 @@ def bucket(length: int) -> int:
 
 
 def pad(vectors: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors (length, dim), zeros after the text's own, and which of them (length,)
-    are the text's."""
+    """Pads the vectors of a text with zeros.
+
+    Returns:
+      Vectors (length, dim), and True for those of the text, (length,).
+    """
     padded = np.zeros((length, vectors.shape[1]), vectors.dtype)
     padded[: len(vectors)] = vectors
     return padded, np.arange(length) < len(vectors)

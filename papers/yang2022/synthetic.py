@@ -1,8 +1,6 @@
-"""The numbers of Figs. 1 to 4: regions of descent in the plane, and alternating
-descent on two quadratics."""
+"""The numbers of Figs. 1 to 4: regions of descent, and alternating descent."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,19 +18,23 @@ from unroll_jax.certificates import (
     in_proximal_region,
 )
 
-# Fig. 1: c_h C / L_f of its two panels; where the minimisers of f and h lie is free.
+# Fig. 1: c_h C / L_f of its two panels. The minimisers of f and h are free.
 RATIOS = (0.7, 1.5)
-MINIMISER_F, MINIMISER_H = (-0.9, 0.5), (0.7, -0.4)
+MINIMISER_F = (-0.9, 0.5)
+MINIMISER_H = (0.7, -0.4)
 KAPPAS = (0.2, 0.4, 0.6, 0.8)
-WINDOW_1, WINDOW_4 = 3.5, 5.0  # half the side of a panel, as in the paper
-# S and W have entries of this standard deviation; Y starts in [0, 2], B_1 and B_2 lie
+# half the side of a panel, as in the paper
+WINDOW_1 = 3.5
+WINDOW_4 = 5.0
+# S and W have entries of this standard deviation. Y starts in [0, 2], B_1 and B_2 lie
 # in [0, 1].
 WEIGHT_SCALE = 0.1
 
 
 class AlternatingTrace(NamedTuple):
-    """A run of Algorithm 1 on f(Y) = |S Y|^2 + |Y - B_1|^2 and g(Y) = |Y W|^2 + |Y -
-    B_2|^2.
+    """A run of Algorithm 1 on two quadratics.
+
+    They are f(Y) = |S Y|^2 + |Y - B_1|^2 and g(Y) = |Y W|^2 + |Y - B_2|^2.
 
     Attributes:
       energy: (half_steps + 1,), h at Y(0), U(0), Y(1), U(1), ...
@@ -72,22 +74,20 @@ class ProximalRegions(NamedTuple):
 
 
 def grid(half_side: float, points: int) -> np.ndarray:
-    """Points (points, points, 2) of a square around 0; the first axis runs along the
+    """Points (points, points, 2) of a square around 0. The first axis runs along the
     second coordinate."""
     ticks = np.linspace(-half_side, half_side, points)
     return np.stack(np.meshgrid(ticks, ticks), axis=-1)
 
 
 def descent_regions(points: int) -> list[tuple[np.ndarray, Ball]]:
-    """S(C) on the grid and the ball that bounds it, for each of `RATIOS` (Lemma
-    4.3)."""
+    """S(C) on the grid and the ball that bounds it, for `RATIOS` (Lemma 4.3)."""
     plane = jnp.asarray(grid(WINDOW_1, points))
     ends = jnp.asarray(MINIMISER_F), jnp.asarray(MINIMISER_H)
+    curvature = {"smoothness_f": 1.0, "convexity_h": 1.0}
     regions = []
     for ratio in RATIOS:
-        inside = in_descent_region(
-            plane, *ends, constant=ratio, smoothness_f=1.0, convexity_h=1.0
-        )
+        inside = in_descent_region(plane, *ends, constant=ratio, **curvature)
         regions.append((np.asarray(inside), apollonian_ball(*ends, ratio)))
     return regions
 
@@ -95,23 +95,23 @@ def descent_regions(points: int) -> list[tuple[np.ndarray, Ball]]:
 def proximal_regions(points: int, seed: int) -> ProximalRegions:
     """T(kappa) for each of `KAPPAS`, with normal W and b (Theorem 5.1)."""
     generator = np.random.default_rng(seed)
-    W, b = generator.normal(size=(2, 2)), generator.normal(size=2)
+    W = generator.normal(size=(2, 2))
+    b = generator.normal(size=2)
     hessian = 2.0 * (W.T @ W + np.eye(2))
     step_size = 1.0 / float(np.linalg.eigvalsh(hessian)[-1])
     plane = jnp.asarray(grid(WINDOW_4, points))
 
     def h(y: Float[Array, "*batch two"]) -> Float[Array, "*batch"]:
-        return jnp.sum((y @ jnp.asarray(W.T, y.dtype)) ** 2, -1) + jnp.sum(
-            (y - jnp.asarray(b, y.dtype)) ** 2, -1
-        )
+        mapped = y @ jnp.asarray(W.T, y.dtype)
+        moved = y - jnp.asarray(b, y.dtype)
+        return jnp.sum(mapped**2, -1) + jnp.sum(moved**2, -1)
 
     inside = [
         in_proximal_region(h, plane, step_size=step_size, kappa=kappa)
         for kappa in KAPPAS
     ]
-    return ProximalRegions(
-        np.stack(inside), W, b, step_size, np.linalg.solve(hessian, 2.0 * b)
-    )
+    minimiser = np.linalg.solve(hessian, 2.0 * b)
+    return ProximalRegions(np.stack(inside), W, b, step_size, minimiser)
 
 
 def alternating_trace(
@@ -127,46 +127,50 @@ def alternating_trace(
     Args:
       tokens: n, rows of Y.
       width: d, columns of Y.
-      half_steps: How many gradient steps, on f and g in turn; even.
-      seed: Of S, W, B_1, B_2 and Y(0).
+      half_steps: number of gradient steps, on f and g in turn. It is even.
+      seed: of S, W, B_1, B_2 and Y(0).
       step_size: a1 = a2; None is 1 / L_h, the longest that Theorem 4.1 allows.
     """
     generator = np.random.default_rng(seed)
-    S, W = (
-        WEIGHT_SCALE * generator.normal(size=(side, side)) for side in (tokens, width)
-    )
+    S = WEIGHT_SCALE * generator.normal(size=(tokens, tokens))
+    W = WEIGHT_SCALE * generator.normal(size=(width, width))
     B_1, B_2 = generator.random((2, tokens, width))
     start = 2.0 * generator.random((tokens, width))
     minimiser, smoothness = _minimiser(S, W, B_1 + B_2)
     length = 1.0 / smoothness["h"] if step_size is None else step_size
-    f, g = _pull(left=S, anchor=B_1), _pull(right=W, anchor=B_2)
-    system = alternating(f, g, f_step_size=length, g_step_size=length)
+    left, right, of_f, of_g = map(jnp.float32, (S, W, B_1, B_2))
+
+    def f(y: Array) -> Array:
+        return jnp.sum((left @ y) ** 2) + jnp.sum((y - of_f) ** 2)
+
+    def g(y: Array) -> Array:
+        return jnp.sum((y @ right) ** 2) + jnp.sum((y - of_g) ** 2)
+
+    system = alternating(
+        lambda params, y, x: f(y),
+        lambda params, y, x: g(y),
+        f_step_size=length,
+        g_step_size=length,
+    )
 
     def record(params: None, y: Array, x: None) -> dict[str, Array]:
-        half = y - length * jax.grad(lambda state: f(None, state, None))(y)
-        ratio = gradient_ratio(
-            lambda state: f(None, state, None), lambda state: g(None, state, None), y
-        )
-        states = jnp.stack([y, half])
+        states = jnp.stack([y, y - length * jax.grad(f)(y)])
         return {
             "states": states,
             "energy": jax.vmap(lambda y: system.energy(None, y, None))(states),
-            "ratio": ratio,
+            "ratio": gradient_ratio(f, g, y),
         }
 
-    run = jax.jit(
-        lambda y: unroll(system, None, y, num_layers=half_steps // 2, record=record)[1]
-    )
-    trace = jax.tree.map(np.asarray, run(jnp.asarray(start, jnp.float32)))
+    options = {"num_layers": half_steps // 2, "record": record}
+    run = jax.jit(lambda y: unroll(system, None, y, **options)[1])
+    trace = jax.tree.map(np.asarray, run(jnp.float32(start)))
+    lowest = jnp.float32(minimiser)
     return AlternatingTrace(
-        # The record after the last layer adds half a step that is not wanted.
+        # The record after the last layer has a half step too many.
         energy=trace["energy"].reshape(-1)[:-1],
         states=trace["states"].reshape(-1, tokens, width)[:-1],
         ratio=trace["ratio"],
-        minimum=sum(
-            float(part(None, jnp.asarray(minimiser, jnp.float32), None))
-            for part in (f, g)
-        ),
+        minimum=float(f(lowest)) + float(g(lowest)),
         minimiser=minimiser,
         constant=float(descent_constant(length, length, smoothness["g"])),
         smoothness=smoothness,
@@ -174,10 +178,12 @@ def alternating_trace(
 
 
 def principal_plane(states: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-    """Coordinates in the plane of most variance: (points, 2) of states (points, ...),
-    (2,) of each further point.
+    """Coordinates in the plane of most variance of states (points, ...).
 
     Signs are such that the first state has no positive coordinate.
+
+    Returns:
+      (points, 2) for the states, and (2,) for each further point.
     """
     flat = states.reshape(len(states), -1).astype(np.float64)
     mean = flat.mean(0)
@@ -189,30 +195,10 @@ def principal_plane(states: np.ndarray, *others: np.ndarray) -> list[np.ndarray]
     return [centred @ axes, *((other.reshape(-1) - mean) @ axes for other in others)]
 
 
-def _pull(
-    *,
-    anchor: np.ndarray,
-    left: np.ndarray | None = None,
-    right: np.ndarray | None = None,
-) -> Callable[..., Any]:
-    """|left Y|^2 + |Y - anchor|^2, or with right: |Y right|^2 + |Y - anchor|^2."""
-
-    def energy(params: None, y: Array, x: None) -> Array:
-        del params, x
-        turned = (
-            jnp.asarray(left, y.dtype) @ y
-            if right is None
-            else y @ jnp.asarray(right, y.dtype)
-        )
-        return jnp.sum(turned**2) + jnp.sum((y - jnp.asarray(anchor, y.dtype)) ** 2)
-
-    return energy
-
-
 def _minimiser(
     S: np.ndarray, W: np.ndarray, anchors: np.ndarray
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Solves S^T S Y + Y W W^T + 2 Y = B_1 + B_2 in the eigenvectors of both sides;
+    """Solves S^T S Y + Y W W^T + 2 Y = B_1 + B_2 in the eigenvectors of both sides,
     and L_f, L_g, L_h."""
     left, U = np.linalg.eigh(S.T @ S)
     right, V = np.linalg.eigh(W @ W.T)

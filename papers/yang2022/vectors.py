@@ -1,5 +1,4 @@
-"""Vectors of words: read from a file in the format of GloVe, or drawn from a hash of
-the word."""
+"""Vectors of words, read from a file like GloVe's, or drawn from a hash of the word."""
 
 import functools
 import hashlib
@@ -15,25 +14,23 @@ from unroll_jax.train.system.reading import open_regular
 
 
 class Embeddings:
-    """A vector ``dim`` wide for every word: the file's where it has one, else a
-    `hashed_vector` of a given length."""
+    """A vector of width ``dim`` for every word.
+
+    It is that of a file, or else a `hashed_vector` of a given length.
+    """
 
     def __init__(
         self, dim: int, vectors: Mapping[str, np.ndarray], *, length: float
     ) -> None:
-        self.dim, self._vectors = dim, dict(vectors)
-        self._hashed = functools.cache(
-            functools.partial(hashed_vector, dim=dim, length=length)
-        )
+        self.dim = dim
+        self._vectors = dict(vectors)
+        hashed = functools.partial(hashed_vector, dim=dim, length=length)
+        self._hashed = functools.cache(hashed)
 
     def __call__(self, words: Sequence[str]) -> np.ndarray:
         """The vectors of words, float32 (words, dim)."""
-        return np.stack(
-            [
-                self._vectors[word] if word in self._vectors else self._hashed(word)
-                for word in words
-            ]
-        )
+        known = self._vectors
+        return np.stack([known[w] if w in known else self._hashed(w) for w in words])
 
     def covers(self, word: str) -> bool:
         """Returns whether the vector of a word comes from the file."""
@@ -41,22 +38,27 @@ class Embeddings:
 
 
 def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
-    """A Gaussian vector that is a function of the word only, the same in every run and
-    on every machine. Its entries have mean 0 and variance length^2 / dim: bytes of
-    SHAKE-256 as uniform numbers, by the normal quantiles.
+    """A Gaussian vector that is a function of the word only.
+
+    It is the same in every run and on every machine. Its entries have mean 0 and
+    variance length^2 / dim: normal quantiles of the bytes of SHAKE-256.
     """
     bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
-    return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
+    entries = ndtri((bits + 0.5) / 2.0**32)
+    return np.float32(length / math.sqrt(dim) * entries)
 
 
 def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
-    """Reads the vectors of words from a file in the format of GloVe: a word, which may
-    hold spaces, and its numbers. Words that the file lacks get a `hashed_vector` of the
-    root mean square length of those it has.
+    """Reads the vectors of words from a file in the format of GloVe.
+
+    Each line has a word, which may contain spaces, and its numbers. Words that are not
+    in the file get a `hashed_vector` of the root mean square length of the others.
     """
     where = option_text("embeddings", path)
-    mend = "give one in the format of GloVe: a word and numbers a line"
-    wanted, vectors, dim = set(words), {}, 0
+    mend = "give one in the format of GloVe: a word and numbers per line"
+    wanted = set(words)
+    vectors = {}
+    dim = 0
     with open_regular(path, where=where, mend=mend) as file:
         for number, line in enumerate(file, start=1):
             dim = dim or len(line.split()) - 1
@@ -73,21 +75,16 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
             f"{where} has no vector but 0 for the {len(wanted)} words; give one of"
             " their language"
         )
-    length = math.sqrt(
-        np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()])
-    )
-    return Embeddings(dim, vectors, length=length)
+    squares = [np.sum(np.float64(vector) ** 2) for vector in vectors.values()]
+    return Embeddings(dim, vectors, length=math.sqrt(np.mean(squares)))
 
 
 def _split(line: bytes, dim: int, where: str) -> tuple[str, np.ndarray]:
-    """Returns the word of a line, which may hold spaces, and its vector; NaN where a
-    number is none."""
+    """Returns the word of a line and its vector, with NaN for what is not a number."""
     word, *numbers = line.decode(errors="replace").rstrip().rsplit(" ", max(dim, 1))
-    if (
-        not dim
-        or len(numbers) != dim
-        or (" " in word and not math.isnan(_number(word.rsplit(" ", 1)[1])))
-    ):
+    # a word that ends in a number: the line has one number too many
+    too_many = " " in word and not math.isnan(_number(word.rsplit(" ", 1)[1]))
+    if not dim or len(numbers) != dim or too_many:
         count = len(line.split()) - 1
         raise UserError(
             f"{where} has {count} numbers after its word, the first line has {dim};"

@@ -97,7 +97,7 @@ def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(
     capsys, monkeypatch
 ):
     parts = {
-        "opteq": gpu.PARTS["opteq"]._replace(sizes=(OPTEQ, OPTEQ)),
+        "opteq": gpu.PARTS["opteq"]._replace(full=OPTEQ),
         "loop": gpu.PARTS["loop"],
     }
     monkeypatch.setattr(gpu, "PARTS", parts)
@@ -128,7 +128,7 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(
         return Record({"passed": 3.0}, notes=["a note"])
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(gpu, "measured_apart", measured)
+    monkeypatch.setattr(gpu, "measure_apart", measured)
     record = gpu.main(quick=True, out=tmp_path)
     assert record.figures == {
         f"{name}: passed": 3.0 for name in gpu.DEFAULT if name != "pairs"
@@ -142,12 +142,12 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(
 def test_a_part_runs_in_a_process_of_its_own_and_ends_with_its_budget(tmp_path):
     began = time.perf_counter()
     with pytest.raises(RuntimeError, match=r"not done after 0 s"):
-        gpu.measured_apart(
+        gpu.measure_apart(
             "steps", 0.3, quick=True, file=tmp_path / "gpu" / "steps.json"
         )
     assert time.perf_counter() - began < 30
     with pytest.raises(RuntimeError, match="exit code 1: KeyError: 'nope'"):
-        gpu.measured_apart("nope", 60, quick=True, file=tmp_path / "nope.json")
+        gpu.measure_apart("nope", 60, quick=True, file=tmp_path / "nope.json")
 
 
 def test_a_record_comes_back_from_a_part_and_keeps_its_figures_where_that_is_cut_off(
@@ -174,9 +174,9 @@ def test_a_record_comes_back_from_a_part_and_keeps_its_figures_where_that_is_cut
         def poll(self):
             return 1
 
-    monkeypatch.setattr(gpu, "PARTS", {"one": gpu.Part("", measure, (0.0, 1.0), 1.0)})
+    monkeypatch.setattr(gpu, "PARTS", {"one": gpu.Part("", 1.0, measure, 0.0, 1.0)})
     monkeypatch.setattr(gpu.subprocess, "Popen", Process)
-    record = gpu.measured_apart("one", 1.0, quick=True, file=tmp_path / "one.json")
+    record = gpu.measure_apart("one", 1.0, quick=True, file=tmp_path / "one.json")
     assert record.figures == {"a": 1.0, "b": 2.0}
     assert record.notes == ["cut off: exit code 1: ValueError: out of memory"]
 

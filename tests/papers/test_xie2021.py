@@ -58,12 +58,12 @@ def test_an_attack_on_a_linear_model_breaks_what_is_nearer_than_the_radius():
         result = run(images, labels, keys, radius)
         assert np.asarray(result.right).all()
         np.testing.assert_array_equal(
-            np.asarray(result.stands)[apart], (distances > radius)[apart]
+            np.asarray(result.robust)[apart], (distances > radius)[apart]
         )
     # of one image, at radii on either side
     for share, stands in ((0.999, True), (1.001, False)):
         result = run(images[:1], labels[:1], keys[:1], share * distances[0])
-        assert bool(result.stands[0]) == stands
+        assert bool(result.robust[0]) == stands
 
 
 def test_an_attack_leaves_neither_the_ball_nor_the_box():
@@ -104,7 +104,7 @@ def test_what_is_no_number_is_no_right_answer_and_leaves_no_ball():
     )
     assert np.isfinite(result.images).all()
     assert not np.asarray(result.right).any()
-    assert not np.asarray(result.stands).any()
+    assert not np.asarray(result.robust).any()
 
 
 def test_an_attack_finds_its_way_where_the_answer_is_sure():
