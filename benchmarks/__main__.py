@@ -149,7 +149,8 @@ def _unknown(what: str, word: str, known: Collection[str]) -> str:
 def _conditions(*, quick: bool, peers: bool, kept: bool) -> dict[str, Any]:
     """Returns the machine (by name only), versions, allocator and options."""
     versions = environment()
-    machine = {key: versions.pop(key) for key in ("platform", "cpu", "accelerator")}
+    names = ("platform", "cpu", "accelerator")
+    machine: dict[str, Any] = {name: versions.pop(name) for name in names}
     machine["cores"] = len(os.sched_getaffinity(0))
 
     allocator: dict[str, Any] = {"keeps_memory": kept}

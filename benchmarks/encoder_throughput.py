@@ -214,8 +214,8 @@ def _same_weights(model: Classifier, *, peers: bool = True) -> tuple[Any, Any]:
     """Random weights of ours, and a model of `transformers` with the same, if any."""
     shape = model.encoder.config
     torch = torch_peer.torch_if_wanted(peers)
-    transformers = None if torch is None else _transformers_or_none()
-    if transformers is None:
+    transformers: Any = None if torch is None else _transformers_or_none()
+    if torch is None or transformers is None:
         example = jnp.zeros((1, 1), jnp.int32)
         return jax.jit(model.init)(jax.random.key(0), example), None
     torch.manual_seed(0)

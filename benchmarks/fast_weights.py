@@ -95,9 +95,10 @@ def torch_delta_rule(
 def _draw(length: int, dim: int) -> tuple[np.ndarray, ...]:
     """Queries, keys of length 1, values, rates in [0, 1], weights of the outputs."""
     rng = np.random.default_rng(0)
-    queries, keys, values, weights = np.float32(rng.normal(size=(4, length, dim)))
+    drawn = rng.normal(size=(4, length, dim)).astype(np.float32)
+    queries, keys, values, weights = drawn
     keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
-    rates = np.float32(rng.uniform(size=length))
+    rates = rng.uniform(size=length).astype(np.float32)
     return queries, keys, values, rates, weights
 
 

@@ -141,7 +141,8 @@ def study(name: str, steps: int) -> list[Row]:
 
     def row(params, *, trained):
         shares, last = jax.device_get(judge(params))
-        return Row(name, trained, *shares, float(last))
+        falls, guaranteed, uphill = shares
+        return Row(name, trained, falls, guaranteed, uphill, float(last))
 
     drawn = row(params, trained=False)
     keys = jax.random.split(jax.random.key(3), steps)

@@ -77,7 +77,7 @@ class _Clock:
 def _task(sizes: Sizes) -> OwnTask:
     """Regression onto noise: only the time counts."""
     draw = np.random.default_rng(0)
-    values = np.float32(draw.normal(size=(2, 4 * sizes.batch, sizes.dim)))
+    values = draw.normal(size=(2, 4 * sizes.batch, sizes.dim)).astype(np.float32)
     arrays = {"x": values[0], "y": values[1]}
     shape = (sizes.layers, sizes.dim, sizes.dim)
     scale = 1.0 / sizes.dim**0.5

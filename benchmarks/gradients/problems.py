@@ -247,5 +247,5 @@ def _cell(
     shape = (*x.shape[:-1], width or x.shape[-1])
     target = np.random.default_rng(3).normal(size=shape)
     symmetric = isinstance(layer, Descent) and layer.symmetric
-    arrays = _floats(np.zeros(shape), x, target)
-    return Cell(name, layer, params, *arrays, symmetric)
+    start, x32, target32 = _floats(np.zeros(shape), x, target)
+    return Cell(name, layer, params, start, x32, target32, symmetric)

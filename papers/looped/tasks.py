@@ -26,7 +26,8 @@ def prefix_sums(rng: np.random.Generator, batch: int, size: int) -> Batch:
     Source: Schwarzschild et al., "Can you learn an algorithm?" (2021).
     """
     bits = rng.integers(0, 2, (batch, size))
-    return Batch(np.float32(2.0 * bits - 1.0)[..., None], np.cumsum(bits, 1) % 2)
+    signs = (2.0 * bits - 1.0).astype(np.float32)
+    return Batch(signs[..., None], np.cumsum(bits, 1) % 2)
 
 
 def addition(rng: np.random.Generator, batch: int, size: int) -> Batch:
@@ -61,7 +62,8 @@ def mazes(rng: np.random.Generator, batch: int, size: int) -> Batch:
     assert size % 2 == 1, "mazes have an odd number of cells per side"
     inputs = np.zeros((batch, size, size, 3), np.float32)
     targets = np.zeros((batch, size, size), int)
-    rooms = list(itertools.product(range(0, size, 2), repeat=2))
+    places = range(0, size, 2)
+    rooms = list(itertools.product(places, places))
     for maze, path in zip(inputs, targets, strict=True):
         _carve(rng, maze[..., 0], rooms[rng.integers(len(rooms))])
         ends = rng.choice(len(rooms), 2, replace=False)

@@ -45,7 +45,7 @@ def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
     """
     bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
     entries = ndtri((bits + 0.5) / 2.0**32)
-    return np.float32(length / math.sqrt(dim) * entries)
+    return (length / math.sqrt(dim) * entries).astype(np.float32)
 
 
 def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
