@@ -229,11 +229,10 @@ class Checkpoints:
         _, reason = _attempt(lambda: _read_arrays(arrays))
         if reason is not None:
             return reason
-        misfit, reason = _attempt(lambda: _misfit(arrays, like))
+        misfit, reason = _attempt(lambda: _misfit(arrays, like, self._mend))
         if misfit:
             raise UserError(
-                f"checkpoint {step} in {self._folder} is of another model: {misfit};"
-                f" {self._mend}"
+                f"checkpoint {step} in {self._folder} is of another model: {misfit}"
             )
         if reason is not None:
             return reason
@@ -354,29 +353,40 @@ def _read_arrays(folder: Path) -> None:
         ).result().read().result()
 
 
-def _misfit(folder: Path, like: Any) -> str:
-    """Describes the first array whose shape differs from ``like``; Orbax's threads
-    would print tracebacks for it."""
+def _misfit(folder: Path, like: Any, mend: str) -> str:
+    """Describes the first array whose shape or dtype differs from ``like``, and the
+    way out; empty if all fit. Orbax's threads would print tracebacks for a shape, and
+    convert a dtype without a word.
+    """
     # its annotation knows only the paths of etils
     handler: Any = ocp.StandardCheckpointHandler()
-    there, here = (
-        {
-            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-            for path, leaf in leaves
-        }
-        for leaves in map(jax.tree.leaves_with_path, (handler.metadata(folder), like))
-    )
-    shapes = [
-        (name, there.get(name), here.get(name)) for name in sorted({*there, *here})
-    ]
-    return next(
-        (
-            f"{name} is {old} there, {new} here"
-            for name, old, new in shapes
-            if old != new
-        ),
-        "",
-    )
+    there = _described(handler.metadata(folder))
+    here = _described(like)
+    # parameters first: what the optimiser keeps follows them
+    names = sorted({*there, *here}, key=lambda name: ("params" not in name, name))
+    for name in names:
+        old = there.get(name)
+        new = here.get(name)
+        if old is None or new is None or old.shape != new.shape:
+            shapes = [None if one is None else one.shape for one in (old, new)]
+            if name == "key":
+                mend = "run with JAX_DEFAULT_PRNG_IMPL as in its training"
+            return f"{name} is {shapes[0]} there, {shapes[1]} here; {mend}"
+        if old.dtype != new.dtype:
+            if 8 in (old.dtype.itemsize, new.dtype.itemsize):
+                mend = f"run with JAX_ENABLE_X64 as in its training, or {mend}"
+            return f"{name} is {old.dtype} there, {new.dtype} here; {mend}"
+    return ""
+
+
+def _described(state: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns shape and dtype of every array, by the names of messages."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype
+        )
+        for path, leaf in jax.tree.leaves_with_path(state)
+    }
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from .checkpoint import Checkpoints, way_back
 from .config.errors import Interrupted, StorageError
 from .metrics import Callbacks, MetricsWriter
-from .runs import ANEW, FINISHED, read_status, take
+from .runs import ANEW, FINISHED, go_on, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
 from .step import (
     Metrics,
@@ -83,8 +83,6 @@ def train_run(
             log(
                 f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}"
             )
-            if is_first():
-                (folder / "evaluation.json").unlink(missing_ok=True)
             train(task, folder, experiment=experiment, callbacks=callbacks, log=log)
         wait_for_all(f"{folder} is trained")
 
@@ -104,6 +102,7 @@ def train(
             folder / "checkpoints", mend=way_back(task.config), log=log
         ) as checkpoints:
             newest = checkpoints.newest(state_like(task))
+            first_does(lambda: go_on(task, folder))
             if newest is None:
                 state, notes = init_state(task), Notes()
             else:

@@ -168,41 +168,50 @@ def take(
 ) -> None:
     """Claims a folder for a task, or checks that it belongs to it, and locks it until
     ``held`` closes. An error leaves nothing behind and deletes nothing: with
-    ``overwrite`` the old run is deleted last.
+    ``overwrite`` the old run is deleted last. A run that is there stays as it is; see
+    `go_on`.
     """
     check_folder(task, folder, experiment)
     require_writable(
         folder, f"run folder {folder}", "see to that disk, or pass another --out"
     )
-    # The latest values of `FREE`, which config.json holds in place of the defaults.
-    free = {
-        name: value
-        for name, value in to_json(task.config).items()
-        if name in FREE and name not in PLACE
-    }
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
         clear(folder)
         exists = False
     if not exists:
-        description = identity(experiment, task.config, task.data_fingerprint()) | free
+        description = identity(experiment, task.config, task.data_fingerprint())
+        description |= _latest(task.config)
         begin(folder, "config.json", sealed(description), what="run")
     held.enter_context(locked(folder))
     with writing(f"run folder {folder}", AGAIN):
-        stored = read_object(folder / "config.json")
-        length = {
-            name: value
-            for name, value in to_json(task.config).items()
-            if name in LENGTHS
-        }
-        goes_on = read_status(folder).get("state") != FINISHED or differences(
-            stored, stored | length
-        )
-        if goes_on and differences(stored, stored | free | length):
-            # for a later `run FOLDER`
-            write_json(folder / "config.json", sealed(stored | free | length))
         if not (folder / FACTS).exists():
             write_json(folder / FACTS, sealed(task.model_spec()))
+
+
+def go_on(task: Task, folder: Path) -> None:
+    """Writes the latest options and the new length of a run that goes on, for a later
+    `run FOLDER`, and deletes its evaluation. Called once its checkpoint is read: one
+    that does not fit leaves the run as it was.
+    """
+    with writing(f"run folder {folder}", AGAIN):
+        stored = read_object(folder / "config.json")
+        options = to_json(task.config)
+        length = {name: options[name] for name in LENGTHS if name in options}
+        new = stored | _latest(task.config) | length
+        if differences(stored, new):
+            write_json(folder / "config.json", sealed(new))
+        (folder / "evaluation.json").unlink(missing_ok=True)
+
+
+def _latest(config: RunConfig) -> Row:
+    """Returns the latest values of `FREE`, which config.json holds in place of the
+    defaults."""
+    return {
+        name: value
+        for name, value in to_json(config).items()
+        if name in FREE and name not in PLACE
+    }
 
 
 def check_folder(task: Task, folder: Path, experiment: str) -> None:

@@ -220,6 +220,18 @@ MISFITS = [
         r"params is \(1000,\) there, \(10, 100\) here",
     ),
     ({"params": STATE["params"]}, r"duals/0 is \(\) there, None here"),
+    (
+        {**STATE, "params": jax.ShapeDtypeStruct((1000,), jnp.bfloat16)},
+        r"params is float32 there, bfloat16 here",
+    ),
+    (
+        {**STATE, "params": jax.ShapeDtypeStruct((1000,), np.float64)},
+        r"params is float32 there, float64 here; run with JAX_ENABLE_X64 as in its",
+    ),
+    (
+        {**STATE, "duals": (jax.ShapeDtypeStruct((), np.int8), jnp.ones((3, 4)))},
+        r"duals/0 is int32 there, int8 here",
+    ),
 ]
 
 

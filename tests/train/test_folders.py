@@ -1,14 +1,17 @@
 """Run folders that others change: moved, deleted, edited, of other versions; and
 finished runs that go on."""
 
+import contextlib
 import functools
 import json
 import shutil
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import quiet, read, status_of
+from tests.train.commands import files_of, quiet, read, status_of
 from tests.train.own import linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
@@ -97,6 +100,38 @@ def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
     with pytest.raises(StorageError, match="moved or deleted"):
         fit(steady(), out=folder, callbacks=[act], log=quiet)
     assert status_of(folder)["state"] == "running"
+
+
+MISFITS = {
+    "dtype": (
+        contextlib.nullcontext,
+        "bfloat16",
+        "params/w is float32 there, bfloat16 here; pass the task",
+    ),
+    "JAX_ENABLE_X64": (
+        jax.enable_x64,
+        "float32",
+        "is float32 there, float64 here; run with JAX_ENABLE_X64",
+    ),
+    "JAX_DEFAULT_PRNG_IMPL": (
+        lambda: jax.default_prng_impl("rbg"),
+        "float32",
+        r"key is \(2,\) there, \(4,\) here; run with JAX_DEFAULT_PRNG_IMPL",
+    ),
+}
+
+
+@pytest.mark.parametrize(("context", "dtype", "words"), MISFITS.values(), ids=MISFITS)
+def test_a_run_whose_checkpoint_does_not_fit_stays_as_it_was(
+    run, context, dtype, words
+):
+    def init(key):
+        return {"w": jnp.full((8, 8), 0.1, dtype)}
+
+    before = files_of(run)
+    with context(), one_line(words):
+        fit(linear(init=init, steps=8), out=run, log=quiet)
+    assert files_of(run) == before
 
 
 def test_runs_of_other_versions_are_named_as_such_by_every_command(run):
