@@ -102,7 +102,8 @@ def train(
             folder / "checkpoints", mend=way_back(task.config), log=log
         ) as checkpoints:
             newest = checkpoints.newest(state_like(task))
-            first_does(lambda: go_on(task, folder))
+            if (folder / "config.json").exists():
+                first_does(lambda: go_on(task, folder))
             if newest is None:
                 state, notes = init_state(task), Notes()
             else:
