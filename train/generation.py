@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from unroll_jax.models import Sampling, generate, speculate
-from unroll_jax.models.language.generation import requested
+from unroll_jax.models.language.generation import make_request
+from unroll_jax.models.language.sampling import row_keys
 from unroll_jax.models.language.speculative import check_draft
 
 from .cli import parse
@@ -127,10 +128,8 @@ def answer(
         if settings.exit_layer is None
         else functools.partial(speculate, **draft)
     )
-    root, figures, began = jax.random.key(settings.seed), [], time.monotonic()
-    keys = jax.vmap(lambda place: jax.random.fold_in(root, place))(
-        np.arange(len(tokens))
-    )
+    figures, began = [], time.monotonic()
+    keys = row_keys(jax.random.key(settings.seed), len(tokens))
     options = {
         "max_tokens": settings.max_tokens,
         "temperature": settings.temperature,
@@ -140,9 +139,15 @@ def answer(
     }
     for places in batches:
         texts = [tokens[place] for place in places]
-        batch = jax.device_get(
-            run(opened.config, opened.params, texts, **options, key=keys[places])
-        )
+        try:
+            generated = run(
+                opened.config, opened.params, texts, **options, key=keys[places]
+            )
+        except ValueError as error:  # NaN in the logits: all else is checked before
+            raise UserError(
+                f"{opened.name} cannot answer ({one_line(error)})"
+            ) from error
+        batch = jax.device_get(generated)
         # a prompt that fills the batch is answered once
         rows = {int(place): row for row, place in enumerate(places)}
         new = {
@@ -168,7 +173,9 @@ def _check_settings(opened: Opened, settings: Settings) -> None:
     """Raises UserError for settings that the library has no answers for."""
     try:
         sampling, key = Sampling(settings.temperature), jax.random.key(settings.seed)
-        requested(opened.config, [[0]], settings.max_tokens, sampling=sampling, key=key)
+        make_request(
+            opened.config, [[0]], settings.max_tokens, sampling=sampling, key=key
+        )
         if settings.exit_layer is not None:
             check_draft(opened.config, settings.exit_layer, settings.draft_length or 1)
     except ValueError as error:  # whose arguments are options here

@@ -1,6 +1,9 @@
 """Answers equal full passes without a cache, in any batch; stops, buckets, and the
 distribution of the next token."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,14 @@ import pytest
 
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
-from unroll_jax.models import NO_TOKEN, Decoder, DecoderConfig, Sampling, generate
+from unroll_jax.models import (
+    NO_TOKEN,
+    Decoder,
+    DecoderConfig,
+    Sampling,
+    generate,
+    speculate,
+)
 from unroll_jax.models.language import generation
 from unroll_jax.models.language.sampling import (
     Stream,
@@ -138,6 +148,79 @@ def test_the_longest_prompt_that_has_room_is_answered():
     assert generate(
         SMALL, small_params(), [[3] * 57], max_tokens=3
     ).lengths.tolist() == [3]
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_a_row_is_drawn_by_its_own_key(impl):
+    """JAX's own vmap draws by the first key of a batch, for these implementations."""
+    params = small_params()
+    options = {"max_tokens": 3, "temperature": 1.5, "noise": 0.3}
+    draft = {"exit_layer": 2, "draft_length": 2}
+    keys = row_keys(jax.random.key(2, impl=impl), 3)
+    texts = PROMPTS[::2]
+    for run in (generate, functools.partial(speculate, **draft)):
+        pair = run(SMALL, params, texts, key=keys[:2], **options).tokens
+        swapped = run(SMALL, params, texts[::-1], key=keys[1::-1], **options).tokens
+        np.testing.assert_array_equal(pair, swapped[::-1])
+
+
+def test_keys_of_every_implementation_give_a_row_its_numbers_in_any_batch():
+    places = jnp.arange(3)[None]
+    for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
+        keys = row_keys(jax.random.key(2, impl=impl), 4)
+        together = np.asarray(position_noise(keys, jnp.tile(places, (4, 1)), 2))
+        for row in range(4):
+            alone = position_noise(keys[row : row + 1], places, 2)
+            np.testing.assert_array_equal(alone[0], together[row])
+        assert len(np.unique(together)) == together.size
+
+
+def with_nan(params):
+    return params | {"embedding": params["embedding"].at[5].set(jnp.nan)}
+
+
+RUNS = {
+    "greedy": (generate, {}),
+    "sampled": (generate, {"temperature": 1.0, "key": jax.random.key(0)}),
+    "drafted": (speculate, {"exit_layer": 2, "draft_length": 2}),
+    "sampled drafts": (
+        speculate,
+        {
+            "exit_layer": 2,
+            "draft_length": 2,
+            "temperature": 1.0,
+            "top_k": 20,
+            "key": jax.random.key(0),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("run", "options"), RUNS.values(), ids=RUNS)
+def test_logits_that_are_not_finite_are_an_error_or_marked(run, options):
+    params = with_nan(small_params())
+    config = dataclasses.replace(SMALL, tied=False)
+    params["head"] = {"embedding": small_params(1)["embedding"]}
+
+    @jax.jit
+    def answer(params):
+        return run(config, params, [[1, 2], [5]], max_tokens=3, **options)
+
+    answers = answer(params)
+    assert answers.failed.tolist() == [False, True]
+    assert (answers.lengths[1], answers.tokens[1].tolist()) == (0, [NO_TOKEN] * 3)
+    assert answers.tokens[0].min() >= 0
+    words = r"params must give logits .* for prompts 1; look for NaN in params"
+    with pytest.raises(ValueError, match=words):
+        run(config, params, [[1, 2], [5]], max_tokens=3, **options)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-300])
+@pytest.mark.parametrize("scale", [1.0, 1e37])
+def test_small_temperatures_take_the_likeliest_token(temperature, scale):
+    logits = jnp.asarray([LOGITS * scale], jnp.float32)
+    logs = log_probabilities(logits, Sampling(temperature))
+    np.testing.assert_array_equal(np.exp(logs), [[1.0, 0.0, 0.0, 0.0, 0.0]])
 
 
 LOGITS = np.log([0.4, 0.1, 0.25, 0.2, 0.05])

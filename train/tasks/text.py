@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from unroll_jax.keys import threefry_keys
+
 from ..config.errors import UserError
 from ..config.tokens import TextRunConfig
 from ..data.tokens import TokenBatch, token_batch
@@ -181,7 +183,8 @@ class TextTask(TokenTask[TextRunConfig]):
         inputs = [inputs] if isinstance(inputs, str) else inputs
         check_noise(gamma, seed)
         _check_inputs(inputs, seconds, pairs=self.data.spec.pairs)
-        key = jax.random.key(seed)
+        # numbers of a text, whatever JAX_DEFAULT_PRNG_IMPL is: see `threefry_keys`
+        key = threefry_keys(jax.random.key(seed))
         deviation = np.float32(np.sqrt(self.variance(gamma))) if gamma > 0.0 else None
         names, outputs, truncated = self.data.spec.class_names, [], 0
         # All texts are tokenised before the first is run: an unusable one is reported

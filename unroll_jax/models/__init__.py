@@ -7,7 +7,7 @@ features are an equilibrium, and None where they are not. `Classifier` and
 the hidden states.
 
 Example:
-  >>> SCALINGS, NO_TOKEN  # of `RotaryScaling`, behind the ends of answers
+  >>> SCALINGS, NO_TOKEN  # of `RotaryScaling`, after the ends of answers
   (('linear', 'llama3'), -1)
 """
 
@@ -26,14 +26,14 @@ from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.models.language.decoder import Decoder, decoder_logits, decoder_readout
 from unroll_jax.models.language.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
-from unroll_jax.models.language.generation import NO_TOKEN, Generated, generate
+from unroll_jax.models.language.generation import Generated, generate
 from unroll_jax.models.language.low_rank import (
     low_rank_changes,
     merged_changes,
     with_changes,
 )
 from unroll_jax.models.language.rotary import SCALINGS, RotaryScaling
-from unroll_jax.models.language.sampling import Sampling
+from unroll_jax.models.language.sampling import NO_TOKEN, Sampling
 from unroll_jax.models.language.speculative import speculate
 from unroll_jax.models.lista import LISTA
 from unroll_jax.models.parts import BehindStem

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check, in_interval, require
@@ -15,6 +16,7 @@ from unroll_jax.models.language.decoder import decoder_logits
 from unroll_jax.models.language.decoder_parts import DecoderConfig
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.language.sampling import (
+    NO_TOKEN,
     Sampling,
     next_tokens,
     position_noise,
@@ -22,38 +24,37 @@ from unroll_jax.models.language.sampling import (
 )
 
 __all__ = [
-    "NO_TOKEN",
     "Answers",
     "Generated",
     "Request",
-    "answered",
-    "appended",
-    "embedded",
+    "append_tokens",
+    "check_logits",
+    "embed_tokens",
     "generate",
-    "latest",
-    "padded",
-    "requested",
-    "widened",
+    "last_tokens",
+    "make_request",
+    "promote_params",
+    "start_answers",
 ]
 
-#: Fills `Generated` after the end of an answer.
-NO_TOKEN = -1
-# tokens that prompts are padded to at least; beyond, to powers of two: few programs
-# serve all
-SHORTEST = 16
+# Prompts are padded to a power of two, and to this many tokens at least: few programs
+# serve all lengths.
+MIN_BUCKET = 16
 
 
 class Generated(NamedTuple):
     """The answers to a batch of prompts.
 
     Attributes:
-      tokens: of the answers; `NO_TOKEN` behind their ends.
+      tokens: of the answers; `NO_TOKEN` after their ends.
       lengths: tokens of each answer, its stop included.
-      stopped: whether it ended with a stop.
-      calls: passes through the last layer that each took behind its prompt.
+      stopped: True for answers that ended with a stop.
+      failed: True for answers that ended before a token whose logits have no finite
+        maximum.
+      calls: passes through the last layer that each took after its prompt.
       drafted: tokens drafted for each by `speculate`.
-      accepted: how many of them were verified, also where a stop or the longest answer
-        then cut them.
+      accepted: verified ones of them, also those that a stop or the longest answer
+        then cut.
 
     Example: see `generate`.
     """
@@ -61,6 +62,7 @@ class Generated(NamedTuple):
     tokens: Int[Array, "batch max_tokens"]
     lengths: Int[Array, "batch"]
     stopped: Bool[Array, "batch"]
+    failed: Bool[Array, "batch"]
     calls: Int[Array, "batch"]
     drafted: Int[Array, "batch"] | None = None
     accepted: Int[Array, "batch"] | None = None
@@ -84,7 +86,7 @@ class Request(NamedTuple):
 
     @property
     def places(self) -> Int[Array, "batch n"]:
-        """Positions of the tokens, negative behind the prompts."""
+        """Positions of the tokens, negative after the prompts."""
         places = jnp.arange(self.tokens.shape[1])
         return jnp.where(places < self.lengths[:, None], places, -1)
 
@@ -95,11 +97,13 @@ class Answers(NamedTuple):
     tokens: Int[Array, "batch max_tokens"]
     lengths: Int[Array, "batch"]
     stopped: Bool[Array, "batch"]
+    failed: Bool[Array, "batch"]
 
     @property
     def done(self) -> Bool[Array, "batch"]:
-        """True for answers that are complete: stopped, or of the largest length."""
-        return self.stopped | (self.lengths == self.tokens.shape[1])
+        """True for answers that have ended, or have the largest length."""
+        is_full = self.lengths == self.tokens.shape[1]
+        return self.stopped | self.failed | is_full
 
 
 def generate(
@@ -137,28 +141,25 @@ def generate(
         for each call.
 
     Returns:
-      The answers, on the device.
+      The answers, on the device. The call waits for them to check the logits.
+
+    Raises:
+      ValueError: if an argument is out of range, or if logits have no finite maximum,
+        as with NaN in params. Under jit, ``failed`` marks such answers instead.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Decoder
-      >>> config = DecoderConfig(
-      ...     100,
-      ...     dim=8,
-      ...     num_layers=2,
-      ...     num_heads=4,
-      ...     num_key_value_heads=2,
-      ...     hidden_dim=16,
-      ... )
-      >>> params = Decoder(config).init(jax.random.key(0), jnp.ones((1, 1), int))[
-      ...     "params"
-      ... ]
+      >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 16}
+      >>> config = DecoderConfig(100, num_key_value_heads=2, **sizes)
+      >>> tokens = jnp.ones((1, 1), int)
+      >>> params = Decoder(config).init(jax.random.key(0), tokens)["params"]
       >>> answers: Generated = generate(config, params, [[5, 6, 7], [8]], max_tokens=4)
       >>> answers.tokens.shape, answers.lengths.tolist()
       ((2, 4), [4, 4])
     """
     sampling = Sampling(temperature, top_k, top_p)
-    request = requested(
+    request = make_request(
         config,
         prompts,
         max_tokens,
@@ -168,9 +169,8 @@ def generate(
         key=key,
     )
     dtype = jnp.dtype(params["embedding"].dtype if dtype is None else dtype)
-    return _generate(
-        config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype
-    )
+    options = {"max_tokens": max_tokens, "sampling": sampling, "dtype": dtype}
+    return check_logits(_generate(config, params, request, **options))
 
 
 @functools.partial(
@@ -185,8 +185,8 @@ def _generate(
     sampling: Sampling,
     dtype: Any,
 ) -> Generated:
-    params = widened(params, dtype)
-    answers, cache = answered(
+    params = promote_params(params, dtype)
+    answers, cache = start_answers(
         config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype
     )
 
@@ -194,18 +194,15 @@ def _generate(
         state: tuple[Answers, KeyValueCache, Array],
     ) -> tuple[Answers, KeyValueCache, Array]:
         answers, cache, calls = state
-        tokens, places = latest(answers, request)
-        y = embedded(params, tokens[:, None], places[:, None], request, dtype)
+        tokens, places = last_tokens(answers, request)
+        y = embed_tokens(params, tokens[:, None], places[:, None], request, dtype)
         y, cache = decode(config, params, y, cache, places[:, None])
-        following = next_tokens(
-            decoder_logits(config, params, y[:, 0]), sampling, request.keys, places + 1
-        )
+
+        logits = decoder_logits(config, params, y[:, 0])
+        following = next_tokens(logits, sampling, request.keys, places + 1)
         one = jnp.ones_like(calls)
-        return (
-            appended(answers, following[:, None], one, request.stops),
-            cache,
-            calls + (places >= 0),
-        )
+        answers = append_tokens(answers, following[:, None], one, request.stops)
+        return answers, cache, calls + (places >= 0).astype(calls.dtype)
 
     start = (answers, cache, jnp.zeros_like(request.lengths))
     answers, _, calls = jax.lax.while_loop(
@@ -214,7 +211,7 @@ def _generate(
     return Generated(*answers, calls)
 
 
-def requested(
+def make_request(
     config: DecoderConfig,
     prompts: Sequence[Sequence[int] | np.ndarray],
     max_tokens: int,
@@ -225,105 +222,56 @@ def requested(
     key: jax.Array | None = None,
 ) -> Request:
     """Checks and pads prompts, see `generate`."""
-    check(
-        "max_tokens",
-        max_tokens,
-        in_interval(f"[1, max_positions={config.max_positions})"),
-    )
+    shorter = in_interval(f"[1, max_positions={config.max_positions})")
+    check("max_tokens", max_tokens, shorter)
     check("noise", noise, at_least(0.0))
-    check(
-        "top_k",
-        sampling.top_k,
-        in_interval(f"[1, vocabulary_size={config.vocabulary_size}]"),
-        optional=True,
-    )
-    random = noise > 0.0 or not sampling.greedy
+    known = in_interval(f"[1, vocabulary_size={config.vocabulary_size}]")
+    check("top_k", sampling.top_k, known, optional=True)
+
+    is_random = noise > 0.0 or not sampling.greedy
     allowed = (
         f"be given where temperature={sampling.temperature} or noise={noise} is above 0"
     )
-    require(not random or key is not None, "key", allowed, "None")
+    require(not is_random or key is not None, "key", allowed, "None")
+
     limit = config.max_positions - max_tokens
-    tokens, lengths = padded(
+    tokens, lengths = _pad_prompts(
         prompts, config.vocabulary_size, limit, f"max_positions - max_tokens={limit}"
     )
     return Request(
         jnp.asarray(tokens),
         jnp.asarray(lengths),
         jnp.asarray(np.asarray(stops, np.int32).reshape(-1)),
-        row_keys(key, len(lengths)) if random and key is not None else None,
+        row_keys(key, len(lengths)) if is_random and key is not None else None,
         jnp.float32(noise) if noise > 0.0 else None,
     )
 
 
-def padded(
-    texts: Sequence[Sequence[int] | np.ndarray],
-    vocabulary_size: int,
-    limit: int,
-    name: str,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Texts in the rows of one array, from the left, and their lengths; a ValueError if
-    empty, too long or unknown.
-
-    Args:
-      texts: tokens of each.
-      vocabulary_size: that tokens must be below.
-      limit, name: longest text, in tokens, and its name in messages.
-    """
-    require(len(texts) != 0, "prompts", "be at least one", "none")
-    rows = [np.asarray(text) for text in texts]
-    for number, row in enumerate(rows):
-        fits = row.ndim == 1 and 1 <= len(row) <= limit
-        require(
-            fits,
-            f"prompt {number}",
-            f"have from 1 to {name} tokens",
-            f"shape {row.shape}",
-        )
-        known = (
-            np.issubdtype(row.dtype, np.integer)
-            and row.min() >= 0
-            and row.max() < vocabulary_size
-        )
-        require(
-            known,
-            f"prompt {number}",
-            f"hold integers from 0 to vocabulary_size - 1={vocabulary_size - 1}",
-            row,
-        )
-    lengths = np.array([len(row) for row in rows], np.int32)
-    bucket = max(SHORTEST, 1 << (int(lengths.max()) - 1).bit_length())
-    tokens = np.zeros((len(rows), min(bucket, limit)), np.int32)
-    for row, text in zip(tokens, rows, strict=True):
-        row[: len(text)] = text
-    return tokens, lengths
-
-
-def widened(params: Any, dtype: Any) -> Any:
-    """Parameters that are stored in fewer bits than the dtype, converted once for
-    all tokens; wider ones stay."""
+def promote_params(params: Any, dtype: Any) -> Any:
+    """Converts parameters of fewer bits than the dtype, once for all tokens; wider
+    ones stay."""
     return jax.tree.map(
         lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, dtype)), params
     )
 
 
-def embedded(
+def embed_tokens(
     params: Any,
     tokens: Int[Array, "batch n"],
     places: Int[Array, "batch n"],
     request: Request,
     dtype: Any,
 ) -> Float[Array, "batch n d"]:
-    """Word embeddings of tokens at positions, with the request's noise of these
+    """Returns word embeddings of tokens at positions, with the noise of these
     positions."""
     y = params["embedding"][tokens].astype(dtype)
     if request.noise is None or request.keys is None:
         return y
-    return y + (
-        request.noise * position_noise(request.keys, places, y.shape[-1])
-    ).astype(dtype)
+    noise = request.noise * position_noise(request.keys, places, y.shape[-1])
+    return y + noise.astype(dtype)
 
 
-def answered(
+def start_answers(
     config: DecoderConfig,
     params: Any,
     request: Request,
@@ -336,49 +284,105 @@ def answered(
     room for the answers."""
     batch, length = request.tokens.shape
     cache = empty_cache(config, batch, length + max_tokens, dtype)
-    y = embedded(params, request.tokens, request.places, request, dtype)
+    y = embed_tokens(params, request.tokens, request.places, request, dtype)
     y, cache = decode(config, params, y, cache, request.places)
+
     last = jnp.take_along_axis(y, (request.lengths - 1)[:, None, None], axis=1)[:, 0]
-    tokens = next_tokens(
-        decoder_logits(config, params, last), sampling, request.keys, request.lengths
-    )
-    none = Answers(
-        jnp.full((batch, max_tokens), NO_TOKEN, jnp.int32),
-        jnp.zeros(batch, jnp.int32),
-        jnp.zeros(batch, bool),
-    )
-    return appended(
-        none, tokens[:, None], jnp.ones_like(none.lengths), request.stops
-    ), cache
+    logits = decoder_logits(config, params, last)
+    tokens = next_tokens(logits, sampling, request.keys, request.lengths)
+
+    no = jnp.zeros(batch, bool)
+    lengths = jnp.zeros(batch, jnp.int32)
+    room = jnp.full((batch, max_tokens), NO_TOKEN, jnp.int32)
+    empty = Answers(room, lengths, stopped=no, failed=no)
+    one = jnp.ones_like(lengths)
+    return append_tokens(empty, tokens[:, None], one, request.stops), cache
 
 
-def latest(
+def last_tokens(
     answers: Answers, request: Request
 ) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
-    """The last token of each answer, and its position, negative where the answer is
-    done."""
-    tokens = jnp.take_along_axis(
-        answers.tokens, (answers.lengths - 1)[:, None], axis=1
-    )[:, 0]
-    return tokens, jnp.where(answers.done, -1, request.lengths + answers.lengths - 1)
+    """Returns the last token of each answer, and its position, negative where the
+    answer is done."""
+    ends = (answers.lengths - 1)[:, None]
+    tokens = jnp.take_along_axis(answers.tokens, ends, axis=1)[:, 0]
+    places = request.lengths + answers.lengths - 1
+    return tokens, jnp.where(answers.done, -1, places)
 
 
-def appended(
+def append_tokens(
     answers: Answers,
     tokens: Int[Array, "batch n"],
     counts: Int[Array, "batch"],
     stops: Int[Array, "stops"],
 ) -> Answers:
-    """Answers with the first ``counts`` of the tokens behind them, up to the first
-    stop or the longest answer."""
+    """Appends the first ``counts`` of the tokens to answers, up to the first stop,
+    the first `NO_TOKEN` or the longest answer."""
     batch, longest = answers.tokens.shape
     places = jnp.arange(tokens.shape[1])
-    wanted = (places < counts[:, None]) & ~answers.done[:, None]
-    ends = wanted & jnp.isin(tokens, stops)
     slots = answers.lengths[:, None] + places
-    kept = wanted & (jnp.cumsum(ends, axis=1) - ends == 0) & (slots < longest)
-    written = answers.tokens.at[
-        jnp.arange(batch)[:, None], jnp.where(kept, slots, longest)
-    ].set(tokens, mode="drop")
-    lengths = answers.lengths + jnp.sum(kept, axis=1, dtype=jnp.int32)
-    return Answers(written, lengths, answers.stopped | jnp.any(kept & ends, axis=1))
+    wanted = (places < counts[:, None]) & ~answers.done[:, None] & (slots < longest)
+
+    is_none = tokens == NO_TOKEN
+    ends = (wanted & (is_none | jnp.isin(tokens, stops))).astype(jnp.int32)
+    wanted = wanted & (jnp.cumsum(ends, axis=1) == ends)  # no end before it
+    kept = wanted & ~is_none
+
+    rows = jnp.arange(batch)[:, None]
+    # a slot beyond the longest answer is dropped
+    slots = jnp.where(kept, slots, longest)
+    written = answers.tokens.at[rows, slots].set(tokens, mode="drop")
+    return Answers(
+        written,
+        answers.lengths + jnp.sum(kept, axis=1, dtype=jnp.int32),
+        answers.stopped | jnp.any(kept & (ends == 1), axis=1),
+        answers.failed | jnp.any(wanted & is_none, axis=1),
+    )
+
+
+def check_logits(generated: Generated) -> Generated:
+    """Returns the answers; a ValueError if any is known to have failed."""
+    failed = generated.failed
+    if isinstance(failed, Tracer) or not failed.is_fully_addressable:
+        return generated
+    rows = np.flatnonzero(failed).tolist()
+    require(
+        not rows,
+        "params",
+        "give logits with a finite maximum",
+        f"NaN or inf for prompts {', '.join(map(str, rows))}",
+        "look for NaN in params, or pass a wider dtype",
+    )
+    return generated
+
+
+def _pad_prompts(
+    prompts: Sequence[Sequence[int] | np.ndarray],
+    vocabulary_size: int,
+    limit: int,
+    name: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns prompts as rows of one array, from the left, and their lengths.
+
+    A ValueError names a prompt that is empty, longer than ``limit`` (called ``name``)
+    or has unknown tokens.
+    """
+    require(len(prompts) != 0, "prompts", "be at least one", "none")
+    rows = [np.asarray(prompt) for prompt in prompts]
+    for number, row in enumerate(rows):
+        fits = row.ndim == 1 and 1 <= len(row) <= limit
+        allowed = f"have from 1 to {name} tokens"
+        require(fits, f"prompt {number}", allowed, f"shape {row.shape}")
+
+        is_integer = np.issubdtype(row.dtype, np.integer)
+        known = is_integer and row.min() >= 0 and row.max() < vocabulary_size
+        allowed = f"hold integers from 0 to vocabulary_size - 1={vocabulary_size - 1}"
+        require(known, f"prompt {number}", allowed, row)
+
+    lengths = np.array([len(row) for row in rows], np.int32)
+    power = 1 << (int(lengths.max()) - 1).bit_length()
+    bucket = min(max(MIN_BUCKET, power), limit)
+    tokens = np.zeros((len(rows), bucket), np.int32)
+    for padded, row in zip(tokens, rows, strict=True):
+        padded[: len(row)] = row
+    return tokens, lengths

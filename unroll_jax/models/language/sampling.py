@@ -9,16 +9,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, check, in_interval, require
+from unroll_jax.keys import threefry_keys
 
 __all__ = [
+    "NO_TOKEN",
     "Sampling",
     "Stream",
+    "draw_tokens",
+    "likeliest_tokens",
     "log_probabilities",
     "next_tokens",
     "position_keys",
     "position_noise",
     "row_keys",
 ]
+
+#: The token where there is none: after the end of an answer, and where the logits have
+#: no finite maximum.
+NO_TOKEN = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +35,8 @@ class Sampling:
 
     Attributes:
       temperature: divides the logits; 0 takes the most probable token.
-      top_k: keeps as many of the most probable tokens, and those as probable as the
-        last of them; None keeps all.
+      top_k: number of the most probable tokens to keep, with those that are as probable
+        as the last of them; None keeps all.
       top_p: keeps the fewest most probable tokens whose share is at least this, after
         ``top_k``; None keeps all.
 
@@ -46,20 +54,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check("temperature", self.temperature, at_least(0.0))
-        check(
-            "top_k",
-            self.top_k,
-            at_least(1),
-            optional=True,
-            way_out="None keeps all tokens",
-        )
-        check(
-            "top_p",
-            self.top_p,
-            in_interval("(0, 1]"),
-            optional=True,
-            way_out="None keeps all tokens",
-        )
+        way_out = "None keeps all tokens"
+        check("top_k", self.top_k, at_least(1), optional=True, way_out=way_out)
+        share = in_interval("(0, 1]")
+        check("top_p", self.top_p, share, optional=True, way_out=way_out)
         for name in ("top_k", "top_p"):
             if self.greedy and getattr(self, name) is not None:
                 raise ValueError(
@@ -83,8 +81,10 @@ class Stream(enum.IntEnum):
 
 
 def row_keys(key: jax.Array, batch: int) -> jax.Array:
-    """One key for each row of a batch; else a TypeError (untyped key) or ValueError
-    (neither one nor ``batch`` keys).
+    """Returns a key of Threefry for each row of a batch, see `threefry_keys`.
+
+    A key that is not of `jax.random.key` is a TypeError; another number of keys than
+    one or ``batch`` is a ValueError.
 
     Args:
       key: of `jax.random.key`, folded with the number of each row; or already one for
@@ -95,6 +95,7 @@ def row_keys(key: jax.Array, batch: int) -> jax.Array:
         raise TypeError(
             f"key must be made with jax.random.key, got an array of {key.dtype}"
         )
+    key = threefry_keys(key)
     if key.shape == (batch,):
         return key
     require(
@@ -109,19 +110,19 @@ def row_keys(key: jax.Array, batch: int) -> jax.Array:
 def position_keys(
     keys: jax.Array, stream: Stream, positions: Int[Array, "batch n"]
 ) -> jax.Array:
-    """Keys of positions in each row's text for one use, (batch, n)."""
+    """Returns keys of positions in each row's text for one use, (batch, n)."""
 
-    def row(key: jax.Array, places: Array) -> jax.Array:
+    def fold_row(key: jax.Array, places: Array) -> jax.Array:
         stream_key = jax.random.fold_in(key, stream)
         return jax.vmap(lambda place: jax.random.fold_in(stream_key, place))(places)
 
-    return jax.vmap(row)(keys, positions)
+    return jax.vmap(fold_row)(keys, positions)
 
 
 def position_noise(
     keys: jax.Array, positions: Int[Array, "batch n"], dim: int
 ) -> Float[Array, "batch n {dim}"]:
-    """Standard normal numbers for each position of each row's text, the same
+    """Returns standard normal numbers for each position of each row's text, the same
     whenever they are drawn."""
 
     def draw(key: Array) -> Array:
@@ -133,10 +134,18 @@ def position_noise(
 def log_probabilities(
     logits: Float[Array, "*batch vocabulary"], sampling: Sampling
 ) -> Float[Array, "*batch vocabulary"]:
-    """Logarithms of the tokens' probabilities, -inf for cut ones; a ValueError if
-    greedy, which draws nothing."""
+    """Returns the logarithms of the tokens' probabilities, -inf for cut ones.
+
+    They are NaN where the logits have no finite maximum. Greedy sampling, which draws
+    nothing, is a ValueError.
+    """
     require(not sampling.greedy, "temperature", "be above 0 for probabilities", "0.0")
-    logits = logits / sampling.temperature
+    # Differences first: logits over a small temperature overflow, their differences
+    # only become -inf. A temperature of 0 in the logits' dtype would divide 0 by 0.
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    tiny = float(jnp.finfo(logits.dtype).tiny)
+    logits = (logits - largest) / max(sampling.temperature, tiny)
+
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         least = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
@@ -145,11 +154,19 @@ def log_probabilities(
         shares = jax.nn.softmax(ordered)
         # the first has nothing before it, so one is always kept
         before = jnp.cumsum(shares, axis=-1) - shares
-        least = jnp.min(
-            jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True
-        )
+        kept = jnp.where(before < sampling.top_p, ordered, jnp.inf)
+        least = jnp.min(kept, axis=-1, keepdims=True)
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return jax.nn.log_softmax(logits)
+
+
+def likeliest_tokens(
+    logits: Float[Array, "*batch vocabulary"],
+) -> Int[Array, "*batch"]:
+    """Returns the most probable tokens; `NO_TOKEN` where the logits have no finite
+    maximum."""
+    tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    return jnp.where(jnp.isfinite(jnp.max(logits, axis=-1)), tokens, NO_TOKEN)
 
 
 def next_tokens(
@@ -159,8 +176,8 @@ def next_tokens(
     positions: Int[Array, "batch"],
     stream: Stream = Stream.TOKEN,
 ) -> Int[Array, "batch"]:
-    """Tokens for one position of each row, from the logits that were read out before
-    it.
+    """Returns tokens for one position of each row, from the logits that were read out
+    before it; `NO_TOKEN` where these have no finite maximum.
 
     Args:
       logits: of each row.
@@ -169,12 +186,19 @@ def next_tokens(
       positions, stream: that the tokens will have; their random numbers.
     """
     if sampling.greedy:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        return likeliest_tokens(logits)
     if keys is None:
         raise ValueError(
             f"keys must be given where temperature={sampling.temperature} is above 0"
         )
     drawn = position_keys(keys, stream, positions[:, None])[:, 0]
-    return jax.vmap(jax.random.categorical)(
-        drawn, log_probabilities(logits, sampling)
-    ).astype(jnp.int32)
+    return draw_tokens(drawn, log_probabilities(logits, sampling))
+
+
+def draw_tokens(
+    keys: jax.Array, logs: Float[Array, "batch vocabulary"]
+) -> Int[Array, "batch"]:
+    """Draws a token of each row from logarithms of probabilities; `NO_TOKEN` where
+    these are NaN."""
+    tokens = jax.vmap(jax.random.categorical)(keys, logs).astype(jnp.int32)
+    return jnp.where(jnp.any(jnp.isnan(logs), axis=-1), NO_TOKEN, tokens)

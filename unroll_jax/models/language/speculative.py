@@ -18,12 +18,13 @@ from unroll_jax.models.language.generation import (
     Answers,
     Generated,
     Request,
-    answered,
-    appended,
-    embedded,
-    latest,
-    requested,
-    widened,
+    append_tokens,
+    check_logits,
+    embed_tokens,
+    last_tokens,
+    make_request,
+    promote_params,
+    start_answers,
 )
 from unroll_jax.models.language.sampling import (
     Sampling,
@@ -31,7 +32,7 @@ from unroll_jax.models.language.sampling import (
     log_probabilities,
     next_tokens,
 )
-from unroll_jax.models.language.verification import Draft, verified
+from unroll_jax.models.language.verification import Draft, verify
 
 __all__ = ["check_draft", "speculate"]
 
@@ -71,18 +72,19 @@ def speculate(
     Returns:
       The answers, on the device, and statistics of their drafts.
 
+    Raises:
+      ValueError: as `generate` does.
+
     Source: Elhoushi et al., "LayerSkip" (2024), section 4.3; Leviathan, Kalman, Matias,
     "Fast inference from transformers via speculative decoding" (2023), algorithm 1.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Decoder
-      >>> config = DecoderConfig(
-      ...     50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16
-      ... )
-      >>> params = jax.jit(Decoder(config).init)(
-      ...     jax.random.key(0), jnp.ones((1, 1), int)
-      ... )["params"]
+      >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 16}
+      >>> config = DecoderConfig(50, num_key_value_heads=2, **sizes)
+      >>> tokens = jnp.ones((1, 1), int)
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), tokens)["params"]
       >>> options = {"exit_layer": 1, "draft_length": 2, "max_tokens": 4}
       >>> answers: Generated = speculate(config, params, [[5, 6, 7], [8]], **options)
       >>> answers.lengths.tolist(), bool((answers.accepted <= answers.drafted).all())
@@ -90,7 +92,7 @@ def speculate(
     """
     check_draft(config, exit_layer, draft_length)
     sampling = Sampling(temperature, top_k, top_p)
-    request = requested(
+    request = make_request(
         config,
         prompts,
         max_tokens,
@@ -100,16 +102,17 @@ def speculate(
         key=key,
     )
     dtype = jnp.dtype(params["embedding"].dtype if dtype is None else dtype)
-    sizes = {"draft_length": draft_length, "max_tokens": max_tokens}
-    return _speculate(
+    generated = _speculate(
         config,
         params,
         request,
         jnp.int32(exit_layer),
-        **sizes,
+        draft_length=draft_length,
+        max_tokens=max_tokens,
         sampling=sampling,
         dtype=dtype,
     )
+    return check_logits(generated)
 
 
 def check_draft(config: DecoderConfig, exit_layer: int, draft_length: int) -> None:
@@ -137,11 +140,11 @@ def _speculate(
     sampling: Sampling,
     dtype: Any,
 ) -> Generated:
-    params = widened(params, dtype)
+    params = promote_params(params, dtype)
     draft = functools.partial(
         _draft, config, params, request, exit_layer, sampling, dtype
     )
-    answers, cache = answered(
+    answers, cache = start_answers(
         config, params, request, max_tokens=max_tokens, sampling=sampling, dtype=dtype
     )
 
@@ -149,24 +152,21 @@ def _speculate(
         state: tuple[Answers, KeyValueCache, Array, Array],
     ) -> tuple[Answers, KeyValueCache, Array, Array]:
         answers, cache, calls, accepted = state
-        tokens, last = latest(answers, request)
+        tokens, last = last_tokens(answers, request)
         active = last >= 0
-        places = jnp.where(
-            active[:, None], last[:, None] + jnp.arange(draft_length + 1), -1
-        )
+        reach = last[:, None] + jnp.arange(draft_length + 1)
+        places = jnp.where(active[:, None], reach, -1)
+
         drafted, cache = draft(tokens, places, cache)
         y, cache = decode(
             config, params, drafted.states, cache, places, first=exit_layer
         )
-        following, count = verified(
-            decoder_logits(config, params, y),
-            drafted,
-            places + 1,
-            request.keys,
-            sampling,
-        )
-        answers = appended(answers, following, count + 1, request.stops)
-        return answers, cache, calls + active, accepted + jnp.where(active, count, 0)
+        logits = decoder_logits(config, params, y)
+        following, count = verify(logits, drafted, places + 1, request.keys, sampling)
+
+        answers = append_tokens(answers, following, count + 1, request.stops)
+        calls = calls + active.astype(calls.dtype)
+        return answers, cache, calls, accepted + jnp.where(active, count, 0)
 
     none = jnp.zeros_like(request.lengths)
     start = (answers, cache, none, none)
@@ -187,13 +187,13 @@ def _draft(
     places: Int[Array, "batch d_and_one"],
     cache: KeyValueCache,
 ) -> tuple[Draft, KeyValueCache]:
-    """Tokens behind the last ones, by the first layers. The last is run through them
-    too: it may be accepted."""
+    """Drafts tokens after the last ones, by the first layers. The last draft is run
+    through them too: it may be accepted."""
 
     def exit_states(
         tokens: Array, place: Array, cache: KeyValueCache
     ) -> tuple[Array, KeyValueCache]:
-        y = embedded(params, tokens[:, None], place[:, None], request, dtype)
+        y = embed_tokens(params, tokens[:, None], place[:, None], request, dtype)
         y, cache = decode(config, params, y, cache, place[:, None], last=exit_layer)
         return y[:, 0], cache
 

@@ -4,16 +4,18 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.models.language.sampling import (
     Sampling,
     Stream,
+    draw_tokens,
+    likeliest_tokens,
     log_probabilities,
     position_keys,
 )
 
-__all__ = ["Draft", "verdict", "verified"]
+__all__ = ["Draft", "judge_draft", "verify"]
 
 
 class Draft(NamedTuple):
@@ -30,7 +32,7 @@ class Draft(NamedTuple):
     log_probabilities: Float[Array, "batch d vocabulary"] | None
 
 
-def verdict(
+def judge_draft(
     target: Float[Array, "batch d_and_one vocabulary"],
     draft: Float[Array, "batch d vocabulary"],
     tokens: Int[Array, "batch d"],
@@ -40,11 +42,11 @@ def verdict(
     distribution of the target.
 
     A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`.
-    After the last one comes a token from :math:`\max(p - q, 0)`, normalised; behind all
+    After the last one comes a token from :math:`\max(p - q, 0)`, normalised; after all
     of them, one from p.
 
     Args:
-      target: logarithms of p, at the drafted tokens and the one behind them.
+      target: logarithms of p, at the drafted tokens and the one after them.
       draft, tokens: logarithms of q; tokens drawn from it.
       uniforms: one number in [0, 1) for each.
 
@@ -54,21 +56,17 @@ def verdict(
 
     Source: Leviathan, Kalman, Matias (2023), algorithm 1 and appendix A.1.
     """
-    p, q = (
-        jnp.take_along_axis(each[:, : tokens.shape[1]], tokens[..., None], 2)[..., 0]
-        for each in (target, draft)
-    )
-    stands = jnp.log(uniforms) < p - q
-    accepted = jnp.sum(jnp.cumprod(stands, axis=1), axis=1, dtype=jnp.int32)
-    no_draft = jnp.full_like(draft[:, :1], -jnp.inf)
+    count = tokens.shape[1]
+    p = jnp.take_along_axis(target[:, :count], tokens[..., None], axis=2)[..., 0]
+    q = jnp.take_along_axis(draft, tokens[..., None], axis=2)[..., 0]
+    accepted = _leading(jnp.log(uniforms) < p - q)
 
     def at_end(each: Array) -> Array:
         return jnp.take_along_axis(each, accepted[:, None, None], axis=1)[:, 0]
 
-    wanted, drawn = (
-        jnp.exp(at_end(target)),
-        jnp.exp(at_end(jnp.concatenate([draft, no_draft], axis=1))),
-    )
+    no_draft = jnp.full_like(draft[:, :1], -jnp.inf)
+    wanted = jnp.exp(at_end(target))
+    drawn = jnp.exp(at_end(jnp.concatenate([draft, no_draft], axis=1)))
     left = jnp.maximum(wanted - drawn, 0.0)
     # Equal distributions leave nothing, but for round-off, and then a token is never
     # rejected.
@@ -76,32 +74,36 @@ def verdict(
     return accepted, jnp.log(left) - jnp.log(jnp.sum(left, axis=1, keepdims=True))
 
 
-def verified(
+def verify(
     logits: Float[Array, "batch d_and_one vocabulary"],
     draft: Draft,
     places: Int[Array, "batch d_and_one"],
     keys: jax.Array | None,
     sampling: Sampling,
 ) -> tuple[Int[Array, "batch d_and_one"], Int[Array, "batch"]]:
-    """Tokens for the positions, and the number accepted; only the accepted tokens
-    and the next one count."""
+    """Returns tokens for the positions, and the number accepted; only the accepted
+    tokens and the next one count."""
     if draft.log_probabilities is None or keys is None:
-        wanted = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        stands = wanted[:, :-1] == draft.tokens
-        return wanted, jnp.sum(jnp.cumprod(stands, axis=1), axis=1, dtype=jnp.int32)
-    uniforms = jax.vmap(jax.vmap(jax.random.uniform))(
-        position_keys(keys, Stream.VERDICT, places[:, :-1])
-    )
+        wanted = likeliest_tokens(logits)
+        return wanted, _leading(wanted[:, :-1] == draft.tokens)
+
+    verdict_keys = position_keys(keys, Stream.VERDICT, places[:, :-1])
+    uniforms = jax.vmap(jax.vmap(jax.random.uniform))(verdict_keys)
     target = log_probabilities(logits, sampling)
-    accepted, remaining = verdict(
+    accepted, remaining = judge_draft(
         target, draft.log_probabilities, draft.tokens, uniforms
     )
+
     end = accepted[:, None]
-    drawn = position_keys(keys, Stream.TOKEN, jnp.take_along_axis(places, end, axis=1))[
-        :, 0
+    place = jnp.take_along_axis(places, end, axis=1)
+    following = draw_tokens(position_keys(keys, Stream.TOKEN, place)[:, 0], remaining)[
+        :, None
     ]
-    following = jax.vmap(jax.random.categorical)(drawn, remaining).astype(jnp.int32)
-    tokens = jnp.concatenate([draft.tokens, following[:, None]], axis=1)
-    return jnp.where(
-        jnp.arange(tokens.shape[1]) == end, following[:, None], tokens
-    ), accepted
+    tokens = jnp.concatenate([draft.tokens, following], axis=1)
+    is_end = jnp.arange(tokens.shape[1]) == end
+    return jnp.where(is_end, following, tokens), accepted
+
+
+def _leading(stands: Bool[Array, "batch d"]) -> Int[Array, "batch"]:
+    """Returns how many tokens of each row stand before the first that does not."""
+    return jnp.sum(jnp.cumprod(stands.astype(jnp.int32), axis=1), axis=1)
