@@ -127,3 +127,80 @@ def test_loops_that_are_counted_render_as_those_of_plain_jinja(tokenizer_of):
     expected = jinja2.Template(template).render(messages=MESSAGES)
     tokenizer = tokenizer_of(template)
     assert [tokenizer.chat(MESSAGES) for _ in range(2)] == [expected, expected]
+
+
+# Templates whose texts depend on what `transformers` passes to them, and the texts.
+QUIRKS = {
+    "special tokens": (
+        "{{ bos_token }}{{ pad_token }}{{ unk_token }}{{ sep_token }}{{ eos_token }}",
+        "<s><p><u><t><e>",
+    ),
+    "a token that is not there": (
+        "{{ cls_token is defined }}{{ mask_token }}",
+        "False",
+    ),
+    "tools": (
+        "{{ tools is none }}{{ documents is none }}{{ tools is defined }}",
+        "TrueTrueTrue",
+    ),
+    "the date": (
+        "{% if strftime_now is defined %}{{ strftime_now('%y') | length }}{% endif %}",
+        "2",
+    ),
+    "generation": (
+        "{% set x = 1 %}{% for m in messages %}{% generation %}{% set x = 2 %}"
+        "{{ m.content }}{{ x }}{% endgeneration %}{{ x }}{% endfor %}",
+        "hi21yes21",
+    ),
+    "loop controls": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% break %}{% endif %}"
+        "{{ m.content }}{% endfor %}",
+        "hi",
+    ),
+    "JSON": (
+        "{{ {'b': '<é>', 'a': [1]} | tojson(sort_keys=true, separators=(',', ':')) }}",
+        '{"a":[1],"b":"<é>"}',
+    ),
+}
+
+
+@pytest.fixture
+def quirky(write_folder):
+    folder = write_folder()
+
+    def make(template):
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<old>"}
+        settings["chat_template"] = [
+            {"name": "tool_use", "template": "of tools"},
+            {"name": "default", "template": template},
+        ]
+        tokens = {"bos_token": {"content": "<s>"}, "pad_token": "<p>"}
+        tokens |= {"unk_token": "<u>", "sep_token": "<t>", "eos_token": "<e>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        (folder / "special_tokens_map.json").write_text(json.dumps(tokens))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(("template", "text"), QUIRKS.values(), ids=QUIRKS)
+def test_templates_know_what_transformers_passes_to_them(quirky, template, text):
+    assert folder_tokenizer(quirky(template)).chat(MESSAGES) == text
+
+
+@pytest.mark.oracle("transformers")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("template", "text"), QUIRKS.values(), ids=QUIRKS)
+def test_transformers_gives_the_same_texts(quirky, template, text):
+    import transformers
+
+    theirs = transformers.AutoTokenizer.from_pretrained(quirky(template))
+    assert theirs.apply_chat_template(MESSAGES, tokenize=False) == text
+
+
+def test_newer_tokenizers_name_their_tokens_themselves(quirky):
+    folder = quirky("{{ bos_token }}{{ pad_token }}")
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"added_tokens_decoder": {}}
+    path.write_text(json.dumps(settings))
+    assert folder_tokenizer(folder).chat(MESSAGES) == "<old>"

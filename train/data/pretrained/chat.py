@@ -1,6 +1,7 @@
 """Tokenizers of language models with their chat templates: from folders, or of
 bytes."""
 
+import datetime
 import functools
 import json
 import math
@@ -8,9 +9,10 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jinja2
+import jinja2.ext
 import numpy as np
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -26,6 +28,8 @@ PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\
 MOST_WORK, MOST_SECONDS = 1_000_000, 10.0  # of one rendering of a template
 Message = Mapping[str, str]  # "role" and "content"
 
+# Special tokens that templates know by name.
+NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Special tokens of the tokenizer of bytes, and its template.
 SIDES = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
 BYTE_TEMPLATE = (
@@ -51,16 +55,12 @@ class ChatTokenizer:
     ) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        self.template, self.named, self.stops, self.where = (
-            template,
-            dict(named),
-            tuple(stops),
-            where,
-        )
-        self._tokenizer, self._rendered = (
-            tokenizer,
-            None if template is None else _compiled(template, where),
-        )
+        self.template = template
+        self.named = dict(named)
+        self.stops = tuple(stops)
+        self.where = where
+        self._tokenizer = tokenizer
+        self._compiled = None if template is None else _compile(template, where)
         self.checksum = zlib.crc32(f"{tokenizer.to_str()}{template}".encode())
 
     @property
@@ -94,17 +94,21 @@ class ChatTokenizer:
     def chat(self, messages: Sequence[Message], *, answer: bool = False) -> str:
         """Returns the text of a conversation; with ``answer`` it ends where an
         answer of the assistant starts."""
-        if self._rendered is None:
+        if self._compiled is None:
             raise UserError(
                 f"{self.where} has no chat template; use an instruction-tuned model or"
                 " plain texts"
             )
-        given = [dict(message) for message in messages]
-        environment: Any = self._rendered.environment
-        environment.left, environment.until = MOST_WORK, time.monotonic() + MOST_SECONDS
+        environment: Any = self._compiled.environment
+        environment.left = MOST_WORK
+        environment.until = time.monotonic() + MOST_SECONDS
         try:
-            return self._rendered.render(
-                messages=given, add_generation_prompt=answer, **self.named
+            return self._compiled.render(
+                messages=[dict(message) for message in messages],
+                tools=None,  # templates ask `tools is none`, as `transformers` has it
+                documents=None,
+                add_generation_prompt=answer,
+                **self.named,
             )
         except Exception as error:  # a template can raise anything
             raise UserError(
@@ -152,40 +156,58 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     """Reads the tokenizer of a folder, and the template of its tokenizer_config.json
     or chat_template.jinja."""
     tokenizer = read_tokenizer(folder)
-    names = ("config.json", "generation_config.json", "tokenizer_config.json")
-    values = {
-        name: read_json(folder / name) if (folder / name).is_file() else {}
-        for name in names
-    }
-    settings, template = values["tokenizer_config.json"], folder / "chat_template.jinja"
-    text = (
-        read_text(template, where=str(template))
-        if template.is_file()
-        else settings.get("chat_template")
-    )
-    named = {
-        name: token
-        for name in ("bos_token", "eos_token")
-        if (token := _text(settings.get(name))) is not None
-    }
-    stops = values["generation_config.json"].get(
-        "eos_token_id", values["config.json"].get("eos_token_id")
+    config = _read(folder, "config.json")
+    settings = _read(folder, "tokenizer_config.json")
+    named = _special_tokens(folder, settings)
+    stops = _read(folder, "generation_config.json").get(
+        "eos_token_id", config.get("eos_token_id")
     )
     if stops is None:
         stops = tokenizer.token_to_id(named.get("eos_token", ""))
-    stops = [] if stops is None else stops if isinstance(stops, list) else [stops]
+    if not isinstance(stops, list):
+        stops = [] if stops is None else [stops]
     if not all(type(stop) is int and 0 <= stop < LARGEST for stop in stops):
         raise UserError(
             f"{folder} has eos_token_id={stops!r}; it must be the number of a token, or"
             " a list of them"
         )
-    return ChatTokenizer(
-        tokenizer,
-        text if isinstance(text, str) else None,
-        named,
-        stops,
-        where=str(folder),
-    )
+    template = _template(folder, settings)
+    return ChatTokenizer(tokenizer, template, named, stops, where=str(folder))
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the values of a file, if there is one."""
+    return read_json(folder / name) if (folder / name).is_file() else {}
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """Returns the chat template of a folder; of several the one called "default"."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return read_text(path, where=str(path))
+    template = settings.get("chat_template")
+    for entry in template if isinstance(template, list) else []:
+        if isinstance(entry, dict) and entry.get("name") == "default":
+            template = entry.get("template")
+    return template if isinstance(template, str) else None
+
+
+def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns special tokens by name. As in `transformers`, those of
+    special_tokens_map.json come first where tokenizer_config.json is of the older kind
+    that lists no tokens.
+    """
+    given = dict(settings)
+    if "added_tokens_decoder" not in settings:
+        given |= _read(folder, "special_tokens_map.json")
+    named: dict[str, str] = {}
+    for name in (f"{word}_token" for word in NAMED):
+        token = given.get(name)
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            named[name] = token
+    return named
 
 
 def byte_tokenizer() -> ChatTokenizer:
@@ -247,16 +269,33 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
-def _compiled(template: str, where: str) -> jinja2.Template:
-    """Compiles a template whose loops count their iterations."""
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent
+class _Generation(jinja2.ext.Extension):
+    """The tag with which `transformers` marks what the assistant says; it renders its
+    contents."""
+
+    tags: ClassVar[set[str]] = {"generation"}
+
+    def parse(self, parser: Any) -> nodes.Node:
+        """Returns the contents, with variables of their own."""
+        line = next(parser.stream).lineno
+        contents = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(contents, lineno=line)
+
+
+def _compile(template: str, where: str) -> jinja2.Template:
+    """Compiles a template with what templates of `transformers` may use; its loops
+    count their iterations."""
+    environment = _Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, jinja2.ext.loopcontrols],
     )
+    environment.filters["tojson"] = _to_json
     environment.filters["each"] = jinja2.pass_context(
         lambda _, items: (environment.spend(1, item) for item in items)
     )
     environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = _strftime_now
     try:
         tree = environment.parse(template)
         for loop in tree.find_all(nodes.For):
@@ -271,9 +310,26 @@ def _compiled(template: str, where: str) -> jinja2.Template:
         ) from error
 
 
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Returns JSON without the escapes for HTML of Jinja's own filter."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
+
+
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _text(token: Any) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token
