@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 __all__ = [
+    "common_dtype",
     "compute_dtype",
     "full_precision",
     "gram",
@@ -72,11 +73,18 @@ def square_range(
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:
-    """The dtype energies and reductions are computed in: float32 at least, float64
-    if an input is."""
-    return jnp.promote_types(
-        jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32
-    )
+    """The dtype of energies and reductions: float32 at least, float64 if an input is.
+
+    Arrays of unlike dtypes have one, under strict promotion too.
+    """
+    given = [array for array in arrays if array is not None]
+    return common_dtype(common_dtype(*given), jnp.dtype("float32"))
+
+
+def common_dtype(*arrays: Any) -> jnp.dtype:
+    """The dtype that arrays, or dtypes, promote to, under strict promotion too."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*arrays)
 
 
 @contextlib.contextmanager

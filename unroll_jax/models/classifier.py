@@ -11,6 +11,9 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import at_least, check, check_fields, one_of
 from unroll_jax.models.encoder import Encoder, real_tokens
+from unroll_jax.models.layered import Record
+from unroll_jax.models.parts import apply_dense
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token", "read_by"]
 
@@ -18,7 +21,7 @@ __all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token", "read_
 def first_token(
     y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]
 ) -> Float[Array, "*batch d"]:
-    """The first real token; the first of all where none is real."""
+    """Returns the first real token; the first of all where none is real."""
     place = jnp.argmax(mask, axis=-1)
     return jnp.take_along_axis(y, place[..., None, None], axis=-2).squeeze(-2)
 
@@ -26,9 +29,10 @@ def first_token(
 def mean_token(
     y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]
 ) -> Float[Array, "*batch d"]:
-    """The mean of the real tokens; zero where none is real."""
+    """Returns the mean of the real tokens; zero where none is real."""
     total = jnp.sum(jnp.where(mask[..., None], y, 0.0), axis=-2)
-    return total / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1).astype(y.dtype)
+    count = jnp.sum(mask, axis=-1, keepdims=True)
+    return total / jnp.maximum(count, 1).astype(y.dtype)
 
 
 #: Poolings of `Classifier`, from the tokens of a text to one vector, by name.
@@ -61,18 +65,11 @@ class Head(nn.Module):
         check_fields(self, at_least(1), "num_classes")
         check("pooling", self.pooling, one_of(POOLINGS))
         check("hidden", self.hidden, one_of(HIDDEN), optional=True)
-        pooled = POOLINGS[self.pooling](
-            y.astype(jnp.promote_types(y.dtype, jnp.float32)), mask
-        )
+        pooled = POOLINGS[self.pooling](y.astype(compute_dtype(y)), mask)
         if self.hidden is not None:
-            pooled = HIDDEN[self.hidden](
-                nn.Dense(y.shape[-1], param_dtype=self.param_dtype, name="hidden")(
-                    pooled
-                )
-            )
-        return nn.Dense(self.num_classes, param_dtype=self.param_dtype, name="logits")(
-            pooled
-        )
+            wide = apply_dense(pooled, y.shape[-1], self.param_dtype, name="hidden")
+            pooled = HIDDEN[self.hidden](wide)
+        return apply_dense(pooled, self.num_classes, self.param_dtype, name="logits")
 
 
 class Classifier(nn.Module):
@@ -87,13 +84,9 @@ class Classifier(nn.Module):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Encoder, EncoderConfig
-      >>> encoder = Encoder(
-      ...     EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16)
-      ... )
-      >>> model, tokens = (
-      ...     Classifier(encoder, num_classes=4),
-      ...     jnp.array([[5, 6, 7], [8, 9, 0]]),
-      ... )
+      >>> config = EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16)
+      >>> model = Classifier(Encoder(config), num_classes=4)
+      >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])
       >>> model.apply(model.init(jax.random.key(0), tokens), tokens).shape
       (3, 2, 4)
     """
@@ -111,7 +104,7 @@ class Classifier(nn.Module):
         *,
         token_types: jax.Array | None = None,
         perturbation: jax.Array | None = None,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
     ) -> Any:
         """Reads all layers; the arguments are the encoder's, with ``record`` given
         logits (*batch, classes).
@@ -140,8 +133,8 @@ def read_by(
     head: Head,
     mask: Bool[Array, "*batch n"],
     dim: int,
-    record: Callable[[jax.Array], Any] | None,
-) -> Callable[[jax.Array], Any]:
+    record: Record | None,
+) -> Record:
     """Returns the map of outputs to logits, or ``record(logits)``, by a head that
     all layers of a scan share."""
     if head.is_initializing():

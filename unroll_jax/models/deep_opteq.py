@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from unroll_jax.models.opteq_base import OptEqBase
-from unroll_jax.models.parts import ClassifierHead, Features, check_array
+from unroll_jax.models.parts import Features, check_array, classifier_head
 
 __all__ = ["DeepOptEq"]
 
@@ -40,13 +40,8 @@ class DeepOptEq(OptEqBase, kw_only=True):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = DeepOptEq(
-      ...     num_classes=3,
-      ...     convolutional=False,
-      ...     channels=8,
-      ...     widths=(8, 8),
-      ...     max_norm=0.9,
-      ... )
+      >>> sizes = {"convolutional": False, "channels": 8, "widths": (8, 8)}
+      >>> model = DeepOptEq(num_classes=3, max_norm=0.9, **sizes)
       >>> x = jax.random.normal(jax.random.key(0), (5, 4))
       >>> logits, info = model.apply(model.init(jax.random.key(1), x), x)
       >>> logits.shape, bool(info.converged.all())
@@ -75,23 +70,17 @@ class DeepOptEq(OptEqBase, kw_only=True):
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "features", "pool")
         if self.features is not None:
-            window = self.kernel_size if self.convolutional else None
-            options = {
-                "use_bias": self.use_bias,
-                "dtype": self.dtype,
-                "param_dtype": self.param_dtype,
-            }
-            x = Features(
-                self.features, window, self.activation, name="features", **options
-            )(x)
+            features = Features(
+                self.features,
+                self.kernel_size if self.convolutional else None,
+                self.activation,
+                use_bias=self.use_bias,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                name="features",
+            )
+            x = features(x)
         z, info = self.find_equilibrium(
             x, convolutional=self.convolutional, probe=probe
         )
-        head = ClassifierHead(
-            self.num_classes,
-            self.convolutional,
-            self.pool,
-            self.param_dtype,
-            name="head",
-        )
-        return head(z), info
+        return classifier_head(self)(z), info

@@ -1,7 +1,6 @@
 """DUST: sparse coding of sequences unrolled, attention among codes and soft
 thresholding in every layer."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -17,10 +16,10 @@ from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.dust import DustParams, dust
 from unroll_jax.energies.lista import ListaParams, lista
 from unroll_jax.models.initializers import cosine_atoms
+from unroll_jax.models.layered import LayeredModel, Record
 from unroll_jax.models.parts import check_mask
-from unroll_jax.numerics import linear
+from unroll_jax.numerics import compute_dtype, linear
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.unrolling import unroll
 
 __all__ = ["DUST", "dictionary_bases"]
 
@@ -37,7 +36,7 @@ class _State(NamedTuple):
     output: jax.Array
 
 
-class DUST(nn.Module):
+class DUST(LayeredModel):
     """Sparse codes of a sequence by L layers, whose every layer's reconstruction can be
     read out.
 
@@ -90,9 +89,6 @@ class DUST(nn.Module):
     attention_scale: float = 0.25
     train_attention: bool = False
     dtype: Any = None
-    param_dtype: Any = jnp.float32
-    remat: bool | Callable[..., Any] = False
-    unroll: int | None = None
     D_init: Initializer = cosine_atoms()
 
     @nn.compact
@@ -101,7 +97,7 @@ class DUST(nn.Module):
         x: jax.Array,
         mask: jax.Array | None = None,
         *,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
         """Runs all layers, as `UnrolledTransformer` does, with reconstructions (*batch,
@@ -122,66 +118,58 @@ class DUST(nn.Module):
         """
         layer, start = self._descents()
         self._check(x, mask)
-        params, signal = self._layers(), Anchor(x, mask)
+        params = self._layers()
+        signal = Anchor(x, mask)
         compute = x.dtype if self.dtype is None else self.dtype
-        output = jnp.promote_types(x.dtype, jnp.float32)
+        output = compute_dtype(x)
 
         def dictionary(place: Any) -> Any:
             return params.D if self.tied else params.D[place]
 
         def read(codes: jax.Array, D: jax.Array) -> _State:
-            wide = jnp.where(mask[..., None], codes, 0.0) if mask is not None else codes
-            return _State(codes, linear(wide.astype(output), D.astype(output)))
+            present = codes
+            if mask is not None:
+                present = jnp.where(mask[..., None], codes, 0.0)
+            return _State(codes, linear(present.astype(output), D.astype(output)))
 
         def step(params: DustParams, state: _State, x: Anchor) -> _State:
             return read(layer.step(params, state.codes, x), params.D)
 
-        def perturbed(number: jax.Array, before: _State, after: _State) -> _State:
+        def perturb_codes(number: jax.Array, before: _State, after: _State) -> _State:
             assert perturb is not None
-            return read(
-                perturb(number, before.codes, after.codes), dictionary(number - 1)
-            )
+            codes = perturb(number, before.codes, after.codes)
+            return read(codes, dictionary(number - 1))
 
-        def measure(_: DustParams, state: _State, x: Anchor) -> Any:
+        def measure(state: _State) -> Any:
             return state.output if record is None else record(state.output)
 
         zeros = jnp.zeros((*x.shape[:-1], self.num_atoms), compute)
-        start = read(
-            start.step(ListaParams(dictionary(0)), zeros, signal), dictionary(0)
-        )
-        options = {
-            "num_layers": self.num_layers,
-            "remat": self.remat,
-            "unroll": self.unroll,
-            "tied": self.tied,
-        }
-        return unroll(
+        first = dictionary(0)
+        codes = start.step(ListaParams(first), zeros, signal)
+        return self.run_layers(
             step,
             params,
-            start,
+            read(codes, first),
             signal,
+            num_layers=self.num_layers,
             record=measure,
-            perturb=perturb and perturbed,
-            **options,
-        )[1]
+            perturb=None if perturb is None else perturb_codes,
+            tied=self.tied,
+        )
 
     def _descents(self) -> tuple[Descent, Descent]:
         """The layer, and the step from zero that makes the codes of layer 0."""
-        V = {
-            "attention_scale": None if self.train_attention else self.attention_scale,
-            "self_loops": self.self_loops,
-        }
         layer = dust(
             self.dim,
             self.num_atoms,
             form=self.form,
             sparsity=self.sparsity,
             curvature=self.curvature,
-            **V,
+            attention_scale=None if self.train_attention else self.attention_scale,
+            self_loops=self.self_loops,
         )
-        return layer, lista(
-            self.dim, self.num_atoms, sparsity=0.0, curvature=self.curvature
-        )
+        start = lista(self.dim, self.num_atoms, sparsity=0.0, curvature=self.curvature)
+        return layer, start
 
     def _check(self, x: jax.Array, mask: jax.Array | None) -> None:
         check_dtype("x", x)
@@ -196,11 +184,10 @@ class DUST(nn.Module):
 
         def init(key: jax.Array) -> DustParams:
             D = self.D_init(key, (self.num_atoms, self.dim), self.param_dtype)
-            V = (
-                self.attention_scale * jnp.eye(self.num_atoms, dtype=self.param_dtype)
-                if self.train_attention
-                else None
-            )
+            V = None
+            if self.train_attention:
+                identity = jnp.eye(self.num_atoms, dtype=self.param_dtype)
+                V = self.attention_scale * identity
             return jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf, (*axes, *leaf.shape)),
                 DustParams(D, V),

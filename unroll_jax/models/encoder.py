@@ -1,6 +1,5 @@
 """The encoder of BERT and its descendants, whose every layer can be read out."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -11,14 +10,16 @@ from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
 from unroll_jax.models.encoder_parts import (
     EncoderConfig,
     EncoderEmbeddings,
+    as_numbers,
     check_inputs,
 )
-from unroll_jax.unrolling import unroll
+from unroll_jax.models.layered import LayeredModel, Record, record_in
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["Encoder"]
 
 
-class Encoder(nn.Module):
+class Encoder(LayeredModel):
     """BERT, DistilBERT, RoBERTa or MiniLM, by its `EncoderConfig`.
 
     All layers run in one scan over stacked parameters: ``embeddings`` of
@@ -36,9 +37,8 @@ class Encoder(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = Encoder(
-      ...     EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16)
-      ... )
+      >>> config = EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16)
+      >>> model = Encoder(config)
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])  # 0 is padding
       >>> model.apply(model.init(jax.random.key(0), tokens), tokens).shape
       (3, 2, 3, 8)
@@ -46,9 +46,6 @@ class Encoder(nn.Module):
 
     config: EncoderConfig
     dtype: Any = None
-    param_dtype: Any = jnp.float32
-    remat: bool | Callable[..., Any] = False
-    unroll: int | None = None
 
     @nn.compact
     def __call__(
@@ -58,7 +55,7 @@ class Encoder(nn.Module):
         *,
         token_types: jax.Array | None = None,
         perturbation: jax.Array | None = None,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
     ) -> Any:
         """Runs all layers.
 
@@ -86,37 +83,32 @@ class Encoder(nn.Module):
             dim=config.dim,
             max_positions=config.max_positions,
         )
-        mask = real_tokens(tokens, mask, self.config)
+        tokens = as_numbers(tokens)
+        mask = real_tokens(tokens, mask, config)
         token_types = jnp.zeros_like(tokens) if token_types is None else token_types
         dtype = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
-        output = jnp.promote_types(dtype, jnp.float32)
 
         embeddings = EncoderEmbeddings(config, self.param_dtype, name="embeddings")
         start = embeddings(tokens, mask, token_types, perturbation).astype(dtype)
         layer = EncoderLayer(config, dtype, self.param_dtype, parent=None)
-        layers = self.param(
-            "layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None
-        )
+        init = stacked_layers(layer, config.num_layers)
+        layers = self.param("layers", init, start[..., :1, :], None)
 
         def step(params: Any, y: jax.Array, mask: jax.Array) -> jax.Array:
             return jnp.asarray(layer.apply({"params": params}, y, mask))
 
-        def measure(_: Any, y: jax.Array, __: Any) -> Any:
-            wide = y.astype(output)
-            return wide if record is None else record(wide)
-
-        options = {
-            "num_layers": config.num_layers,
-            "remat": self.remat,
-            "unroll": self.unroll,
-        }
-        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[
-            1
-        ]
+        return self.run_layers(
+            step,
+            layers,
+            start,
+            mask,
+            num_layers=config.num_layers,
+            record=record_in(compute_dtype(dtype), record),
+        )
 
 
 def real_tokens(
     tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig
 ) -> jax.Array:
-    """The mask; None marks all tokens but ``config.padding_token``."""
-    return tokens != config.padding_token if mask is None else mask
+    """Returns the mask; None marks all tokens but ``config.padding_token``."""
+    return as_numbers(tokens) != config.padding_token if mask is None else mask

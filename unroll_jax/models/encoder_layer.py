@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import check, in_interval, one_of, require
+from unroll_jax.numerics import compute_dtype
 
 __all__ = [
     "ACTIVATIONS",
@@ -22,7 +23,7 @@ __all__ = [
     "stacked_layers",
 ]
 
-#: Activations of `EncoderLayer` by the names that configurations of Hugging Face have for them.
+#: Activations of `EncoderLayer`, by their names in configurations of Hugging Face.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
@@ -64,10 +65,8 @@ class EncoderLayer(nn.Module):
         # twice the time on a CPU.
         flat = y.reshape(-1, self.config.dim)
         norm = layer_norm(self.config, self.dtype, self.param_dtype)
-        attention_norm, output_norm = (
-            norm(name="attention_norm"),
-            norm(name="output_norm"),
-        )
+        attention_norm = norm(name="attention_norm")
+        output_norm = norm(name="output_norm")
         if self.norm_first:
             flat = flat + self._attention(attention_norm(flat), y.shape, mask)
             flat = flat + self._feed_forward(output_norm(flat))
@@ -83,26 +82,23 @@ class EncoderLayer(nn.Module):
         mixed = self._dense(3 * self.config.dim, "query_key_value")(flat)
         split = mixed.reshape(*shape[:-1], 3, heads, self.config.dim // heads)
         queries, keys, values = jnp.moveaxis(split, (-3, -2), (0, -3))
-        attended = _attend(
-            queries, keys, values, None if mask is None else mask[..., None, None, :]
-        )
-        return self._dense(self.config.dim, "attention_output")(
-            jnp.swapaxes(attended, -3, -2).reshape(flat.shape)
-        )
+        if mask is not None:
+            mask = mask[..., None, None, :]
+        attended = _attend(queries, keys, values, mask)
+        joined = jnp.swapaxes(attended, -3, -2).reshape(flat.shape)
+        return self._dense(self.config.dim, "attention_output")(joined)
 
     def _feed_forward(self, flat: jax.Array) -> jax.Array:
-        hidden = ACTIVATIONS[self.config.activation](
-            self._dense(self.config.hidden_dim, "hidden")(flat)
-        )
-        return self._dense(self.config.dim, "output")(hidden)
+        hidden = self._dense(self.config.hidden_dim, "hidden")(flat)
+        active = ACTIVATIONS[self.config.activation](hidden)
+        return self._dense(self.config.dim, "output")(active)
 
     def _dense(self, features: int, name: str) -> nn.Dense:
-        initial = nn.initializers.normal(INITIAL_STD)
         return nn.Dense(
             features,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
-            kernel_init=initial,
+            kernel_init=nn.initializers.normal(INITIAL_STD),
             name=name,
         )
 
@@ -125,21 +121,34 @@ def stacked_layers(layer: EncoderLayer, num_layers: int) -> Callable[..., Any]:
     with its key, stacked."""
 
     def init(key: jax.Array, *inputs: Any) -> Any:
-        return jax.vmap(lambda key: layer.init(key, *inputs)["params"])(
-            jax.random.split(key, num_layers)
-        )
+        keys = jax.random.split(key, num_layers)
+        return jax.vmap(lambda key: layer.init(key, *inputs)["params"])(keys)
 
     return init
+
+
+class _LayerNorm(nn.LayerNorm):
+    """Flax's layer norm, which fails under strict promotion by itself."""
+
+    def __call__(self, x: jax.Array, **options: Any) -> jax.Array:
+        with jax.numpy_dtype_promotion("standard"):
+            return super().__call__(x, **options)
 
 
 def layer_norm(
     config: Any, dtype: Any, param_dtype: Any
 ) -> Callable[..., nn.LayerNorm]:
-    """Layer norms with a configuration's epsilon, to be given their names."""
+    """Returns a factory of layer norms with a configuration's epsilon, to be called
+    with their names."""
     # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is
     # in trained encoders.
-    options = {"dtype": dtype, "param_dtype": param_dtype, "use_fast_variance": False}
-    return functools.partial(nn.LayerNorm, epsilon=config.norm_epsilon, **options)
+    return functools.partial(
+        _LayerNorm,
+        epsilon=config.norm_epsilon,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        use_fast_variance=False,
+    )
 
 
 def _attend(
@@ -154,10 +163,9 @@ def _attend(
     Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the
     softmax of float64 in float32.
     """
-    wide = jnp.promote_types(values.dtype, jnp.float32)
-    scores = jnp.matmul(
-        queries, jnp.swapaxes(keys, -2, -1), preferred_element_type=wide
-    )
+    wide = compute_dtype(values)
+    columns = jnp.swapaxes(keys, -2, -1)
+    scores = jnp.matmul(queries, columns, preferred_element_type=wide)
     scores = scores * (1.0 / math.sqrt(queries.shape[-1]))
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(wide).min)

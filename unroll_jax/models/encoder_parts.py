@@ -16,8 +16,9 @@ from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, laye
 __all__ = [
     "EncoderConfig",
     "EncoderEmbeddings",
+    "add_perturbation",
+    "as_numbers",
     "check_inputs",
-    "perturbed",
     "real_positions",
 ]
 
@@ -105,28 +106,23 @@ class EncoderEmbeddings(nn.Module):
         """Embeds tokens; ``perturbation`` is added to the embeddings of words, where
         ``mask`` is True."""
         config = self.config
-        initial = nn.initializers.normal(INITIAL_STD)
         embed = functools.partial(
             nn.Embed,
             features=config.dim,
-            embedding_init=initial,
+            embedding_init=nn.initializers.normal(INITIAL_STD),
             param_dtype=self.param_dtype,
         )
-        total = embed(config.vocabulary_size, name="word")(
-            jnp.where(mask, tokens, config.padding_token)
-        )
-        total = perturbed(total, mask, perturbation)
+        words = jnp.where(mask, as_numbers(tokens), config.padding_token)
+        total = embed(config.vocabulary_size, name="word")(words)
+        total = add_perturbation(total, mask, perturbation)
         places = real_positions(mask) + config.position_offset
-        total = total + embed(
-            config.max_positions + config.position_offset, name="position"
-        )(places)
+        rows = config.max_positions + config.position_offset
+        total = total + embed(rows, name="position")(places)
         if config.token_types:
-            total = total + embed(config.token_types, name="token_type")(
-                jnp.where(mask, token_types, 0)
-            )
-        return layer_norm(config, self.param_dtype, self.param_dtype)(name="norm")(
-            total
-        )
+            types = jnp.where(mask, token_types, 0)
+            total = total + embed(config.token_types, name="token_type")(types)
+        norm = layer_norm(config, self.param_dtype, self.param_dtype)
+        return norm(name="norm")(total)
 
 
 def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
@@ -134,12 +130,18 @@ def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
     return jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
 
 
-def perturbed(
+def as_numbers(tokens: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
+    """Returns tokens as int32. Narrower integers cannot hold every number of a
+    vocabulary that tokens are compared with, or replaced by."""
+    return jnp.asarray(tokens, jnp.int32)
+
+
+def add_perturbation(
     words: Float[Array, "*batch n d"],
     mask: Bool[Array, "*batch n"],
     perturbation: Float[Array, "*batch n d"] | None,
 ) -> Float[Array, "*batch n d"]:
-    """Word embeddings; real tokens have the perturbation, if any."""
+    """Adds the perturbation, if any, to the embeddings of real tokens."""
     if perturbation is None:
         return words
     return words + jnp.where(mask[..., None], perturbation, 0.0).astype(words.dtype)
@@ -154,8 +156,8 @@ def check_inputs(
     dim: int,
     max_positions: int | None,
 ) -> None:
-    """Checks what classifiers of text are called with; None is not there, or of
-    max_positions any length."""
+    """Checks what classifiers of text are called with; None is absent. A
+    ``max_positions`` of None allows any length."""
     length = tokens.shape[-1] if tokens.ndim else 0
     require(
         length >= 1,
@@ -163,10 +165,8 @@ def check_inputs(
         "be (*batch, n) with n at least 1",
         f"shape {tokens.shape}",
     )
-    fits, allowed = (
-        max_positions is None or length <= max_positions,
-        f"be (*batch, n) with n in [1, {max_positions=}]",
-    )
+    fits = max_positions is None or length <= max_positions
+    allowed = f"be (*batch, n) with n in [1, {max_positions=}]"
     require(fits, "tokens", allowed, f"shape {tokens.shape}", "truncate them")
     for name, value, kind, width in (
         ("tokens", tokens, jnp.integer, ()),

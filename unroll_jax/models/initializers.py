@@ -45,10 +45,8 @@ def dct(scale: float = 1.0) -> Initializer:
 
     Example:
       >>> import jax
-      >>> [
-      ...     round(value, 4)
-      ...     for value in dct()(jax.random.key(0), (2, 2)).ravel().tolist()
-      ... ]
+      >>> rows = dct()(jax.random.key(0), (2, 2))
+      >>> [round(value, 4) for value in rows.ravel().tolist()]
       [0.7071, 0.7071, 0.7071, -0.7071]
     """
 
@@ -60,12 +58,8 @@ def dct(scale: float = 1.0) -> Initializer:
             raise ValueError(
                 f"dct needs at most as many rows as columns, got shape {tuple(shape)}"
             )
-        return jnp.asarray(
-            np.broadcast_to(
-                scale * cosine_dictionary(rows, columns), (*layers, rows, columns)
-            ),
-            dtype,
-        )
+        basis = scale * cosine_dictionary(rows, columns)
+        return jnp.asarray(np.broadcast_to(basis, (*layers, rows, columns)), dtype)
 
     return init
 
@@ -82,6 +76,7 @@ def scaled_identity(scale: float) -> Initializer:
     def init(
         key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None
     ) -> jax.Array:
-        return jnp.asarray(np.broadcast_to(scale * np.eye(*shape[-2:]), shape), dtype)
+        identity = scale * np.eye(*shape[-2:])
+        return jnp.asarray(np.broadcast_to(identity, shape), dtype)
 
     return init

@@ -1,6 +1,5 @@
 """LISTA: iterative soft thresholding unrolled, each layer with its weights."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -12,13 +11,13 @@ from unroll_jax.arguments import at_least, check_fields, require
 from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.energies.lista import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.models.initializers import cosine_atoms
+from unroll_jax.models.layered import LayeredModel, Record, record_in
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.unrolling import unroll
 
 __all__ = ["LISTA"]
 
 
-class LISTA(nn.Module):
+class LISTA(LayeredModel):
     """Sparse codes by L untied layers of soft thresholding, whose every layer can be
     read out.
 
@@ -53,9 +52,6 @@ class LISTA(nn.Module):
     sparsity: float = 0.1
     dictionary_init: Initializer = cosine_atoms()
     noise: float | None = None
-    param_dtype: Any = jnp.float32
-    remat: bool | Callable[..., Any] = False
-    unroll: int | None = None
 
     @nn.compact
     def __call__(
@@ -63,7 +59,7 @@ class LISTA(nn.Module):
         x: jax.Array,
         z: jax.Array | None = None,
         *,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
         """Runs all layers.
@@ -86,46 +82,40 @@ class LISTA(nn.Module):
             f"be (*batch, dim={self.dim})",
             f"shape {x.shape}",
         )
-        start = jnp.zeros((*x.shape[:-1], self.num_atoms), x.dtype) if z is None else z
-        check_shape(
-            "z", start, (*x.shape[:-1], self.num_atoms), ", with the batch axes of x"
+        shape = (*x.shape[:-1], self.num_atoms)
+        check_shape("z", z, shape, ", with the batch axes of x")
+        start = jnp.zeros(shape, x.dtype) if z is None else z
+
+        return self.run_layers(
+            lista_layer,
+            self._layers(),
+            start,
+            x,
+            num_layers=self.num_layers,
+            record=record_in(start.dtype, record),
+            perturb=perturb,
         )
-
-        def measure(_: ListaLayerParams, z: jax.Array, x: jax.Array) -> Any:
-            return z if record is None else record(z)
-
-        options = {
-            "num_layers": self.num_layers,
-            "remat": self.remat,
-            "unroll": self.unroll,
-            "perturb": perturb,
-        }
-        return unroll(
-            lista_layer, self._layers(), start, x, tied=False, record=measure, **options
-        )[1]
 
     def _layers(self) -> ListaLayerParams:
         check_fields(self, at_least(1), "dim", "num_atoms", "num_layers")
         check_fields(self, at_least(0.0), "sparsity", "noise")
 
         def init(key: jax.Array) -> ListaLayerParams:
-            dictionary = self.dictionary_init(
-                key, (self.num_atoms, self.dim), self.param_dtype
-            )
+            shape = (self.num_atoms, self.dim)
+            dictionary = self.dictionary_init(key, shape, self.param_dtype)
             layer = ista_layer(dictionary, self.sparsity)
             stacked = jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf, (self.num_layers, *leaf.shape)),
                 layer,
             )
-            if (noise := self.noise) is None:
+            noise = self.noise
+            if noise is None:
                 return stacked
+
+            def draw(key: jax.Array, leaf: jax.Array) -> jax.Array:
+                return noise * jax.random.normal(key, leaf.shape, leaf.dtype)
+
             keys = ListaLayerParams(*jax.random.split(key, len(stacked)))
-            return jax.tree.map(
-                lambda key, leaf: (
-                    noise * jax.random.normal(key, leaf.shape, leaf.dtype)
-                ),
-                keys,
-                stacked,
-            )
+            return jax.tree.map(draw, keys, stacked)
 
         return self.param("layers", init)

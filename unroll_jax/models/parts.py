@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check_fields, require
 from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
+from unroll_jax.numerics import common_dtype, compute_dtype
 
 __all__ = [
     "BehindStem",
@@ -18,14 +19,17 @@ __all__ = [
     "Features",
     "SegmenterHead",
     "Stem",
+    "apply_dense",
     "check_array",
     "check_mask",
+    "classifier_head",
     "event_ndim",
 ]
 
 
 def event_ndim(convolutional: bool) -> int:
-    """Axes of one example: (height, width, channels), or (features,)."""
+    """Returns the number of axes of one example: (height, width, channels), or
+    (features,)."""
     return 3 if convolutional else 1
 
 
@@ -33,15 +37,12 @@ def check_array(x: Any, *, convolutional: bool) -> None:
     """Checks that x holds floating images or vectors with any batch axes, none of
     whose axes is empty."""
     check_dtype("x", x)
-    axes, wanted = (
-        event_ndim(convolutional),
-        "height, width, channels" if convolutional else "features",
-    )
+    axes = event_ndim(convolutional)
+    wanted = "height, width, channels" if convolutional else "features"
     shape = jnp.shape(x)
     fits = len(shape) >= axes and 0 not in shape[-axes:]
-    require(
-        fits, "x", f"be (*batch, {wanted}) with sizes of at least 1", f"shape {shape}"
-    )
+    allowed = f"be (*batch, {wanted}) with sizes of at least 1"
+    require(fits, "x", allowed, f"shape {shape}")
 
 
 def check_mask(mask: Any, x: Any) -> None:
@@ -49,6 +50,18 @@ def check_mask(mask: Any, x: Any) -> None:
     (*batch, n, d)."""
     check_dtype("mask", mask, jnp.bool_)
     check_shape("mask", mask, x.shape[:-1], ", as x has")
+
+
+def apply_dense(
+    x: Float[Array, "*batch d"],
+    features: int,
+    param_dtype: Any,
+    name: str | None = None,
+) -> Float[Array, "*batch k"]:
+    """Applies a dense layer in the dtype that x and its parameters promote to; to be
+    called inside a compact method."""
+    dtype = common_dtype(x, param_dtype)
+    return nn.Dense(features, dtype=dtype, param_dtype=param_dtype, name=name)(x)
 
 
 class Features(nn.Module):
@@ -66,21 +79,19 @@ class Features(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Maps (*batch, ..., channels in) to (*batch, ..., features)."""
+        dtype = common_dtype(x, self.param_dtype) if self.dtype is None else self.dtype
         options = {
             "use_bias": self.use_bias,
-            "dtype": self.dtype,
+            "dtype": dtype,
             "param_dtype": self.param_dtype,
         }
         if self.kernel_size is None:
-            hidden = nn.Dense(self.features, **options)(x)
+            layer = nn.Dense(self.features, **options)
         else:
-            hidden = nn.Conv(
-                self.features,
-                (self.kernel_size,) * 2,
-                strides=(self.strides,) * 2,
-                **options,
-            )(x)
-        return resolve_monotone(self.activation).value(hidden)
+            window = (self.kernel_size,) * 2
+            strides = (self.strides,) * 2
+            layer = nn.Conv(self.features, window, strides=strides, **options)
+        return resolve_monotone(self.activation).value(layer(x))
 
 
 class ClassifierHead(nn.Module):
@@ -96,20 +107,29 @@ class ClassifierHead(nn.Module):
     def __call__(self, z: Float[Array, "..."]) -> Float[Array, "*batch classes"]:
         """Maps states to logits, in float32 at least; a ValueError if ``pool`` is
         larger than the image."""
-        z = z.astype(jnp.promote_types(z.dtype, jnp.float32))
+        z = z.astype(compute_dtype(z))
         if self.convolutional and self.pool is None:
             z = jnp.mean(z, axis=(-3, -2))
         elif self.convolutional and self.pool is not None:
             side = min(z.shape[-3:-1])
-            require(
-                self.pool <= side,
-                "pool",
-                f"be at most the image's shorter side, {side}",
-                self.pool,
-            )
-            pooled = nn.avg_pool(z, (self.pool,) * 2, strides=(self.pool,) * 2)
+            allowed = f"be at most the image's shorter side, {side}"
+            require(self.pool <= side, "pool", allowed, self.pool)
+            window = (self.pool,) * 2
+            pooled = nn.avg_pool(z, window, strides=window)
             z = pooled.reshape(*pooled.shape[:-3], -1)
-        return nn.Dense(self.num_classes, param_dtype=self.param_dtype)(z)
+        return apply_dense(z, self.num_classes, self.param_dtype)
+
+
+def classifier_head(model: Any) -> ClassifierHead:
+    """Returns the head of a classifier by its attributes; to be called inside a
+    compact method."""
+    return ClassifierHead(
+        model.num_classes,
+        model.convolutional,
+        model.pool,
+        model.param_dtype,
+        name="head",
+    )
 
 
 class Stem(nn.Module):
@@ -126,18 +146,21 @@ class Stem(nn.Module):
     def __call__(self, x: Float[Array, "*batch h w c"]) -> Float[Array, "*batch k l d"]:
         """Maps images to feature maps."""
         for width in self.widths:
-            options = {
-                "strides": 2,
-                "dtype": self.dtype,
-                "param_dtype": self.param_dtype,
-            }
-            x = Features(width, self.kernel_size, self.activation, **options)(x)
+            layer = Features(
+                width,
+                self.kernel_size,
+                self.activation,
+                strides=2,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+            )
+            x = layer(x)
         return x
 
 
 class BehindStem(nn.Module):
-    """A classifier that sees images through strided convolutions: smaller, for cheaper
-    steps.
+    """A classifier of feature maps, which strided convolutions make smaller than the
+    images.
 
     The parameters are ``stem``, and ``network``'s own.
 
@@ -150,9 +173,8 @@ class BehindStem(nn.Module):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import FeedForwardNetwork
-      >>> model = BehindStem(
-      ...     FeedForwardNetwork(num_classes=3, widths=(4,)), stem=(2, 4)
-      ... )
+      >>> network = FeedForwardNetwork(num_classes=3, widths=(4,))
+      >>> model = BehindStem(network, stem=(2, 4))
       >>> x = jnp.ones((5, 8, 8, 1))
       >>> model.apply(model.init(jax.random.key(0), x), x)[0].shape
       (5, 3)
@@ -186,8 +208,7 @@ class SegmenterHead(nn.Module):
         self, z: Float[Array, "*batch k l d"], image_shape: tuple[int, int]
     ) -> Float[Array, "*batch h w classes"]:
         """Maps feature maps to logits of images, in float32 at least."""
-        z = z.astype(jnp.promote_types(z.dtype, jnp.float32))
-        logits = nn.Dense(self.num_classes, param_dtype=self.param_dtype)(z)
-        return jax.image.resize(
-            logits, (*logits.shape[:-3], *image_shape, self.num_classes), "bilinear"
-        )
+        z = z.astype(compute_dtype(z))
+        logits = apply_dense(z, self.num_classes, self.param_dtype)
+        shape = (*logits.shape[:-3], *image_shape, self.num_classes)
+        return jax.image.resize(logits, shape, "bilinear")

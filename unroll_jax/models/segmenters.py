@@ -33,16 +33,12 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = (
-      ...     DeepOptEqSegmenter(num_classes=3, channels=4, widths=(4, 4), stem=(2,)),
-      ...     jnp.ones((5, 8, 6, 1)),
-      ... )
+      >>> sizes = {"channels": 4, "widths": (4, 4), "stem": (2,)}
+      >>> model = DeepOptEqSegmenter(num_classes=3, **sizes)
+      >>> x = jnp.ones((5, 8, 6, 1))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
       >>> logits, info = jax.eval_shape(model.apply, variables, x)
-      >>> (
-      ...     logits.shape,
-      ...     info.status.shape,
-      ... )  # classes of pixels; one equilibrium for each image
+      >>> logits.shape, info.status.shape  # of pixels; one equilibrium for each image
       ((5, 8, 6, 3), (5,))
     """
 
@@ -61,14 +57,15 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         """
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "stem")
-        options = {
-            "kernel_size": self.kernel_size,
-            "activation": self.activation,
-            "param_dtype": self.param_dtype,
-        }
-        features = Stem(self.stem, dtype=self.dtype, name="stem", **options)(x)
-        z, info = self.find_equilibrium(features, convolutional=True, probe=probe)
-        head = SegmenterHead(
-            self.num_classes, param_dtype=self.param_dtype, name="head"
+        stem = Stem(
+            self.stem,
+            self.kernel_size,
+            self.activation,
+            self.dtype,
+            self.param_dtype,
+            name="stem",
         )
+        features = stem(x)
+        z, info = self.find_equilibrium(features, convolutional=True, probe=probe)
+        head = SegmenterHead(self.num_classes, self.param_dtype, name="head")
         return head(z, (x.shape[-3], x.shape[-2])), info

@@ -2,7 +2,6 @@
 each."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -11,7 +10,13 @@ import jax.numpy as jnp
 
 from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.models.classifier import Head, read_by
-from unroll_jax.models.encoder_parts import check_inputs, perturbed, real_positions
+from unroll_jax.models.encoder_parts import (
+    add_perturbation,
+    as_numbers,
+    check_inputs,
+    real_positions,
+)
+from unroll_jax.models.layered import Record
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 
 __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
@@ -46,15 +51,17 @@ class TokenEmbeddings(nn.Module):
             embedding_init=nn.initializers.normal(1.0),
             name="word",
         )
-        total = words(jnp.where(mask, tokens, 0))
+        total = words(jnp.where(mask, as_numbers(tokens), 0))
         if self.frozen:
             total = jax.lax.stop_gradient(total)
-        total = perturbed(total, mask, perturbation)
+        total = add_perturbation(total, mask, perturbation)
         if self.max_positions is not None:
-            start = nn.initializers.normal(0.1)
-            total = total + embed(
-                self.max_positions, embedding_init=start, name="position"
-            )(real_positions(mask))
+            places = embed(
+                self.max_positions,
+                embedding_init=nn.initializers.normal(0.1),
+                name="position",
+            )
+            total = total + places(real_positions(mask))
         return total
 
 
@@ -98,7 +105,7 @@ class UnrolledClassifier(nn.Module):
         *,
         token_types: jax.Array | None = None,
         perturbation: jax.Array | None = None,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
     ) -> Any:
         """Reads all layers, as `Classifier` does.
 
@@ -115,14 +122,17 @@ class UnrolledClassifier(nn.Module):
             max_positions=self.max_positions,
         )
         real = jnp.ones(tokens.shape, bool) if mask is None else mask
-        sizes = self.vocabulary_size, dim, self.max_positions
         embeddings = TokenEmbeddings(
-            *sizes, self.frozen, param_dtype, name="embeddings"
+            self.vocabulary_size,
+            dim,
+            self.max_positions,
+            self.frozen,
+            param_dtype,
+            name="embeddings",
         )
         head = Head(
             self.num_classes, self.pooling, param_dtype=param_dtype, name="head"
         )
         read = read_by(head, real, dim, record)
-        return self.transformer(
-            embeddings(tokens, real, perturbation), real, record=read
-        )
+        words = embeddings(tokens, real, perturbation)
+        return self.transformer(words, real, record=read)

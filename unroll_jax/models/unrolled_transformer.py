@@ -1,12 +1,10 @@
 """The unrolled transformer (UT): layers of attention, symmetric mixing and ReLU,
 each with its weights."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from unroll_jax.arguments import at_least, check, require
@@ -15,14 +13,15 @@ from unroll_jax.coordinates import Sides
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models.initializers import dct, scaled_identity
+from unroll_jax.models.layered import LayeredModel, Record, record_in
 from unroll_jax.models.parts import check_mask
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.unrolling import unroll
 
 __all__ = ["UnrolledTransformer", "cosine_bases"]
 
 
-class UnrolledTransformer(nn.Module):
+class UnrolledTransformer(LayeredModel):
     """UT with per-layer V, W and U, whose every layer can be read out.
 
     Layer l maps Y to relu(softmax(Y V^T V Y^T) Y (W + W^T)/2 + Y U), see
@@ -60,9 +59,6 @@ class UnrolledTransformer(nn.Module):
     num_layers: int
     rank: int | None = None
     dtype: Any = None
-    param_dtype: Any = jnp.float32
-    remat: bool | Callable[..., Any] = False
-    unroll: int | None = None
     self_loops: bool = True
     V_init: Initializer = dct()
     W_init: Initializer = scaled_identity(0.1)
@@ -74,7 +70,7 @@ class UnrolledTransformer(nn.Module):
         x: jax.Array,
         mask: jax.Array | None = None,
         *,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
         """Runs all layers.
@@ -102,7 +98,6 @@ class UnrolledTransformer(nn.Module):
         check_mask(mask, x)
         params = self._layers()
         compute = x.dtype if self.dtype is None else self.dtype
-        output = jnp.promote_types(x.dtype, jnp.float32)
 
         def step(
             layer: UnrolledLayerParams, y: jax.Array, mask: jax.Array | None
@@ -110,19 +105,15 @@ class UnrolledTransformer(nn.Module):
             cast = jax.tree.map(lambda leaf: leaf.astype(compute), layer)
             return unrolled_layer(cast, y, mask, self_loops=self.self_loops)
 
-        def measure(layer: UnrolledLayerParams, y: jax.Array, _: Any) -> Any:
-            wide = y.astype(output)
-            return wide if record is None else record(wide)
-
-        options = {
-            "num_layers": self.num_layers,
-            "remat": self.remat,
-            "unroll": self.unroll,
-            "perturb": perturb,
-        }
-        return unroll(
-            step, params, x.astype(compute), mask, tied=False, record=measure, **options
-        )[1]
+        return self.run_layers(
+            step,
+            params,
+            x.astype(compute),
+            mask,
+            num_layers=self.num_layers,
+            record=record_in(compute_dtype(x), record),
+            perturb=perturb,
+        )
 
     def _layers(self) -> UnrolledLayerParams:
         check("num_layers", self.num_layers, at_least(1))
@@ -130,12 +121,11 @@ class UnrolledTransformer(nn.Module):
         check("rank", rank, at_least(1))
 
         def init(key: jax.Array) -> UnrolledLayerParams:
+            low_rank = (self.num_layers, rank, self.dim)
             square = (self.num_layers, self.dim, self.dim)
             keys = jax.random.split(key, 3)
             return UnrolledLayerParams(
-                V=self.V_init(
-                    keys[0], (self.num_layers, rank, self.dim), self.param_dtype
-                ),
+                V=self.V_init(keys[0], low_rank, self.param_dtype),
                 W=self.W_init(keys[1], square, self.param_dtype),
                 U=self.U_init(keys[2], square, self.param_dtype),
             )
@@ -155,13 +145,11 @@ def cosine_bases(dim: int) -> dict[str, Any]:
 
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax
-      >>> model, optimizer = (
-      ...     UnrolledTransformer(16, 2),
-      ...     unroll_jax.in_coordinates(optax.adam(2e-3), cosine_bases(16)),
-      ... )
+      >>> model, bases = UnrolledTransformer(16, 2), cosine_bases(16)
+      >>> optimizer = unroll_jax.in_coordinates(optax.adam(2e-3), bases)
       >>> state = optimizer.init(model.init(jax.random.key(0), jnp.zeros((1, 3, 16))))
     """
-    cosine, layer = cosine_dictionary(dim, dim), UnrolledLayerParams
+    cosine = cosine_dictionary(dim, dim)
     both: Any = Sides(cosine, cosine)
     columns: Any = Sides(right=cosine)
-    return {"params": {"layers": layer(V=columns, W=both, U=both)}}
+    return {"params": {"layers": UnrolledLayerParams(V=columns, W=both, U=both)}}

@@ -1,7 +1,6 @@
 """The vision transformer (ViT) over the patches of a frame, whose every layer is
 read as a reconstruction of it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -9,19 +8,20 @@ import jax
 import jax.numpy as jnp
 
 from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
+from unroll_jax.models.layered import LayeredModel, Record
 from unroll_jax.models.vit_parts import (
     PatchEmbeddings,
     PatchReadout,
     ViTConfig,
     check_patches,
 )
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.unrolling import unroll
 
 __all__ = ["ViT"]
 
 
-class ViT(nn.Module):
+class ViT(LayeredModel):
     """ViT by its `ViTConfig`: patches in, their reconstructions by every layer out.
 
     The parameters are ``embeddings`` of `PatchEmbeddings`; ``layers`` of `EncoderLayer`
@@ -34,16 +34,8 @@ class ViT(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = ViT(
-      ...     ViTConfig(
-      ...         num_patches=4,
-      ...         pixels=9,
-      ...         dim=18,
-      ...         num_layers=2,
-      ...         num_heads=2,
-      ...         hidden_dim=16,
-      ...     )
-      ... )
+      >>> sizes = {"dim": 18, "num_layers": 2, "num_heads": 2, "hidden_dim": 16}
+      >>> model = ViT(ViTConfig(num_patches=4, pixels=9, **sizes))
       >>> frames = jnp.ones((5, 4, 9))
       >>> model.apply(model.init(jax.random.key(0), frames), frames).shape
       (3, 5, 4, 9)
@@ -51,9 +43,6 @@ class ViT(nn.Module):
 
     config: ViTConfig
     dtype: Any = None
-    param_dtype: Any = jnp.float32
-    remat: bool | Callable[..., Any] = False
-    unroll: int | None = None
 
     @nn.compact
     def __call__(
@@ -61,7 +50,7 @@ class ViT(nn.Module):
         x: jax.Array,
         mask: jax.Array | None = None,
         *,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
         """Runs all layers, as `UnrolledTransformer` does, with reconstructions of the
@@ -84,17 +73,15 @@ class ViT(nn.Module):
         config = self.config
         check_patches(x, mask, config)
         compute = x.dtype if self.dtype is None else self.dtype
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        start = PatchEmbeddings(config, compute, self.param_dtype, name="embeddings")(
-            wide
-        )
-        layer = EncoderLayer(
-            config, compute, self.param_dtype, norm_first=True, parent=None
-        )
-        readout = PatchReadout(config, compute, self.param_dtype, parent=None)
-        layers = self.param(
-            "layers", stacked_layers(layer, config.num_layers), start[..., :1, :], None
-        )
+        dtypes = compute, self.param_dtype
+        wide = x.astype(compute_dtype(x))
+        start = PatchEmbeddings(config, *dtypes, name="embeddings")(wide)
+
+        layer = EncoderLayer(config, *dtypes, norm_first=True, parent=None)
+        init = stacked_layers(layer, config.num_layers)
+        layers = self.param("layers", init, start[..., :1, :], None)
+
+        readout = PatchReadout(config, *dtypes, parent=None)
         reading: Any = self.param(
             "readout", lambda key: readout.init(key, start, wide).get("params", {})
         )
@@ -104,16 +91,16 @@ class ViT(nn.Module):
         def step(params: Any, h: jax.Array, mask: jax.Array | None) -> jax.Array:
             return jnp.asarray(layer.apply({"params": params}, h, mask))
 
-        def measure(_: Any, h: jax.Array, __: Any) -> Any:
+        def measure(h: jax.Array) -> Any:
             y = jnp.asarray(readout.apply({"params": reading}, h, wide))
             return y if record is None else record(y)
 
-        options = {
-            "num_layers": config.num_layers,
-            "remat": self.remat,
-            "unroll": self.unroll,
-            "perturb": perturb,
-        }
-        return unroll(step, layers, start, mask, tied=False, record=measure, **options)[
-            1
-        ]
+        return self.run_layers(
+            step,
+            layers,
+            start,
+            mask,
+            num_layers=config.num_layers,
+            record=measure,
+            perturb=perturb,
+        )

@@ -63,10 +63,7 @@ class ViTConfig:
 
     Example:
       >>> config = ViTConfig(num_patches=4, pixels=9, dim=27, num_heads=3)
-      >>> (
-      ...     config.reading,
-      ...     config.dim // config.pixels,
-      ... )  # a state is a patch of three colours
+      >>> config.reading, config.dim // config.pixels  # a patch of three colours
       ('state', 3)
     """
 
@@ -95,16 +92,12 @@ class ViTConfig:
         check_fields(self, at_least(1), *names)
         check_layer_shape(self)
         check_fields(self, one_of(READINGS), "reading")
-        fits, way_out = (
-            self.reading != "state" or self.dim % self.pixels == 0,
-            'or take reading="residual"',
-        )
         require(
-            fits,
+            self.reading != "state" or self.dim % self.pixels == 0,
             "dim",
             f'be a multiple of pixels={self.pixels} with reading="state"',
             self.dim,
-            way_out,
+            'or take reading="residual"',
         )
         check_fields(self, FINITE, "mean")
         check_fields(self, POSITIVE, "std")
@@ -129,32 +122,35 @@ class PatchEmbeddings(nn.Module):
     ) -> Float[Array, "*batch tokens d"]:
         """Embeds patches, behind the class token if there is one."""
         config = self.config
-        is_state = config.reading == "state"
-        initial = (
-            nn.initializers.zeros if is_state else nn.initializers.normal(INITIAL_STD)
-        )
+        if config.reading == "state":
+            initial = nn.initializers.zeros
+            kernel = _colours
+        else:
+            initial = nn.initializers.normal(INITIAL_STD)
+            kernel = nn.initializers.lecun_normal()
+
+        def param(name: str, *shape: int) -> Array:
+            value = self.param(name, initial, shape, self.param_dtype)
+            return value.astype(self.dtype)
+
         options = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        kernel = _colours if is_state else nn.initializers.lecun_normal()
         dense = nn.Dense(config.dim, kernel_init=kernel, name="patch", **options)
         shifted = ((x - config.mean) / config.std).astype(self.dtype)
-        tokens = dense(shifted.reshape(-1, config.pixels)).reshape(
-            *x.shape[:-1], config.dim
-        )
+        flat = dense(shifted.reshape(-1, config.pixels))
+        tokens = flat.reshape(*x.shape[:-1], config.dim)
         if config.class_token:
-            first = self.param(
-                "class_token", initial, (config.dim,), self.param_dtype
-            ).astype(self.dtype)
+            first = param("class_token", config.dim)
             first = jnp.broadcast_to(first, (*x.shape[:-2], 1, config.dim))
             tokens = jnp.concatenate([first, tokens], axis=-2)
-        places = (config.num_patches + config.class_token, config.dim)
-        return tokens + self.param(
-            "position", initial, places, self.param_dtype
-        ).astype(self.dtype)
+        places = config.num_patches + config.class_token
+        return tokens + param("position", places, config.dim)
 
 
 class PatchReadout(nn.Module):
-    """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers:
-    ``norm``, ``pixels``; not for "state"."""
+    """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers.
+
+    The parameters are ``norm`` and ``pixels``; "state" has none.
+    """
 
     config: ViTConfig
     dtype: Any = jnp.float32
@@ -171,15 +167,12 @@ class PatchReadout(nn.Module):
         if config.reading == "state":
             colours = h.astype(x.dtype).reshape(*h.shape[:-1], -1, config.pixels)
             return config.mean + config.std * jnp.mean(colours, axis=-2)
-        flat = layer_norm(config, self.dtype, self.param_dtype)(name="norm")(
-            h.reshape(-1, config.dim)
-        )
+        norm = layer_norm(config, self.dtype, self.param_dtype)(name="norm")
+        flat = norm(h.reshape(-1, config.dim))
         is_residual = config.reading == "residual"
-        kernel = (
-            nn.initializers.zeros
-            if is_residual
-            else nn.initializers.normal(INITIAL_STD)
-        )
+        kernel = nn.initializers.normal(INITIAL_STD)
+        if is_residual:
+            kernel = nn.initializers.zeros
         options = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         dense = nn.Dense(config.pixels, kernel_init=kernel, name="pixels", **options)
         read = config.std * dense(flat).astype(x.dtype).reshape(x.shape)

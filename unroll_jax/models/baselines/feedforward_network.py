@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.energies.equilibrium.monotone import Monotone
-from unroll_jax.models.parts import ClassifierHead, Features, check_array
+from unroll_jax.models.parts import Features, check_array, classifier_head
 
 __all__ = ["FeedForwardNetwork"]
 
@@ -27,10 +27,8 @@ class FeedForwardNetwork(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = (
-      ...     FeedForwardNetwork(num_classes=3, convolutional=False, widths=(8,)),
-      ...     jnp.ones((5, 4)),
-      ... )
+      >>> model = FeedForwardNetwork(num_classes=3, convolutional=False, widths=(8,))
+      >>> x = jnp.ones((5, 4))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)
       >>> logits, info = jax.eval_shape(model.apply, variables, x)
       >>> logits.shape, info
@@ -55,32 +53,17 @@ class FeedForwardNetwork(nn.Module):
         """Classifies x, as `DeepOptEq` does: ``(logits, None)``, without an
         equilibrium."""
         check_array(x, convolutional=self.convolutional)
-        check_fields(
-            self,
-            at_least(1),
-            "num_classes",
-            "widths",
-            "features",
-            "pool",
-            "kernel_size",
-        )
-        first = {} if self.features is None else {"features": self.features}
-        layers = {
-            f"layer_{place}": width for place, width in enumerate(self.widths, start=1)
-        }
+        names = ("num_classes", "widths", "features", "pool", "kernel_size")
+        check_fields(self, at_least(1), *names)
+        widths = {} if self.features is None else {"features": self.features}
+        for place, width in enumerate(self.widths, start=1):
+            widths[f"layer_{place}"] = width
         window = self.kernel_size if self.convolutional else None
         options = {
             "use_bias": self.use_bias,
             "dtype": self.dtype,
             "param_dtype": self.param_dtype,
         }
-        for name, width in (first | layers).items():
+        for name, width in widths.items():
             x = Features(width, window, self.activation, name=name, **options)(x)
-        head = ClassifierHead(
-            self.num_classes,
-            self.convolutional,
-            self.pool,
-            self.param_dtype,
-            name="head",
-        )
-        return head(x), None
+        return classifier_head(self)(x), None

@@ -27,10 +27,8 @@ class FullyConvolutionalNetwork(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = (
-      ...     FullyConvolutionalNetwork(num_classes=3, widths=(4, 4), stem=(2,)),
-      ...     jnp.ones((5, 8, 6, 1)),
-      ... )
+      >>> model = FullyConvolutionalNetwork(num_classes=3, widths=(4, 4), stem=(2,))
+      >>> x = jnp.ones((5, 8, 6, 1))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
       >>> jax.eval_shape(model.apply, variables, x)[0].shape
       (5, 8, 6, 3)
@@ -57,7 +55,5 @@ class FullyConvolutionalNetwork(nn.Module):
         hidden = Stem(self.stem, name="stem", **options)(x)
         for place, width in enumerate(self.widths, start=1):
             hidden = Features(width, name=f"layer_{place}", **options)(hidden)
-        head = SegmenterHead(
-            self.num_classes, param_dtype=self.param_dtype, name="head"
-        )
+        head = SegmenterHead(self.num_classes, self.param_dtype, name="head")
         return head(hidden, (x.shape[-3], x.shape[-2])), None

@@ -17,7 +17,7 @@ from unroll_jax.fixed_point.monotone import (
     monotone_init,
     monotone_weight,
 )
-from unroll_jax.models.parts import ClassifierHead, check_array
+from unroll_jax.models.parts import check_array, classifier_head
 
 __all__ = ["MonotoneOperatorNetwork"]
 
@@ -97,20 +97,13 @@ class MonotoneOperatorNetwork(nn.Module):
             on_failure="accept" if self.is_initializing() else self.on_failure,
         )
         self.sow("intermediates", "equilibrium", z)
-        head = ClassifierHead(
-            self.num_classes,
-            self.convolutional,
-            self.pool,
-            self.param_dtype,
-            name="head",
-        )
-        return head(z), info
+        return classifier_head(self)(z), info
 
     def _operator(self) -> MonotoneParams:
+        window = self.kernel_size if self.convolutional else None
+
         def init(key: jax.Array) -> dict[str, Array]:
-            made = monotone_init(
-                key, self.channels, self.kernel_size if self.convolutional else None
-            )
+            made = monotone_init(key, self.channels, window)
             return {
                 name: value.astype(self.param_dtype)
                 for name, value in made._asdict().items()
@@ -119,14 +112,8 @@ class MonotoneOperatorNetwork(nn.Module):
         return MonotoneParams(**self.param("operator", init))
 
     def _inject(self, x: Array) -> Array:
-        """U x + b."""
+        """Returns U x + b."""
+        options = {"param_dtype": self.param_dtype, "name": "input"}
         if not self.convolutional:
-            return nn.Dense(self.channels, param_dtype=self.param_dtype, name="input")(
-                x
-            )
-        return nn.Conv(
-            self.channels,
-            (self.kernel_size,) * 2,
-            param_dtype=self.param_dtype,
-            name="input",
-        )(x)
+            return nn.Dense(self.channels, **options)(x)
+        return nn.Conv(self.channels, (self.kernel_size,) * 2, **options)(x)

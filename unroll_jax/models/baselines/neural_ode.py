@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import at_least, check_fields, in_interval
 from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq_params import opteq_linear
-from unroll_jax.models.parts import ClassifierHead, Features, check_array
+from unroll_jax.models.parts import Features, check_array, classifier_head
+from unroll_jax.numerics import common_dtype
 
 __all__ = ["NeuralODE", "integrate", "vector_field"]
 
@@ -43,10 +44,8 @@ class NeuralODE(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model, x = (
-      ...     NeuralODE(num_classes=3, convolutional=False, widths=(8,), augment=2),
-      ...     jnp.ones((5, 4)),
-      ... )
+      >>> sizes = {"convolutional": False, "widths": (8,), "augment": 2}
+      >>> model, x = NeuralODE(num_classes=3, **sizes), jnp.ones((5, 4))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
       >>> jax.eval_shape(model.apply, variables, x)[0].shape
       (5, 3)
@@ -71,29 +70,21 @@ class NeuralODE(nn.Module):
         """Classifies x, as `DeepOptEq` does: ``(logits, None)``; an ImportError if
         diffrax is not installed."""
         check_array(x, convolutional=self.convolutional)
-        check_fields(
-            self,
-            at_least(1),
-            "num_classes",
-            "widths",
-            "features",
-            "pool",
-            "kernel_size",
-            "max_steps",
-        )
+        names = ("num_classes", "widths", "features", "pool", "kernel_size")
+        check_fields(self, at_least(1), *names, "max_steps")
         check_fields(self, at_least(0), "augment")
         check_fields(self, in_interval("(0, 1)"), "tol")
         if self.features is not None:
-            window = self.kernel_size if self.convolutional else None
-            x = Features(
+            features = Features(
                 self.features,
-                window,
+                self.kernel_size if self.convolutional else None,
                 self.activation,
                 param_dtype=self.param_dtype,
                 name="features",
-            )(x)
+            )
+            x = features(x)
         start = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, self.augment)])
-        start = start.astype(jnp.promote_types(x.dtype, self.param_dtype))
+        start = start.astype(common_dtype(x, self.param_dtype))
         params = self._field(start.shape[-1])
         end = start
         # the end has the shape of the start, which is all that the head's init needs
@@ -107,30 +98,22 @@ class NeuralODE(nn.Module):
                 field, start, params, tol=self.tol, max_steps=self.max_steps
             )
         self.sow("intermediates", "end", end)
-        head = ClassifierHead(
-            self.num_classes,
-            self.convolutional,
-            self.pool,
-            self.param_dtype,
-            name="head",
-        )
-        return head(end), None
+        return classifier_head(self)(end), None
 
     def _field(self, channels: int) -> FieldParams:
         window = (self.kernel_size,) * 2 if self.convolutional else ()
         sizes = [channels, *self.widths, channels]
 
         def init(key: jax.Array) -> dict[str, dict[str, Array]]:
-            made, scale = {}, jax.nn.initializers.lecun_normal()
+            made: dict[str, dict[str, Array]] = {}
+            scale = jax.nn.initializers.lecun_normal()
             for place, layer_key in enumerate(jax.random.split(key, len(sizes) - 1)):
                 # the first layer sees t
                 inner, outer = sizes[place] + (place == 0), sizes[place + 1]
                 W = scale(layer_key, (*window, inner, outer), self.param_dtype)
                 zeros = jnp.zeros(outer, self.param_dtype)
-                made[f"layer_{place + 1}"] = {
-                    "W": W if self.convolutional else W.T,
-                    "b": zeros,
-                }
+                W = W if self.convolutional else W.T
+                made[f"layer_{place + 1}"] = {"W": W, "b": zeros}
             return made
 
         made = self.param("field", init)
@@ -147,12 +130,13 @@ def vector_field(
     *,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "..."]:
-    """g(h, t): layers W h + b with the activation between them, t as one more
+    """Returns g(h, t): layers W h + b with the activation between them, t as one more
     channel of the first one's input."""
     time = jnp.broadcast_to(jnp.asarray(t, h.dtype), (*h.shape[:-1], 1))
-    hidden = jnp.concatenate([h, time], axis=-1)
-    for place, (W, b) in enumerate(params):
-        hidden = opteq_linear(W, hidden if place == 0 else activation(hidden)) + b
+    (W, b), *others = params
+    hidden = opteq_linear(W, jnp.concatenate([h, time], axis=-1)) + b
+    for W, b in others:
+        hidden = opteq_linear(W, activation(hidden)) + b
     return hidden
 
 
@@ -164,10 +148,10 @@ def integrate(
     tol: float,
     max_steps: int,
 ) -> Float[Array, "..."]:
-    """The end, at t = 1, of the solution of dh/dt = field(t, h, params) from h(0) =
-    start; differentiable.
+    """Returns the end, at t = 1, of the solution of dh/dt = field(t, h, params) from
+    h(0) = start; differentiable.
 
-    While it runs, a RuntimeError if the tolerance takes more than max_steps.
+    Raises a RuntimeError while it runs if the tolerance takes more than max_steps.
 
     Source: Tsitouras (2011), Tsit5, with the gradient of the discrete solution by
     checkpointed backpropagation.
@@ -184,8 +168,8 @@ def integrate(
         diffrax.Tsit5(),
         t0=0.0,
         t1=1.0,
-        # the controller cuts it where it must; diffrax's own guess takes 4 steps where
-        # 1 is within tol
+        # The controller cuts it where it must. diffrax's own guess takes 4 steps where
+        # 1 is within tol.
         dt0=1.0,
         y0=start,
         args=params,

@@ -1,7 +1,6 @@
 """The decoder of Llama and its family, whose every layer can be read out by one
 head."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -15,14 +14,16 @@ from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
     causal_mask,
     decoder_layer,
+    embed,
     new_layers,
     rms_norm,
     rotation,
     segment_positions,
 )
 from unroll_jax.models.language.low_rank import with_changes
+from unroll_jax.models.layered import LayeredModel, Record, record_in
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.perturbations import Perturbation
-from unroll_jax.unrolling import unroll
 
 __all__ = ["Decoder", "decoder_logits", "decoder_readout", "head_products"]
 
@@ -30,7 +31,7 @@ __all__ = ["Decoder", "decoder_logits", "decoder_readout", "head_products"]
 _INITIAL = nn.initializers.normal(0.02)
 
 
-class Decoder(nn.Module):
+class Decoder(LayeredModel):
     """A decoder of Llama's family, by its `DecoderConfig`.
 
     All layers run in one scan over stacked parameters. The parameters are ``embedding``
@@ -49,16 +50,8 @@ class Decoder(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = Decoder(
-      ...     DecoderConfig(
-      ...         100,
-      ...         dim=8,
-      ...         num_layers=2,
-      ...         num_heads=4,
-      ...         num_key_value_heads=2,
-      ...         hidden_dim=16,
-      ...     )
-      ... )
+      >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 16}
+      >>> model = Decoder(DecoderConfig(100, num_key_value_heads=2, **sizes))
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 3]])
       >>> params = model.init(jax.random.key(0), tokens)
       >>> states = model.apply(params, tokens)
@@ -68,9 +61,6 @@ class Decoder(nn.Module):
 
     config: DecoderConfig
     dtype: Any = None
-    param_dtype: Any = jnp.float32
-    remat: bool | Callable[..., Any] = False
-    unroll: int | None = None
 
     @nn.compact
     def __call__(
@@ -80,7 +70,7 @@ class Decoder(nn.Module):
         segments: jax.Array | None = None,
         positions: jax.Array | None = None,
         perturbation: jax.Array | None = None,
-        record: Callable[[jax.Array], Any] | None = None,
+        record: Record | None = None,
         perturb: Perturbation | None = None,
         changes: Any = None,
     ) -> Any:
@@ -119,42 +109,32 @@ class Decoder(nn.Module):
             check_dtype(name, places, jnp.integer)
             check_shape(name, places, tokens.shape, ", as tokens have")
         table, layers = self._params()
-        layers = layers if changes is None else with_changes(layers, changes)
+        if changes is not None:
+            layers = with_changes(layers, changes)
         compute = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
-        output = jnp.promote_types(compute, jnp.float32)
-        segments = jnp.zeros(tokens.shape, jnp.int32) if segments is None else segments
-        angles = rotation(
-            config,
-            segment_positions(segments) if positions is None else positions,
-            compute,
-        )
+        if segments is None:
+            segments = jnp.zeros(tokens.shape, jnp.int32)
+        if positions is None:
+            positions = segment_positions(segments)
+        angles = rotation(config, positions, compute)
 
         def step(layer: Any, y: jax.Array, x: Any) -> jax.Array:
             angles, mask = x
             cast = jax.tree.map(lambda leaf: leaf.astype(compute), layer)
             return decoder_layer(config, cast, y, angles, mask)
 
-        def measure(layer: Any, y: jax.Array, x: Any) -> Any:
-            wide = y.astype(output)
-            return wide if record is None else record(wide)
-
-        start = table[tokens].astype(compute)
-        start = start if perturbation is None else start + perturbation.astype(compute)
-        options = {
-            "num_layers": config.num_layers,
-            "remat": self.remat,
-            "unroll": self.unroll,
-            "perturb": perturb,
-        }
-        return unroll(
+        start = embed(table, tokens).astype(compute)
+        if perturbation is not None:
+            start = start + perturbation.astype(compute)
+        return self.run_layers(
             step,
             layers,
             start,
             (angles, causal_mask(segments)),
-            tied=False,
-            record=measure,
-            **options,
-        )[1]
+            num_layers=config.num_layers,
+            record=record_in(compute_dtype(compute), record),
+            perturb=perturb,
+        )
 
     def _params(self) -> tuple[jax.Array, Any]:
         config, dtype = self.config, self.param_dtype
@@ -183,9 +163,8 @@ def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
       >>> scale.shape, head.shape
       ((2,), (5, 2))
     """
-    return params["norm"]["scale"], params["head"][
-        "embedding"
-    ] if "head" in params else params["embedding"]
+    head = params["head"] if "head" in params else params
+    return params["norm"]["scale"], head["embedding"]
 
 
 def decoder_logits(
@@ -214,9 +193,7 @@ def decoder_logits(
       ...     "embedding": jnp.array([[1.0, 2.0], [3.0, 4.0]]),
       ...     "norm": {"scale": jnp.ones(2)},
       ... }
-      >>> logits = decoder_logits(
-      ...     config, params, jnp.array([5.0, 5.0])
-      ... )  # of the norm's (1, 1)
+      >>> logits = decoder_logits(config, params, jnp.array([5.0, 5.0]))  # normed: 1, 1
       >>> [round(value, 3) for value in logits.tolist()]
       [3.0, 7.0]
     """
@@ -228,15 +205,15 @@ def decoder_logits(
 def head_products(
     y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype: Any
 ) -> Float[Array, "*batch k"]:
-    """Products of normalised outputs with rows of a head, of factors in ``dtype``,
-    in float32 or wider."""
-    y, wide = y.astype(dtype), jnp.promote_types(dtype, jnp.float32)
+    """Returns products of normalised outputs with rows of a head, of factors in
+    ``dtype``, in float32 or wider."""
+    y = y.astype(dtype)
     rows = rows.astype(dtype)
     tokens = y.size // y.shape[-1]
     if tokens == 1:  # on CPUs XLA is slow at a row times a transpose
-        return jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide).reshape(
-            *y.shape[:-1], -1
-        )
+        wide = compute_dtype(y)
+        product = jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide)
+        return product.reshape(*y.shape[:-1], -1)
     if tokens == 2:  # and half as fast as in the order of `_rows_first`
         return jax.lax.platform_dependent(
             y, rows, cpu=_rows_first, default=_tokens_first
@@ -245,13 +222,11 @@ def head_products(
 
 
 def _tokens_first(y: Array, rows: Array) -> Array:
-    return jnp.matmul(
-        y, rows.T, preferred_element_type=jnp.promote_types(y.dtype, jnp.float32)
-    )
+    return jnp.matmul(y, rows.T, preferred_element_type=compute_dtype(y))
 
 
 def _rows_first(y: Array, rows: Array) -> Array:
-    wide = jnp.promote_types(y.dtype, jnp.float32)
+    wide = compute_dtype(y)
     columns = jnp.matmul(rows, y.reshape(2, -1).T, preferred_element_type=wide)
     # which keeps the order
     return jax.lax.optimization_barrier(columns).T.reshape(*y.shape[:-1], -1)

@@ -11,13 +11,14 @@ from jax.nn.initializers import Initializer
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check_fields, in_interval, require
+from unroll_jax.models.encoder_parts import as_numbers
 from unroll_jax.models.language.rotary import (
     RotaryScaling,
     rotary_angles,
     rotary_frequencies,
-    rotated,
+    rotate,
 )
-from unroll_jax.numerics import linear
+from unroll_jax.numerics import compute_dtype, linear
 
 __all__ = [
     "Attended",
@@ -25,7 +26,8 @@ __all__ = [
     "causal_mask",
     "decoder_layer",
     "dense",
-    "fed_forward",
+    "embed",
+    "feed_forward",
     "grouped_attention",
     "layer_shapes",
     "new_layers",
@@ -132,10 +134,8 @@ def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]
     """Shapes of one layer's parameters: ``kernel`` (in, out) and ``bias`` (out,) of
     products, ``scale`` of norms."""
     dim, hidden = config.dim, config.hidden_dim
-    queries, keys = (
-        config.num_heads * config.head_size,
-        config.num_key_value_heads * config.head_size,
-    )
+    queries = config.num_heads * config.head_size
+    keys = config.num_key_value_heads * config.head_size
     shapes: dict[str, dict[str, tuple[int, ...]]] = {
         "attention_norm": {"scale": (dim,)},
         "query": {"kernel": (dim, queries)},
@@ -197,21 +197,28 @@ def rms_norm(
       >>> [round(value, 4) for value in y.tolist()]
       [1.0, -2.0]
     """
-    wide = y.astype(jnp.promote_types(y.dtype, jnp.float32))
-    normed = wide * jax.lax.rsqrt(
-        jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon
-    )
+    wide = y.astype(compute_dtype(y))
+    mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+    normed = wide * jax.lax.rsqrt(mean_square + epsilon)
     return (normed * scale.astype(wide.dtype)).astype(y.dtype)
 
 
 def rotation(
     config: DecoderConfig, positions: Int[Array, "*batch n"], dtype: Any
 ) -> tuple[Array, Array]:
-    """Cosines and sines that `queries_keys_values` rotates by, in float32 or wider."""
+    """Returns cosines and sines that `queries_keys_values` rotates by, in float32 or
+    wider."""
     frequencies = rotary_frequencies(
         config.head_size, config.rotary_base, config.rotary_scaling
     )
-    return rotary_angles(positions, frequencies, jnp.promote_types(dtype, jnp.float32))
+    return rotary_angles(positions, frequencies, compute_dtype(dtype))
+
+
+def embed(
+    table: Float[Array, "vocabulary d"], tokens: Int[Array, "*batch n"]
+) -> Float[Array, "*batch n d"]:
+    """Returns rows of the table of embeddings; NaN for tokens that it lacks."""
+    return jnp.take(table, as_numbers(tokens), axis=0, mode="fill", fill_value=jnp.nan)
 
 
 def decoder_layer(
@@ -224,10 +231,10 @@ def decoder_layer(
     """The output of one layer, whose parameters have the dtype of y; ``mask`` marks
     the tokens that each token sees."""
     mixed = queries_keys_values(config, layer, y, angles)
-    keys, values = (jnp.swapaxes(part, -2, -3) for part in (mixed.keys, mixed.values))
-    return fed_forward(
-        config, layer, y, grouped_attention(mixed.queries, keys, values, mask)
-    )
+    keys = jnp.swapaxes(mixed.keys, -2, -3)
+    values = jnp.swapaxes(mixed.values, -2, -3)
+    attended = grouped_attention(mixed.queries, keys, values, mask)
+    return feed_forward(config, layer, y, attended)
 
 
 def queries_keys_values(
@@ -245,12 +252,10 @@ def queries_keys_values(
 
     def rotated_heads(name: str) -> Array:
         norm = layer.get(f"{name}_norm")
-        each = (
-            heads(name)
-            if norm is None
-            else rms_norm(heads(name), norm["scale"], config.norm_epsilon)
-        )
-        return rotated(each, angles)
+        each = heads(name)
+        if norm is not None:
+            each = rms_norm(each, norm["scale"], config.norm_epsilon)
+        return rotate(each, angles)
 
     return Attended(rotated_heads("query"), rotated_heads("key"), heads("value"))
 
@@ -270,27 +275,25 @@ def grouped_attention(
     Source: Ainslie et al., "GQA" (2023).
     """
     *batch, count, heads, size = queries.shape
-    groups, wide = keys.shape[-3], jnp.promote_types(values.dtype, jnp.float32)
+    wide = compute_dtype(values)
+    groups = keys.shape[-3]
     shared = heads // groups
     # Queries that share keys form one axis: a product a head of keys, instead of copies
     # of the keys.
     rows = jnp.swapaxes(queries, -2, -3).reshape(*batch, groups, shared * count, size)
-    scores = jnp.matmul(
-        rows, jnp.swapaxes(keys, -1, -2), preferred_element_type=wide
-    ) * (1.0 / math.sqrt(size))
+    columns = jnp.swapaxes(keys, -1, -2)
+    scores = jnp.matmul(rows, columns, preferred_element_type=wide)
+    scores = scores * (1.0 / math.sqrt(size))
     scores = scores.reshape(*batch, groups, shared, count, -1)
-    weights = jax.nn.softmax(
-        jnp.where(mask[..., None, None, :, :], scores, jnp.finfo(wide).min)
-    )
-    mixed = jnp.matmul(
-        weights.astype(values.dtype).reshape(*rows.shape[:-1], -1), values
-    )
-    return jnp.swapaxes(mixed.reshape(*batch, heads, count, size), -2, -3).reshape(
-        *batch, count, heads * size
-    )
+    seen = mask[..., None, None, :, :]
+    weights = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(wide).min))
+
+    weights = weights.astype(values.dtype).reshape(*rows.shape[:-1], -1)
+    mixed = jnp.matmul(weights, values).reshape(*batch, heads, count, size)
+    return jnp.swapaxes(mixed, -2, -3).reshape(*batch, count, heads * size)
 
 
-def fed_forward(
+def feed_forward(
     config: DecoderConfig,
     layer: Layer,
     y: Float[Array, "*batch n d"],
@@ -311,9 +314,8 @@ def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"
     if "bias" in part:
         product = product + part["bias"].astype(product.dtype)
     if "compress" in part:
-        product = product + linear(
-            linear(y, part["compress"].astype(y.dtype)), part["expand"].astype(y.dtype)
-        )
+        narrow = linear(y, part["compress"].astype(y.dtype))
+        product = product + linear(narrow, part["expand"].astype(y.dtype))
     return product
 
 
@@ -331,11 +333,7 @@ def segment_positions(segments: Int[Array, "*batch n"]) -> Int[Array, "*batch n"
     places = jnp.broadcast_to(
         jnp.arange(segments.shape[-1], dtype=jnp.int32), segments.shape
     )
-    starts = jnp.concatenate(
-        [
-            jnp.ones_like(segments[..., :1], bool),
-            segments[..., 1:] != segments[..., :-1],
-        ],
-        axis=-1,
-    )
+    first = jnp.ones_like(segments[..., :1], bool)
+    changes = segments[..., 1:] != segments[..., :-1]
+    starts = jnp.concatenate([first, changes], axis=-1)
     return places - jax.lax.cummax(jnp.where(starts, places, 0), axis=segments.ndim - 1)

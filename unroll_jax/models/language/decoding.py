@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int
 from unroll_jax.arguments import at_least, check, in_interval, require
 from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
-    fed_forward,
+    embed,
+    feed_forward,
     grouped_attention,
     queries_keys_values,
     rotation,
@@ -42,20 +43,11 @@ def empty_cache(
       dtype: of keys and values, and that layers compute in.
 
     Example:
-      >>> config = DecoderConfig(
-      ...     100,
-      ...     dim=8,
-      ...     num_layers=2,
-      ...     num_heads=4,
-      ...     num_key_value_heads=2,
-      ...     hidden_dim=16,
-      ... )
+      >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 16}
+      >>> config = DecoderConfig(100, num_key_value_heads=2, **sizes)
       >>> cache: KeyValueCache = empty_cache(config, batch=3, capacity=16)
-      >>> (
-      ...     cache.keys.shape,
-      ...     cache.values.nbytes,
-      ... )  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
-      ((2, 3, 2, 16, 2), 1536)
+      >>> cache.keys.shape  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
+      (2, 3, 2, 16, 2)
     """
     check("batch", batch, at_least(1))
     check(
@@ -114,36 +106,29 @@ def decode(
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Decoder
-      >>> config = DecoderConfig(
-      ...     100,
-      ...     dim=8,
-      ...     num_layers=2,
-      ...     num_heads=4,
-      ...     num_key_value_heads=2,
-      ...     hidden_dim=16,
-      ... )
-      >>> tokens, places, run = (
-      ...     jnp.array([[5, 6]]),
-      ...     jnp.array([[0, 1]]),
-      ...     jax.jit(decode, static_argnums=0),
-      ... )
+      >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 16}
+      >>> config = DecoderConfig(100, num_key_value_heads=2, **sizes)
+      >>> tokens, places = jnp.array([[5, 6]]), jnp.array([[0, 1]])
+      >>> run = jax.jit(decode, static_argnums=0)
       >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), tokens)["params"]
       >>> cache = empty_cache(config, batch=1, capacity=2)
       >>> both, _ = run(config, params, tokens, cache, places)
       >>> _, cache = run(config, params, tokens[:, :1], cache, places[:, :1])
-      >>> second, _ = run(
-      ...     config, params, tokens[:, 1:], cache, places[:, 1:]
-      ... )  # sees the first in the cache
+      >>> # the second token sees the first in the cache
+      >>> second, _ = run(config, params, tokens[:, 1:], cache, places[:, 1:])
       >>> bool(jnp.allclose(second, both[:, 1:], atol=1e-5))
       True
     """
     last = config.num_layers if last is None else last
     _check(config, inputs, cache, positions, first, last)
-    tokens = jnp.issubdtype(inputs.dtype, jnp.integer)
-    y = params["embedding"][inputs].astype(cache.keys.dtype) if tokens else inputs
+    y = inputs
+    if jnp.issubdtype(inputs.dtype, jnp.integer):
+        y = embed(params["embedding"], inputs).astype(cache.keys.dtype)
+
     capacity = cache.keys.shape[-2]
+    positions = jnp.asarray(positions, jnp.int32)  # narrower ones lack the capacity
     angles = rotation(config, positions, y.dtype)
-    mask = jnp.arange(capacity) <= positions[..., None]
+    mask = jnp.arange(capacity, dtype=jnp.int32) <= positions[..., None]
     rows = jnp.arange(y.shape[0])[:, None]
     # negative ones would count from the end
     slots = jnp.where(positions < 0, capacity, positions)
@@ -160,24 +145,19 @@ def decode(
         )
         mixed = queries_keys_values(config, layer_params, y, angles)
 
-        def written(stack: Array, new: Array) -> Array:
-            return stack.at[number, rows, :, slots].set(
-                new.astype(stack.dtype), mode="drop"
-            )
+        def write(stack: Array, new: Array) -> Array:
+            places = stack.at[number, rows, :, slots]
+            return places.set(new.astype(stack.dtype), mode="drop")
 
-        cache = KeyValueCache(
-            written(cache.keys, mixed.keys), written(cache.values, mixed.values)
-        )
-        keys, values = (
-            jax.lax.dynamic_index_in_dim(stack, number, keepdims=False).astype(y.dtype)
-            for stack in cache
-        )
-        return fed_forward(
-            config,
-            layer_params,
-            y,
-            grouped_attention(mixed.queries, keys, values, mask),
-        ), cache
+        def read(stack: Array) -> Array:
+            layer = jax.lax.dynamic_index_in_dim(stack, number, keepdims=False)
+            return layer.astype(y.dtype)
+
+        keys = write(cache.keys, mixed.keys)
+        values = write(cache.values, mixed.values)
+        attended = grouped_attention(mixed.queries, read(keys), read(values), mask)
+        y = feed_forward(config, layer_params, y, attended)
+        return y, KeyValueCache(keys, values)
 
     return jax.lax.fori_loop(first, last, layer, (y, cache))
 
@@ -190,45 +170,35 @@ def _check(
     first: Any,
     last: Any,
 ) -> None:
-    layers, traced = (
-        config.num_layers,
-        isinstance(first, jax.Array) or isinstance(last, jax.Array),
-    )
-    ordered = traced or 0 <= first < last <= layers
-    require(
-        ordered,
-        "first and last",
-        f"have 0 <= first < last <= num_layers={layers}",
-        f"{first} and {last}",
-    )
+    layers = config.num_layers
+    is_traced = isinstance(first, jax.Array) or isinstance(last, jax.Array)
+    ordered = is_traced or 0 <= first < last <= layers
+    allowed = f"have 0 <= first < last <= num_layers={layers}"
+    require(ordered, "first and last", allowed, f"{first} and {last}")
+
     floating = jnp.issubdtype(inputs.dtype, jnp.floating)
-    read = floating or not (isinstance(first, jax.Array) or first > 0)
+    reads_tokens = not (isinstance(first, jax.Array) or first > 0)
     require(
-        read,
+        floating or reads_tokens,
         "inputs",
         f"be outputs of layer first={first}",
         f"tokens ({inputs.dtype})",
         "decode those by 0",
     )
-    fits = positions.ndim == 2 and inputs.shape == (
-        (*positions.shape, config.dim) if floating else positions.shape
-    )
+
+    width = (config.dim,) if floating else ()
+    fits = positions.ndim == 2 and inputs.shape == (*positions.shape, *width)
     allowed = f"be (batch, n), or inputs of a later layer (batch, n, dim={config.dim})"
     require(
         fits, "inputs and positions", allowed, f"{inputs.shape} and {positions.shape}"
     )
-    shape, heads = (
-        cache.keys.shape,
-        (layers, inputs.shape[0], config.num_key_value_heads),
-    )
-    fits, allowed = (
-        shape[:3] == heads and shape[4:] == (config.head_size,),
-        f"hold {heads} layers, texts and heads",
-    )
+
+    shape = cache.keys.shape
+    heads = (layers, inputs.shape[0], config.num_key_value_heads)
     require(
-        fits,
+        shape[:3] == heads and shape[4:] == (config.head_size,),
         "cache",
-        f"{allowed} of width {config.head_size}",
+        f"hold {heads} layers, texts and heads of width {config.head_size}",
         f"shape {shape}",
         "make it with empty_cache",
     )

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import at_least, check, in_interval, require
 from unroll_jax.models.language.decoder import decoder_logits
-from unroll_jax.models.language.decoder_parts import DecoderConfig
+from unroll_jax.models.language.decoder_parts import DecoderConfig, embed
 from unroll_jax.models.language.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.language.sampling import (
     NO_TOKEN,
@@ -22,6 +22,7 @@ from unroll_jax.models.language.sampling import (
     position_noise,
     row_keys,
 )
+from unroll_jax.numerics import common_dtype
 
 __all__ = [
     "Answers",
@@ -251,7 +252,7 @@ def promote_params(params: Any, dtype: Any) -> Any:
     """Converts parameters of fewer bits than the dtype, once for all tokens; wider
     ones stay."""
     return jax.tree.map(
-        lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, dtype)), params
+        lambda leaf: leaf.astype(common_dtype(leaf.dtype, dtype)), params
     )
 
 
@@ -264,7 +265,7 @@ def embed_tokens(
 ) -> Float[Array, "batch n d"]:
     """Returns word embeddings of tokens at positions, with the noise of these
     positions."""
-    y = params["embedding"][tokens].astype(dtype)
+    y = embed(params["embedding"], tokens).astype(dtype)
     if request.noise is None or request.keys is None:
         return y
     noise = request.noise * position_noise(request.keys, places, y.shape[-1])

@@ -32,23 +32,17 @@ def low_rank_changes(
 
     Example:
       >>> import jax
-      >>> config = DecoderConfig(
-      ...     100,
-      ...     dim=8,
-      ...     num_layers=2,
-      ...     num_heads=4,
-      ...     num_key_value_heads=2,
-      ...     hidden_dim=16,
-      ... )
+      >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 16}
+      >>> config = DecoderConfig(100, num_key_value_heads=2, **sizes)
       >>> changes = low_rank_changes(jax.random.key(0), config, rank=3)
       >>> changes["gate"]["compress"].shape, changes["gate"]["expand"].shape
       ((2, 8, 3), (2, 3, 16))
     """
     check("rank", rank, at_least(1))
     kernels = {
-        part: part_shapes["kernel"]
-        for part, part_shapes in layer_shapes(config).items()
-        if "kernel" in part_shapes
+        part: shapes["kernel"]
+        for part, shapes in layer_shapes(config).items()
+        if "kernel" in shapes
     }
 
     def new(key: jax.Array, width: int, out: int) -> dict[str, jax.Array]:

@@ -16,10 +16,10 @@ __all__ = [
     "check_scaling",
     "rotary_angles",
     "rotary_frequencies",
-    "rotated",
+    "rotate",
 ]
 
-#: Kinds of `RotaryScaling`, by the names that configurations of Hugging Face have for them.
+#: Kinds of `RotaryScaling`, by their names in configurations of Hugging Face.
 SCALINGS = ("linear", "llama3")
 
 
@@ -54,20 +54,10 @@ class RotaryScaling:
 
     def __post_init__(self) -> None:
         check_scaling(self.kind)
-        require(
-            self.factor >= 1.0 and math.isfinite(self.factor),
-            "factor",
-            "be finite and at least 1",
-            self.factor,
-        )
+        check("factor", self.factor, at_least(1.0))
         low, high = self.low_frequency_factor, self.high_frequency_factor
-        ordered = 0.0 < low < high < math.inf
-        require(
-            ordered,
-            "low_frequency_factor",
-            f"be positive and below high_frequency_factor={high}",
-            low,
-        )
+        allowed = f"be positive and below high_frequency_factor={high}"
+        require(0.0 < low < high < math.inf, "low_frequency_factor", allowed, low)
         check("original_positions", self.original_positions, at_least(1))
 
 
@@ -118,15 +108,15 @@ def rotary_angles(
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotated(
+def rotate(
     y: Float[Array, "*batch n heads size"],
     rotation: tuple[Float[Array, "*batch n half"], Float[Array, "*batch n half"]],
 ) -> Float[Array, "*batch n heads size"]:
-    """Rotates pairs (j, j + size / 2), as `transformers` (Meta, GGUF: (2j, 2j + 1)),
-    by the angles, in their dtype."""
+    """Rotates pairs (j, j + size / 2) by the angles, in the dtype of these.
+
+    `transformers` has these pairs. Meta's code and GGUF have (2j, 2j + 1).
+    """
     cosine, sine = (part[..., None, :] for part in rotation)
     first, second = jnp.split(y.astype(cosine.dtype), 2, axis=-1)
-    turned = jnp.concatenate(
-        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
-    )
-    return turned.astype(y.dtype)
+    turned = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate(turned, axis=-1).astype(y.dtype)
