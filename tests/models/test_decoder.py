@@ -268,3 +268,18 @@ def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_deco
         ours,
         merged,
     )
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16"])
+def test_positions_of_small_integers_are_written_to_their_slots(kind):
+    """A token without a position is not written. The cache has more slots than an
+    int8 can count."""
+    config = dataclasses.replace(SMALL, max_positions=400)
+    params = drawn(Decoder(config), jax.ShapeDtypeStruct((1, 1), jnp.int32))["params"]
+    cache = empty_cache(config, batch=1, capacity=300)
+    tokens, places = jnp.array([[5, 6, 7]]), jnp.array([[0, -1, 1]])
+    _, expected = decode(config, params, tokens, cache, places)
+    _, actual = decode(config, params, tokens, cache, places.astype(kind))
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not np.any(actual.keys[:, :, :, 2:])

@@ -47,7 +47,7 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
     options = {
         **VECTORS,
         "num_classes": 3,
-        "way": "unrolled",
+        "gradient": "unrolled",
         "num_steps": 3,
         "param_dtype": jnp.float64,
     }
@@ -69,7 +69,7 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
 @pytest.mark.slow
 def test_a_norm_above_1_is_an_error_outside_of_jit_unless_it_is_allowed():
     options, x = (
-        {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 2},
+        {**VECTORS, "num_classes": 3, "gradient": "unrolled", "num_steps": 2},
         vectors(2, dtype=jnp.float32),
     )
     plain = DeepOptEq(**options)
@@ -131,7 +131,7 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
     tests/fixed_point/test_every_pair.py."""
     options = {**IMAGES, **EXACT, "max_norm": 0.8}
     implicit = DeepOptEq(num_classes=3, **options)
-    unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=150, **options)
+    unrolled = DeepOptEq(num_classes=3, gradient="unrolled", num_steps=150, **options)
     x = images(2)
 
     @jax.jit
@@ -165,7 +165,11 @@ def test_a_failure_is_said_but_not_of_the_dummy_input_of_init():
 @pytest.mark.usefixtures("x64")
 def test_few_unrolled_steps_are_those_steps_and_no_more():
     model = DeepOptEq(
-        num_classes=3, **VECTORS, way="unrolled", num_steps=3, param_dtype=jnp.float64
+        num_classes=3,
+        **VECTORS,
+        gradient="unrolled",
+        num_steps=3,
+        param_dtype=jnp.float64,
     )
     x = vectors(2)
     params = start(model, x)
@@ -198,7 +202,7 @@ def test_averaged_steps_are_those_of_equation_10():
     options = {
         **VECTORS,
         "num_classes": 3,
-        "way": "averaged",
+        "gradient": "averaged",
         "num_steps": 4,
         "param_dtype": jnp.float64,
     }
@@ -266,7 +270,7 @@ def test_a_regulariser_is_one_more_layer():
 def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradients():
     options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}
     model = DeepOptEq(num_classes=3, **options)
-    unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=300, **options)
+    unrolled = DeepOptEq(num_classes=3, gradient="unrolled", num_steps=300, **options)
     x = vectors(4)
     params = start(model, x, scale=1.0)
 

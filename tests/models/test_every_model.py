@@ -392,3 +392,37 @@ def test_the_program_does_not_grow_with_depth(name):
         loss = lambda params: jnp.sum(model.apply(params, case.draw()))  # noqa: B023
         sizes.append(str(jax.make_jaxpr(jax.grad(loss))(params)).count(" = "))
     assert sizes[0] == sizes[1]
+
+
+KINDS = ("int8", "uint8", "int16", "uint16")
+READERS = {
+    "decoder": Decoder(dataclasses.replace(test_decoder.SMALL, vocabulary_size=300)),
+    "encoder": Encoder(
+        dataclasses.replace(
+            test_encoder.SMALL, vocabulary_size=300, padding_token=299, token_types=2
+        )
+    ),
+    "unrolled classifier": UnrolledClassifier(UnrolledTransformer(4, 2), 300, 2),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_tokens_of_every_integer_type_are_the_same_numbers(name):
+    """The vocabulary has numbers that small integers cannot hold."""
+    model, tokens = READERS[name], jnp.array([[5, 100, 127, 0]])
+    options = {"encoder": "token_types", "decoder": "segments"}
+    ones = {options[name]: jnp.ones_like(tokens)} if name in options else {}
+    params = drawn(model, tokens)
+    expected = model.apply(params, tokens, **ones)
+    for kind in KINDS:
+        given = {key: value.astype(kind) for key, value in ones.items()}
+        actual = model.apply(params, tokens.astype(kind), **given)
+        np.testing.assert_array_equal(actual, expected, err_msg=kind)
+
+
+@pytest.mark.parametrize("wrong", [-1, 300])
+@pytest.mark.parametrize("name", READERS)
+def test_a_token_that_the_vocabulary_lacks_is_nan(name, wrong):
+    model, tokens = READERS[name], np.array([[5, 6, wrong]], np.int32)
+    params = drawn(model, jnp.asarray(tokens))
+    assert np.isnan(jax.jit(model.apply)(params, tokens)[0]).any()

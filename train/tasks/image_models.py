@@ -113,6 +113,8 @@ def build(network: Any, num_classes: int) -> nn.Module:
     }
     if isinstance(network, EquilibriumConfig | MonConfig):
         options["on_failure"] = "accept"
+    if isinstance(network, EquilibriumConfig):
+        options["gradient"] = options.pop("way")
     stem = options.pop("stem") if isinstance(network, ClassifierConfig) else ()
     model = MODULES[type(network)](num_classes=num_classes, **options)
     return models.BehindStem(model, stem) if stem else model

@@ -85,7 +85,9 @@ class Encoder(LayeredModel):
         )
         tokens = as_numbers(tokens)
         mask = real_tokens(tokens, mask, config)
-        token_types = jnp.zeros_like(tokens) if token_types is None else token_types
+        if token_types is None:
+            token_types = jnp.zeros_like(tokens)
+        token_types = as_numbers(token_types)
         dtype = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
 
         embeddings = EncoderEmbeddings(config, self.param_dtype, name="embeddings")

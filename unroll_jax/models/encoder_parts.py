@@ -130,10 +130,14 @@ def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
     return jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
 
 
-def as_numbers(tokens: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
-    """Returns tokens as int32. Narrower integers cannot hold every number of a
-    vocabulary that tokens are compared with, or replaced by."""
-    return jnp.asarray(tokens, jnp.int32)
+def as_numbers(tokens: Any) -> Int[Array, "*batch n"]:
+    """Returns tokens as int32, negative ones as a number that no vocabulary has.
+
+    Narrower integers cannot hold every number that tokens are compared with, or
+    replaced by. A negative index would count from the end of the table.
+    """
+    numbers = jnp.asarray(tokens, jnp.int32)
+    return jnp.where(numbers < 0, jnp.iinfo(jnp.int32).max, numbers)
 
 
 def add_perturbation(

@@ -1,5 +1,5 @@
-"""The equilibrium inside the OptEq models: its parameters, and the three ways to
-find and differentiate it."""
+"""The equilibrium inside the OptEq models: its parameters, and how it is found and
+differentiated."""
 
 from typing import Any
 
@@ -40,27 +40,27 @@ from unroll_jax.fixed_point import (
 )
 from unroll_jax.models.parts import event_ndim
 
-__all__ = ["WAYS", "OptEqBase", "resolve_regulariser"]
+__all__ = ["GRADIENTS", "OptEqBase", "resolve_regulariser"]
 
-#: Ways to train an equilibrium network: implicit gradients, unrolled steps, or unrolled steps of SAM.
-WAYS = ("implicit", "unrolled", "averaged")
+#: Gradients of an equilibrium: implicit ones, of unrolled steps, or of those of SAM.
+GRADIENTS = ("implicit", "unrolled", "averaged")
 
 
 def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
-    """The `Regulariser` of a name of `REGULARISERS`, or the `Regulariser` given;
-    else a ValueError or TypeError."""
+    """Returns the `Regulariser` of a name of `REGULARISERS`, or the given one; else
+    a ValueError or TypeError."""
     entry = look_up("regulariser", regulariser, REGULARISERS, Regulariser)
     return entry if isinstance(entry, Regulariser) else entry()
 
 
 class OptEqBase(nn.Module):
-    r"""The common part of `DeepOptEq` and `DeepOptEqSegmenter`: the equilibrium of a
-    deep OptEq that sees features x.
+    r"""The equilibrium of a deep OptEq that sees features x, for `DeepOptEq` and
+    `DeepOptEqSegmenter`.
 
     .. math:: z^* = T(z^*) , \quad T = f_L \circ \dots \circ f_1 , \quad
               f_l(z) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z .
 
-    The three ways to find z^*, all from z = 0:
+    z^* is found from z = 0, and differentiated, by one of `GRADIENTS`:
 
     - "implicit": `equilibrium` to ``tol``, with gradients by the implicit function
       theorem;
@@ -71,36 +71,36 @@ class OptEqBase(nn.Module):
     Attributes:
       channels: width of the state z, or its channels.
       widths: hidden width, or channels, of each layer.
-      input_layers: which layers see x, counted from 1; None is all.
+      input_layers: numbers of the layers that see x, from 1; None is all.
       kernel_size: side of the square kernels of convolutions, odd.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1]; 1 has no skip connection.
       use_bias: whether layers have b.
-      way: see above.
-      num_steps: K of the last two ways.
+      gradient: a name of `GRADIENTS`, see above.
+      num_steps: K of "unrolled" and "averaged".
       solver: of `equilibrium`; for "averaged", the result of `averaged` if its numbers
         are not the default ones.
       adjoint: of `equilibrium`, for "implicit".
-      tol: relative tolerance of the equilibrium; for the last two ways only what
-        ``info`` calls converged.
+      tol: relative tolerance of the equilibrium. With a number of steps, only
+        ``info.converged`` depends on it.
       max_steps: cap of the solver, for "implicit".
       on_failure: "error", "warn" or "accept" for failed examples; None is "warn" for
         "implicit", else "accept".
-      regulariser: a name of `REGULARISERS` or a `Regulariser`: a layer appended to T
-        (`regularised`), which changes the problem; for "averaged", SAM's R in place of
-        that. None is none, and |z|^2 / 2 for SAM.
+      regulariser: a name of `REGULARISERS` or a `Regulariser`. It becomes a layer that
+        is appended to T (`regularised`), which changes the problem; for "averaged" it
+        is SAM's R. None appends no layer, and is |z|^2 / 2 for SAM.
       regulariser_step: step size g of the appended layer, prox_{g R} or I - g grad R
         where R has no prox.
       regulariser_smoothness: a Lipschitz constant L_R of the gradient, for "averaged"
-        (whose step size is 1 / (2 L_R)) and a regulariser that states none; it must be
+        (whose step size is 1 / (2 L_R)) and a regulariser that states none. It must be
         None for those that do.
-      max_norm: each W is scaled down, where it must be, to this spectral norm
-        (`spectral_normalise`); None leaves it.
-      norm_steps: None divides by an upper bound of the norm, for certain. Else by power
-        iteration of so many steps, cheaper for convolutions of hundreds of channels;
-        few steps may leave norms some percent above max_norm.
-      allow_expansive: whether a W of norm above 1 is allowed outside of jit, where it
-        is known (`opteq`).
+      max_norm: largest spectral norm of each W; larger ones are scaled down
+        (`spectral_normalise`). None leaves them.
+      norm_steps: None divides by an upper bound of the norm. A number takes power
+        iteration of so many steps, cheaper for convolutions of hundreds of channels.
+        Few steps may leave norms some percent above max_norm.
+      allow_expansive: allows a W of norm above 1 outside of jit, where it is known
+        (`opteq`).
       dtype, param_dtype: of the state (None: the input's; OptEq steps use at least
         float32) and of the parameters.
     """
@@ -112,7 +112,7 @@ class OptEqBase(nn.Module):
     activation: str | Monotone = "relu"
     skip: float = 1.0
     use_bias: bool = True
-    way: str = "implicit"
+    gradient: str = "implicit"
     num_steps: int = 20
     solver: str | Solver | None = None
     adjoint: str | Adjoint | Unrolled | None = None
@@ -153,36 +153,31 @@ class OptEqBase(nn.Module):
         image = (x.shape[-3], x.shape[-2]) if convolutional else None
         params = tuple(
             absorb_input(self._params(place, layer, image, compute), x)
-            for place, layer in layers.items()
+            for place, layer in enumerate(layers, start=1)
         )
-        descent = deep_opteq(list(layers.values()))
         start = jnp.zeros((*x.shape[:-1], self.channels), compute)
-        z, info = self._solve(
-            descent, params, start, x.ndim - event_ndim(convolutional), probe
-        )
+        batch_ndim = x.ndim - event_ndim(convolutional)
+        z, info = self._solve(deep_opteq(layers), params, start, batch_ndim, probe)
         self.sow("intermediates", "equilibrium", z)
         return z, info
 
-    def _layers(self, inputs: int, convolutional: bool) -> dict[int, Descent]:
-        seeing = (
-            range(1, len(self.widths) + 1)
-            if self.input_layers is None
-            else self.input_layers
-        )
-        options = {
+    def _layers(self, inputs: int, convolutional: bool) -> list[Descent]:
+        options: dict[str, Any] = {
             "activation": self.activation,
             "skip": self.skip,
             "allow_expansive": self.allow_expansive,
         }
-        make = opteq_conv if convolutional else opteq
+        make = opteq
         if convolutional:
+            make = opteq_conv
             options["kernel_size"] = self.kernel_size
-        return {
-            place: make(
-                self.channels, width, inputs if place in seeing else None, **options
-            )
-            for place, width in enumerate(self.widths, start=1)
-        }
+
+        layers: list[Descent] = []
+        for place, width in enumerate(self.widths, start=1):
+            sees_input = self.input_layers is None or place in self.input_layers
+            seen = inputs if sees_input else None
+            layers.append(make(self.channels, width, seen, **options))
+        return layers
 
     def _params(
         self, place: int, layer: Descent, image: tuple[int, int] | None, compute: Any
@@ -192,29 +187,25 @@ class OptEqBase(nn.Module):
 
         def init(key: jax.Array) -> dict[str, Array]:
             made = layer.init(key)._asdict()
-            absent = [name for name, value in made.items() if value is None] + (
-                [] if self.use_bias else ["b"]
-            )
+            if not self.use_bias:
+                made["b"] = None
             return {
                 name: value.astype(self.param_dtype)
                 for name, value in made.items()
-                if name not in absent
+                if value is not None
             }
 
         weights = self.param(f"layer_{place}", init)
-        params = OptEqParams(
-            weights["W"],
-            weights.get("U"),
-            weights.get("b", jnp.zeros(self.widths[place - 1])),
-        )
+        W = weights["W"]
+        b = weights.get("b", jnp.zeros(self.widths[place - 1], W.dtype))
+        params = OptEqParams(W, weights.get("U"), b)
         if self.max_norm is not None:
-            certified, steps = self.norm_steps is None, self.norm_steps or 1
             params = spectral_normalise(
                 params,
                 bound=self.max_norm,
                 image_shape=image,
-                certified=certified,
-                num_steps=steps,
+                certified=self.norm_steps is None,
+                num_steps=self.norm_steps or 1,
             )
         return jax.tree.map(lambda leaf: leaf.astype(compute), params)
 
@@ -226,38 +217,37 @@ class OptEqBase(nn.Module):
         batch_ndim: int,
         probe: Probe | None,
     ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
-        regulariser = (
-            None if self.regulariser is None else resolve_regulariser(self.regulariser)
-        )
-        if self.way == "averaged":
-            solver = (
-                _averaging(regulariser, self.regulariser_smoothness)
-                if self.solver is None
-                else self.solver
-            )
-        else:
-            solver = self.solver
-            if regulariser is not None:
-                form = "gradient" if regulariser.prox is None else "prox"
-                descent = regularised(
-                    descent, regulariser, step_size=self.regulariser_step, form=form
-                )
-                if regulariser.couples_examples and self.way == "implicit":
-                    # then the whole batch is one state: its Jacobian has no blocks
-                    batch_ndim = 0
-        implicit = self.way == "implicit"
-        on_failure = self.on_failure or ("warn" if implicit else "accept")
+        regulariser = None
+        if self.regulariser is not None:
+            regulariser = resolve_regulariser(self.regulariser)
+
+        is_implicit = self.gradient == "implicit"
+        solver = self.solver
+        if self.gradient == "averaged":
+            if solver is None:
+                solver = _averaging(regulariser, self.regulariser_smoothness)
+        elif regulariser is not None:
+            form = "gradient" if regulariser.prox is None else "prox"
+            step_size = self.regulariser_step
+            descent = regularised(descent, regulariser, step_size=step_size, form=form)
+            if regulariser.couples_examples and is_implicit:
+                # then the whole batch is one state: its Jacobian has no blocks
+                batch_ndim = 0
+
+        on_failure = self.on_failure or ("warn" if is_implicit else "accept")
+        if self.is_initializing():
+            # Nobody sees the equilibrium of a dummy input. Without the callback,
+            # jitting init drops the whole solve.
+            on_failure = "accept"
         return equilibrium(
             descent,
             params,
             start,
             solver=solver,
-            adjoint=self.adjoint if implicit else unrolled(self.num_steps),
+            adjoint=self.adjoint if is_implicit else unrolled(self.num_steps),
             tol=self.tol,
             max_steps=self.max_steps,
-            # Nobody sees the equilibrium of a dummy input; without the callback,
-            # jitting init drops the whole solve.
-            on_failure="accept" if self.is_initializing() else on_failure,
+            on_failure=on_failure,
             batch_ndim=batch_ndim,
             probe=probe,
         )
@@ -266,49 +256,32 @@ class OptEqBase(nn.Module):
         check_fields(self, at_least(1), "channels", "widths", "num_steps", "norm_steps")
         require(self.widths, "widths", "name at least one layer", "()")
         check_fields(self, in_interval(f"[1, {len(self.widths)}]"), "input_layers")
-        check_fields(self, one_of(WAYS), "way")
-        check_fields(
-            self, POSITIVE, "max_norm", "regulariser_step", "regulariser_smoothness"
-        )
-        adjoint, solver = f"{self.adjoint!r}", f"{self.solver!r}"
-        implicit = self.adjoint is None or self.way == "implicit"
-        require(
-            implicit,
-            "adjoint",
-            f'be None for way="{self.way}", differentiated by autodiff',
-            adjoint,
-        )
-        if self.way == "averaged" and self.solver is not None:
-            require(
-                isinstance(self.solver, Solver),
-                "solver",
-                'be of averaged(...) for way="averaged"',
-                solver,
-            )
-            alone = self.regulariser is None
-            require(
-                alone,
-                "regulariser",
-                'be None for way="averaged" with a solver, which has its own',
-                "one",
-            )
+        check_fields(self, one_of(GRADIENTS), "gradient")
+        numbers = ("max_norm", "regulariser_step", "regulariser_smoothness")
+        check_fields(self, POSITIVE, *numbers)
+
+        fits = self.adjoint is None or self.gradient == "implicit"
+        allowed = f'be None for gradient="{self.gradient}", which is by autodiff'
+        require(fits, "adjoint", allowed, repr(self.adjoint))
+        if self.gradient == "averaged" and self.solver is not None:
+            allowed = 'be of averaged(...) for gradient="averaged"'
+            fits = isinstance(self.solver, Solver)
+            require(fits, "solver", allowed, repr(self.solver))
+            allowed = 'be None for gradient="averaged" with a solver, which has its own'
+            require(self.regulariser is None, "regulariser", allowed, "one")
 
 
 def _averaging(regulariser: Regulariser | None, smoothness: float | None) -> Solver:
     if regulariser is None:
         return averaged()
     stated = regulariser.smoothness
-    allowed = f"be None for a regulariser that states its own, {stated}"
-    require(
-        stated is None or smoothness is None,
-        "regulariser_smoothness",
-        allowed,
-        smoothness,
-    )
-    smoothness = smoothness if stated is None else stated
+    if stated is not None:
+        allowed = f"be None for a regulariser that states its own, {stated}"
+        require(smoothness is None, "regulariser_smoothness", allowed, smoothness)
+        smoothness = stated
     if smoothness is None:
         raise ValueError(
-            'regulariser must have a smoothness for way="averaged", got None; pass'
+            'regulariser must have a smoothness for gradient="averaged", got None; pass'
             " regulariser_smoothness"
         )
     return averaged(

@@ -58,8 +58,10 @@ def apply_dense(
     param_dtype: Any,
     name: str | None = None,
 ) -> Float[Array, "*batch k"]:
-    """Applies a dense layer in the dtype that x and its parameters promote to; to be
-    called inside a compact method."""
+    """Applies a dense layer in the dtype that x and its parameters promote to.
+
+    To be called inside a compact method.
+    """
     dtype = common_dtype(x, param_dtype)
     return nn.Dense(features, dtype=dtype, param_dtype=param_dtype, name=name)(x)
 

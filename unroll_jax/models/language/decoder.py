@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_dtype, check_shape
-from unroll_jax.models.encoder_parts import check_inputs
+from unroll_jax.models.encoder_parts import as_numbers, check_inputs
 from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
     causal_mask,
@@ -108,14 +108,17 @@ class Decoder(LayeredModel):
         for name, places in (("segments", segments), ("positions", positions)):
             check_dtype(name, places, jnp.integer)
             check_shape(name, places, tokens.shape, ", as tokens have")
+        tokens = as_numbers(tokens)
         table, layers = self._params()
         if changes is not None:
             layers = with_changes(layers, changes)
         compute = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
         if segments is None:
             segments = jnp.zeros(tokens.shape, jnp.int32)
+        segments = jnp.asarray(segments, jnp.int32)
         if positions is None:
             positions = segment_positions(segments)
+        positions = jnp.asarray(positions, jnp.int32)
         angles = rotation(config, positions, compute)
 
         def step(layer: Any, y: jax.Array, x: Any) -> jax.Array:
@@ -163,7 +166,7 @@ def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
       >>> scale.shape, head.shape
       ((2,), (5, 2))
     """
-    head = params["head"] if "head" in params else params
+    head = params.get("head", params)
     return params["norm"]["scale"], head["embedding"]
 
 

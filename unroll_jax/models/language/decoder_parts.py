@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Integer
 
 from unroll_jax.arguments import at_least, check_fields, in_interval, require
 from unroll_jax.models.encoder_parts import as_numbers
@@ -215,7 +215,7 @@ def rotation(
 
 
 def embed(
-    table: Float[Array, "vocabulary d"], tokens: Int[Array, "*batch n"]
+    table: Float[Array, "vocabulary d"], tokens: Integer[Array, "*batch n"]
 ) -> Float[Array, "*batch n d"]:
     """Returns rows of the table of embeddings; NaN for tokens that it lacks."""
     return jnp.take(table, as_numbers(tokens), axis=0, mode="fill", fill_value=jnp.nan)

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from unroll_jax.arguments import at_least, check, in_interval, require
 from unroll_jax.models.language.decoder_parts import (
@@ -66,12 +66,12 @@ def empty_cache(
 def decode(
     config: DecoderConfig,
     params: Any,
-    inputs: Int[Array, "batch n"] | Float[Array, "batch n d"],
+    inputs: Integer[Array, "batch n"] | Float[Array, "batch n d"],
     cache: KeyValueCache,
-    positions: Int[Array, "batch n"],
+    positions: Integer[Array, "batch n"],
     *,
-    first: int | Int[Array, ""] = 0,
-    last: int | Int[Array, ""] | None = None,
+    first: int | Integer[Array, ""] = 0,
+    last: int | Integer[Array, ""] | None = None,
 ) -> tuple[Float[Array, "batch n d"], KeyValueCache]:
     """Runs layers first + 1..last on some tokens, which see those in the cache, and
     writes their keys and values to it.

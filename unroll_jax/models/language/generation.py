@@ -265,7 +265,8 @@ def embed_tokens(
 ) -> Float[Array, "batch n d"]:
     """Returns word embeddings of tokens at positions, with the noise of these
     positions."""
-    y = embed(params["embedding"], tokens).astype(dtype)
+    # rows that are done have no token; what becomes of them is not read
+    y = embed(params["embedding"], jnp.maximum(tokens, 0)).astype(dtype)
     if request.noise is None or request.keys is None:
         return y
     noise = request.noise * position_noise(request.keys, places, y.shape[-1])
