@@ -44,6 +44,5 @@ def test_dct_of_a_square_number_of_pixels_is_two_dimensional_and_a_stack_repeats
 def test_scaled_identity_is_repeated_over_a_stack():
     stack = scaled_identity(0.9)(KEY, (3, 4, 4), jnp.bfloat16)
     assert stack.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(
-        stack, np.broadcast_to(jnp.bfloat16(0.9) * np.eye(4), (3, 4, 4))
-    )
+    expected = np.broadcast_to(float(jnp.bfloat16(0.9)) * np.eye(4), (3, 4, 4))
+    np.testing.assert_array_equal(np.asarray(stack, np.float64), expected)

@@ -3,7 +3,7 @@
 Classifiers and segmenters of images are called as
 ``(logits, info) = module.apply(variables, x)``: ``info`` is an `EquilibriumInfo` where
 features are an equilibrium, and None where they are not. `Classifier` and
-`UnrolledClassifier`, of text, return the logits of every layer; `Decoder`, of language,
+`UnrolledClassifier`, of text, return the logits of every layer. `Decoder`, of language,
 the hidden states.
 
 Example:

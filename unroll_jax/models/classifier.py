@@ -21,7 +21,7 @@ __all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token", "read_
 def first_token(
     y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]
 ) -> Float[Array, "*batch d"]:
-    """Returns the first real token; the first of all where none is real."""
+    """Returns the first real token, or the first of all where none is real."""
     place = jnp.argmax(mask, axis=-1)
     return jnp.take_along_axis(y, place[..., None, None], axis=-2).squeeze(-2)
 
@@ -29,7 +29,7 @@ def first_token(
 def mean_token(
     y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]
 ) -> Float[Array, "*batch d"]:
-    """Returns the mean of the real tokens; zero where none is real."""
+    """Returns the mean of the real tokens, or zero where none is real."""
     total = jnp.sum(jnp.where(mask[..., None], y, 0.0), axis=-2)
     count = jnp.sum(mask, axis=-1, keepdims=True)
     return total / jnp.maximum(count, 1).astype(y.dtype)
@@ -47,7 +47,7 @@ HIDDEN: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
 class Head(nn.Module):
     """Pooling, a hidden layer if there is one, and a dense layer to logits.
 
-    ``pooling`` takes the "first" token or the "mean" of the real ones; ``hidden`` is
+    ``pooling`` takes the "first" token or the "mean" of the real ones. ``hidden`` is
     the activation of a dense layer as wide as the tokens: "tanh" (BERT, RoBERTa) or
     "relu" (DistilBERT).
     """
@@ -106,8 +106,9 @@ class Classifier(nn.Module):
         perturbation: jax.Array | None = None,
         record: Record | None = None,
     ) -> Any:
-        """Reads all layers; the arguments are the encoder's, with ``record`` given
-        logits (*batch, classes).
+        """Reads all layers.
+
+        The arguments are the encoder's, with ``record`` given logits (*batch, classes).
 
         Returns:
           Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of
@@ -135,8 +136,10 @@ def read_by(
     dim: int,
     record: Record | None,
 ) -> Record:
-    """Returns the map of outputs to logits, or ``record(logits)``, by a head that
-    all layers of a scan share."""
+    """Returns the map of outputs to logits, or ``record(logits)``.
+
+    All layers of a scan share the head.
+    """
     if head.is_initializing():
         head(jnp.zeros((*mask.shape, dim), head.param_dtype), mask)
     # Scans want the parameters that all layers share as arrays, not as a module of the

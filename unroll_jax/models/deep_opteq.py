@@ -12,8 +12,9 @@ __all__ = ["DeepOptEq"]
 
 
 class DeepOptEq(OptEqBase, kw_only=True):
-    """A classifier whose features are the equilibrium of a deep OptEq: pooled, if
-    images, and read by a dense layer.
+    """A classifier whose features are the equilibrium of a deep OptEq.
+
+    They are pooled, if x are images, and read by a dense layer.
 
     The parameters are ``features`` (if there are), ``layer_1`` to ``layer_L`` with W, U
     and b, and ``head``.
@@ -30,8 +31,8 @@ class DeepOptEq(OptEqBase, kw_only=True):
       convolutional: whether x are images (*batch, height, width, channels), else
         vectors (*batch, d).
       features: channels of one convolution (or dense layer) and activation through
-        which x is seen; None is x itself.
-      pool: side of the windows of images that are averaged before the head; None
+        which x is seen. None is x itself.
+      pool: side of the windows of images that are averaged before the head. None
         averages over the whole image.
 
     All others are `OptEqBase`'s.

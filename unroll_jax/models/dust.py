@@ -1,5 +1,4 @@
-"""DUST: sparse coding of sequences unrolled, attention among codes and soft
-thresholding in every layer."""
+"""DUST: unrolled sparse coding of sequences, with attention among codes."""
 
 from typing import Any, NamedTuple
 
@@ -25,10 +24,11 @@ __all__ = ["DUST", "dictionary_bases"]
 
 
 class _State(NamedTuple):
-    """Codes (*batch, n, num_atoms) behind a layer, and their reconstruction (*batch, n,
-    dim) by its dictionary.
+    """Codes after a layer, and their reconstruction by its dictionary.
 
-    Where the layer is lost, the codes come from the layer before; the lost layer's
+    Their shapes are (*batch, n, num_atoms) and (*batch, n, dim).
+
+    Where the layer is lost, the codes come from the layer before. The lost layer's
     dictionary still reads them.
     """
 
@@ -37,8 +37,7 @@ class _State(NamedTuple):
 
 
 class DUST(LayeredModel):
-    """Sparse codes of a sequence by L layers, whose every layer's reconstruction can be
-    read out.
+    """Sparse codes of a sequence by L layers, each read as a reconstruction.
 
     Layer l maps codes H to a step of `unroll_jax.dust` with its D, and its output is H
     D. Layer 0 has the codes :math:`x D^T / c` of the first dictionary: the step from
@@ -46,31 +45,31 @@ class DUST(LayeredModel):
     layer 0 outputs the input times |D|_2^2 / c: by default at most 2.2% less.
 
     The parameters are ``layers.D`` (L, num_atoms, dim) and, with ``train_attention``,
-    ``layers.V`` (L, num_atoms, num_atoms); without the leading axis if ``tied``.
+    ``layers.V`` (L, num_atoms, num_atoms), without the leading axis if ``tied``.
 
     Attributes:
-      dim, num_atoms, num_layers: widths of the signal and of the codes; depth L.
+      dim, num_atoms, num_layers: widths of the signal and of the codes, and depth L.
       tied: whether all layers share their parameters.
       sparsity: lambda of the energy, in units of the signal.
-      curvature: c of every layer; None takes a bound of |D|_2^2, which holds while D is
+      curvature: c of every layer. None takes a bound of |D|_2^2, which holds while D is
         trained.
       form: of attention, see `unroll_jax.dust`.
       self_loops: whether tokens attend to themselves, see `unroll_jax.dust`.
-      attention_scale: the multiple of the identity that V is or starts as; its square
+      attention_scale: the multiple of the identity that V is or starts as. Its square
         scales the codes' products.
-      train_attention: whether V is a parameter; the paper trains only D.
-      dtype: dtype of codes from layer to layer; None takes the input's. Steps are
+      train_attention: whether V is a parameter. The paper trains only D.
+      dtype: dtype of codes from layer to layer. None takes the input's. Steps are
         computed in float32 or wider.
       D_init: initialiser of the dictionary (num_atoms, dim), atoms as rows.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: De Weerdt, Eldar, Deligiannis (2023) as read by Porras-Valenzuela et al.
-    (2026), C.3, C.4; layer 0: ours.
+    (2026), C.3, C.4. Layer 0 is ours.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> model, x = DUST(dim=4, num_atoms=6, num_layers=2), jnp.ones((5, 3, 4))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> (
       ...     variables["params"]["layers"].D.shape,
       ...     jax.eval_shape(model.apply, variables, x).shape,
@@ -100,14 +99,15 @@ class DUST(LayeredModel):
         record: Record | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
-        """Runs all layers, as `UnrolledTransformer` does, with reconstructions (*batch,
-        n, dim) for outputs.
+        """Runs all layers, as `UnrolledTransformer` does.
+
+        Outputs are reconstructions (*batch, n, dim).
 
         Args:
           x: signals (*batch, n, dim).
-          mask: which of them are real, bool (*batch, n); None takes all for real.
+          mask: which of them are real, bool (*batch, n). None takes all for real.
           record: of reconstructions.
-          perturb: replaces each layer's codes, see `unroll_jax.unroll`; its dictionary
+          perturb: replaces each layer's codes, see `unroll_jax.unroll`. Its dictionary
             reads the replaced ones. A lost layer
             (`unroll_jax.perturbations.lost_layer`) passes codes on, and its output is
             theirs by its D.
@@ -197,10 +197,11 @@ class DUST(LayeredModel):
 
 
 def dictionary_bases(dim: int) -> dict[str, Any]:
-    """Bases for `unroll_jax.in_coordinates`, like the parameters of `DUST`: pixels of
-    atoms become coefficients.
+    """Bases for `unroll_jax.in_coordinates`, like the parameters of `DUST`.
 
-    D has pixels as columns; V stays. The basis is the cosine transform, of a square
+    Pixels of atoms become coefficients.
+
+    D has pixels as columns. V stays. The basis is the cosine transform, of a square
     patch where ``dim`` is a square.
 
     Args:

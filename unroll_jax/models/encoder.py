@@ -29,7 +29,7 @@ class Encoder(LayeredModel):
 
     Attributes:
       config: the encoder's shape.
-      dtype: dtype the layers compute in; None takes the parameters'.
+      dtype: dtype the layers compute in. None takes the parameters'.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: BERT, Devlin et al. 2019; DistilBERT, Sanh et al. 2019; RoBERTa, Liu et al.
@@ -61,13 +61,13 @@ class Encoder(LayeredModel):
 
         Args:
           tokens: numbers of tokens, int (*batch, n).
-          mask: which of them are real, bool (*batch, n); None takes all for real but
+          mask: which of them are real, bool (*batch, n). None takes all for real but
             ``config.padding_token``.
-          token_types: kind of each token, int (*batch, n); None is kind 0.
-          perturbation: added to the word embeddings of real tokens, (*batch, n, dim);
+          token_types: kind of each token, int (*batch, n). None is kind 0.
+          perturbation: added to the word embeddings of real tokens, (*batch, n, dim).
             None adds nothing.
           record: ``y -> pytree``, inside the scan, of every layer's output in float32
-            or wider; None keeps outputs.
+            or wider. None keeps outputs.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record``
@@ -112,5 +112,5 @@ class Encoder(LayeredModel):
 def real_tokens(
     tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig
 ) -> jax.Array:
-    """Returns the mask; None marks all tokens but ``config.padding_token``."""
+    """Returns the mask. None marks all tokens but ``config.padding_token``."""
     return as_numbers(tokens) != config.padding_token if mask is None else mask

@@ -1,5 +1,4 @@
-"""One layer of an encoder: attention and a feed-forward part, with layer norms
-behind or before them."""
+"""One layer of an encoder: attention, a feed-forward part, and their layer norms."""
 
 import functools
 import math
@@ -36,15 +35,16 @@ INITIAL_STD = 0.02
 
 
 class EncoderLayer(nn.Module):
-    """Attention and a feed-forward part, each added to its input, with a layer norm
-    behind or before it.
+    """Attention and a feed-forward part, each added to its input and normalised.
+
+    A layer norm is after the sum, or before the part.
 
     With Norm the layer norm, y + A(y) is normalised as Norm(y + A(y)) (Vaswani et al.,
     2017), or with ``norm_first`` the part sees the normalised tokens, y + A(Norm(y)),
     without a norm between a layer's input and its output (vision transformers:
     Dosovitskiy et al., 2021).
 
-    Queries, keys and values come out of one product, ``query_key_value``; the other
+    Queries, keys and values come out of one product, ``query_key_value``. The other
     parameters are ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and
     ``output_norm``. Softmax and the statistics of norms are computed in float32 at
     least. ``config`` is an `EncoderConfig` or a `ViTConfig`.
@@ -59,8 +59,10 @@ class EncoderLayer(nn.Module):
     def __call__(
         self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"] | None
     ) -> Float[Array, "*batch n d"]:
-        """Maps tokens to tokens; no token attends to one that ``mask`` does not call
-        real; None calls all real."""
+        """Maps tokens to tokens.
+
+        No token attends to one for which ``mask`` is False. None takes all for real.
+        """
         # One axis of tokens: over several, XLA transposes the cotangents of weights, at
         # twice the time on a CPU.
         flat = y.reshape(-1, self.config.dim)
@@ -104,8 +106,7 @@ class EncoderLayer(nn.Module):
 
 
 def check_layer_shape(config: Any) -> None:
-    """A ValueError unless layers can use a configuration's heads, activation and
-    epsilon."""
+    """Checks the heads, activation and epsilon of a configuration of layers."""
     require(
         not config.dim % config.num_heads,
         "num_heads",
@@ -117,8 +118,10 @@ def check_layer_shape(config: Any) -> None:
 
 
 def stacked_layers(layer: EncoderLayer, num_layers: int) -> Callable[..., Any]:
-    """Returns an initialiser of the parameters of ``num_layers`` such layers, each
-    with its key, stacked."""
+    """Returns an initialiser of the stacked parameters of ``num_layers`` layers.
+
+    Each layer has its key.
+    """
 
     def init(key: jax.Array, *inputs: Any) -> Any:
         keys = jax.random.split(key, num_layers)
@@ -138,8 +141,10 @@ class _LayerNorm(nn.LayerNorm):
 def layer_norm(
     config: Any, dtype: Any, param_dtype: Any
 ) -> Callable[..., nn.LayerNorm]:
-    """Returns a factory of layer norms with a configuration's epsilon, to be called
-    with their names."""
+    """Returns a factory of layer norms with a configuration's epsilon.
+
+    It is called with the name of each norm.
+    """
     # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is
     # in trained encoders.
     return functools.partial(
@@ -157,10 +162,11 @@ def _attend(
     values: Float[Array, "*batch heads n size"],
     mask: Bool[Array, "*batch 1 1 n"] | None,
 ) -> Float[Array, "*batch heads n size"]:
-    """softmax(Q K^T / sqrt(size)) V, with products in the dtype of V and softmax in
-    float32 at least.
+    """softmax(Q K^T / sqrt(size)) V.
 
-    Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the
+    Products are in the dtype of V, softmax in float32 at least.
+
+    Flax's own multiplies the weights of bfloat16 attention in float32. JAX's takes the
     softmax of float64 in float32.
     """
     wide = compute_dtype(values)

@@ -1,5 +1,4 @@
-"""The parts of an encoder other than its layers: its configuration and its
-embeddings."""
+"""The configuration and the embeddings of an encoder."""
 
 import dataclasses
 import functools
@@ -25,19 +24,18 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The shape of an encoder: BERT's, and by its numbers DistilBERT's, RoBERTa's or
-    MiniLM's.
+    """The shape of an encoder, such as BERT, DistilBERT, RoBERTa or MiniLM.
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings.
-      dim, num_layers, num_heads: width of the tokens; depth L; attention heads, which
-        share out ``dim``.
+      dim, num_layers, num_heads: width of the tokens, depth L, and attention heads,
+        which share out ``dim``.
       hidden_dim: width between the two dense layers of the feed-forward part.
       max_positions: longest sequence.
       position_offset: rows of the table of positions before the first token's (RoBERTa:
         2).
-      token_types: kinds of token, as first and second sentence; 0 has no table of them
-        (DistilBERT).
+      token_types: kinds of token, as first and second sentence. With 0 there is no
+        table of them (DistilBERT).
       activation: "gelu", "gelu_tanh", "relu" or "silu".
       norm_epsilon: added to the variance in layer norms.
       padding_token: number of the token that fills sequences up.
@@ -84,8 +82,9 @@ class EncoderConfig:
 
 
 class EncoderEmbeddings(nn.Module):
-    """The sum of word, position and token type embeddings, normalised: the output of
-    layer 0.
+    """The sum of word, position and token type embeddings, normalised.
+
+    It is the output of layer 0.
 
     Positions count only real tokens: padding of any tokens, on either side, moves none.
     Parameters: ``word.embedding`` (vocabulary_size, dim), ``position.embedding``,
@@ -103,8 +102,10 @@ class EncoderEmbeddings(nn.Module):
         token_types: Int[Array, "*batch n"],
         perturbation: Float[Array, "*batch n d"] | None = None,
     ) -> Float[Array, "*batch n d"]:
-        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where
-        ``mask`` is True."""
+        """Embeds tokens.
+
+        ``perturbation`` is added to the embeddings of words, where ``mask`` is True.
+        """
         config = self.config
         embed = functools.partial(
             nn.Embed,
@@ -160,8 +161,10 @@ def check_inputs(
     dim: int,
     max_positions: int | None,
 ) -> None:
-    """Checks what classifiers of text are called with; None is absent. A
-    ``max_positions`` of None allows any length."""
+    """Checks the inputs of classifiers of text.
+
+    An input of None is absent. A ``max_positions`` of None allows any length.
+    """
     length = tokens.shape[-1] if tokens.ndim else 0
     require(
         length >= 1,

@@ -1,5 +1,4 @@
-"""Initialisers in the manner of `jax.nn.initializers`, for stacks of matrices
-(*layers, rows, columns)."""
+"""Initialisers, as in `jax.nn.initializers`, of matrices (*layers, rows, columns)."""
 
 from typing import Any
 
@@ -14,8 +13,10 @@ __all__ = ["cosine_atoms", "dct", "scaled_identity"]
 
 
 def cosine_atoms() -> Initializer:
-    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms,
-    dim), atoms as rows."""
+    """Returns an initialiser with `unroll_jax.energies.cosine_dictionary`.
+
+    It is for shapes (atoms, dim), with atoms as rows.
+    """
 
     def init(
         key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None
@@ -26,8 +27,9 @@ def cosine_atoms() -> Initializer:
 
 
 def dct(scale: float = 1.0) -> Initializer:
-    """``scale`` times the orthonormal discrete cosine transform: row k is the k-th
-    basis vector of R^columns.
+    """``scale`` times the orthonormal discrete cosine transform.
+
+    Row k is the k-th basis vector of R^columns.
 
     If the number of columns is a perfect square, they are the pixels of a square patch,
     row by row, and the transform is two-dimensional. Rows run from low to high
@@ -37,7 +39,7 @@ def dct(scale: float = 1.0) -> Initializer:
       scale: norm of every row.
 
     Returns:
-      An initialiser of shapes (*layers, rows, columns); a ValueError when called for
+      An initialiser of shapes (*layers, rows, columns). It raises a ValueError for
       more rows than columns.
 
     Source: Luong et al. (2021), as used by Porras-Valenzuela, Hadou, Ribeiro, Appendix

@@ -39,8 +39,10 @@ class LayeredModel(nn.Module, kw_only=True):
         perturb: Perturbation | None = None,
         tied: bool = False,
     ) -> Any:
-        """Returns ``record(y)`` of layers 0..L, stacked, for y' = step(params, y, x)
-        from ``start``; see `unroll_jax.unroll`."""
+        """Returns ``record(y)`` of layers 0..L, stacked, for y' = step(params, y, x).
+
+        Layer 0 is ``start``. See `unroll_jax.unroll`.
+        """
         trace = unroll(
             step,
             params,
@@ -57,7 +59,7 @@ class LayeredModel(nn.Module, kw_only=True):
 
 
 def record_in(dtype: Any, record: Record | None) -> Record:
-    """Returns ``record`` of outputs in a dtype; None keeps the outputs."""
+    """Returns ``record`` of outputs in a dtype, or for None the outputs."""
 
     def read(y: jax.Array) -> Any:
         wide = y.astype(dtype)

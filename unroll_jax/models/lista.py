@@ -18,21 +18,22 @@ __all__ = ["LISTA"]
 
 
 class LISTA(LayeredModel):
-    """Sparse codes by L untied layers of soft thresholding, whose every layer can be
-    read out.
+    """Sparse codes by L untied layers of soft thresholding.
+
+    Every layer can be read out.
 
     Layer l maps z to soft(A z + B x, |theta|), see `unroll_jax.energies.lista_layer`.
     The parameters are ``layers.A`` (L, atoms, atoms), ``layers.B`` (L, atoms, dim) and
-    ``layers.theta`` (L, atoms); initially every layer is a step of ISTA for the Lasso
+    ``layers.theta`` (L, atoms). Initially every layer is a step of ISTA for the Lasso
     :math:`\\tfrac12 |x - D^T z|^2 + \\lambda |z|_1`, or noise.
 
     Attributes:
-      dim, num_atoms, num_layers: widths of the signals and of the codes; depth L.
+      dim, num_atoms, num_layers: widths of the signals and of the codes, and depth L.
       sparsity: lambda of the Lasso that the first layers descend, in units of the
         signals.
       dictionary_init: initialiser of D (num_atoms, dim), atoms as rows, such as
         ``jax.nn.initializers.constant(D)``.
-      noise: standard deviation of the initial weights; None starts as ISTA.
+      noise: standard deviation of the initial weights. None starts as ISTA.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: Gregor and LeCun (2010); untied as in Hadou et al. (2023), whose weights
@@ -41,7 +42,7 @@ class LISTA(LayeredModel):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> model, x = LISTA(dim=4, num_atoms=6, num_layers=2), jnp.ones((5, 4))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> jax.eval_shape(model.apply, variables, x).shape  # codes of layers 0 to 2
       (3, 5, 6)
     """
@@ -66,8 +67,8 @@ class LISTA(LayeredModel):
 
         Args:
           x: signals (*batch, dim).
-          z: codes of layer 0, (*batch, num_atoms); None starts at 0.
-          record: ``z -> pytree``, evaluated inside the scan at every layer's codes;
+          z: codes of layer 0, (*batch, num_atoms). None starts at 0.
+          record: ``z -> pytree``, evaluated inside the scan at every layer's codes.
             None keeps the codes themselves.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
 

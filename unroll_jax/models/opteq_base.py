@@ -1,5 +1,4 @@
-"""The equilibrium inside the OptEq models: its parameters, and how it is found and
-differentiated."""
+"""The equilibrium of the OptEq models: parameters, solution and gradient."""
 
 from typing import Any
 
@@ -47,15 +46,18 @@ GRADIENTS = ("implicit", "unrolled", "averaged")
 
 
 def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
-    """Returns the `Regulariser` of a name of `REGULARISERS`, or the given one; else
-    a ValueError or TypeError."""
+    """Returns the `Regulariser` of a name of `REGULARISERS`, or the given one.
+
+    Others are a ValueError or TypeError.
+    """
     entry = look_up("regulariser", regulariser, REGULARISERS, Regulariser)
     return entry if isinstance(entry, Regulariser) else entry()
 
 
 class OptEqBase(nn.Module):
-    r"""The equilibrium of a deep OptEq that sees features x, for `DeepOptEq` and
-    `DeepOptEqSegmenter`.
+    r"""The equilibrium of a deep OptEq that sees features x.
+
+    It serves `DeepOptEq` and `DeepOptEqSegmenter`.
 
     .. math:: z^* = T(z^*) , \quad T = f_L \circ \dots \circ f_1 , \quad
               f_l(z) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z .
@@ -71,30 +73,30 @@ class OptEqBase(nn.Module):
     Attributes:
       channels: width of the state z, or its channels.
       widths: hidden width, or channels, of each layer.
-      input_layers: numbers of the layers that see x, from 1; None is all.
+      input_layers: numbers of the layers that see x, from 1. None is all.
       kernel_size: side of the square kernels of convolutions, odd.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
-      skip: a in (0, 1]; 1 has no skip connection.
+      skip: a in (0, 1]. 1 has no skip connection.
       use_bias: whether layers have b.
       gradient: a name of `GRADIENTS`, see above.
       num_steps: K of "unrolled" and "averaged".
-      solver: of `equilibrium`; for "averaged", the result of `averaged` if its numbers
+      solver: of `equilibrium`. For "averaged", the result of `averaged` if its numbers
         are not the default ones.
       adjoint: of `equilibrium`, for "implicit".
       tol: relative tolerance of the equilibrium. With a number of steps, only
         ``info.converged`` depends on it.
       max_steps: cap of the solver, for "implicit".
-      on_failure: "error", "warn" or "accept" for failed examples; None is "warn" for
+      on_failure: "error", "warn" or "accept" for failed examples. None is "warn" for
         "implicit", else "accept".
       regulariser: a name of `REGULARISERS` or a `Regulariser`. It becomes a layer that
-        is appended to T (`regularised`), which changes the problem; for "averaged" it
+        is appended to T (`regularised`), which changes the problem. For "averaged" it
         is SAM's R. None appends no layer, and is |z|^2 / 2 for SAM.
       regulariser_step: step size g of the appended layer, prox_{g R} or I - g grad R
         where R has no prox.
       regulariser_smoothness: a Lipschitz constant L_R of the gradient, for "averaged"
         (whose step size is 1 / (2 L_R)) and a regulariser that states none. It must be
         None for those that do.
-      max_norm: largest spectral norm of each W; larger ones are scaled down
+      max_norm: largest spectral norm of each W. Larger ones are scaled down
         (`spectral_normalise`). None leaves them.
       norm_steps: None divides by an upper bound of the norm. A number takes power
         iteration of so many steps, cheaper for convolutions of hundreds of channels.
@@ -131,15 +133,16 @@ class OptEqBase(nn.Module):
     def find_equilibrium(
         self, x: Float[Array, "..."], *, convolutional: bool, probe: Probe | None = None
     ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
-        """Makes the layers' parameters and solves: to be called inside a compact
-        method.
+        """Makes the layers' parameters and solves.
+
+        To be called inside a compact method.
 
         The equilibrium is also sown as the intermediate "equilibrium".
 
         Args:
           x: features, (*batch, d) or (*batch, height, width, channels).
           convolutional: whether they are the latter.
-          probe: of `equilibrium`, for "implicit"; shaped as ``info``.
+          probe: of `equilibrium`, for "implicit", shaped as ``info``.
 
         Returns:
           ``(z, info)``: z is (*batch, channels) or (*batch, height, width, channels),
@@ -182,8 +185,10 @@ class OptEqBase(nn.Module):
     def _params(
         self, place: int, layer: Descent, image: tuple[int, int] | None, compute: Any
     ) -> OptEqParams:
-        """Returns the parameters of layer ``place``; the layer stores a dict of W,
-        and U and b if it has them."""
+        """Returns the parameters of layer ``place``.
+
+        The layer stores a dict of W, and U and b if it has them.
+        """
 
         def init(key: jax.Array) -> dict[str, Array]:
             made = layer.init(key)._asdict()

@@ -1,5 +1,4 @@
-"""The parts that classifiers and segmenters share: input checks, feature extractors,
-heads."""
+"""Input checks, feature extractors and heads of classifiers and segmenters."""
 
 from typing import Any
 
@@ -28,14 +27,18 @@ __all__ = [
 
 
 def event_ndim(convolutional: bool) -> int:
-    """Returns the number of axes of one example: (height, width, channels), or
-    (features,)."""
+    """Returns the number of axes of one example.
+
+    These are (height, width, channels), or (features,).
+    """
     return 3 if convolutional else 1
 
 
 def check_array(x: Any, *, convolutional: bool) -> None:
-    """Checks that x holds floating images or vectors with any batch axes, none of
-    whose axes is empty."""
+    """Checks that x holds floating images or vectors, with any batch axes.
+
+    None of the other axes may be empty.
+    """
     check_dtype("x", x)
     axes = event_ndim(convolutional)
     wanted = "height, width, channels" if convolutional else "features"
@@ -46,8 +49,7 @@ def check_array(x: Any, *, convolutional: bool) -> None:
 
 
 def check_mask(mask: Any, x: Any) -> None:
-    """Checks that a mask, if there is one, has a boolean for each token of x
-    (*batch, n, d)."""
+    """Checks that a mask, if any, has a boolean for each token of x (*batch, n, d)."""
     check_dtype("mask", mask, jnp.bool_)
     check_shape("mask", mask, x.shape[:-1], ", as x has")
 
@@ -67,8 +69,10 @@ def apply_dense(
 
 
 class Features(nn.Module):
-    """One convolution with zero padding, or one dense layer for no ``kernel_size``,
-    and the activation behind it."""
+    """One convolution with zero padding, and the activation after it.
+
+    Without a ``kernel_size`` it is a dense layer.
+    """
 
     features: int
     kernel_size: int | None = 3
@@ -97,8 +101,10 @@ class Features(nn.Module):
 
 
 class ClassifierHead(nn.Module):
-    """Mean pooling of images, over windows of side ``pool`` or all, and a dense
-    layer with a bias."""
+    """Mean pooling of images, and a dense layer with a bias.
+
+    Pooling is over windows of side ``pool``, or over the whole image.
+    """
 
     num_classes: int
     convolutional: bool
@@ -107,8 +113,10 @@ class ClassifierHead(nn.Module):
 
     @nn.compact
     def __call__(self, z: Float[Array, "..."]) -> Float[Array, "*batch classes"]:
-        """Maps states to logits, in float32 at least; a ValueError if ``pool`` is
-        larger than the image."""
+        """Maps states to logits, in float32 at least.
+
+        Raises a ValueError if ``pool`` is larger than the image.
+        """
         z = z.astype(compute_dtype(z))
         if self.convolutional and self.pool is None:
             z = jnp.mean(z, axis=(-3, -2))
@@ -123,8 +131,9 @@ class ClassifierHead(nn.Module):
 
 
 def classifier_head(model: Any) -> ClassifierHead:
-    """Returns the head of a classifier by its attributes; to be called inside a
-    compact method."""
+    """Returns the head of a classifier by its attributes.
+
+    To be called inside a compact method."""
     return ClassifierHead(
         model.num_classes,
         model.convolutional,
@@ -135,8 +144,10 @@ def classifier_head(model: Any) -> ClassifierHead:
 
 
 class Stem(nn.Module):
-    """Convolutions of stride 2, each with its activation: every one halves height
-    and width, rounded up."""
+    """Convolutions of stride 2, each with its activation.
+
+    Every one halves height and width, rounded up.
+    """
 
     widths: tuple[int, ...]
     kernel_size: int = 3
@@ -161,8 +172,7 @@ class Stem(nn.Module):
 
 
 class BehindStem(nn.Module):
-    """A classifier of feature maps, which strided convolutions make smaller than the
-    images.
+    """A classifier behind strided convolutions, which make its inputs smaller.
 
     The parameters are ``stem``, and ``network``'s own.
 
@@ -190,8 +200,10 @@ class BehindStem(nn.Module):
     def __call__(
         self, x: Float[Array, "*batch h w c"], **options: Any
     ) -> tuple[Float[Array, "*batch classes"], Any]:
-        """Applies stem and network to images (*batch, height, width, channels); the
-        options go to the network."""
+        """Applies stem and network to images (*batch, height, width, channels).
+
+        The options go to the network.
+        """
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "stem")
         features = Stem(self.stem, param_dtype=self.param_dtype, name="stem")(x)
@@ -199,8 +211,7 @@ class BehindStem(nn.Module):
 
 
 class SegmenterHead(nn.Module):
-    """A 1 x 1 convolution to classes, and bilinear interpolation to the size of the
-    input."""
+    """A 1 x 1 convolution to classes, interpolated bilinearly to the input's size."""
 
     num_classes: int
     param_dtype: Any = jnp.float32

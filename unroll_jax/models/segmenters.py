@@ -12,13 +12,14 @@ __all__ = ["DeepOptEqSegmenter"]
 
 
 class DeepOptEqSegmenter(OptEqBase, kw_only=True):
-    """A segmenter: a stem of strided convolutions, the equilibrium of a convolutional
-    deep OptEq, a class per pixel.
+    """A segmenter: stem, equilibrium of a convolutional deep OptEq, class per pixel.
+
+    The stem has strided convolutions.
 
     The 1 x 1 head is interpolated to image size. Parameters: ``stem``, ``layer_1`` to
     ``layer_L``, ``head``.
 
-    For Cityscapes the paper has ``widths=(256, 512, 512)``; its stem, and the channels
+    For Cityscapes the paper has ``widths=(256, 512, 512)``. Its stem, and the channels
     of z, are not published. For images of CamVid's size,
     ``channels=32, widths=(64, 64, 64), stem=(16, 32)`` will do.
 
@@ -36,7 +37,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
       >>> sizes = {"channels": 4, "widths": (4, 4), "stem": (2,)}
       >>> model = DeepOptEqSegmenter(num_classes=3, **sizes)
       >>> x = jnp.ones((5, 8, 6, 1))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> logits, info = jax.eval_shape(model.apply, variables, x)
       >>> logits.shape, info.status.shape  # of pixels; one equilibrium for each image
       ((5, 8, 6, 3), (5,))

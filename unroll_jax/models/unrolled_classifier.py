@@ -1,5 +1,4 @@
-"""A classifier of text with the layers of the unrolled transformer; one head reads
-each."""
+"""A classifier of text with the layers of the unrolled transformer."""
 
 import functools
 from typing import Any
@@ -40,8 +39,10 @@ class TokenEmbeddings(nn.Module):
     def __call__(
         self, tokens: jax.Array, mask: jax.Array, perturbation: jax.Array | None = None
     ) -> jax.Array:
-        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where
-        ``mask`` is True."""
+        """Embeds tokens.
+
+        ``perturbation`` is added to the embeddings of words, where ``mask`` is True.
+        """
         embed = functools.partial(
             nn.Embed, features=self.dim, param_dtype=self.param_dtype
         )
@@ -66,14 +67,13 @@ class TokenEmbeddings(nn.Module):
 
 
 class UnrolledClassifier(nn.Module):
-    """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of
-    every layer.
+    """Word embeddings, an `UnrolledTransformer`, and one `Head` for all layers.
 
-    Called as `Classifier`; without a mask all tokens are real. Its parts:
+    Called as `Classifier`. Without a mask all tokens are real. Its parts:
     ``embeddings``, ``transformer``, ``head``.
 
     Attributes:
-      transformer, num_classes: the layers; logits out.
+      transformer, num_classes: the layers, and logits out.
       pooling: of the head: the "mean" of the real tokens, or the "first".
       vocabulary_size, max_positions, frozen: of the `TokenEmbeddings`.
 

@@ -1,5 +1,7 @@
-"""The unrolled transformer (UT): layers of attention, symmetric mixing and ReLU,
-each with its weights."""
+"""The unrolled transformer (UT): attention, symmetric mixing and ReLU.
+
+Each layer has its weights.
+"""
 
 from typing import Any
 
@@ -29,20 +31,20 @@ class UnrolledTransformer(LayeredModel):
     dim), ``layers.W`` and ``layers.U`` (L, dim, dim).
 
     Attributes:
-      dim, num_layers: width d of the tokens; depth L.
-      rank: rows of V; None means ``dim``.
-      dtype: dtype the layers compute in; None computes in the input's. Parameters stay
+      dim, num_layers: width d of the tokens, and depth L.
+      rank: rows of V. None means ``dim``.
+      dtype: dtype the layers compute in. None computes in the input's. Parameters stay
         in ``param_dtype``.
       param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass; or a policy of
+      remat: recompute layers in the backward pass, or a policy of
         `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
       self_loops: whether tokens attend to themselves, see
         `unroll_jax.energies.unrolled_layer`.
-      V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et
+      V_init: initialiser of V, the cosine transform by default (Porras-Valenzuela et
         al., Appendix B.2).
       W_init: initialiser of W.
-      U_init: initialiser of U; with the default W the first pass averages similar
+      U_init: initialiser of U. With the default W the first pass averages similar
         tokens a little.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
@@ -50,7 +52,7 @@ class UnrolledTransformer(LayeredModel):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> model, x = UnrolledTransformer(dim=4, num_layers=2), jnp.ones((5, 3, 4))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> jax.eval_shape(model.apply, variables, x).shape  # layers 0 to 2
       (3, 5, 3, 4)
     """
@@ -76,12 +78,12 @@ class UnrolledTransformer(LayeredModel):
         """Runs all layers.
 
         Args:
-          x: tokens (*batch, n, dim); the layer-0 output.
-          mask: which of them are real, bool (*batch, n); None takes all for real.
-            Masked tokens do not change other outputs; outputs at masked positions are
+          x: tokens (*batch, n, dim), the output of layer 0.
+          mask: which of them are real, bool (*batch, n). None takes all for real.
+            Masked tokens do not change other outputs. Outputs at masked positions are
             undefined.
           record: ``y -> pytree``, inside the scan, of every layer's output in float32
-            or wider; None keeps outputs.
+            or wider. None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
 
         Returns:
@@ -134,8 +136,9 @@ class UnrolledTransformer(LayeredModel):
 
 
 def cosine_bases(dim: int) -> dict[str, Any]:
-    """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become
-    coefficients of the cosine transform.
+    """Bases for `unroll_jax.in_coordinates`, like the parameters.
+
+    Pixels become coefficients of the cosine transform.
 
     V has pixels as columns, W and U on both sides. Where ``dim`` is a square, it is the
     transform of a square patch.

@@ -1,5 +1,7 @@
-"""The vision transformer (ViT) over the patches of a frame, whose every layer is
-read as a reconstruction of it."""
+"""The vision transformer (ViT), whose every layer is read as a reconstruction.
+
+Its tokens are the patches of a frame.
+"""
 
 from typing import Any
 
@@ -24,8 +26,8 @@ __all__ = ["ViT"]
 class ViT(LayeredModel):
     """ViT by its `ViTConfig`: patches in, their reconstructions by every layer out.
 
-    The parameters are ``embeddings`` of `PatchEmbeddings`; ``layers`` of `EncoderLayer`
-    with its norms first and a leading axis of length L; and ``readout`` of
+    The parameters are ``embeddings`` of `PatchEmbeddings`, ``layers`` of `EncoderLayer`
+    with its norms first and a leading axis of length L, and ``readout`` of
     `PatchReadout`, which all layers share.
 
     Attributes:
@@ -53,13 +55,14 @@ class ViT(LayeredModel):
         record: Record | None = None,
         perturb: Perturbation | None = None,
     ) -> Any:
-        """Runs all layers, as `UnrolledTransformer` does, with reconstructions of the
-        patches for outputs.
+        """Runs all layers, as `UnrolledTransformer` does.
+
+        Outputs are reconstructions of the patches.
 
         Args:
           x: the patches of frames, row by row, with pixels in [0, 1]: (*batch,
             num_patches, pixels).
-          mask: which of them are real, bool (*batch, num_patches); None takes all for
+          mask: which of them are real, bool (*batch, num_patches). None takes all for
             real.
           record: of reconstructions.
           perturb: replaces each layer's output (states, not reconstructions), see

@@ -1,5 +1,4 @@
-"""The parts of a vision transformer other than its layers: its configuration, its
-embeddings and its readout."""
+"""The configuration, embeddings and readout of a vision transformer."""
 
 import dataclasses
 from typing import Any
@@ -29,8 +28,7 @@ READINGS = ("state", "residual", "linear")
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
-    r"""The shape of a vision transformer that reconstructs frames, and how its layers
-    are read.
+    r"""The shape of a vision transformer that reconstructs frames, and its readout.
 
     With s = (x - mean) / std for a patch x, and h its token's state, the reconstruction
     y is, by ``reading``:
@@ -53,9 +51,9 @@ class ViTConfig:
       `EncoderConfig`.
       class_token: whether a learned token precedes the patches, as pretrained weights
         have it.
-      reading: see above. "state" is the paper's and best from scratch; its width is a
+      reading: see above. "state" is the paper's and best from scratch. Its width is a
         multiple of the pixels.
-      mean, std: subtracted from pixels, and dividing them then; Hugging Face's
+      mean, std: subtracted from pixels, and dividing them then. Hugging Face's
         processor of ViT has 0.5 for both.
 
     Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2,
@@ -104,8 +102,9 @@ class ViTConfig:
 
 
 class PatchEmbeddings(nn.Module):
-    """Patches as tokens: the output of layer 0 before it is read (Dosovitskiy et al.,
-    2021, eq. 1).
+    """Patches as tokens: the output of layer 0 before it is read.
+
+    This is Dosovitskiy et al. (2021), eq. 1.
 
     A convolution whose stride is its width is a product with each patch. The parameters
     are ``patch`` (pixels, dim) and its bias, ``position`` (tokens, dim), and
@@ -149,7 +148,7 @@ class PatchEmbeddings(nn.Module):
 class PatchReadout(nn.Module):
     """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers.
 
-    The parameters are ``norm`` and ``pixels``; "state" has none.
+    The parameters are ``norm`` and ``pixels``. "state" has none.
     """
 
     config: ViTConfig
@@ -160,8 +159,10 @@ class PatchReadout(nn.Module):
     def __call__(
         self, h: Float[Array, "*batch tokens d"], x: Float[Array, "*batch n pixels"]
     ) -> Float[Array, "*batch n pixels"]:
-        """Reconstructs the patches x from the states h behind a layer; the class
-        token's is left out."""
+        """Reconstructs the patches x from the states h after a layer.
+
+        The class token's is left out.
+        """
         config = self.config
         h = h[..., h.shape[-2] - config.num_patches :, :]
         if config.reading == "state":
@@ -180,8 +181,10 @@ class PatchReadout(nn.Module):
 
 
 def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
-    """Checks the inputs of a vision transformer, (*batch, num_patches, pixels); the
-    mask may be None."""
+    """Checks the inputs of a vision transformer, (*batch, num_patches, pixels).
+
+    The mask may be None.
+    """
     wanted = (config.num_patches, config.pixels)
     check_dtype("x", x)
     allowed = (
@@ -194,7 +197,9 @@ def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
 def _colours(
     key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None
 ) -> jax.Array:
-    """Initialises with the identity, once for each colour: (pixels, colours x
-    pixels)."""
+    """Initialises with the identity, once for each colour.
+
+    The shape is (pixels, colours x pixels).
+    """
     rows, columns = shape
     return jnp.tile(jnp.eye(rows, dtype=dtype), (1, columns // rows))

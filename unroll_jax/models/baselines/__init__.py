@@ -1,4 +1,6 @@
-"""Networks of the comparison tables: monotone operators, neural ODE, plain and fully
-convolutional."""
+"""Networks of the comparison tables.
+
+Monotone operators, neural ODE, plain and fully convolutional.
+"""
 
 __all__: list[str] = []

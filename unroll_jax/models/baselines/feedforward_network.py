@@ -14,10 +14,11 @@ __all__ = ["FeedForwardNetwork"]
 
 
 class FeedForwardNetwork(nn.Module):
-    """A classifier of dense layers or convolutions one after the other (DNN, CNN),
-    built like `DeepOptEq`.
+    """A classifier of dense layers or convolutions (DNN, CNN), built like `DeepOptEq`.
 
-    Features, widths and head are as there; a layer is sigma(W z + b), without a
+    The layers come one after the other.
+
+    Features, widths and head are as there. A layer is sigma(W z + b), without a
     transposed W behind it.
 
     Attributes:
@@ -50,8 +51,7 @@ class FeedForwardNetwork(nn.Module):
     def __call__(
         self, x: Float[Array, "..."]
     ) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x, as `DeepOptEq` does: ``(logits, None)``, without an
-        equilibrium."""
+        """Classifies x: ``(logits, None)``, without an equilibrium."""
         check_array(x, convolutional=self.convolutional)
         names = ("num_classes", "widths", "features", "pool", "kernel_size")
         check_fields(self, at_least(1), *names)

@@ -14,8 +14,9 @@ __all__ = ["FullyConvolutionalNetwork"]
 
 
 class FullyConvolutionalNetwork(nn.Module):
-    """The segmenter without an equilibrium (FCN): between the same stem and head,
-    convolutions one after the other.
+    """The segmenter without an equilibrium (FCN).
+
+    Between the same stem and head it has convolutions one after the other.
 
     Attributes:
       widths: channels of the convolutions between stem and head.
@@ -29,7 +30,7 @@ class FullyConvolutionalNetwork(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> model = FullyConvolutionalNetwork(num_classes=3, widths=(4, 4), stem=(2,))
       >>> x = jnp.ones((5, 8, 6, 1))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> jax.eval_shape(model.apply, variables, x)[0].shape
       (5, 8, 6, 3)
     """
@@ -46,8 +47,7 @@ class FullyConvolutionalNetwork(nn.Module):
     def __call__(
         self, x: Float[Array, "*batch h w c"]
     ) -> tuple[Float[Array, "*batch h w classes"], None]:
-        """Segments x, as `DeepOptEqSegmenter` does: ``(logits, None)``, without an
-        equilibrium."""
+        """Segments x: ``(logits, None)``, without an equilibrium."""
         check_array(x, convolutional=True)
         check_fields(self, at_least(1), "num_classes", "widths", "stem", "kernel_size")
         names = ("kernel_size", "activation", "dtype", "param_dtype")

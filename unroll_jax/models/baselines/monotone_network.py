@@ -1,5 +1,4 @@
-"""The monotone operator network (MON), an equilibrium that is unique by the way its
-weights are made."""
+"""The monotone operator network (MON), whose weights make its equilibrium unique."""
 
 from typing import Any
 
@@ -23,12 +22,13 @@ __all__ = ["MonotoneOperatorNetwork"]
 
 
 class MonotoneOperatorNetwork(nn.Module):
-    r"""A classifier whose features are the equilibrium of one monotone layer, dense or
-    convolutional.
+    r"""A classifier whose features are the equilibrium of a monotone layer.
+
+    The layer is dense or convolutional.
 
     .. math:: z^* = \sigma(W z^* + U x + b) , \qquad W = (1 - m) I - A^T A + B - B^T .
 
-    Convolutions of z wrap around the edges; images are padded with zeros by the reach
+    Convolutions of z wrap around the edges. Images are padded with zeros by the reach
     of the kernels: only padding wraps around. The parameters are ``input`` (U, b),
     ``operator`` (A, B and their scales) and ``head``. With 81 channels and ``pool=4``,
     32 x 32 x 3 images and 10 classes have 172,218 of them: "Single conv, 172K" of both
@@ -40,7 +40,7 @@ class MonotoneOperatorNetwork(nn.Module):
       step_size: as in `monotone_equilibrium`.
       activation: sigma, a name of `PROXIMALS` or a `Proximal`.
       solver, adjoint, tol, max_steps, on_failure: as in `monotone_equilibrium`.
-      param_dtype: dtype of the parameters and of the computation; inverses and
+      param_dtype: dtype of the parameters and of the computation. Inverses and
         transforms need at least float32.
       num_classes, convolutional, pool, kernel_size: as in `DeepOptEq`.
 
@@ -50,7 +50,7 @@ class MonotoneOperatorNetwork(nn.Module):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> model, x = MonotoneOperatorNetwork(num_classes=10), jnp.ones((5, 32, 32, 3))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> sum(leaf.size for leaf in jax.tree.leaves(variables))
       172218
     """
@@ -74,8 +74,10 @@ class MonotoneOperatorNetwork(nn.Module):
     def __call__(
         self, x: Float[Array, "..."]
     ) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
-        """Classifies x, as `DeepOptEq` does; ``info`` is of the splitting that found
-        the equilibrium."""
+        """Classifies x, as `DeepOptEq` does.
+
+        ``info`` is of the splitting that found the equilibrium.
+        """
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "channels", "pool")
         image = None

@@ -16,23 +16,24 @@ from unroll_jax.numerics import common_dtype
 
 __all__ = ["NeuralODE", "integrate", "vector_field"]
 
-# (W, b) of each layer; W is (width, inputs), or a kernel (height, width, inputs,
+# (W, b) of each layer. W is (width, inputs), or a kernel (height, width, inputs,
 # width): see `opteq_linear`.
 FieldParams = list[tuple[Array, Array]]
 
 
 class NeuralODE(nn.Module):
-    r"""A classifier whose features are the end of a trajectory,
-    :math:`\dot h = g(h, t)`, t from 0 to 1.
+    r"""A classifier whose features are the end of a trajectory.
 
-    h(0) are the features of x, with ``augment`` channels of zeros behind them
-    (augmented Neural ODE); g is a small network, sigma behind all its layers but the
-    last, that sees t as one more channel of its input. The parameters are ``features``
-    (if there are), ``field`` and ``head``.
+    The trajectory is :math:`\dot h = g(h, t)`, t from 0 to 1.
+
+    h(0) are the features of x, with ``augment`` channels of zeros after them
+    (augmented Neural ODE). The field g is a small network that sees t as one more
+    channel of its input, with sigma after all its layers but the last. The parameters
+    are ``features`` (if there are), ``field`` and ``head``.
 
     Attributes:
       widths: hidden widths, or channels, of g.
-      augment: channels of zeros; 0 is a plain Neural ODE.
+      augment: channels of zeros. 0 is a plain Neural ODE.
       tol: relative and absolute tolerance of the solver, Tsit5 with a step size common
         to the batch.
       max_steps: cap of its steps; more are an error.
@@ -46,7 +47,7 @@ class NeuralODE(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> sizes = {"convolutional": False, "widths": (8,), "augment": 2}
       >>> model, x = NeuralODE(num_classes=3, **sizes), jnp.ones((5, 4))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> jax.eval_shape(model.apply, variables, x)[0].shape
       (5, 3)
     """
@@ -67,8 +68,10 @@ class NeuralODE(nn.Module):
     def __call__(
         self, x: Float[Array, "..."]
     ) -> tuple[Float[Array, "*batch classes"], None]:
-        """Classifies x, as `DeepOptEq` does: ``(logits, None)``; an ImportError if
-        diffrax is not installed."""
+        """Classifies x, as `DeepOptEq` does: ``(logits, None)``.
+
+        Raises an ImportError if diffrax is not installed.
+        """
         check_array(x, convolutional=self.convolutional)
         names = ("num_classes", "widths", "features", "pool", "kernel_size")
         check_fields(self, at_least(1), *names, "max_steps")
@@ -130,8 +133,10 @@ def vector_field(
     *,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "..."]:
-    """Returns g(h, t): layers W h + b with the activation between them, t as one more
-    channel of the first one's input."""
+    """Returns g(h, t): layers W h + b with the activation between them.
+
+    The first layer sees t as one more channel of its input.
+    """
     time = jnp.broadcast_to(jnp.asarray(t, h.dtype), (*h.shape[:-1], 1))
     (W, b), *others = params
     hidden = opteq_linear(W, jnp.concatenate([h, time], axis=-1)) + b
@@ -148,8 +153,7 @@ def integrate(
     tol: float,
     max_steps: int,
 ) -> Float[Array, "..."]:
-    """Returns the end, at t = 1, of the solution of dh/dt = field(t, h, params) from
-    h(0) = start; differentiable.
+    """Returns h(1) for dh/dt = field(t, h, params) and h(0) = start; differentiable.
 
     Raises a RuntimeError while it runs if the tolerance takes more than max_steps.
 

@@ -1,4 +1,3 @@
-"""Decoders of language: layers, cache, generation, speculation with early exits, and
-low-rank changes."""
+"""Decoders of language: layers, cache, generation, drafts and low-rank changes."""
 
 __all__: list[str] = []

@@ -1,5 +1,4 @@
-"""The decoder of Llama and its family, whose every layer can be read out by one
-head."""
+"""The decoder of Llama and its family, with one head that reads every layer."""
 
 from typing import Any
 
@@ -41,7 +40,7 @@ class Decoder(LayeredModel):
 
     Attributes:
       config: the decoder's shape.
-      dtype: dtype the layers compute in; None takes the parameters'. Softmax, norms and
+      dtype: dtype the layers compute in. None takes the parameters'. Softmax, norms and
         rotations: float32 or wider.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
@@ -81,14 +80,14 @@ class Decoder(LayeredModel):
           segments: which text each token is of, int (*batch, n), where several are
             packed into one row: a token sees those before it with its number. None
             takes a row for one text. Padding is one more text.
-          positions: place of each token in its text, int (*batch, n); None counts along
+          positions: place of each token in its text, int (*batch, n). None counts along
             each run of equal segments.
-          perturbation: added to the word embeddings, (*batch, n, dim); None adds
+          perturbation: added to the word embeddings, (*batch, n, dim). None adds
             nothing.
           record: ``y -> pytree``, inside the scan, of every layer's output in float32
-            or wider; None keeps outputs.
+            or wider. None keeps outputs.
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
-          changes: low-rank changes of kernels, see `low_rank_changes`; None changes
+          changes: low-rank changes of kernels, see `low_rank_changes`. None changes
             nothing.
 
         Returns:
@@ -151,8 +150,9 @@ class Decoder(LayeredModel):
 
 
 def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns the readout of every layer: the scale of the norm, (dim,), and the head,
-    (vocabulary_size, dim).
+    """Returns the readout of every layer: the scale of the norm, and the head.
+
+    Their shapes are (dim,) and (vocabulary_size, dim).
 
     Args:
       params: of a `Decoder`, without the outer key ``params``. A head that is tied is
@@ -183,9 +183,9 @@ def decoder_logits(
     never holds them all.
 
     Args:
-      config, params: of a `Decoder`; params without the outer key ``params``.
+      config, params: of a `Decoder`, without the outer key ``params``.
       y: outputs of any layers.
-      dtype: of the product's factors; None is y's. The logits are float32 or wider.
+      dtype: of the product's factors. None is y's. The logits are float32 or wider.
 
     Example:
       >>> import jax.numpy as jnp
@@ -208,8 +208,10 @@ def decoder_logits(
 def head_products(
     y: Float[Array, "*batch d"], rows: Float[Array, "k d"], dtype: Any
 ) -> Float[Array, "*batch k"]:
-    """Returns products of normalised outputs with rows of a head, of factors in
-    ``dtype``, in float32 or wider."""
+    """Returns products of normalised outputs with rows of a head.
+
+    Factors are in ``dtype``, the products in float32 or wider.
+    """
     y = y.astype(dtype)
     rows = rows.astype(dtype)
     tokens = y.size // y.shape[-1]

@@ -1,5 +1,4 @@
-"""The parts of a decoder: its configuration, and the pure functions of one of its
-layers."""
+"""The configuration of a decoder, and the functions of one of its layers."""
 
 import dataclasses
 import math
@@ -42,18 +41,19 @@ Layer = Any  # parameters of one layer: a dict of dicts of arrays, see `layer_sh
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a decoder of Llama's family: Llama, SmolLM2, TinyLlama, Qwen2 or
-    Qwen3.
+    """The shape of a decoder of Llama's family.
+
+    It serves Llama, SmolLM2, TinyLlama, Qwen2 and Qwen3.
 
     Attributes:
       vocabulary_size: rows of the table of word embeddings, and of the head.
       dim, num_layers, max_positions: width of the tokens, depth L, longest sequence.
       num_heads: heads of queries.
-      num_key_value_heads: heads of keys and values; each serves num_heads /
+      num_key_value_heads: heads of keys and values. Each serves num_heads /
         num_key_value_heads of queries.
       hidden_dim: width between the dense layers of the feed-forward part.
-      head_dim: width of a head; None shares ``dim`` out over the heads.
-      rotary_base, rotary_scaling: base of the rotary frequencies; their
+      head_dim: width of a head. None shares ``dim`` out over the heads.
+      rotary_base, rotary_scaling: base of the rotary frequencies, and their
         `RotaryScaling`, or None.
       tied: whether the head is the table of word embeddings.
       norm_epsilon: added to the mean square in norms.
@@ -131,8 +131,10 @@ class Attended(NamedTuple):
 
 
 def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Shapes of one layer's parameters: ``kernel`` (in, out) and ``bias`` (out,) of
-    products, ``scale`` of norms."""
+    """Returns the shapes of one layer's parameters.
+
+    Products have ``kernel`` (in, out) and ``bias`` (out,), norms have ``scale``.
+    """
     dim, hidden = config.dim, config.hidden_dim
     queries = config.num_heads * config.head_size
     keys = config.num_key_value_heads * config.head_size
@@ -160,8 +162,10 @@ def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]
 def new_layers(
     key: jax.Array, config: DecoderConfig, initial: Initializer, dtype: Any
 ) -> Layer:
-    """Parameters of all layers, stacked on a leading axis of length L; scales of
-    norms are 1, biases 0."""
+    """Returns parameters of all layers, stacked on a leading axis of length L.
+
+    Scales of norms are 1, biases 0.
+    """
     shapes = layer_shapes(config)
     keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
 
@@ -180,11 +184,12 @@ def new_layers(
 def rms_norm(
     y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: float
 ) -> Float[Array, "*batch d"]:
-    r""":math:`y / \sqrt{\tfrac1d \|y\|^2 + \epsilon}` times the scale, computed in
-    float32 at least.
+    r"""Returns :math:`y / \sqrt{\tfrac1d \|y\|^2 + \epsilon}` times the scale.
+
+    It is computed in float32 at least.
 
     Args:
-      y: tokens; the output has their dtype.
+      y: tokens. The output has their dtype.
       scale: of every coordinate.
       epsilon: at least 0, in units of y squared.
 
@@ -206,8 +211,7 @@ def rms_norm(
 def rotation(
     config: DecoderConfig, positions: Int[Array, "*batch n"], dtype: Any
 ) -> tuple[Array, Array]:
-    """Returns cosines and sines that `queries_keys_values` rotates by, in float32 or
-    wider."""
+    """Returns the cosines and sines of the rotation, in float32 or wider."""
     frequencies = rotary_frequencies(
         config.head_size, config.rotary_base, config.rotary_scaling
     )
@@ -217,7 +221,7 @@ def rotation(
 def embed(
     table: Float[Array, "vocabulary d"], tokens: Integer[Array, "*batch n"]
 ) -> Float[Array, "*batch n d"]:
-    """Returns rows of the table of embeddings; NaN for tokens that it lacks."""
+    """Returns rows of the table of embeddings, NaN for tokens that it lacks."""
     return jnp.take(table, as_numbers(tokens), axis=0, mode="fill", fill_value=jnp.nan)
 
 
@@ -228,8 +232,10 @@ def decoder_layer(
     angles: tuple[Array, Array],
     mask: Bool[Array, "*batch n n"],
 ) -> Float[Array, "*batch n d"]:
-    """The output of one layer, whose parameters have the dtype of y; ``mask`` marks
-    the tokens that each token sees."""
+    """Returns the output of one layer, whose parameters have the dtype of y.
+
+    ``mask`` marks the tokens that each token sees.
+    """
     mixed = queries_keys_values(config, layer, y, angles)
     keys = jnp.swapaxes(mixed.keys, -2, -3)
     values = jnp.swapaxes(mixed.values, -2, -3)
@@ -243,8 +249,10 @@ def queries_keys_values(
     y: Float[Array, "*batch n d"],
     angles: tuple[Array, Array],
 ) -> Attended:
-    """Queries, keys and values of a layer's normalised input, queries and keys
-    rotated by their tokens' angles."""
+    """Returns queries, keys and values of a layer's normalised input.
+
+    Queries and keys are rotated by their tokens' angles.
+    """
     normed = rms_norm(y, layer["attention_norm"]["scale"], config.norm_epsilon)
 
     def heads(name: str) -> Array:
@@ -266,8 +274,9 @@ def grouped_attention(
     values: Float[Array, "*batch key_heads m size"],
     mask: Bool[Array, "*batch n m"],
 ) -> Float[Array, "*batch n width"]:
-    """softmax(Q K^T / sqrt(size)) V, where several heads of queries share one of keys
-    and values.
+    """softmax(Q K^T / sqrt(size)) V for groups of heads.
+
+    The heads of queries of a group share one head of keys and values.
 
     Products are in the dtype of V, softmax in float32 at least. A query without keys
     has a finite, meaningless output.
@@ -299,8 +308,10 @@ def feed_forward(
     y: Float[Array, "*batch n d"],
     attended: Float[Array, "*batch n width"],
 ) -> Float[Array, "*batch n d"]:
-    """A layer's output: input plus attention plus SwiGLU (Shazeer, "GLU variants
-    improve transformer", 2020, eq. 6)."""
+    """Returns a layer's output: input plus attention plus SwiGLU.
+
+    SwiGLU is Shazeer, "GLU variants improve transformer" (2020), eq. 6.
+    """
     y = y + dense(attended, layer["output"])
     normed = rms_norm(y, layer["feedforward_norm"]["scale"], config.norm_epsilon)
     gate, up = (dense(normed, layer[name]) for name in ("gate", "up"))
@@ -308,8 +319,10 @@ def feed_forward(
 
 
 def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"]:
-    """``y @ kernel`` plus the part's bias and low-rank change
-    ``y @ compress @ expand``, if any, in the dtype of y."""
+    """Returns ``y @ kernel`` plus the part's bias and low-rank change.
+
+    The change is ``y @ compress @ expand``, in the dtype of y.
+    """
     product = linear(y, part["kernel"].astype(y.dtype))
     if "bias" in part:
         product = product + part["bias"].astype(product.dtype)
@@ -320,16 +333,20 @@ def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"
 
 
 def causal_mask(segments: Int[Array, "*batch n"]) -> Bool[Array, "*batch n n"]:
-    """Returns the mask of the tokens that each token sees: itself and those before
-    it in its segment."""
+    """Returns the mask of the tokens that each token sees.
+
+    These are itself and those before it in its segment.
+    """
     count = segments.shape[-1]
     before = jnp.tril(jnp.ones((count, count), bool))
     return before & (segments[..., :, None] == segments[..., None, :])
 
 
 def segment_positions(segments: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
-    """Returns the position of each token in its segment, from 0; a segment is a run
-    of equal numbers."""
+    """Returns the position of each token in its segment, from 0.
+
+    A segment is a run of equal numbers.
+    """
     places = jnp.broadcast_to(
         jnp.arange(segments.shape[-1], dtype=jnp.int32), segments.shape
     )

@@ -20,7 +20,7 @@ __all__ = ["KeyValueCache", "decode", "empty_cache"]
 
 
 class KeyValueCache(NamedTuple):
-    """Keys, rotated, and values of the tokens so far; slot p of a row holds position p.
+    """Keys, rotated, and values of the tokens so far. Slot p of a row holds position p.
 
     Attributes:
       keys, values: of every layer.
@@ -38,7 +38,7 @@ def empty_cache(
     """A cache of zeros for ``batch`` texts of up to ``capacity`` tokens.
 
     Args:
-      config, batch, capacity: of the decoder; texts; longest text, in tokens, up to
+      config, batch, capacity: of the decoder, texts, and longest text, in tokens, up to
         ``config.max_positions``. A ValueError names one out of range.
       dtype: of keys and values, and that layers compute in.
 
@@ -73,8 +73,9 @@ def decode(
     first: int | Integer[Array, ""] = 0,
     last: int | Integer[Array, ""] | None = None,
 ) -> tuple[Float[Array, "batch n d"], KeyValueCache]:
-    """Runs layers first + 1..last on some tokens, which see those in the cache, and
-    writes their keys and values to it.
+    """Runs layers first + 1..last on some tokens, which see those in the cache.
+
+    Their keys and values are written to it.
 
     A token sees all slots up to its position: those before it must have been written by
     the same layers, in this call or earlier ones. To take tokens back, decode others at
@@ -83,19 +84,19 @@ def decode(
     ``decode(..., states, ..., first=E)``, share a cache.
 
     Args:
-      config, params: of a `Decoder`; params without the outer key ``params``.
+      config, params: of a `Decoder`, without the outer key ``params``.
       inputs: tokens (``first`` = 0), computed in the cache's dtype, or outputs of layer
         ``first``, in theirs.
-      cache: of `empty_cache`; its capacity bounds the positions.
+      cache: of `empty_cache`. Its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose
         position is negative is none: it is not written, and its output means nothing.
         One beyond the capacity is not written either.
-      first: number of layers that were run before; may be traced: one program serves
+      first: number of layers that were run before. It may be traced: one program serves
         all ranges.
-      last: number of layers to stop after, traced or not; None is all.
+      last: number of layers to stop after, traced or not. None is all.
 
     Returns:
-      ``(y, cache)``: outputs of layer ``last`` before the norm; and the cache, which a
+      ``(y, cache)``: outputs of layer ``last`` before the norm, and the cache, which a
       jitted caller may donate.
 
     Raises:

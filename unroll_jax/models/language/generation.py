@@ -1,5 +1,7 @@
-"""Generation of text under jit, with a cache of keys and values: greedy or sampled,
-with noise on the embeddings."""
+"""Generation of text under jit, with a cache of keys and values.
+
+Tokens are greedy or sampled, with or without noise on the embeddings.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -47,7 +49,7 @@ class Generated(NamedTuple):
     """The answers to a batch of prompts.
 
     Attributes:
-      tokens: of the answers; `NO_TOKEN` after their ends.
+      tokens: of the answers, with `NO_TOKEN` after their ends.
       lengths: tokens of each answer, its stop included.
       stopped: True for answers that ended with a stop.
       failed: True for answers that ended before a token whose logits have no finite
@@ -75,8 +77,8 @@ class Request(NamedTuple):
     Attributes:
       tokens, lengths: of the prompts, from the left.
       stops: tokens that end an answer.
-      keys: one for each row; None where nothing is random.
-      noise: standard deviation of the noise on embeddings; None adds none.
+      keys: one for each row. None where nothing is random.
+      noise: standard deviation of the noise on embeddings. None adds none.
     """
 
     tokens: Int[Array, "batch n"]
@@ -121,23 +123,24 @@ def generate(
     key: jax.Array | None = None,
     dtype: Any = None,
 ) -> Generated:
-    """Answers prompts, each until a stop or ``max_tokens``; one program serves a batch
-    size and a bucket of lengths.
+    """Answers prompts, each until a stop or ``max_tokens``.
+
+    One program serves a batch size and a bucket of lengths.
 
     Noise and random tokens depend only on a row's key and the position: a batch changes
     answers by round-off only.
 
     Args:
-      config, params: of a `Decoder`; params without the outer key ``params``.
-      prompts: tokens of each, at least one; of any lengths, which are padded together
+      config, params: of a `Decoder`, without the outer key ``params``.
+      prompts: tokens of each, at least one. All are padded together
         to a power of two.
-      max_tokens, stops: longest answer; tokens that end an answer and are its last.
+      max_tokens, stops: longest answer, and tokens that end an answer and are its last.
       temperature, top_k, top_p: as in `Sampling`.
       noise: standard deviation of Gaussian noise on all tokens' embeddings, in their
         units, the answer's included.
-      key: of `jax.random.key`, where temperature or noise is above 0; or one for each
+      key: of `jax.random.key`, where temperature or noise is above 0, or one for each
         prompt.
-      dtype: that layers compute in and the cache has; None is the embedding table's.
+      dtype: that layers compute in and the cache has. None is the embedding table's.
         Parameters of fewer bits, such as those stored in bfloat16, are converted once
         for each call.
 
@@ -249,8 +252,10 @@ def make_request(
 
 
 def promote_params(params: Any, dtype: Any) -> Any:
-    """Converts parameters of fewer bits than the dtype, once for all tokens; wider
-    ones stay."""
+    """Converts parameters of fewer bits than the dtype, once for all tokens.
+
+    Wider ones stay.
+    """
     return jax.tree.map(
         lambda leaf: leaf.astype(common_dtype(leaf.dtype, dtype)), params
     )
@@ -263,9 +268,8 @@ def embed_tokens(
     request: Request,
     dtype: Any,
 ) -> Float[Array, "batch n d"]:
-    """Returns word embeddings of tokens at positions, with the noise of these
-    positions."""
-    # rows that are done have no token; what becomes of them is not read
+    """Returns word embeddings of tokens, with the noise of their positions."""
+    # rows that are done have no token, and are not read
     y = embed(params["embedding"], jnp.maximum(tokens, 0)).astype(dtype)
     if request.noise is None or request.keys is None:
         return y
@@ -282,8 +286,10 @@ def start_answers(
     sampling: Sampling,
     dtype: Any,
 ) -> tuple[Answers, KeyValueCache]:
-    """Runs the prompts; returns the first token of each answer, and the cache with
-    room for the answers."""
+    """Runs the prompts.
+
+    Returns the first token of each answer, and the cache with room for the answers.
+    """
     batch, length = request.tokens.shape
     cache = empty_cache(config, batch, length + max_tokens, dtype)
     y = embed_tokens(params, request.tokens, request.places, request, dtype)
@@ -304,8 +310,10 @@ def start_answers(
 def last_tokens(
     answers: Answers, request: Request
 ) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
-    """Returns the last token of each answer, and its position, negative where the
-    answer is done."""
+    """Returns the last token of each answer, and its position.
+
+    The position is negative where the answer is done.
+    """
     ends = (answers.lengths - 1)[:, None]
     tokens = jnp.take_along_axis(answers.tokens, ends, axis=1)[:, 0]
     places = request.lengths + answers.lengths - 1
@@ -318,8 +326,11 @@ def append_tokens(
     counts: Int[Array, "batch"],
     stops: Int[Array, "stops"],
 ) -> Answers:
-    """Appends the first ``counts`` of the tokens to answers, up to the first stop,
-    the first `NO_TOKEN` or the longest answer."""
+    """Appends the first ``counts`` of the tokens to answers.
+
+    An answer ends with the first stop, before the first `NO_TOKEN`, or at its largest
+    length.
+    """
     batch, longest = answers.tokens.shape
     places = jnp.arange(tokens.shape[1])
     slots = answers.lengths[:, None] + places
@@ -343,7 +354,7 @@ def append_tokens(
 
 
 def check_logits(generated: Generated) -> Generated:
-    """Returns the answers; a ValueError if any is known to have failed."""
+    """Returns the answers, or raises a ValueError if one is known to have failed."""
     failed = generated.failed
     if isinstance(failed, Tracer) or not failed.is_fully_addressable:
         return generated

@@ -15,14 +15,13 @@ __all__ = ["low_rank_changes", "merged_changes", "with_changes"]
 def low_rank_changes(
     key: jax.Array, config: DecoderConfig, *, rank: int, dtype: Any = jnp.float32
 ) -> Any:
-    r"""Changes :math:`A B` of every kernel :math:`W` of every layer, none at first:
-    :math:`B = 0`.
+    r"""Changes :math:`A B` of every kernel :math:`W`, none at first: :math:`B = 0`.
 
     Args:
       key: of the uniform numbers in :math:`[-1/\sqrt{d}, 1/\sqrt{d}]` that A starts
         with, d the width that comes in.
       config: of the decoder.
-      rank, dtype: columns of A and rows of B; dtype of both.
+      rank, dtype: columns of A and rows of B, and dtype of both.
 
     Returns:
       For each part of a layer with a kernel ``compress``, A, (L, in, rank), and
@@ -58,12 +57,13 @@ def low_rank_changes(
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with ``compress`` and ``expand`` next to kernels, as
-    layers and `decode` take them.
+    """Returns the layers' parameters with ``compress`` and ``expand`` next to kernels.
+
+    Layers and `decode` take them.
 
     Args:
       layers: of a `Decoder`, stacked.
-      changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank
+      changes: of `low_rank_changes`. Multiply ``expand`` by the paper's alpha / rank
         before.
 
     Source: Hu et al. (2022), Section 4.1.
@@ -83,8 +83,10 @@ def with_changes(layers: Any, changes: Any) -> Any:
 
 
 def merged_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with their changes added to the kernels, in their dtype:
-    `with_changes` but for round-off.
+    """Returns the layers' parameters with their changes added to the kernels.
+
+    They have the dtype of the kernels. Outputs are those of `with_changes`, but for
+    round-off.
 
     Decoding reads every weight for each token, so it is quicker with only the kernels.
 

@@ -1,5 +1,4 @@
-"""Rotary position embeddings: frequencies, their scalings for longer texts, and the
-rotation."""
+"""Rotary position embeddings: frequencies, their scalings, and the rotation."""
 
 import dataclasses
 import math
@@ -28,13 +27,13 @@ class RotaryScaling:
     """Scaling of rotary frequencies, for texts longer than in pretraining.
 
     Attributes:
-      kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and
+      kind: "linear" divides every frequency by ``factor``. "llama3" (Llama 3.1 and
         later) divides those whose wavelength is above original_positions /
         low_frequency_factor, leaves those below original_positions /
         high_frequency_factor, and interpolates between.
-      factor: at least 1; unitless.
+      factor: at least 1, unitless.
       low_frequency_factor, high_frequency_factor, original_positions: of "llama3":
-        positive numbers, the second above the first, unitless; and length of the texts
+        positive numbers, the second above the first, unitless, and length of the texts
         of pretraining, in tokens.
 
     Source: Chen et al. (2023), "Extending context window of large language models via
@@ -74,11 +73,12 @@ def check_scaling(kind: object) -> None:
 def rotary_frequencies(
     size: int, base: float, scaling: RotaryScaling | None = None
 ) -> np.ndarray:
-    r"""The frequencies :math:`\theta_j = b^{-2j / s}`, j < s / 2, scaled; radians a
-    token, float64.
+    r"""Returns scaled frequencies :math:`\theta_j = b^{-2j / s}`, j < s / 2.
+
+    They are float64, in radians per token.
 
     Args:
-      size, base: even width s of a head; b, above 1; unitless.
+      size, base: even width s of a head, and b, above 1, unitless.
       scaling: None leaves them.
 
     Returns:
@@ -102,8 +102,10 @@ def rotary_frequencies(
 def rotary_angles(
     positions: Int[Array, "*batch n"], frequencies: np.ndarray, dtype: jnp.dtype
 ) -> tuple[Array, Array]:
-    """Cosine and sine of position times frequency, (*batch, n, size / 2) each, in
-    ``dtype``."""
+    """Returns cosine and sine of position times frequency, in ``dtype``.
+
+    Both are (*batch, n, size / 2).
+    """
     angles = positions[..., None].astype(dtype) * jnp.asarray(frequencies, dtype)
     return jnp.cos(angles), jnp.sin(angles)
 

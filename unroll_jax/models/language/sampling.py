@@ -1,5 +1,7 @@
-"""The next token from logits, and the random numbers of a text, which depend only on
-its key and the position."""
+"""The next token from logits, and the random numbers of a text.
+
+They depend only on its key and the position.
+"""
 
 import dataclasses
 import enum
@@ -34,11 +36,11 @@ class Sampling:
     """The model's distribution of the next token, sharpened and cut.
 
     Attributes:
-      temperature: divides the logits; 0 takes the most probable token.
+      temperature: divides the logits. 0 takes the most probable token.
       top_k: number of the most probable tokens to keep, with those that are as probable
-        as the last of them; None keeps all.
+        as the last of them. None keeps all.
       top_p: keeps the fewest most probable tokens whose share is at least this, after
-        ``top_k``; None keeps all.
+        ``top_k``. None keeps all.
 
     Source: Holtzman et al., "The curious case of neural text degeneration" (2020),
     section 3.1, for ``top_p``.
@@ -72,7 +74,7 @@ class Sampling:
 
 
 class Stream(enum.IntEnum):
-    """Uses of random numbers; no two share them."""
+    """Uses of random numbers. No two share them."""
 
     NOISE = 0
     TOKEN = 1
@@ -83,11 +85,11 @@ class Stream(enum.IntEnum):
 def row_keys(key: jax.Array, batch: int) -> jax.Array:
     """Returns a key of Threefry for each row of a batch, see `threefry_keys`.
 
-    A key that is not of `jax.random.key` is a TypeError; another number of keys than
+    A key that is not of `jax.random.key` is a TypeError. Another number of keys than
     one or ``batch`` is a ValueError.
 
     Args:
-      key: of `jax.random.key`, folded with the number of each row; or already one for
+      key: of `jax.random.key`, folded with the number of each row, or already one for
         each row, (batch,).
       batch: number of rows.
     """
@@ -122,8 +124,10 @@ def position_keys(
 def position_noise(
     keys: jax.Array, positions: Int[Array, "batch n"], dim: int
 ) -> Float[Array, "batch n {dim}"]:
-    """Returns standard normal numbers for each position of each row's text, the same
-    whenever they are drawn."""
+    """Returns standard normal numbers for each position of each row's text.
+
+    They are the same whenever they are drawn.
+    """
 
     def draw(key: Array) -> Array:
         return jax.random.normal(key, (dim,), jnp.float32)
@@ -163,8 +167,10 @@ def log_probabilities(
 def likeliest_tokens(
     logits: Float[Array, "*batch vocabulary"],
 ) -> Int[Array, "*batch"]:
-    """Returns the most probable tokens; `NO_TOKEN` where the logits have no finite
-    maximum."""
+    """Returns the most probable tokens.
+
+    They are `NO_TOKEN` where the logits have no finite maximum.
+    """
     tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     return jnp.where(jnp.isfinite(jnp.max(logits, axis=-1)), tokens, NO_TOKEN)
 
@@ -176,14 +182,15 @@ def next_tokens(
     positions: Int[Array, "batch"],
     stream: Stream = Stream.TOKEN,
 ) -> Int[Array, "batch"]:
-    """Returns tokens for one position of each row, from the logits that were read out
-    before it; `NO_TOKEN` where these have no finite maximum.
+    """Returns tokens for one position of each row, from the logits before it.
+
+    They are `NO_TOKEN` where these have no finite maximum.
 
     Args:
       logits: of each row.
       sampling: how tokens are drawn.
-      keys: of each row, see `row_keys`; None only where the sampling is greedy.
-      positions, stream: that the tokens will have; their random numbers.
+      keys: of each row, see `row_keys`. None only where the sampling is greedy.
+      positions, stream: that the tokens will have, and their random numbers.
     """
     if sampling.greedy:
         return likeliest_tokens(logits)
@@ -198,7 +205,9 @@ def next_tokens(
 def draw_tokens(
     keys: jax.Array, logs: Float[Array, "batch vocabulary"]
 ) -> Int[Array, "batch"]:
-    """Draws a token of each row from logarithms of probabilities; `NO_TOKEN` where
-    these are NaN."""
+    """Draws a token of each row from logarithms of probabilities.
+
+    It is `NO_TOKEN` where these are NaN.
+    """
     tokens = jax.vmap(jax.random.categorical)(keys, logs).astype(jnp.int32)
     return jnp.where(jnp.any(jnp.isnan(logs), axis=-1), NO_TOKEN, tokens)

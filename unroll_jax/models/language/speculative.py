@@ -1,5 +1,7 @@
-"""Self-speculative decoding: the first layers draft tokens, the others verify them,
-on one cache."""
+"""Self-speculative decoding: the first layers draft tokens, the others verify them.
+
+They share one cache.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -58,14 +60,14 @@ def speculate(
     The first ``exit_layer`` layers, read out by the norm and head that all layers
     share, draft ``draft_length`` tokens one by one. The other layers take the outputs
     of the exit layer at all of them in one call: no layer is computed twice for a
-    token. A greedy answer equals `generate`'s, but for round-off; a sampled one has the
+    token. A greedy answer equals `generate`'s, but for round-off. A sampled one has the
     same distribution. One program serves all exit layers.
 
     Args:
       config, params, prompts: as in `generate`.
       exit_layer: number of layers that draft, from 1 to num_layers - 1.
       draft_length: tokens drafted before a verification, at least 1.
-      max_tokens, stops, noise, key, dtype: as in `generate`; noise of a position is the
+      max_tokens, stops, noise, key, dtype: as in `generate`. Noise of a position is the
         same as there.
       temperature, top_k, top_p: of draft and verification, see `Sampling`.
 
@@ -187,8 +189,10 @@ def _draft(
     places: Int[Array, "batch d_and_one"],
     cache: KeyValueCache,
 ) -> tuple[Draft, KeyValueCache]:
-    """Drafts tokens after the last ones, by the first layers. The last draft is run
-    through them too: it may be accepted."""
+    """Drafts tokens after the last ones, by the first layers.
+
+    The last draft is run through them too: it may be accepted.
+    """
 
     def exit_states(
         tokens: Array, place: Array, cache: KeyValueCache

@@ -24,7 +24,7 @@ class Draft(NamedTuple):
     Attributes:
       states: outputs of the exit layer, at the last token and the drafted ones.
       tokens: that were drafted.
-      log_probabilities: that they were drawn with; None where all is greedy.
+      log_probabilities: that they were drawn with. None where all is greedy.
     """
 
     states: Float[Array, "batch d_and_one dim"]
@@ -38,16 +38,17 @@ def judge_draft(
     tokens: Int[Array, "batch d"],
     uniforms: Float[Array, "batch d"],
 ) -> tuple[Int[Array, "batch"], Float[Array, "batch vocabulary"]]:
-    r"""Judges drafted tokens: the accepted ones, and the token after them, have the
-    distribution of the target.
+    r"""Judges drafted tokens.
+
+    The accepted ones, and the token after them, have the distribution of the target.
 
     A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`.
-    After the last one comes a token from :math:`\max(p - q, 0)`, normalised; after all
+    After the last one comes a token from :math:`\max(p - q, 0)`, normalised. After all
     of them, one from p.
 
     Args:
       target: logarithms of p, at the drafted tokens and the one after them.
-      draft, tokens: logarithms of q; tokens drawn from it.
+      draft, tokens: logarithms of q, and tokens drawn from it.
       uniforms: one number in [0, 1) for each.
 
     Returns:
@@ -81,8 +82,10 @@ def verify(
     keys: jax.Array | None,
     sampling: Sampling,
 ) -> tuple[Int[Array, "batch d_and_one"], Int[Array, "batch"]]:
-    """Returns tokens for the positions, and the number accepted; only the accepted
-    tokens and the next one count."""
+    """Returns tokens for the positions, and the number accepted.
+
+    Only the accepted tokens and the next one count.
+    """
     if draft.log_probabilities is None or keys is None:
         wanted = likeliest_tokens(logits)
         return wanted, _leading(wanted[:, :-1] == draft.tokens)
