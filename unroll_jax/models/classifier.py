@@ -31,6 +31,7 @@ def mean_token(
 ) -> Float[Array, "*batch d"]:
     """Returns the mean of the real tokens, or zero where none is real."""
     total = jnp.sum(jnp.where(mask[..., None], y, 0.0), axis=-2)
+    # 1 at least, so that a text without real tokens is 0, not NaN
     count = jnp.sum(mask, axis=-1, keepdims=True)
     return total / jnp.maximum(count, 1).astype(y.dtype)
 

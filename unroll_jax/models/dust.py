@@ -127,6 +127,7 @@ class DUST(LayeredModel):
             return params.D if self.tied else params.D[place]
 
         def read(codes: jax.Array, D: jax.Array) -> _State:
+            # NaN in absent codes must not reach the products' gradients
             present = codes
             if mask is not None:
                 present = jnp.where(mask[..., None], codes, 0.0)
@@ -143,6 +144,7 @@ class DUST(LayeredModel):
         def measure(state: _State) -> Any:
             return state.output if record is None else record(state.output)
 
+        # Layer 0: one step from zero without the threshold, so that it sees all of x.
         zeros = jnp.zeros((*x.shape[:-1], self.num_atoms), compute)
         first = dictionary(0)
         codes = start.step(ListaParams(first), zeros, signal)

@@ -173,6 +173,7 @@ def _attend(
     columns = jnp.swapaxes(keys, -2, -1)
     scores = jnp.matmul(queries, columns, preferred_element_type=wide)
     scores = scores * (1.0 / math.sqrt(queries.shape[-1]))
+    # finfo.min, not -inf: a row of masked tokens has no NaN
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(wide).min)
     return jnp.matmul(jax.nn.softmax(scores).astype(values.dtype), values)

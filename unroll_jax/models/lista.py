@@ -113,6 +113,7 @@ class LISTA(LayeredModel):
             if noise is None:
                 return stacked
 
+            # in the shapes of ISTA's layers, with none of their values
             def draw(key: jax.Array, leaf: jax.Array) -> jax.Array:
                 return noise * jax.random.normal(key, leaf.shape, leaf.dtype)
 

@@ -154,11 +154,13 @@ class OptEqBase(nn.Module):
         x = x.astype(compute)
         layers = self._layers(x.shape[-1], convolutional)
         image = (x.shape[-3], x.shape[-2]) if convolutional else None
+        # U x + b does not depend on z: it is computed once, not in every step.
         params = tuple(
             absorb_input(self._params(place, layer, image, compute), x)
             for place, layer in enumerate(layers, start=1)
         )
         start = jnp.zeros((*x.shape[:-1], self.channels), compute)
+        # Examples have their own equilibria, and are solved side by side.
         batch_ndim = x.ndim - event_ndim(convolutional)
         z, info = self._solve(deep_opteq(layers), params, start, batch_ndim, probe)
         self.sow("intermediates", "equilibrium", z)
@@ -232,6 +234,7 @@ class OptEqBase(nn.Module):
             if solver is None:
                 solver = _averaging(regulariser, self.regulariser_smoothness)
         elif regulariser is not None:
+            # prox is exact for any step size; a gradient step needs a small one
             form = "gradient" if regulariser.prox is None else "prox"
             step_size = self.regulariser_step
             descent = regularised(descent, regulariser, step_size=step_size, form=form)

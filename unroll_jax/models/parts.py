@@ -118,6 +118,7 @@ class ClassifierHead(nn.Module):
         Raises a ValueError if ``pool`` is larger than the image.
         """
         z = z.astype(compute_dtype(z))
+        # Vectors are read as they are, images after pooling.
         if self.convolutional and self.pool is None:
             z = jnp.mean(z, axis=(-3, -2))
         elif self.convolutional and self.pool is not None:

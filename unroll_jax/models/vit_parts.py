@@ -121,6 +121,7 @@ class PatchEmbeddings(nn.Module):
     ) -> Float[Array, "*batch tokens d"]:
         """Embeds patches, behind the class token if there is one."""
         config = self.config
+        # "state" starts as the noisy patch in every colour: see `ViTConfig`.
         if config.reading == "state":
             initial = nn.initializers.zeros
             kernel = _colours
@@ -164,6 +165,7 @@ class PatchReadout(nn.Module):
         The class token's is left out.
         """
         config = self.config
+        # the class token comes first, if there is one
         h = h[..., h.shape[-2] - config.num_patches :, :]
         if config.reading == "state":
             colours = h.astype(x.dtype).reshape(*h.shape[:-1], -1, config.pixels)
@@ -171,6 +173,7 @@ class PatchReadout(nn.Module):
         norm = layer_norm(config, self.dtype, self.param_dtype)(name="norm")
         flat = norm(h.reshape(-1, config.dim))
         is_residual = config.reading == "residual"
+        # a correction of 0 at first: every layer starts as its input
         kernel = nn.initializers.normal(INITIAL_STD)
         if is_residual:
             kernel = nn.initializers.zeros

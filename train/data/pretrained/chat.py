@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jinja2
 import jinja2.ext
@@ -273,7 +273,7 @@ class _Generation(jinja2.ext.Extension):
     """The tag with which `transformers` marks what the assistant says; it renders its
     contents."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags: Any = frozenset({"generation"})
 
     def parse(self, parser: Any) -> nodes.Node:
         """Returns the contents, with variables of their own."""

@@ -81,6 +81,7 @@ class MonotoneOperatorNetwork(nn.Module):
         check_array(x, convolutional=self.convolutional)
         check_fields(self, at_least(1), "num_classes", "channels", "pool")
         image = None
+        # The operator's convolutions wrap around: only this padding may do so.
         if self.convolutional:
             reach = self.kernel_size // 2
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(reach, reach)] * 2 + [(0, 0)])

@@ -294,6 +294,7 @@ def grouped_attention(
     scores = jnp.matmul(rows, columns, preferred_element_type=wide)
     scores = scores * (1.0 / math.sqrt(size))
     scores = scores.reshape(*batch, groups, shared, count, -1)
+    # finfo.min, not -inf: a query without keys stays finite
     seen = mask[..., None, None, :, :]
     weights = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(wide).min))
 
@@ -353,4 +354,5 @@ def segment_positions(segments: Int[Array, "*batch n"]) -> Int[Array, "*batch n"
     first = jnp.ones_like(segments[..., :1], bool)
     changes = segments[..., 1:] != segments[..., :-1]
     starts = jnp.concatenate([first, changes], axis=-1)
+    # less the place of the last start up to each token
     return places - jax.lax.cummax(jnp.where(starts, places, 0), axis=segments.ndim - 1)

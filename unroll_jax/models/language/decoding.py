@@ -129,6 +129,7 @@ def decode(
     capacity = cache.keys.shape[-2]
     positions = jnp.asarray(positions, jnp.int32)  # narrower ones lack the capacity
     angles = rotation(config, positions, y.dtype)
+    # Slots after a token's position may hold rejected drafts, and are not seen.
     mask = jnp.arange(capacity, dtype=jnp.int32) <= positions[..., None]
     rows = jnp.arange(y.shape[0])[:, None]
     # negative ones would count from the end
@@ -154,12 +155,14 @@ def decode(
             layer = jax.lax.dynamic_index_in_dim(stack, number, keepdims=False)
             return layer.astype(y.dtype)
 
+        # Written first, so that the tokens of this call see each other.
         keys = write(cache.keys, mixed.keys)
         values = write(cache.values, mixed.values)
         attended = grouped_attention(mixed.queries, read(keys), read(values), mask)
         y = feed_forward(config, layer_params, y, attended)
         return y, KeyValueCache(keys, values)
 
+    # A loop, not a scan over a slice: its ends may be traced.
     return jax.lax.fori_loop(first, last, layer, (y, cache))
 
 

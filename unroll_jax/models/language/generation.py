@@ -295,6 +295,7 @@ def start_answers(
     y = embed_tokens(params, request.tokens, request.places, request, dtype)
     y, cache = decode(config, params, y, cache, request.places)
 
+    # The first token is read out after the last token of each prompt.
     last = jnp.take_along_axis(y, (request.lengths - 1)[:, None, None], axis=1)[:, 0]
     logits = decoder_logits(config, params, last)
     tokens = next_tokens(logits, sampling, request.keys, request.lengths)
@@ -342,7 +343,7 @@ def append_tokens(
     kept = wanted & ~is_none
 
     rows = jnp.arange(batch)[:, None]
-    # a slot beyond the longest answer is dropped
+    # Tokens that are not kept get a slot beyond the room, which drops them.
     slots = jnp.where(kept, slots, longest)
     written = answers.tokens.at[rows, slots].set(tokens, mode="drop")
     return Answers(
@@ -356,9 +357,10 @@ def append_tokens(
 def check_logits(generated: Generated) -> Generated:
     """Returns the answers, or raises a ValueError if one is known to have failed."""
     failed = generated.failed
+    # unknown under jit, or on another process: the mark stays
     if isinstance(failed, Tracer) or not failed.is_fully_addressable:
         return generated
-    rows = np.flatnonzero(failed).tolist()
+    rows = np.flatnonzero(jax.device_get(failed)).tolist()
     require(
         not rows,
         "params",

@@ -97,6 +97,7 @@ def row_keys(key: jax.Array, batch: int) -> jax.Array:
         raise TypeError(
             f"key must be made with jax.random.key, got an array of {key.dtype}"
         )
+    # Everything below draws under vmap, by rows and by positions.
     key = threefry_keys(key)
     if key.shape == (batch,):
         return key

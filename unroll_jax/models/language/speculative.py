@@ -159,6 +159,8 @@ def _speculate(
         reach = last[:, None] + jnp.arange(draft_length + 1)
         places = jnp.where(active[:, None], reach, -1)
 
+        # The first layers write their slots of the cache, and the others theirs from
+        # the same states: no layer runs twice for a token.
         drafted, cache = draft(tokens, places, cache)
         y, cache = decode(
             config, params, drafted.states, cache, places, first=exit_layer
@@ -210,6 +212,7 @@ def _draft(
         logs = None if sampling.greedy else log_probabilities(logits, sampling)
         return (drawn, cache), (y, drawn, logs)
 
+    # One token at a time: each draft is the input of the next.
     (last, cache), read = jax.lax.scan(step, (tokens, cache), places[:, :-1].T)
     states, drafted, logs = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), read)
     y, cache = exit_states(last, places[:, -1], cache)

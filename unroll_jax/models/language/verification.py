@@ -60,11 +60,13 @@ def judge_draft(
     count = tokens.shape[1]
     p = jnp.take_along_axis(target[:, :count], tokens[..., None], axis=2)[..., 0]
     q = jnp.take_along_axis(draft, tokens[..., None], axis=2)[..., 0]
+    # u < p / q, in logarithms; False where either is NaN
     accepted = _leading(jnp.log(uniforms) < p - q)
 
     def at_end(each: Array) -> Array:
         return jnp.take_along_axis(each, accepted[:, None, None], axis=1)[:, 0]
 
+    # Where all are accepted, the next token is from p: its draft has probability 0.
     no_draft = jnp.full_like(draft[:, :1], -jnp.inf)
     wanted = jnp.exp(at_end(target))
     drawn = jnp.exp(at_end(jnp.concatenate([draft, no_draft], axis=1)))
@@ -103,6 +105,7 @@ def verify(
         :, None
     ]
     tokens = jnp.concatenate([draft.tokens, following], axis=1)
+    # Tokens after the end are rejected drafts, which the caller's count leaves out.
     is_end = jnp.arange(tokens.shape[1]) == end
     return jnp.where(is_end, following, tokens), accepted
 
