@@ -57,7 +57,10 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
     ]
     given = [start(free, x, size=size) for size in (3.6, 0.45, 0.9)]
     each = jax.tree.map(lambda *leaves: jnp.stack(leaves), *given)
-    logits = lambda params: [model.apply(params, x)[0] for model in (free, *kept)]
+
+    def logits(params):
+        return [model.apply(params, x)[0] for model in (free, *kept)]
+
     (_, plain, expected), *others = jax.jit(lambda each: jax.lax.map(logits, each))(
         each
     )

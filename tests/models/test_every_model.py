@@ -150,10 +150,16 @@ def test_batches_and_gradients_are_those_of_the_reference_and_layers_are_recorde
             lost_layer(lost),
             layer_noise(jax.random.key(1, impl="rbg"), noise),
         )
-        perturb = lambda layer, before, y: shake(layer, before, lose(layer, before, y))
+
+        def perturb(layer, before, y):
+            return shake(layer, before, lose(layer, before, y))
+
         # which takes no perturbation of layers
         options = {} if name == "encoder" else {"perturb": perturb}
-        apply = lambda params: model.apply(params, x, record=record, **options)
+
+        def apply(params):
+            return model.apply(params, x, record=record, **options)
+
         records, pull = jax.vjp(apply, params)
         return (
             records,
@@ -389,7 +395,10 @@ def test_the_program_does_not_grow_with_depth(name):
     for depth in (2, 12):
         model = case.make(depth)
         params = jax.eval_shape(model.init, jax.random.key(0), case.draw())
-        loss = lambda params: jnp.sum(model.apply(params, case.draw()))  # noqa: B023
+
+        def loss(params):
+            return jnp.sum(model.apply(params, case.draw()))  # noqa: B023
+
         sizes.append(str(jax.make_jaxpr(jax.grad(loss))(params)).count(" = "))
     assert sizes[0] == sizes[1]
 

@@ -36,7 +36,10 @@ def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
         np.array([True, True, False, True, True]),
         np.arange(LENGTH) == 2,
     ]
-    apply = lambda mask: model.apply(params, x, mask)
+
+    def apply(mask):
+        return model.apply(params, x, mask)
+
     plain, masked = jax.jit(lambda masks: (apply(None), jax.lax.map(apply, masks)))(
         np.stack(masks)
     )
