@@ -25,7 +25,7 @@ __all__ = [
     "Adjoint",
     "Linear",
     "Unrolled",
-    "asymmetric",
+    "flag_asymmetric",
     "conjugate_gradient",
     "gmres",
     "neumann",
@@ -273,32 +273,31 @@ def unroll_solver(
     return z, judge(rule, residuals[-1], filled(z, rule.max_steps))
 
 
-def asymmetric(
+def flag_asymmetric(
     info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float
 ) -> EquilibriumInfo:
-    """``info`` with its own status for the rows whose Jacobian is not symmetric, at two
-    products a solve.
+    """Returns ``info`` with the status of rows whose Jacobian is not symmetric.
 
-    The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two
-    random vectors of the shape of ``like``; epsilon is the relative spacing of the
-    dtype that J is computed in.
+    It takes two products. For two random vectors of the shape of ``like`` the measure is
+    |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|). ``epsilon`` is the relative
+    spacing of the dtype that J is computed in.
     """
-    keys = jax.random.split(jax.random.key(0))
-    p, q = (
-        jax.random.normal(key, like.shape, like.dtype)
-        + 0.0 * jnp.where(like == like, like, 0.0)
-        for key in keys
-    )
-    image_p, image_q = operator(p), operator(q)
-    norm = lambda v: jnp.sqrt(dot(v, v))
+
+    def norm(v: Array) -> Array:
+        return jnp.sqrt(dot(v, v))
+
+    # Adding zeros copies the sharding of `like`, also where it has NaN.
+    zeros = 0.0 * jnp.where(like == like, like, 0.0)
+    first, second = jax.random.split(jax.random.key(0))
+    p = jax.random.normal(first, like.shape, like.dtype) + zeros
+    q = jax.random.normal(second, like.shape, like.dtype) + zeros
+    image_p = operator(p)
+    image_q = operator(q)
+    difference = jnp.abs(dot(p, image_q) - dot(q, image_p))
     scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
-    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure
+    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the measure
     # to the order of |J - J^T| / |J|.
-    size = (
-        like.shape[-1] ** 0.5
-        * jnp.abs(dot(p, image_q) - dot(q, image_p))
-        / jnp.where(scale > 0.0, scale, 1.0)
-    )
+    size = like.shape[-1] ** 0.5 * difference / jnp.where(scale > 0.0, scale, 1.0)
     is_asymmetric = size > max(ASYMMETRY, ROUND_OFF * epsilon)
     return info._replace(status=jnp.where(is_asymmetric, NONSYMMETRIC, info.status))
 

@@ -12,10 +12,11 @@ from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import (
     Adjoint,
     Unrolled,
-    asymmetric,
+    flag_asymmetric,
     resolve_adjoint,
     unroll_solver,
 )
+from unroll_jax.fixed_point.compiled import call_compiled
 from unroll_jax.fixed_point.derivatives import (
     Backward,
     Probe,
@@ -263,9 +264,8 @@ def _solve(
         saved = jax.lax.stop_gradient((plan.layer.matrix, plan.layer.offset))
         start = start + filled(saved[1], 0.0)[:, None]  # sharded as the input is
     operands = jax.lax.stop_gradient(prepared.operands)
-    solved = _forward(
-        prepared.program, plan.solver, rule, inferred, operands, saved, start
-    )
+    static = prepared.program, plan.solver, rule, inferred
+    solved = call_compiled(_forward, static, operands, saved, start)
     return *jax.lax.stop_gradient(solved), saved
 
 
@@ -297,7 +297,7 @@ def _probed(
     if not solver.symmetric:
         return info
     _, pull = jax.vjp(functools.partial(program.apply, operands), y)
-    return asymmetric(info, lambda w: pull(w)[0], y, program.epsilon)
+    return flag_asymmetric(info, lambda w: pull(w)[0], y, program.epsilon)
 
 
 def _run_unrolled(

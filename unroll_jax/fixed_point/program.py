@@ -27,7 +27,15 @@ from unroll_jax.fixed_point.reports import known
 from unroll_jax.placement import place_like
 from unroll_jax.step_checks import ORDER, check_order, check_state, check_step
 
-__all__ = ["Prepared", "Program", "as_state", "fingerprint", "prepare", "trace"]
+__all__ = [
+    "Prepared",
+    "Program",
+    "as_state",
+    "close_over_nothing",
+    "fingerprint",
+    "prepare",
+    "trace",
+]
 
 
 class Program:
@@ -36,7 +44,9 @@ class Program:
     def __init__(
         self, closed: ClosedJaxpr, tree: Any, avals: list[Any], batch_ndim: int
     ) -> None:
-        self.jaxpr, self.tree, self.avals = closed.jaxpr, tree, avals
+        self.jaxpr = close_over_nothing(closed)
+        self.tree = tree
+        self.avals = avals
         # sizes may be symbols of `jax.export`
         self.batch: tuple[Any, ...] = avals[0].shape[:batch_ndim]
         # Relative spacing of the coarsest dtype of the state.
@@ -52,7 +62,7 @@ class Program:
         ]
         rules = _rules(closed, custom, self._kept) if custom else None
         self.key = (
-            fingerprint(closed.jaxpr, self._kept),
+            fingerprint(self.jaxpr, self._kept),
             rules,
             tree,
             tuple(avals),
@@ -110,9 +120,8 @@ class Program:
     def apply(self, operands: Any, z: Float[Array, "b m"]) -> Float[Array, "b m"]:
         """The step on rows."""
         consts, params, x = operands
-        return self.flatten(
-            jaxpr_as_fun(ClosedJaxpr(self.jaxpr, consts))(*params, *self.leaves(z), *x)
-        )
+        step = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, []))
+        return self.flatten(step(*consts, *params, *self.leaves(z), *x))
 
 
 class Prepared(NamedTuple):
@@ -189,6 +198,16 @@ def trace(
         jnp.asarray, (list(closed.consts), arrays[:cut], arrays[cut:])
     )
     return program, operands, jax.tree.unflatten(tree, state)
+
+
+def close_over_nothing(closed: ClosedJaxpr) -> Any:
+    """Returns the program with its constants as first inputs.
+
+    A program that is kept must hold no constants: while JAX's copy of a NumPy array of
+    another dtype is alive, JAX traces that copy even if the array has changed.
+    """
+    jaxpr = closed.jaxpr
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
 
 
 def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
