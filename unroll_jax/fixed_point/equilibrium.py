@@ -118,8 +118,8 @@ def equilibrium(
     linear solver.
 
     **Outside of `jax.jit`** a later call with a step that does the same is not compiled
-    again. Numbers in its closure are part of it, like a `Solver`'s or `Adjoint`'s
-    functions: pass changing ones as arrays, make solvers once.
+    again. Numbers in its closure are part of it: pass changing ones as arrays. The
+    functions of your own `Solver` or `Adjoint` are traced at every call.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.

@@ -51,11 +51,8 @@ class Program:
         self.batch: tuple[Any, ...] = avals[0].shape[:batch_ndim]
         # Relative spacing of the coarsest dtype of the state.
         self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
-        self._dtype = functools.reduce(
-            jnp.promote_types,
-            (jnp.finfo(aval.dtype).dtype for aval in avals),
-            jnp.float32,
-        )
+        kinds = [jnp.finfo(aval.dtype).dtype for aval in avals]
+        self._dtype = max((jnp.float32, *kinds), key=lambda kind: jnp.finfo(kind).bits)
         self._kept: list[Any] = []  # alive as long as their identity is part of the key
         custom = [
             equation for equation in equations(closed.jaxpr) if _is_custom(equation)
@@ -203,10 +200,11 @@ def trace(
 def close_over_nothing(closed: ClosedJaxpr) -> Any:
     """Returns the program with its constants as first inputs.
 
-    A program that is kept must hold no constants: while JAX's copy of a NumPy array of
-    another dtype is alive, JAX traces that copy even if the array has changed.
+    A program that is kept must hold no array of a user. JAX converts NumPy arrays to
+    its dtypes once, and traces the converted array while something holds it, also after
+    the original has changed. So arrays in literals and inner programs are copied.
     """
-    jaxpr = closed.jaxpr
+    jaxpr = _copy_arrays(closed, {}).jaxpr
     return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
 
 
@@ -261,6 +259,37 @@ def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
         for equation in jaxpr.eqns
     )
     return head, equations, tuple(map(atom, jaxpr.outvars))
+
+
+def _copy_arrays(value: Any, copies: dict[int, Any]) -> Any:
+    """Returns a part of a program with copies of NumPy's arrays.
+
+    ``copies`` holds those of programs by identity: one that is called twice stays one.
+    """
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Literal) and isinstance(value.val, np.ndarray):
+        return Literal(value.val.copy(), value.aval)
+    if type(value) in (tuple, list):
+        return type(value)(_copy_arrays(entry, copies) for entry in value)
+    if not (isinstance(value, ClosedJaxpr) or hasattr(value, "eqns")):
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+
+    jaxpr = value.jaxpr if isinstance(value, ClosedJaxpr) else value
+    eqns = []
+    for equation in jaxpr.eqns:
+        params = {
+            name: _copy_arrays(param, copies) for name, param in equation.params.items()
+        }
+        invars = _copy_arrays(equation.invars, copies)
+        eqns.append(equation.replace(invars=invars, params=params))
+    copy = jaxpr.replace(eqns=eqns, outvars=_copy_arrays(jaxpr.outvars, copies))
+    if isinstance(value, ClosedJaxpr):
+        copy = ClosedJaxpr(copy, _copy_arrays(list(value.consts), copies))
+    copies[id(value)] = copy
+    return copy
 
 
 def as_state(
