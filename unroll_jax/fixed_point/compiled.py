@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import (
+from jax.extend.core import (  # pyright: ignore[reportPrivateImportUsage]
     ClosedJaxpr,
     jaxpr_as_fun,
-)  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from unroll_jax.fixed_point.program import Program, close_over_nothing, fingerprint
 

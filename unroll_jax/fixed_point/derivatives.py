@@ -1,5 +1,4 @@
-"""Derivatives of equilibria: a `custom_vjp` around the adjoint solve, or a
-`custom_jvp` of any order."""
+"""Implicit derivatives: a `custom_vjp` around the adjoint solve, or a `custom_jvp`."""
 
 import functools
 from collections.abc import Callable
@@ -23,8 +22,6 @@ from unroll_jax.fixed_point.reports import (
     STALLED,
     EquilibriumInfo,
     Reporting,
-    known,
-    report_dependence,
     report_failures,
 )
 from unroll_jax.fixed_point.sizes import dot, filled, largest
@@ -33,7 +30,6 @@ from unroll_jax.numerics import full_precision, over
 __all__ = [
     "Backward",
     "Probe",
-    "check_examples",
     "check_probe",
     "with_gradient",
     "zero_probe",
@@ -80,8 +76,7 @@ class Probe(NamedTuple):
 
 
 def zero_probe(*batch: int) -> Probe:
-    """A `Probe` of float32 zeros for a batch shape, to pass as ``probe`` of
-    `equilibrium`.
+    """Returns a `Probe` of float32 zeros for a batch shape, to pass to `equilibrium`.
 
     Args:
       *batch: sizes of the batch axes; none for one example.
@@ -223,17 +218,28 @@ def _solve(
     adjoint = backward.adjoint
 
     def solve(v: Array, tol: float, max_steps: int) -> Any:
-        scale, operator, probed = None, product, product
-        if backward.is_root:
-            # The adjoint solves with s A, where A = -product has any size and s A one
-            # near 1. Forming w - A w before the scale loses digits of a small A.
-            scale = _scale_to_one(product(v), v)
-            probed = lambda w: scale * product(w)
-            operator = lambda w: w + scale * product(w)
+        if not backward.is_root:
+            return *solve_with(product, product, v, tol, max_steps), None
+
+        # The adjoint solves with s A, where A = -product has any size and s A one near
+        # 1. Forming w - A w before the scale loses digits of a small A.
+        scale = _scale_to_one(product(v), v)
+
+        def scaled(w: Array) -> Array:
+            return scale * product(w)
+
+        def operator(w: Array) -> Array:
+            return w + scaled(w)
+
+        return *solve_with(operator, scaled, v, tol, max_steps), scale
+
+    def solve_with(
+        operator: Linear, symmetric: Linear, v: Array, tol: float, max_steps: int
+    ) -> tuple[Array, EquilibriumInfo]:
         w, info = adjoint.solve(operator, v, tol, max_steps)
         if adjoint.symmetric:
-            info = flag_asymmetric(info, probed, v, epsilon)
-        return w, info, scale
+            info = flag_asymmetric(info, symmetric, v, epsilon)
+        return w, info
 
     return _solve_unit_rows(solve, v, backward, epsilon)
 
@@ -297,8 +303,10 @@ def _judge_rounding(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _first_order_only(messages: tuple[str, str], residuals: Any) -> Any:
-    """The identity, but an error where it is differentiated: the solve would take
-    the equilibrium for a constant."""
+    """The identity, but an error where it is differentiated.
+
+    The solve would take the equilibrium for a constant.
+    """
     return residuals
 
 
@@ -320,7 +328,9 @@ def _differentiable(
         return jnp.zeros_like(u) if backward.is_root else u
 
     def solve(matvec: Linear, v: Array) -> Array:
-        product = lambda w: shift(w) - matvec(w)
+        def product(w: Array) -> Array:
+            return shift(w) - matvec(w)
+
         w, info = _solve(product, v, backward, program.epsilon)
         return _report(static, w, info)[0]
 
@@ -333,12 +343,13 @@ def _differentiable(
     def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
         operands = primals[0]
         z = root(*primals)
-        by_operands = lambda operands: program.apply(operands, z)
-        by_state = lambda z: program.apply(operands, z)
-        _, moved = jax.jvp(by_operands, (operands,), (tangents[0],))
+        _, moved = jax.jvp(
+            lambda operands: program.apply(operands, z), (operands,), (tangents[0],)
+        )
 
         def matvec(u: Array) -> Array:
-            return shift(u) - jax.jvp(by_state, (z,), (u,))[1]
+            moved = jax.jvp(lambda z: program.apply(operands, z), (z,), (u,))[1]
+            return shift(u) - moved
 
         symmetric = backward.adjoint.symmetric
         transposed = None if symmetric else solve
@@ -350,52 +361,8 @@ def _differentiable(
     return root(operands, y)
 
 
-def check_examples(
-    program: Program, operands: Any, y: Float[Array, "b m"], *, in_jit: bool = False
-) -> Array:
-    """Returns ``y``; raises an error if examples depend on each other.
-
-    Traced code is checked only if ``in_jit``.
-    """
-    operands = jax.lax.stop_gradient(operands)
-    if not program.batch or not (in_jit or known(y, *jax.tree.leaves(operands))):
-        return y
-    try:
-        dependent = _dependence(program, operands, y)
-    # a step without a derivative, which could not be wrong
-    except (TypeError, ValueError, NotImplementedError):
-        return y
-    return report_dependence(y, dependent, len(program.batch))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _dependence(
-    program: Program, operands: Any, y: Float[Array, "b m"]
-) -> Float[Array, " b"]:
-    """Returns for each row how much it changes f of others; 0 if rows are separate.
-
-    Perturbs odd rows, even rows and row 0, and checks that no other row changes. Other
-    kinds of mixing are not detected.
-    """
-    _, pull = jax.vjp(lambda z: program.apply(operands, z), y)
-    row = jnp.arange(y.shape[0])
-    draw = jax.random.normal(jax.random.key(0), y.shape, y.dtype)
-
-    def change(rows: Array) -> Array:
-        cotangent = jnp.where(rows[:, None], draw, 0.0 * y)
-        sizes = largest(pull(cotangent)[0])
-        finite = jnp.nan_to_num(sizes, posinf=0.0)
-        round_off = ROUND_OFF * program.epsilon * jnp.max(finite, initial=0.0)
-        others = jnp.where(rows, 0.0, sizes)
-        return jnp.where(others > round_off, others, 0.0)
-
-    groups = (row % 2 == 1, row % 2 == 0, row == 0)
-    return functools.reduce(jnp.fmax, map(change, groups))
-
-
 def check_probe(probe: Any, batch: tuple[Any, ...], *, reverse: bool) -> None:
-    """An error unless a probe, if there is one, has an entry for every example, and
-    the pass is in ``reverse`` mode."""
+    """Raises an error unless a probe, if given, fits the batch and the mode."""
     if probe is None:
         return
     if not reverse:
@@ -413,12 +380,12 @@ def check_probe(probe: Any, batch: tuple[Any, ...], *, reverse: bool) -> None:
 def _reverse_only(
     messages: tuple[str, str], y: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-    """The identity. Reverse mode transposes its tangents and never computes one;
-    computing one is an error.
+    """The identity, whose tangent is an error where it is computed.
 
-    The `custom_vjp` behind it raises an error too, but without advice, and under
-    `jax.jacfwd` one of a missing rule. Its message may come first in programs that are
-    compiled before they are differentiated.
+    Reverse mode transposes tangents and never computes one. The `custom_vjp` behind it
+    raises an error too, but without advice, and under `jax.jacfwd` one of a missing
+    rule. Its message may come first in programs that are compiled before they are
+    differentiated.
     """
     return y
 

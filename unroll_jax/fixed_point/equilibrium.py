@@ -17,10 +17,10 @@ from unroll_jax.fixed_point.adjoints import (
     unroll_solver,
 )
 from unroll_jax.fixed_point.compiled import call_compiled
+from unroll_jax.fixed_point.dependence import check_examples
 from unroll_jax.fixed_point.derivatives import (
     Backward,
     Probe,
-    check_examples,
     check_probe,
     with_gradient,
 )

@@ -1,5 +1,4 @@
-"""Implicit gradients of any solver's result, from the condition that its result
-fulfils."""
+"""Implicit gradients of any solver's result, from the condition that it fulfils."""
 
 import functools
 import inspect
@@ -12,10 +11,10 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, gmres, resolve_adjoint
+from unroll_jax.fixed_point.dependence import check_examples
 from unroll_jax.fixed_point.derivatives import (
     Backward,
     Probe,
-    check_examples,
     check_probe,
     with_gradient,
 )
@@ -81,15 +80,15 @@ def implicit_root(
       adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is `gmres`
         of 30 directions. Those that need a symmetric J probe for it. Series such as
         "neumann" need |I - dF/dz| < 1.
-      tol: distance of z from a root above which an example counts as failed, relative to
-        the larger of |z| and |z0|; round-off is allowed.
+      tol: distance of z from a root above which an example counts as failed, relative
+        to the larger of |z| and |z0|. Round-off is allowed.
       adjoint_tol, adjoint_max_steps: relative tolerance and cap of the linear solve.
       on_failure: "error", "warn" or "accept" where z is not a root or the linear solve
         does not converge, see `equilibrium`.
       batch_ndim: how many leading axes of z are batch axes. F must not mix examples: an
         error outside of `jax.jit`.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
-      has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
+      has_aux: True if the solver returns ``(z, aux)``; aux has no derivative.
       check: checks inside of `jax.jit` too that F does not mix examples, as in
         `equilibrium`.
 
@@ -200,19 +199,17 @@ def implicit_argmin(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> @implicit_argmin(
-      ...     lambda weight, z, x: jnp.sum((z - x) ** 2) + weight * jnp.sum(z**2)
-      ... )
+      >>> ridge = lambda weight, z, x: (z - x) ** 2 + weight * z**2
+      >>> @implicit_argmin(ridge)
       ... def shrink(weight, z0, x):
       ...     return x / (1.0 + weight)
-      >>> float(
-      ...     jax.grad(lambda weight: shrink(weight, jnp.zeros(1), jnp.ones(1))[0])(1.0)
-      ... )  # -1 / (1 + weight)^2
+      >>> float(jax.grad(shrink)(1.0, 0.0, 1.0))  # -1 / (1 + weight)^2
       -0.25
     """
-    for name, function in (("objective", objective), ("prox", prox)):
-        if not callable(function) and (name == "objective" or function is not None):
-            raise TypeError(f"{name} must be a function, got {function!r}")
+    if not callable(objective):
+        raise TypeError(f"objective must be a function, got {objective!r}")
+    if prox is not None and not callable(prox):
+        raise TypeError(f"prox must be a function, got {prox!r}")
     _check_names("objective", objective)
     condition = _Stationary(jax.grad(objective, argnums=1), prox, step_size)
     default = "conjugate_gradient" if prox is None else None

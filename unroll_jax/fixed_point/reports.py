@@ -267,18 +267,20 @@ def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int)
 def report_solution(
     tree: Any, distance: Float[Array, " b"], caller: str, reporting: Reporting
 ) -> Any:
-    """Returns ``tree`` once rows whose relative ``distance`` from a root is above
-    ``tol`` are reported."""
+    """Returns ``tree`` once rows that are far from a root are reported.
+
+    ``distance`` is relative to the size of a row, as the tolerance of ``reporting``.
+    """
     if reporting.on_failure == "accept":
         return tree
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         message = (
             f"{caller}: {count} results of the solver are not solutions at"
-            f" tol={reporting.tol:g}, so that their derivatives are wrong; example"
-            f" {worst} is about {end.residual:.3g} of its size away from one; solve to a"
-            " smaller error, check the order of arguments (params, z, *inputs), raise"
-            ' tol, or pass on_failure="accept"'
+            f" tol={reporting.tol:g}, and their derivatives are wrong; example {worst}"
+            f" is about {end.residual:.3g} of its size away from one; solve to a smaller"
+            " error, check the order of arguments (params, z, *inputs), raise tol, or"
+            ' pass on_failure="accept"'
         )
         if reporting.on_failure == "error":
             raise ConvergenceError(message)
