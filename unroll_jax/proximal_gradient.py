@@ -79,7 +79,7 @@ def prox_gradient(
         return value if phi is None else value + phi(params, z)
 
     def step(params: Any, z: Any, x: Any) -> Any:
-        size = step_size(params, x) if callable(step_size) else step_size
+        size: Any = step_size(params, x) if callable(step_size) else step_size
         slope = jax.grad(lambda z: jnp.sum(smooth(params, z, x)))(z)
 
         def descend(z: Array, slope: Array) -> Array:

@@ -261,7 +261,7 @@ def test_a_capped_adjoint_in_half_precision_has_failed():
         return jnp.sum(z)
 
     with pytest.raises(
-        fixed_point.ConvergenceError, match="^adjoint .* reached max_steps .* after 4"
+        fixed_point.ConvergenceError, match=r"^adjoint .* reached max_steps .* after 4"
     ):
         jax.grad(loss)(np.ones(8, jnp.bfloat16))
 
@@ -279,6 +279,6 @@ def test_a_nearly_singular_system_is_called_so_and_not_capped(adjoint):
         return jnp.sum(solve(lambda a, z0: a / (1.0 - rates))(z, jnp.zeros_like(z)))
 
     with pytest.raises(
-        fixed_point.ConvergenceError, match="nearly singular for its dtype.*wider dtype"
+        fixed_point.ConvergenceError, match=r"nearly singular for its dtype.*wider dtype"
     ):
         jax.grad(loss)((1.0 - rates) * np.float32(1.0))

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import (  # pyright: ignore[reportPrivateImportUsage]
-    ClosedJaxpr,
+from jax.extend.core import (
+    ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage]
     jaxpr_as_fun,
 )
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import (  # pyright: ignore[reportPrivateImportUsage]
-    ClosedJaxpr,
+from jax.extend.core import (
+    ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage]
     Literal,
     jaxpr_as_fun,
 )
@@ -256,22 +256,24 @@ def _copy_arrays(value: Any, copies: dict[int, Any]) -> Any:
         return value.copy()
     if isinstance(value, Literal) and isinstance(value.val, np.ndarray):
         return Literal(value.val.copy(), value.aval)
-    if type(value) in (tuple, list):
-        return type(value)(_copy_arrays(entry, copies) for entry in value)
+    if type(value) is tuple:
+        return tuple(_copy_arrays(entry, copies) for entry in value)
+    if type(value) is list:
+        return [_copy_arrays(entry, copies) for entry in value]
     if not (isinstance(value, ClosedJaxpr) or hasattr(value, "eqns")):
         return value
     if id(value) in copies:
         return copies[id(value)]
 
-    jaxpr = value.jaxpr if isinstance(value, ClosedJaxpr) else value
+    program: Any = value.jaxpr if isinstance(value, ClosedJaxpr) else value
     eqns = []
-    for equation in jaxpr.eqns:
+    for equation in program.eqns:
         params = {
             name: _copy_arrays(param, copies) for name, param in equation.params.items()
         }
         invars = _copy_arrays(equation.invars, copies)
         eqns.append(equation.replace(invars=invars, params=params))
-    copy = jaxpr.replace(eqns=eqns, outvars=_copy_arrays(jaxpr.outvars, copies))
+    copy = program.replace(eqns=eqns, outvars=_copy_arrays(program.outvars, copies))
     if isinstance(value, ClosedJaxpr):
         copy = ClosedJaxpr(copy, _copy_arrays(list(value.consts), copies))
     copies[id(value)] = copy
