@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -33,9 +32,7 @@ CONSTANTS = (
 )
 
 
-def call_compiled(
-    function: Callable[..., Any], static: tuple[Any, ...], *operands: Any
-) -> Any:
+def call_compiled(function: Any, static: tuple[Any, ...], *operands: Any) -> Any:
     """Returns ``function(*static, *operands)``, compiled once for equal ``static``.
 
     Functions among ``static`` count by identity if they see only constants. One of a
@@ -51,10 +48,10 @@ def call_compiled(
     if all(map(sees_constants, static)):
         return function(*static, *operands)
     leaves, structure = jax.tree.flatten(operands)
-    body = inspect.unwrap(function)
+    uncompiled = function.__wrapped__
 
     def call(*leaves: Any) -> Any:
-        return body(*static, *jax.tree.unflatten(structure, leaves))
+        return uncompiled(*static, *jax.tree.unflatten(structure, leaves))
 
     closed, shapes = jax.make_jaxpr(call, return_shape=True)(*leaves)
     values = _run(_Traced(closed), closed.consts, leaves)

@@ -279,7 +279,8 @@ def report_solution(
             f"{caller}: {count} results of the solver are not solutions at"
             f" tol={reporting.tol:g}, and their derivatives are wrong; example {worst}"
             f" is about {end.residual:.3g} of its size away from one; solve to a"
-            " smaller error, check the order of arguments (params, z, *inputs), raise tol, or"
+            " smaller error, check the order of arguments (params, z, *inputs),"
+            " raise tol, or"
             ' pass on_failure="accept"'
         )
         if reporting.on_failure == "error":
