@@ -31,12 +31,14 @@ def continue_conjugate_gradient(
     bound: Float[Array, " b"],
     max_steps: int | Int[Array, ""],
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
-    """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound;
-    ``(w, residual, steps)``.
+    """Continues conjugate gradients from w until |residual|^2 <= bound.
 
     ``product`` multiplies with each row's symmetric positive definite matrix. A row
     ends at a direction without positive curvature: its matrix is not positive definite.
     Squares too small to divide by also end a row.
+
+    Returns:
+      ``(w, residual, steps)``, where the residual is that of the recurrence.
     """
     limits = jnp.finfo(residual.dtype)
     bound = jnp.maximum(bound, limits.tiny / limits.eps)
@@ -53,33 +55,36 @@ def continue_conjugate_gradient(
         active = carry.sound & (carry.square > bound)
         image = product(carry.direction)
         curvature = dot(carry.direction, image)
-        length = jnp.where(
-            active & (curvature > 0.0),
-            carry.square / jnp.where(curvature > 0.0, curvature, 1.0),
-            0.0,
-        )
+        descends = active & (curvature > 0.0)
+        length = carry.square / jnp.where(descends, curvature, 1.0)
+        length = jnp.where(descends, length, 0.0)
         w = carry.w + length[:, None] * carry.direction
         residual = carry.residual - length[:, None] * image
         square = jnp.where(active, dot(residual, residual), carry.square)
-        ratio = jnp.where(
-            active, square / jnp.where(carry.square > 0.0, carry.square, 1.0), 0.0
-        )
+        ratio = square / jnp.where(carry.square > 0.0, carry.square, 1.0)
+        ratio = jnp.where(active, ratio, 0.0)
         direction = residual + ratio[:, None] * carry.direction
         sound = carry.sound & ((curvature > 0.0) | ~active)
         return _CG(
-            carry.number + 1,
-            w,
-            residual,
-            direction,
-            square,
-            carry.steps + active,
-            sound,
+            number=carry.number + 1,
+            w=w,
+            residual=residual,
+            direction=direction,
+            square=square,
+            steps=carry.steps + active.astype(jnp.int32),
+            sound=sound,
         )
 
     square = dot(residual, residual)
     none = jnp.zeros_like(square, jnp.int32)
     begin = _CG(
-        jnp.zeros((), jnp.int32), w, residual, residual, square, none, square == square
+        number=jnp.zeros((), jnp.int32),
+        w=w,
+        residual=residual,
+        direction=residual,
+        square=square,
+        steps=none,
+        sound=square == square,  # NaN in, NaN out
     )
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.w, end.residual, end.steps

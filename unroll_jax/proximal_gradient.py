@@ -60,14 +60,9 @@ def prox_gradient(
       >>> from unroll_jax import equilibrium
       >>> from unroll_jax.energies import soft_threshold
       >>> smooth = lambda weight, z, x: 0.5 * jnp.sum((z - x) ** 2)
-      >>> layer = prox_gradient(
-      ...     smooth,
-      ...     lambda weight, z, s: soft_threshold(weight).prox(z, s),
-      ...     step_size=0.5,
-      ... )
-      >>> z, info = equilibrium(
-      ...     layer, 1.0, jnp.zeros(2), jnp.array([3.0, 0.5]), tol=1e-6
-      ... )
+      >>> prox = lambda weight, z, s: soft_threshold(weight).prox(z, s)
+      >>> layer = prox_gradient(smooth, prox, step_size=0.5)
+      >>> z, info = equilibrium(layer, 1.0, jnp.zeros(2), jnp.array([3.0, 0.5]))
       >>> [round(entry, 3) for entry in z.tolist()]
       [2.0, 0.0]
     """
@@ -84,11 +79,13 @@ def prox_gradient(
         return value if phi is None else value + phi(params, z)
 
     def step(params: Any, z: Any, x: Any) -> Any:
-        size = step_size(params, x) if callable(step_size) else step_size
+        size: Any = step_size(params, x) if callable(step_size) else step_size
         slope = jax.grad(lambda z: jnp.sum(smooth(params, z, x)))(z)
-        after = jax.tree.map(
-            lambda z, slope: (z - size * slope).astype(z.dtype), z, slope
-        )
+
+        def descend(z: Array, slope: Array) -> Array:
+            return (z - size * slope).astype(z.dtype)
+
+        after = jax.tree.map(descend, z, slope)
         if apply is None:
             return after
         near = apply(params, after, size)
@@ -106,9 +103,14 @@ def _resolve(prox: Any) -> tuple[Callable[..., Any] | None, Callable[..., Any] |
         return None, None
     if isinstance(prox, str | Proximal):
         pair = resolve_proximal(prox)
-        return lambda params, z, size: pair.prox(
-            z, size
-        ), lambda params, z: pair.penalty(z)
+
+        def apply(params: Any, z: Any, size: Any) -> Any:
+            return pair.prox(z, size)
+
+        def penalise(params: Any, z: Any) -> Array:
+            return pair.penalty(z)
+
+        return apply, penalise
     if not callable(prox):
         raise TypeError(
             "prox must be a function (params, z, step_size) -> z, a Proximal or a"

@@ -224,3 +224,61 @@ def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a
             TypeError, match=r"equilibrium supports .*; pass forward_mode=True"
         ):
             run(point[argument])
+
+
+HALF = {  # slopes of z' = s z + x that are exact in the dtype, up to |w| = 16 |v|
+    jnp.bfloat16: (0.0, 0.5, -0.75, 0.875, 0.9375),
+    jnp.float16: (0.0, 0.5, -0.75, 0.875, 0.9375),
+}
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_gradients_in_half_precision_are_accepted_where_they_are_right(dtype):
+    slopes = np.array(HALF[dtype])
+
+    def loss(x, slope):
+        step = lambda p, z, x: jnp.asarray(slope, dtype) * z + x
+        options = {"on_failure": "error", "batch_ndim": 0, "solver": "picard"}
+        return uj.equilibrium(step, (), jnp.zeros((), dtype), x, **options)[0]
+
+    x = np.ones((), dtype)
+    run = jax.jit(lambda x: [jax.grad(loss)(x, slope) for slope in slopes])
+    got = np.asarray(run(x), np.float64)
+    epsilon = float(jnp.finfo(dtype).eps)
+    assert (np.abs(got * (1.0 - slopes) - 1.0) <= epsilon / (1.0 - slopes)).all()
+
+
+def test_a_capped_adjoint_in_half_precision_has_failed():
+    """Its residual is 8%, and it stopped at the cap."""
+    rates = np.linspace(-0.9, 0.9, 8)
+
+    def loss(x):
+        step = lambda p, z, x: jnp.asarray(rates, jnp.bfloat16) * z + x
+        options = {"on_failure": "error", "adjoint_max_steps": 4, "batch_ndim": 0}
+        z, _ = uj.equilibrium(
+            step, (), jnp.zeros_like(x), x, solver="picard", **options
+        )
+        return jnp.sum(z)
+
+    with pytest.raises(
+        fixed_point.ConvergenceError, match=r"^adjoint .* reached max_steps .* after 4"
+    ):
+        jax.grad(loss)(np.ones(8, jnp.bfloat16))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("adjoint", ["gmres", "conjugate_gradient"])
+def test_a_nearly_singular_system_is_called_so_and_not_capped(adjoint):
+    """In float32, where less than 1% of v is left in w - J^T w."""
+    rates = np.array([0.5, 1.0 - 3e-7], np.float32)
+
+    def loss(z):
+        solve = uj.implicit_root(
+            lambda a, z: (1.0 - rates) * z - a, adjoint=adjoint, on_failure="error"
+        )
+        return jnp.sum(solve(lambda a, z0: a / (1.0 - rates))(z, jnp.zeros_like(z)))
+
+    with pytest.raises(
+        fixed_point.ConvergenceError, match=r"nearly singular for its dtype.*wider dtype"
+    ):
+        jax.grad(loss)((1.0 - rates) * np.float32(1.0))

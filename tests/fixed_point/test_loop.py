@@ -20,7 +20,7 @@ from tests.fixed_point.problems import (
     tanh_step,
 )
 from unroll_jax import fixed_point as fp
-from unroll_jax.fixed_point.adjoints import asymmetric, unroll_solver
+from unroll_jax.fixed_point.adjoints import flag_asymmetric, unroll_solver
 from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONSYMMETRIC
 from unroll_jax.fixed_point.sizes import Rule
 
@@ -253,7 +253,7 @@ def test_asymmetry_within_round_off_is_no_asymmetry():
     spacings = [float(jnp.finfo(dtype).eps) for dtype in ("float32", "bfloat16")]
     run = jax.jit(
         lambda ones: [
-            asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings
+            flag_asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings
         ]
     )
     assert np.ravel(run(ones)).tolist() == [NONSYMMETRIC, CONVERGED]

@@ -1,6 +1,8 @@
 """Implicit gradients of any solver's result: against closed forms, autodiff of them
 and SciPy's results."""
 
+import functools
+import itertools
 import warnings
 
 import jax
@@ -160,9 +162,8 @@ def test_closed_over_values_aux_and_the_probe():
 
 def test_a_singular_condition_is_reported():
     def gradient(on_failure):
-        solve = uj.implicit_root(lambda a, z: a + 0.0 * z, on_failure=on_failure)(
-            lambda a, z0: z0
-        )
+        condition = lambda a, z: a - 1.0 + 0.0 * z
+        solve = uj.implicit_root(condition, on_failure=on_failure)(lambda a, z0: z0)
         return jax.grad(lambda a: jnp.sum(solve(a, jnp.ones(2))))(1.0)
 
     with pytest.warns(
@@ -259,3 +260,148 @@ def test_pairs_by_name_batches_and_the_energy_of_a_step():
     assert converged.shape == (2,)
     np.testing.assert_allclose(z, expected, atol=1e-9)
     assert bool((after < before).all())
+
+
+MATRIX = np.array([[2.0, 0.5], [-0.3, 1.0]], np.float32)
+SYMMETRIC = MATRIX @ MATRIX.T
+SCALES = np.array([1e-25, 1e-12, 1e-5, 1e-3, 1.0, 1e6, 1e20], np.float32)
+
+
+def of_root(scale, p, **options):
+    """The root of s (A z - p)."""
+    condition = lambda p, z: scale * (MATRIX @ z - p)
+    solve = uj.implicit_root(condition, **options)(
+        lambda p, z0: np.linalg.inv(MATRIX) @ p
+    )
+    return jnp.sum(solve(p, jnp.zeros_like(p)))
+
+
+def of_argmin(scale, p, **options):
+    """The minimiser of s (z A A^T z / 2 - p z)."""
+    objective = lambda p, z: scale * (0.5 * z @ SYMMETRIC @ z - p @ z)
+    solve = uj.implicit_argmin(objective, **options)(
+        lambda p, z0: np.linalg.inv(SYMMETRIC) @ p
+    )
+    return jnp.sum(solve(p, jnp.zeros_like(p)))
+
+
+@pytest.mark.parametrize("forward_mode", [False, True])
+@pytest.mark.parametrize(
+    ("solution", "matrix"), [(of_root, MATRIX), (of_argmin, SYMMETRIC)]
+)
+def test_a_condition_of_any_scale_has_every_digit_of_its_gradient(
+    solution, matrix, forward_mode
+):
+    """In float32; the warning of a failed linear solve is an error here."""
+    options = {"forward_mode": forward_mode, "adjoint_tol": 1e-6}
+    gradient = jax.grad(lambda p, scale: solution(scale, p, **options))
+    p = np.ones(2, np.float32)
+    got = jax.jit(lambda p: [gradient(p, scale) for scale in SCALES])(p)
+    expected = np.linalg.solve(matrix.T.astype(np.float64), np.ones(2))
+    for slope in got:
+        np.testing.assert_allclose(slope, expected, rtol=3e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_an_asymmetric_derivative_is_found_at_any_scale(scale):
+    condition = lambda a, z: jnp.float32(scale) * (MATRIX @ z - a)
+    solve = uj.implicit_root(
+        condition, adjoint="conjugate_gradient", on_failure="error"
+    )(lambda a, z0: np.linalg.inv(MATRIX) @ a)
+    a = np.ones(2, np.float32)
+    with pytest.raises(fp.ConvergenceError, match="not symmetric"):
+        jax.grad(lambda a: jnp.sum(solve(a, jnp.zeros_like(a))))(a)
+
+
+def five_steps(weight, w, X, y):
+    gradient = jax.grad(ridge_loss, 1)
+    return jax.lax.fori_loop(0, 5, lambda _, w: w - 0.5 * gradient(weight, w, X, y), w)
+
+
+def shrink_half(weight, z, size):
+    return z / (1.0 + size * weight)
+
+
+square = lambda a, z: z**2 - a
+ONE, FOUR = np.ones(()), np.full((), 4.0)
+FAR = {  # a wrapped solver that fails, and its arguments
+    "its start": (uj.implicit_root, square, {}, lambda a, z0: z0, (FOUR, ONE)),
+    "five steps": (
+        *(uj.implicit_argmin, ridge_loss, {}, five_steps),
+        (0.1 * ONE, np.zeros(5), X, Y),
+    ),
+    "one prox": (
+        *(uj.implicit_argmin, lambda p, z: jnp.sum((z - 1.0) ** 2)),
+        *({"prox": shrink_half, "step_size": 0.1}, lambda p, z0: z0 + 0.1),
+        (ONE, np.zeros(3)),
+    ),
+    "jaxopt's order": (
+        *(uj.implicit_root, lambda z, a: z**3 - a, {}),
+        *(lambda a, z0: jnp.cbrt(a), (FOUR, ONE)),
+    ),
+    "one of two examples": (
+        *(uj.implicit_root, square, {"batch_ndim": 1}),
+        *(lambda a, z0: jnp.sqrt(a) + np.array([0.0, 0.1]), (4.0 + np.zeros(2), 1.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAR)
+def test_a_result_that_is_no_solution_is_reported_as_on_failure_says(case):
+    wrap, condition, options, solver, arguments = FAR[case]
+    decorate = functools.partial(wrap, condition, **options)
+    name = wrap.__name__
+
+    def gradient(on_failure, *arguments):
+        solve = decorate(on_failure=on_failure)(solver)
+        return jax.grad(lambda first: jnp.sum(solve(first, *arguments[1:])))(
+            arguments[0]
+        )
+
+    with pytest.warns(
+        fp.ConvergenceWarning, match=f"^{name}: 1 of . results of the solver"
+    ):
+        jax.block_until_ready(jax.jit(functools.partial(gradient, "warn"))(*arguments))
+    with pytest.raises(fp.ConvergenceError, match="and their derivatives are wrong"):
+        gradient("error", *arguments)
+    gradient("accept", *arguments)
+
+
+def test_solutions_pass_from_any_start_and_of_any_size():
+    """Solutions at 0, but for round-off, and starts at the solution or far from it."""
+    cases = itertools.product((1e-25, 1.0, 1e25), (0.0, 1e-9, 1.0), (1.0, 2.0))
+
+    @uj.implicit_root(lambda a, z: z - a, on_failure="error")
+    def nearly(a, z0):
+        return a + 1e-12 * z0
+
+    for scale, value, start in cases:
+        a, z0 = (np.array([scale * size]) for size in (value, start))
+        np.testing.assert_allclose(nearly(a, z0), a, atol=1e-9 * scale)
+
+
+NAMED = {"implicit_root": of_root, "implicit_argmin": of_argmin}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_error_of_a_derivative_names_the_function_that_was_called(name):
+    f = lambda p: NAMED[name](1.0, p)
+    p = np.ones(2, np.float32)
+    for transform in (lambda p: jax.jvp(f, (p,), (p,)), jax.hessian(f)):
+        with pytest.raises(TypeError, match=f"^{name} supports .*forward_mode") as info:
+            transform(p)
+        assert "unrolled" not in str(info.value)
+
+
+@pytest.mark.parametrize("place", ["optimality", "objective", "the solver"])
+def test_arguments_with_names_in_the_order_of_jaxopt_are_one_error(place):
+    swapped = lambda z, params: z - params
+    calls = {
+        "optimality": lambda: uj.implicit_root(swapped),
+        "objective": lambda: uj.implicit_argmin(swapped),
+        "the solver": lambda: uj.implicit_root(lambda p, z: z - p)(swapped),
+    }
+    with pytest.raises(
+        TypeError, match=rf"^{place} must take \(params, z, ...\), got \(z, params\)"
+    ):
+        calls[place]()

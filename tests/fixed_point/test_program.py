@@ -294,3 +294,82 @@ def test_a_state_that_is_judged_as_one_example_warns_where_its_rows_are_far():
         match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at",
     ):
         uj.equilibrium(lambda p, z, x: p * z + x, rates, 0.0 * x, x, solver="picard")
+
+
+STATE = jnp.zeros(3)
+CHANGED = STATE
+CLOSED = {"batch_ndim": 0, "on_failure": "accept", "max_steps": 50}
+
+
+def regularise(z):
+    return jnp.sum((z - CHANGED) ** 2)
+
+
+def move(point, memory):
+    return point.fz + jnp.asarray(CHANGED), memory
+
+
+def solve_adjoint(operator, v, tol, max_steps):
+    return v + jnp.asarray(CHANGED), fp.one_step().solve(operator, v, tol, max_steps)[1]
+
+
+# A user's functions that live as long as their solver and adjoint.
+REGULARISED = fp.averaged(regularise, smoothness=2.0)
+MOVING = fp.Solver(lambda z: (), move)
+ADJOINT = fp.Adjoint(solve_adjoint, exact=False)
+
+
+def solve(share, solver, x=1.0, adjoint="one_step"):
+    step = lambda p, z, x: share * z + (1.0 - share) * x
+    options = CLOSED | {"solver": solver, "adjoint": adjoint}
+    return uj.equilibrium(step, (), STATE, x + STATE, **options)[0]
+
+
+READERS = {
+    "step": lambda: uj.equilibrium(
+        lambda p, z, x: 0.5 * z + CHANGED, (), STATE, solver="picard", **CLOSED
+    )[0],
+    "program in the step": lambda: uj.equilibrium(
+        lambda p, z, x: jax.jit(lambda z: 0.5 * z + CHANGED)(z),
+        *((), STATE),
+        solver="picard",
+        **CLOSED,
+    )[0],
+    "regulariser": lambda: solve(1.0, REGULARISED),
+    "the same options": lambda: solve(1.0, fp.averaged(regularise, smoothness=2.0)),
+    "solver": lambda: solve(0.5, MOVING),
+    "adjoint": lambda: jax.grad(
+        lambda x: solve(0.5, "picard", x, adjoint=ADJOINT).sum()
+    )(STATE),
+}
+
+
+KINDS = {
+    "replaced": jnp.zeros(3),
+    "float64": np.zeros(3),
+    "float32": np.zeros(3, np.float32),
+    "scalar": np.zeros(()),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_that_changes_between_two_calls_is_seen(reader, kind):
+    """An array of JAX that is replaced, and arrays of NumPy that change in place."""
+    global CHANGED
+    results = {}
+    for values in ((0.0, 3.0, 1.0), (1.0, 3.0, 0.0)):
+        CHANGED = KINDS[kind].copy()
+        for value in values:
+            if kind == "replaced":
+                CHANGED = jnp.full(3, value)
+            else:
+                CHANGED[...] = value
+            results[value, values] = np.asarray(READERS[reader]())
+    first, second = [
+        [results[value, values] for value in (0.0, 1.0, 3.0)]
+        for values in ((0.0, 3.0, 1.0), (1.0, 3.0, 0.0))
+    ]
+    np.testing.assert_array_equal(first, second)
+    assert np.abs(np.diff(first, axis=0)).min() > 0.2

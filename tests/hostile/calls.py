@@ -153,6 +153,7 @@ adjoint: solve(adjoint="exact")
 tol: solve(tol=0.0); solve(tol=nan); solve(tol=-1e-3); solve(tol=1.0)
 max_steps: solve(max_steps=0)
 on_failure: solve(on_failure="raise")
+tol: uj.implicit_root(jnp.sin, tol=0.0)
 adjoint_tol: solve(adjoint_tol=-1.0); solve(adjoint_tol=0.0); uj.implicit_root(jnp.sin, adjoint_tol=0.0)
 adjoint_max_steps: solve(adjoint_max_steps=0); solve(adjoint_max_steps=-1)
 batch_ndim: solve(batch_ndim=3); solve(batch_ndim=-1);

@@ -1,5 +1,4 @@
-"""Adjoints by name: the gradient of a fixed point by linear solves with J^T, or by
-differentiating steps."""
+"""Adjoints by name: linear solves with J^T, or steps that autodiff goes through."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,8 +24,8 @@ __all__ = [
     "Adjoint",
     "Linear",
     "Unrolled",
-    "asymmetric",
     "conjugate_gradient",
+    "flag_asymmetric",
     "gmres",
     "neumann",
     "one_step",
@@ -38,8 +37,8 @@ __all__ = [
 # a linear map of each row, all rows at once
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
-# Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far
-# above round-off and rare to miss.
+# Asymmetry of a random pair of vectors above which a Jacobian counts as asymmetric. It
+# is far above round-off, and an asymmetric Jacobian is rarely below.
 ASYMMETRY = 1e-2
 
 
@@ -49,18 +48,15 @@ class Adjoint(NamedTuple):
     Attributes:
       solve: ``(operator, v, tol, max_steps) -> (w, EquilibriumInfo)``; ``operator`` is
         w -> J^T w.
-      symmetric: whether it needs J symmetric.
-      exact: whether it solves the system to ``tol``; an inexact one never counts as
+      symmetric: True if it needs J symmetric.
+      exact: True if it solves the system to ``tol``. An inexact one never counts as
         failed.
       structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve``
         for a layer with its own space.
 
     Example:
       >>> from unroll_jax.fixed_point import conjugate_gradient, neumann
-      >>> (
-      ...     conjugate_gradient().symmetric,
-      ...     neumann(3).exact,
-      ... )  # needs a symmetric J; is not exact
+      >>> conjugate_gradient().symmetric, neumann(3).exact
       (True, False)
     """
 
@@ -74,8 +70,7 @@ class Adjoint(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """No adjoint system: ``num_steps`` steps that are differentiated themselves, see
-    `unrolled`.
+    """No adjoint system: autodiff goes through ``num_steps`` steps, see `unrolled`.
 
     Example:
       >>> from unroll_jax.fixed_point import unrolled
@@ -89,8 +84,7 @@ class Unrolled(NamedTuple):
 @checked(window=at_least(1))
 @shared
 def gmres(window: int = 10) -> Adjoint:
-    """The Neumann series as long as it converges quickly, then GMRES truncated to a
-    window, for any J.
+    """The Neumann series while it converges quickly, then truncated GMRES, for any J.
 
     It is the loop of `anderson` on w = v + J^T w, where that is truncated GMRES.
 
@@ -101,9 +95,7 @@ def gmres(window: int = 10) -> Adjoint:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> turn = lambda w: jnp.stack(
-      ...     [-w[:, 1], w[:, 0]], axis=1
-      ... )  # of which the series does not converge
+      >>> turn = lambda w: w[:, ::-1] * jnp.array([-1.0, 1.0])  # its series diverges
       >>> w, _ = gmres().solve(turn, jnp.array([[1.0, 0.0]]), 1e-6, 20)
       >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (1, 0)
       [0.5, 0.5]
@@ -131,8 +123,10 @@ def conjugate_gradient() -> Adjoint:
     def solve(
         operator: Linear, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
+        def product(w: Array) -> Array:
+            return w - operator(w)
+
         bound = tol**2 * dot(v, v)
-        product = lambda w: w - operator(w)
         w, _, steps = continue_conjugate_gradient(
             product, jnp.zeros_like(v), v, bound=bound, max_steps=max_steps
         )
@@ -159,22 +153,19 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> halve, v = (
-      ...     lambda w: 0.5 * w,
-      ...     jnp.ones((1, 1)),
-      ... )  # w - w / 2 = 1, of which 1 + 1 / 2 + 1 / 4 is a part
+      >>> halve, v = lambda w: 0.5 * w, jnp.ones((1, 1))  # the solution w is 2
       >>> adjoints = one_step(), neumann(3), conjugate_gradient()
-      >>> [
-      ...     round(adjoint.solve(halve, v, 1e-6, 20)[0].item(), 3)
-      ...     for adjoint in adjoints
-      ... ]
+      >>> solutions = [each.solve(halve, v, 1e-6, 20)[0] for each in adjoints]
+      >>> [round(w.item(), 3) for w in solutions]
       [1.0, 1.75, 2.0]
     """
 
     def solve(
         operator: Linear, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
-        add = lambda _, w: (1.0 - damping) * w + damping * (v + operator(w))
+        def add(_: Any, w: Array) -> Array:
+            return (1.0 - damping) * w + damping * (v + operator(w))
+
         w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
         return w, _linear_info(operator, v, w, filled(v, terms - 1), tol)
 
@@ -203,9 +194,9 @@ def one_step() -> Adjoint:
 
 @checked(num_steps=at_least(1))
 def unrolled(num_steps: int = 20) -> Unrolled:
-    """Steps of the solver differentiated by autodiff, to any order and in both modes;
-    memory grows with the steps.
+    """Differentiates steps of the solver, to any order and in both modes.
 
+    Memory grows with the steps.
     ``max_steps`` does not count here, and ``tol`` only decides which examples count as
     converged.
 
@@ -216,18 +207,19 @@ def unrolled(num_steps: int = 20) -> Unrolled:
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
-      >>> def fixed_point(slope, adjoint):  # 1 / (1 - slope)
-      ...     step = lambda slope, z, x: slope * z + 1.0
-      ...     return unroll_jax.equilibrium(
-      ...         step, slope, jnp.zeros(()), adjoint=adjoint, batch_ndim=0
-      ...     )[0]
-      >>> round(float(jax.grad(fixed_point)(0.5, unrolled(50))), 3)
+      >>> step, start = lambda slope, z, x: slope * z + 1.0, jnp.zeros(())
+      >>> options = {"adjoint": unrolled(50), "batch_ndim": 0}
+      >>> fixed_point = lambda slope: unroll_jax.equilibrium(
+      ...     step, slope, start, **options
+      ... )[0]
+      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # of 1 / (1 - slope)
       4.0
     """
     return Unrolled(num_steps)
 
 
-#: Ways to the gradient of `equilibrium` by name; each entry is a factory whose options have defaults.
+#: Ways to the gradient of `equilibrium` by name. Each entry is a factory whose options
+#: have defaults.
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "gmres": gmres,
     "conjugate_gradient": conjugate_gradient,
@@ -238,8 +230,10 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
 
 
 def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
-    """The entry of a name of `ADJOINTS`, or the one given; a ValueError or TypeError
-    if it is neither."""
+    """Returns the entry of a name of `ADJOINTS`, or the one given.
+
+    Raises a ValueError or TypeError if it is neither.
+    """
     entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
     return entry if isinstance(entry, Adjoint | Unrolled) else entry()
 
@@ -273,32 +267,31 @@ def unroll_solver(
     return z, judge(rule, residuals[-1], filled(z, rule.max_steps))
 
 
-def asymmetric(
+def flag_asymmetric(
     info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float
 ) -> EquilibriumInfo:
-    """``info`` with its own status for the rows whose Jacobian is not symmetric, at two
-    products a solve.
+    """Returns ``info`` with the status of rows whose Jacobian is not symmetric.
 
-    The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two
-    random vectors of the shape of ``like``; epsilon is the relative spacing of the
-    dtype that J is computed in.
+    It takes two products. The measure is |<p, J^T q> - <q, J^T p>| / (|J^T p| |q| +
+    |J^T q| |p|) for two random vectors of the shape of ``like``. ``epsilon`` is the
+    relative spacing of the dtype that J is computed in.
     """
-    keys = jax.random.split(jax.random.key(0))
-    p, q = (
-        jax.random.normal(key, like.shape, like.dtype)
-        + 0.0 * jnp.where(like == like, like, 0.0)
-        for key in keys
-    )
-    image_p, image_q = operator(p), operator(q)
-    norm = lambda v: jnp.sqrt(dot(v, v))
+
+    def norm(v: Array) -> Array:
+        return jnp.sqrt(dot(v, v))
+
+    # Adding zeros copies the sharding of `like`, also where it has NaN.
+    zeros = 0.0 * jnp.where(like == like, like, 0.0)
+    first, second = jax.random.split(jax.random.key(0))
+    p = jax.random.normal(first, like.shape, like.dtype) + zeros
+    q = jax.random.normal(second, like.shape, like.dtype) + zeros
+    image_p = operator(p)
+    image_q = operator(q)
+    difference = jnp.abs(dot(p, image_q) - dot(q, image_p))
     scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
-    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure
+    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the measure
     # to the order of |J - J^T| / |J|.
-    size = (
-        like.shape[-1] ** 0.5
-        * jnp.abs(dot(p, image_q) - dot(q, image_p))
-        / jnp.where(scale > 0.0, scale, 1.0)
-    )
+    size = like.shape[-1] ** 0.5 * difference / jnp.where(scale > 0.0, scale, 1.0)
     is_asymmetric = size > max(ASYMMETRY, ROUND_OFF * epsilon)
     return info._replace(status=jnp.where(is_asymmetric, NONSYMMETRIC, info.status))
 

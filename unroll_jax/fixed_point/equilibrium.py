@@ -12,14 +12,15 @@ from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import (
     Adjoint,
     Unrolled,
-    asymmetric,
+    flag_asymmetric,
     resolve_adjoint,
     unroll_solver,
 )
+from unroll_jax.fixed_point.compiled import call_compiled
+from unroll_jax.fixed_point.dependence import check_examples
 from unroll_jax.fixed_point.derivatives import (
     Backward,
     Probe,
-    check_examples,
     check_probe,
     with_gradient,
 )
@@ -117,8 +118,8 @@ def equilibrium(
     linear solver.
 
     **Outside of `jax.jit`** a later call with a step that does the same is not compiled
-    again. Numbers in its closure are part of it, like a `Solver`'s or `Adjoint`'s
-    functions: pass changing ones as arrays, make solvers once.
+    again. Numbers in its closure are part of it: pass changing ones as arrays. The
+    functions of your own `Solver` or `Adjoint` are traced at every call.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'``.
@@ -263,9 +264,8 @@ def _solve(
         saved = jax.lax.stop_gradient((plan.layer.matrix, plan.layer.offset))
         start = start + filled(saved[1], 0.0)[:, None]  # sharded as the input is
     operands = jax.lax.stop_gradient(prepared.operands)
-    solved = _forward(
-        prepared.program, plan.solver, rule, inferred, operands, saved, start
-    )
+    static = prepared.program, plan.solver, rule, inferred
+    solved = call_compiled(_forward, static, operands, saved, start)
     return *jax.lax.stop_gradient(solved), saved
 
 
@@ -297,7 +297,7 @@ def _probed(
     if not solver.symmetric:
         return info
     _, pull = jax.vjp(functools.partial(program.apply, operands), y)
-    return asymmetric(info, lambda w: pull(w)[0], y, program.epsilon)
+    return flag_asymmetric(info, lambda w: pull(w)[0], y, program.epsilon)
 
 
 def _run_unrolled(

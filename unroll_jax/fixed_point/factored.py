@@ -1,5 +1,4 @@
-"""Equilibria of factored layers f(z) = W^T sigma(W z + c) in the space of W: one
-function for each direction."""
+"""Equilibria of factored layers f(z) = W^T sigma(W z + c) in the space of W."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,14 +30,13 @@ __all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]
 # inner solves need not be better than this while the active set still changes
 FORCING = 0.1
 MAX_INNER = 400
-# The residual is watched through G = W W^T, which knows it to fewer digits than z does:
-# aim below the tolerance.
+# The residual is computed from G = W W^T, which has fewer digits of it than z: aim
+# below the tolerance.
 MARGIN = 0.5
 # The recurrence of conjugate gradients drifts a little from the residual that is judged
 # in the end.
 ADJOINT_MARGIN = 0.9
-# Newton steps without a better residual, near round-off, after which there is none to
-# be had
+# Stop after so many Newton steps without improvement near round-off.
 PATIENCE = 3
 
 Activation = Callable[[Array], Array]
@@ -63,18 +61,21 @@ class _Carry(NamedTuple):
 def factored_form(
     descent: Any, params: Params, y: Any, x: Any, start: Array
 ) -> Factored | None:
-    """The factored form of a layer that has one, for the rows of ``start``, which is
-    ``y`` as a matrix."""
-    factored = descent.factored if isinstance(descent, Descent) else None
-    layer = None if factored is None else factored(*jax.lax.stop_gradient((params, x)))
-    # or other axes than its own were named batch axes
+    """Returns the factored form of a layer that has one, else None.
+
+    Its offset has a row for each row of ``start``, which is ``y`` as a matrix.
+    """
+    if not isinstance(descent, Descent) or descent.factored is None:
+        return None
+    layer = descent.factored(*jax.lax.stop_gradient((params, x)))
+    # The widths differ if the batch axes are not those of the layer.
     if layer is None or layer.matrix.shape[1] != start.shape[1]:
         return None
-    matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
-    width = offset.shape[-1]
+    width = layer.offset.shape[-1]
+    offset = jnp.broadcast_to(layer.offset, (*y.shape[:-1], width))
     return layer._replace(
-        matrix=matrix,
-        offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width),
+        matrix=layer.matrix.astype(start.dtype),
+        offset=offset.reshape(-1, width).astype(start.dtype),
     )
 
 
@@ -85,7 +86,8 @@ class FactoredSolver(NamedTuple):
     fixed points for every share a. Newton's direction for p = G sigma(p) + c at p = g,
     with :math:`D = diag \sigma'(g)`, is
 
-    .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
+    .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad
+              F = G (\sigma(g) - s) ,
 
     a positive definite system for |W| < 1, by conjugate gradients. Picard steps replace
     those that raise the residual.
@@ -99,39 +101,38 @@ class FactoredSolver(NamedTuple):
     def run(
         self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: Rule
     ) -> tuple[Array, EquilibriumInfo]:
-        """``(y, info)``, y = f(z) by the layer's step; steps count products with G,
-        which cost as Picard steps do."""
+        """Returns ``(y, info)``, where y = f(z) by the layer's step.
+
+        Steps count products with G, which cost as much as Picard steps.
+        """
         W, offset = saved
         gram = _gram(W, z.shape[0])
         s = self.activation(z @ W.T + offset)
-        image, none, infinite = gram(s), filled(z, 0), filled(z, jnp.inf)
-        scale, active = jnp.fmax(largest(z), _length(s, image)), filled(z, True)
+        image = gram(s)
         begin = _Carry(
-            jnp.zeros((), jnp.int32),
-            s,
-            image,
-            (s, image),
-            infinite,
-            scale,
-            active,
-            s,
-            infinite,
-            none,
-            none,
+            number=jnp.zeros((), jnp.int32),
+            s=s,
+            image=image,
+            fallback=(s, image),
+            residual=filled(z, jnp.inf),
+            scale=jnp.fmax(largest(z), _length(s, image)),
+            active=filled(z, True),
+            best=s,
+            least=filled(z, jnp.inf),
+            since=filled(z, 0),
+            steps=filled(z, 0),
         )
+        inner = rule._replace(tol=MARGIN * rule.tol)
         end = jax.lax.while_loop(
             lambda c: jnp.any(c.active) & (c.number < rule.max_steps),
-            lambda c: self._newton(
-                gram, offset, rule._replace(tol=MARGIN * rule.tol), c
-            ),
+            lambda c: self._newton(gram, offset, inner, c),
             begin,
         )
         z = end.best @ W
         fz = apply(z)
         sizes = measure(rule, fz, z, end.scale, first=False, frozen=True)
-        return fz, judge(
-            rule, sizes.residual, end.steps, lost=~(largest(end.fallback[1]) < jnp.inf)
-        )
+        lost = ~(largest(end.fallback[1]) < jnp.inf)
+        return fz, judge(rule, sizes.residual, end.steps, lost=lost)
 
     def _newton(self, gram: Map, offset: Array, rule: Rule, c: _Carry) -> _Carry:
         g = c.image + offset
@@ -140,50 +141,54 @@ class FactoredSolver(NamedTuple):
         moved = after_image - c.image
         unit = jnp.maximum(largest(after), 1e-6 * c.scale)
         unit = jnp.where(unit > 0.0, unit, 1.0)
-        scaled = lambda a: over(a, unit[:, None])
-        square = jnp.maximum(dot(scaled(after - c.s), scaled(moved)), 0.0)
-        size = jnp.maximum(dot(scaled(after), scaled(after_image)), 0.0)
+
+        def scaled_dot(a: Array, b: Array) -> Array:
+            return jnp.maximum(dot(over(a, unit[:, None]), over(b, unit[:, None])), 0.0)
+
+        # |W^T u|^2 = u . G u, of the step and of its end
+        square = scaled_dot(after - c.s, moved)
+        size = scaled_dot(after, after_image)
         residual, _, _, scale = relative_sizes(
             rule, square, size, unit, c.scale, first=c.number == 0, frozen=False
         )
         better = c.active & (residual < c.least)
-        least, since = (
-            jnp.where(better, residual, c.least),
-            jnp.where(better, 0, c.since + 1),
-        )
+        least = jnp.where(better, residual, c.least)
+        since = jnp.where(better, 0, c.since + 1)
         idle = (since >= PATIENCE) & (least <= (ROUND_OFF * rule.epsilon) ** 2)
         active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~idle
+
         root = _root_slope(self.activation, g)
         right = per_row(active, root * moved, jnp.zeros_like(moved))
         accuracy = _accuracy(jnp.sqrt(residual), rule.tol / MARGIN)
         q, inner = _solve(gram, root, right, tol=accuracy, max_steps=MAX_INNER)
         s = self.activation(g + moved + gram(root * q))
+
+        # A Picard step replaces a Newton step that raised the residual.
         worse = ~(residual < c.residual)
-        s, image = (
-            per_row(worse, a, b) for a, b in zip(c.fallback, (s, gram(s)), strict=True)
-        )
+        last, last_image = c.fallback
+        image = per_row(worse, last_image, gram(s))
+        s = per_row(worse, last, s)
         return _Carry(
-            c.number + 1,
-            per_row(active, s, c.s),
-            per_row(active, image, c.image),
-            (after, after_image),
-            jnp.where(worse, jnp.inf, residual),
-            jnp.where(c.active, scale, c.scale),
-            active,
-            per_row(better, c.s, c.best),
-            least,
-            since,
-            c.steps + jnp.where(active, 3 + inner, c.active.astype(jnp.int32)),
+            number=c.number + 1,
+            s=per_row(active, s, c.s),
+            image=per_row(active, image, c.image),
+            fallback=(after, after_image),
+            residual=jnp.where(worse, jnp.inf, residual),
+            scale=jnp.where(c.active, scale, c.scale),
+            active=active,
+            best=per_row(better, c.s, c.best),
+            least=least,
+            since=since,
+            steps=c.steps + jnp.where(active, 3 + inner, c.active.astype(jnp.int32)),
         )
 
 
 @shared
 def factored_adjoint(activation: Activation, share: float) -> Adjoint:
-    r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t =
-    D^{1/2} W v.
+    r"""Solves (I - J) w = v with J = a W^T D W + (1 - a) I in the space of W.
 
-    J = a W^T D W + (1 - a) I, I - J = a (I - W^T D W). The residual is a bound for |W|
-    <= 1; steps are products with G.
+    w = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v. The
+    residual is a bound for |W| <= 1; steps are products with G.
     """
 
     def structured(
@@ -193,25 +198,23 @@ def factored_adjoint(activation: Activation, share: float) -> Adjoint:
         gram = _gram(W, z.shape[0])
         root = _root_slope(activation, z @ W.T + offset)
         right = root * (v @ W.T)
-        size, hidden = jnp.sqrt(dot(v, v)), jnp.sqrt(dot(right, right))
+        size = jnp.sqrt(dot(v, v))
+        hidden = jnp.sqrt(dot(right, right))
         accuracy = ADJOINT_MARGIN * tol * size / jnp.where(hidden > 0.0, hidden, 1.0)
         t, steps = _solve(gram, root, right, tol=accuracy, max_steps=max_steps)
         # The residual of w is W^T D^{1/2} times t's, so no larger where |W| <= 1.
         left = right - t + root * gram(root * t)
         rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
-        info = judge(
-            rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2, steps
-        )
-        return (v + (root * t) @ W) / share, info
+        residual = dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2
+        return (v + (root * t) @ W) / share, judge(rule, residual, steps)
 
     return conjugate_gradient()._replace(structured=structured)
 
 
 def _gram(matrix: Float[Array, "h m"], rows: Any) -> Map:
-    """u -> W W^T u on rows: by one square matrix if that pays off, which takes 20
-    products."""
+    """Returns u -> W W^T u on rows, by one square matrix if 20 products repay it."""
     width, dim = matrix.shape
-    # of an unknown number, as `jax.export` may have, a guess
+    # The number is unknown in `jax.export`: a guess.
     rows = rows if isinstance(rows, int) else 64
     if rows > 1 and 20 * rows * (2 * dim - width) > width * dim:
         square = matrix @ matrix.T
@@ -233,10 +236,11 @@ def _solve(
     # taking them all the same.
     size = largest(right)
     scaled = jax.lax.optimization_barrier(over(right, size[:, None]))
-    product, bound = (
-        lambda u: u - root * gram(root * u),
-        jnp.square(tol) * dot(scaled, scaled),
-    )
+
+    def product(u: Array) -> Array:
+        return u - root * gram(root * u)
+
+    bound = jnp.square(tol) * dot(scaled, scaled)
     start = jnp.zeros_like(scaled)
     q, _, steps = continue_conjugate_gradient(
         product, start, scaled, bound=bound, max_steps=max_steps
@@ -247,23 +251,19 @@ def _solve(
 def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
     """Returns the tolerance of the inner solve, for quadratic convergence or for the
     remaining residual."""
-    wanted = jnp.clip(
-        0.3 * tol / jnp.maximum(residual, jnp.finfo(residual.dtype).tiny), None, FORCING
-    )
+    tiny = jnp.finfo(residual.dtype).tiny
+    wanted = jnp.minimum(0.3 * tol / jnp.maximum(residual, tiny), FORCING)
     return jnp.maximum(wanted, jnp.minimum(FORCING, residual))
 
 
 def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
-    """|W^T s| of every row, from the image G s."""
+    """Returns |W^T s| of every row, from the image G s."""
     unit = largest(s)
-    return (
-        jnp.sqrt(
-            jnp.maximum(dot(over(s, unit[:, None]), over(image, unit[:, None])), 0.0)
-        )
-        * unit
-    )
+    square = dot(over(s, unit[:, None]), over(image, unit[:, None]))
+    return jnp.sqrt(jnp.maximum(square, 0.0)) * unit
 
 
 def _root_slope(activation: Activation, g: Array) -> Array:
-    """D^{1/2}; of a slope that rounding leaves a little below 0, 0."""
-    return jnp.sqrt(jnp.maximum(jax.jvp(activation, (g,), (jnp.ones_like(g),))[1], 0.0))
+    """Returns D^{1/2}; slopes that rounding leaves a little below 0 count as 0."""
+    _, slope = jax.jvp(activation, (g,), (jnp.ones_like(g),))
+    return jnp.sqrt(jnp.maximum(slope, 0.0))

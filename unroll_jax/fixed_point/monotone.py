@@ -1,5 +1,4 @@
-"""Monotone operator networks: weights with a unique equilibrium, and the splitting
-that finds it."""
+"""Monotone operator networks: weights with a unique equilibrium, and its splitting."""
 
 import math
 from typing import Any, NamedTuple
@@ -27,8 +26,9 @@ __all__ = [
 
 
 class MonotoneParams(NamedTuple):
-    """Matrices A and B (m, m), or kernels (height, width, c, c) of convolutions, and
-    the Frobenius norms given to them.
+    """Matrices A and B (m, m), or kernels (height, width, c, c), and their norms.
+
+    The scales are the Frobenius norms given to A and B.
 
     Example:
       >>> import jax
@@ -56,13 +56,12 @@ def monotone_init(
 
     Example: see `MonotoneParams`.
     """
-    shape = (
-        (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
-    )
-    A, B = (
-        jax.random.normal(matrix_key, shape) / math.sqrt(math.prod(shape))
-        for matrix_key in jax.random.split(key)
-    )
+    shape: tuple[int, ...] = (size, size)
+    if kernel_size is not None:
+        shape = (kernel_size, kernel_size, size, size)
+    first, second = jax.random.split(key)
+    A = jax.random.normal(first, shape) / math.sqrt(math.prod(shape))
+    B = jax.random.normal(second, shape) / math.sqrt(math.prod(shape))
     return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
 
 
@@ -75,7 +74,8 @@ def monotone_weight(
 ) -> Inexact[Array, "..."]:
     r"""W such that the symmetric part of I - W is at least m:
 
-    .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad B = g_B B_0 / |B_0|_F .
+    .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad
+              B = g_B B_0 / |B_0|_F .
 
     Convolutions wrap around the edges of images of one size. Then W is returned as one
     small matrix per frequency.
@@ -104,24 +104,26 @@ def monotone_weight(
             " monotone_init(key, size) makes them"
         )
     # zeros stay zeros
-    A, B = params.A_scale * unit(params.A), params.B_scale * unit(params.B)
+    A = params.A_scale * unit(params.A)
+    B = params.B_scale * unit(params.B)
     if A.ndim == 4:
-        A, B = (_symbol(kernel, image_shape) for kernel in (A, B))
+        A = _symbol(A, image_shape)
+        B = _symbol(B, image_shape)
 
-    adjoint = lambda M: jnp.swapaxes(M, -1, -2).conj()
-    return (
-        (1.0 - margin) * jnp.eye(A.shape[-1], dtype=A.dtype)
-        - adjoint(A) @ A
-        + B
-        - adjoint(B)
-    )
+    def adjoint(M: Array) -> Array:
+        return jnp.swapaxes(M, -1, -2).conj()
+
+    identity = jnp.eye(A.shape[-1], dtype=A.dtype)
+    return (1.0 - margin) * identity - adjoint(A) @ A + B - adjoint(B)
 
 
 def monotone_resolvent(
     W: Inexact[Array, "..."], step_size: float | Float[Array, ""] = 1.0
 ) -> Inexact[Array, "..."]:
-    r"""V = (I + \alpha (I - W))^{-1}, in the form that W has; its norm is at most
-    :math:`1 / (1 + \alpha m)`."""
+    r"""Returns V = (I + \alpha (I - W))^{-1}, in the form that W has.
+
+    Its norm is at most :math:`1 / (1 + \alpha m)`.
+    """
     identity = jnp.eye(W.shape[-1], dtype=W.dtype)
     return jnp.linalg.inv((1.0 + step_size) * identity - step_size * W)
 
@@ -129,8 +131,10 @@ def monotone_resolvent(
 def monotone_product(
     W: Inexact[Array, "..."], z: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-    """W z for vectors (*batch, m), or images (*batch, height, width, c); of a
-    resolvent V as of W."""
+    """Returns W z for vectors (*batch, m), or images (*batch, height, width, c).
+
+    W may be a resolvent V too.
+    """
     if W.ndim == 2:
         return z @ W.T
     transformed = jnp.einsum("hwoi,...hwi->...hwo", W, jnp.fft.rfft2(z, axes=(-3, -2)))
@@ -147,8 +151,8 @@ def peaceman_rachford(
 ) -> Array:
     r"""One step of Peaceman-Rachford splitting, two reflections after one another:
 
-    .. math:: z = prox_{\alpha f}(u) , \quad v = 2 z - u , \quad u' = 2 V (v + \alpha x) - v , \qquad
-              V = (I + \alpha (I - W))^{-1} .
+    .. math:: z = prox_{\alpha f}(u) , \quad v = 2 z - u , \quad
+              u' = 2 V (v + \alpha x) - v , \qquad V = (I + \alpha (I - W))^{-1} .
 
     At a fixed point u, z is the equilibrium :math:`z = \sigma(W z + x)`. It converges
     for every alpha > 0.
@@ -168,11 +172,10 @@ def monotone_equilibrium(
     activation: str | Proximal = "relu",
     **options: Any,
 ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
-    r"""The equilibrium :math:`z = \sigma(W z + x)` of a monotone operator network, with
-    implicit gradients.
+    r"""The equilibrium :math:`z = \sigma(W z + x)` of a monotone operator network.
 
-    There is one, for every x, if :math:`I - W \succeq m I` with m > 0 and sigma is
-    nondecreasing and 1-Lipschitz.
+    It has implicit gradients. There is one, for every x, if
+    :math:`I - W \succeq m I` with m > 0 and sigma is nondecreasing and 1-Lipschitz.
 
     Args:
       W: of `monotone_weight`.
@@ -192,9 +195,8 @@ def monotone_equilibrium(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> z, info = monotone_equilibrium(
-      ...     -jnp.eye(2), jnp.array([2.0, -2.0])
-      ... )  # z = relu(x - z)
+      >>> W, x = -jnp.eye(2), jnp.array([2.0, -2.0])
+      >>> z, info = monotone_equilibrium(W, x)  # z = relu(x - z)
       >>> [round(value, 3) for value in z.tolist()], bool(info.converged)
       ([1.0, 0.0], True)
     """
@@ -219,13 +221,15 @@ def _prox(activation: Proximal, z: Array, step_size: Any) -> Array:
 
 def _check_shapes(W: Array, x: Array) -> None:
     if W.ndim == 2:
-        fits, what = x.shape[-1:] == W.shape[-1:], f"vectors of width {W.shape[-1]}"
-    else:  # W shows only half of an image's width
-        fits = x.ndim > 2 and (x.shape[-3], x.shape[-2] // 2 + 1, x.shape[-1]) == (
-            *W.shape[:2],
-            W.shape[-1],
-        )
+        fits = x.shape[-1:] == W.shape[-1:]
+        what = f"vectors of width {W.shape[-1]}"
+    else:
+        # W has the frequencies of half of an image's width.
         what = "images of the size and channels"
+        fits = x.ndim > 2
+        if fits:
+            height, width, channels = x.shape[-3:]
+            fits = (height, width // 2 + 1, channels) == (*W.shape[:2], W.shape[-1])
     require(
         fits,
         "x",
@@ -237,19 +241,18 @@ def _check_shapes(W: Array, x: Array) -> None:
 def _symbol(
     kernel: Float[Array, "k l i o"], image_shape: tuple[int, int] | None
 ) -> Inexact[Array, "h w o i"]:
-    """The matrices of a circular convolution whose kernel is centred on the pixel it
-    computes, one per frequency."""
+    """Returns the matrices of a circular convolution, one per frequency.
+
+    Its kernel is centred on the pixel that it computes.
+    """
     window = kernel.shape[:2]
     fits = image_shape is not None and all(
         size >= side for size, side in zip(image_shape, window, strict=True)
     )
     require(fits, "image_shape", f"be at least the kernels' {window}", image_shape)
     assert image_shape is not None
-    padded = (
-        jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype)
-        .at[: window[0], : window[1]]
-        .set(kernel)
-    )
+    zeros = jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype)
+    padded = zeros.at[: window[0], : window[1]].set(kernel)
     centred = jnp.roll(padded, [-(side // 2) for side in window], axis=(0, 1))
     # A layer correlates with its kernel, which conjugates; matrices map channels in to
     # channels out.

@@ -1,42 +1,45 @@
-"""Implicit gradients of any solver's result, from the condition that its result
-fulfils."""
+"""Implicit gradients of any solver's result, from the condition that it fulfils."""
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
-from unroll_jax.fixed_point.adjoints import (
-    Adjoint,
-    Linear,
-    Unrolled,
-    gmres,
-    resolve_adjoint,
-)
+from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, gmres, resolve_adjoint
+from unroll_jax.fixed_point.dependence import check_examples
 from unroll_jax.fixed_point.derivatives import (
     Backward,
     Probe,
-    check_examples,
     check_probe,
     with_gradient,
 )
-from unroll_jax.fixed_point.program import as_state, trace
-from unroll_jax.fixed_point.reports import ON_FAILURE, Reporting, call_site
-from unroll_jax.fixed_point.sizes import dot
-from unroll_jax.fixed_point.solvers import shared
-from unroll_jax.numerics import full_precision
-from unroll_jax.step_checks import check_step
+from unroll_jax.fixed_point.program import Program, as_state, trace
+from unroll_jax.fixed_point.reports import (
+    ON_FAILURE,
+    ROUND_OFF,
+    Reporting,
+    call_site,
+    report_solution,
+)
+from unroll_jax.fixed_point.sizes import dot, largest
+from unroll_jax.numerics import full_precision, over
+from unroll_jax.placement import place_like
+from unroll_jax.step_checks import PARAMETERS, STATES, check_step
 
 __all__ = ["implicit_argmin", "implicit_root"]
 
 WINDOW = 30  # directions of the default GMRES, which may be far from a contraction here
 HINT = "; the condition's derivative in z may be singular at the solution"
+ORDER = "conditions here are F(params, z, *inputs), where jaxopt's are F(z, *args)"
 
 
 @checked(
+    tol=in_interval("(0, 1)"),
     adjoint_tol=in_interval("(0, 1)"),
     adjoint_max_steps=at_least(1),
     on_failure=one_of(ON_FAILURE),
@@ -46,6 +49,7 @@ def implicit_root(
     optimality: Callable[..., Any],
     *,
     adjoint: str | Adjoint | None = None,
+    tol: float = 1e-3,
     adjoint_tol: float = 1e-5,
     adjoint_max_steps: int = 1000,
     on_failure: str = "warn",
@@ -58,13 +62,17 @@ def implicit_root(
     function theorem.
 
     .. math:: d z^* = -\Big(\frac{\partial F}{\partial z}\Big)^{-1}
-              \Big(\frac{\partial F}{\partial \theta} d\theta + \frac{\partial F}{\partial x} dx\Big) ,
+              \Big(\frac{\partial F}{\partial \theta} d\theta
+              + \frac{\partial F}{\partial x} dx\Big) ,
 
     by vector products with the derivatives of F only. The solver may be anything that
     finds z: a loop, another library, or SciPy (outside of `jax.jit` as it is, inside by
-    `jax.pure_callback`); it is never differentiated, and sees values without gradients.
-    Values that ``optimality`` closes over are differentiated too. The result is as
-    exact as the solver's z: at another point the derivatives belong to a root nearby.
+    `jax.pure_callback`). It is never differentiated, and sees values without gradients.
+    Values that ``optimality`` closes over are differentiated too.
+
+    The result is as exact as the solver's z. F and one vector product estimate the
+    distance of z from a root, |F|^2 / |F^T dF/dz|; a z that is far from one counts as
+    failed.
 
     Args:
       optimality: ``(params, z, *inputs) -> F``, of the structure, shapes and dtypes of
@@ -72,13 +80,15 @@ def implicit_root(
       adjoint: a name of `ADJOINTS` or an `Adjoint`, for I - J = dF/dz; None is `gmres`
         of 30 directions. Those that need a symmetric J probe for it. Series such as
         "neumann" need |I - dF/dz| < 1.
+      tol: distance of z from a root above which an example counts as failed, relative
+        to the larger of |z| and |z0|. Round-off is allowed.
       adjoint_tol, adjoint_max_steps: relative tolerance and cap of the linear solve.
-      on_failure: "error", "warn" or "accept" where the linear solve does not converge,
-        see `equilibrium`.
+      on_failure: "error", "warn" or "accept" where z is not a root or the linear solve
+        does not converge, see `equilibrium`.
       batch_ndim: how many leading axes of z are batch axes. F must not mix examples: an
         error outside of `jax.jit`.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
-      has_aux: whether the solver returns ``(z, aux)``; aux has no derivative.
+      has_aux: True if the solver returns ``(z, aux)``; aux has no derivative.
       check: checks inside of `jax.jit` too that F does not mix examples, as in
         `equilibrium`.
 
@@ -104,6 +114,7 @@ def implicit_root(
             "optimality must be a function (params, z, *inputs) -> F, got"
             f" {optimality!r}"
         )
+    _check_names("optimality", optimality)
     linear = resolve_adjoint(adjoint or gmres(WINDOW))
     if isinstance(linear, Unrolled):
         raise ValueError(
@@ -111,35 +122,35 @@ def implicit_root(
             " solver are not known"
         )
 
-    linear = linear if linear.symmetric else _balanced(linear)
-    backward = Backward(linear, float(adjoint_tol), int(adjoint_max_steps))
+    caller = getattr(optimality, "caller", "implicit_root")
+    backward = Backward(linear, float(adjoint_tol), int(adjoint_max_steps), True)
 
-    def shifted(params: Any, z: Any, inputs: Any) -> Any:
-        """The step z - F, whose Jacobian J has I - J = dF/dz; its value is z itself,
-        which F of any scale keeps."""
+    def descend(params: Any, z: Any, inputs: Any) -> Any:
+        """-F, the direction of a step on F."""
         value = optimality(params, z, *inputs)
         check_step(z, value, what="optimality")
-        return jax.tree.map(
-            lambda z, value: z - (value - jax.lax.stop_gradient(value)), z, value
-        )
+        return jax.tree.map(jnp.negative, value)
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Any]:
+        _check_names("the solver", solver)
+
         @functools.wraps(solver)
         @full_precision()
         def solve(
             params: Any, z0: Any, *inputs: Any, probe: Probe | None = None
         ) -> Any:
-            z = solver(*_constant((params, z0, *inputs)))
-            z, aux = z if has_aux else (z, None)
-            program, operands, z = trace(
-                shifted, params, as_state("the solution", z), inputs, batch_ndim
-            )
+            result = solver(*_constant((params, z0, *inputs)))
+            z, aux = result if has_aux else (result, None)
+            z = as_state("the solution", z)
+            program, operands, z = trace(descend, params, z, inputs, batch_ndim)
             check_probe(probe, program.batch, reverse=not forward_mode)
-            reporting = Reporting(on_failure, adjoint_tol, call_site(), HINT)
-            flat = check_examples(
-                program, operands, program.flatten(jax.tree.leaves(z)), in_jit=check
-            )
-            z = with_gradient(
+
+            reporting = Reporting(on_failure, tol, call_site(), HINT)
+            flat = program.flatten(jax.tree.leaves(z))
+            flat = check_examples(program, operands, flat, in_jit=check)
+            start = _like(z0, z, program)
+            flat = _check_solution(program, operands, flat, start, caller, reporting)
+            flat = with_gradient(
                 program,
                 backward,
                 operands,
@@ -147,8 +158,10 @@ def implicit_root(
                 reporting,
                 forward_mode=forward_mode,
                 probe=probe,
+                caller=caller,
             )
-            return (program.state(z), _constant(aux)) if has_aux else program.state(z)
+            z = program.state(flat)
+            return (z, _constant(aux)) if has_aux else z
 
         return solve
 
@@ -186,58 +199,128 @@ def implicit_argmin(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> @implicit_argmin(
-      ...     lambda weight, z, x: jnp.sum((z - x) ** 2) + weight * jnp.sum(z**2)
-      ... )
+      >>> ridge = lambda weight, z, x: (z - x) ** 2 + weight * z**2
+      >>> @implicit_argmin(ridge)
       ... def shrink(weight, z0, x):
       ...     return x / (1.0 + weight)
-      >>> float(
-      ...     jax.grad(lambda weight: shrink(weight, jnp.zeros(1), jnp.ones(1))[0])(1.0)
-      ... )  # -1 / (1 + weight)^2
+      >>> float(jax.grad(shrink)(1.0, 0.0, 1.0))  # -1 / (1 + weight)^2
       -0.25
     """
-    for name, function in (("objective", objective), ("prox", prox)):
-        if not callable(function) and (name == "objective" or function is not None):
-            raise TypeError(f"{name} must be a function, got {function!r}")
-    gradient = jax.grad(objective, argnums=1)
-
-    def stationary(params: Any, z: Any, *inputs: Any) -> Any:
-        slope = gradient(params, z, *inputs)
-        if prox is None:
-            return slope
-        after = prox(
-            params,
-            jax.tree.map(lambda z, slope: z - step_size * slope, z, slope),
-            step_size,
-        )
-        check_step(z, after, what="prox")
-        return jax.tree.map(lambda z, after: z - after, z, after)
-
+    if not callable(objective):
+        raise TypeError(f"objective must be a function, got {objective!r}")
+    if prox is not None and not callable(prox):
+        raise TypeError(f"prox must be a function, got {prox!r}")
+    _check_names("objective", objective)
+    condition = _Stationary(jax.grad(objective, argnums=1), prox, step_size)
     default = "conjugate_gradient" if prox is None else None
-    return implicit_root(stationary, adjoint=adjoint or default, **options)
+    return implicit_root(condition, adjoint=adjoint or default, **options)
 
 
-@shared
-def _balanced(adjoint: Adjoint) -> Adjoint:
-    """The adjoint on A s w' = v, w = s w', with A = dF/dz scaled by s to the size of
-    1: F may be of any scale."""
+class _Stationary(NamedTuple):
+    """The condition of a minimiser, as a function (params, z, *inputs) -> F."""
 
-    def solve(operator: Linear, v: Any, tol: float, max_steps: int) -> Any:
-        image = v - operator(v)
-        size = jnp.sqrt(dot(image, image))[:, None]
-        scale = jnp.where(dot(image, v)[:, None] < 0.0, -1.0, 1.0) / jnp.where(
-            size > 0.0, size, 1.0
-        )
-        w, info = adjoint.solve(
-            lambda w: w - scale * (w - operator(w)), v, tol, max_steps
-        )
-        return scale * w, info
+    gradient: Callable[..., Any]
+    prox: Callable[..., Any] | None
+    step_size: float
+    caller: str = "implicit_argmin"
 
-    return adjoint._replace(solve=solve)
+    def __call__(self, params: Any, z: Any, *inputs: Any) -> Any:
+        slope = self.gradient(params, z, *inputs)
+        if self.prox is None:
+            return slope
+        size = self.step_size
+        moved = jax.tree.map(lambda z, slope: z - size * slope, z, slope)
+        after = self.prox(params, moved, size)
+        check_step(z, after, what="prox")
+        return jax.tree.map(jnp.subtract, z, after)
+
+
+def _check_solution(
+    program: Program,
+    operands: Any,
+    z: Float[Array, "b m"],
+    start: Float[Array, "b m"] | None,
+    caller: str,
+    reporting: Reporting,
+) -> Float[Array, "b m"]:
+    """Returns ``z`` once rows that are far from a root are reported."""
+    if reporting.on_failure == "accept":
+        return z
+    try:
+        distance = _distance(program, *_constant((operands, z, start)))
+    # a condition without a derivative in reverse mode
+    except (TypeError, ValueError, NotImplementedError):
+        return z
+    tol = max(reporting.tol, ROUND_OFF * program.epsilon)
+    return report_solution(z, distance, caller, reporting._replace(tol=tol))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+@full_precision()
+def _distance(
+    program: Program,
+    operands: Any,
+    z: Float[Array, "b m"],
+    start: Float[Array, "b m"] | None,
+) -> Float[Array, " b"]:
+    r"""Returns the distance of each row from a root, relative to its size.
+
+    Near a root :math:`z^*` F is A (z - z^*), so that |F|^2 <= |A^T F| |z - z^*|: the
+    estimate |F|^2 / |A^T F| is at most the distance.
+    """
+    value, pull = jax.vjp(lambda z: program.apply(operands, z), z)
+    unit = largest(value)
+    direction = over(value, unit[:, None])
+    steepness = _norm(pull(direction)[0])
+    distance = over(unit, steepness) * dot(direction, direction)
+    size = _norm(z)
+    if start is not None:
+        size = jnp.maximum(size, _norm(start))
+    relative = over(distance, size)
+    # Where F is not 0, it cannot be 0 nearby if its derivative or the scale is.
+    undefined = (unit > 0.0) & ((steepness == 0.0) | (size == 0.0))
+    return jnp.where(undefined, jnp.inf, relative)
+
+
+def _norm(z: Float[Array, "b m"]) -> Float[Array, " b"]:
+    """The norm of each row, whose squares may under- or overflow."""
+    unit = largest(z)
+    scaled = over(z, unit[:, None])
+    return unit * jnp.sqrt(dot(scaled, scaled))
+
+
+def _check_names(what: str, function: Callable[..., Any]) -> None:
+    """A TypeError if arguments of a function of (params, z, ...) have names in another
+    order."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    # callables without one, such as some of compiled modules
+    except (TypeError, ValueError):
+        return
+    if names and names[0] in STATES and PARAMETERS.intersection(names[1:]):
+        given = ", ".join(names)
+        raise TypeError(f"{what} must take (params, z, ...), got ({given}); {ORDER}")
+
+
+def _like(start: Any, z: Any, program: Program) -> Float[Array, "b m"] | None:
+    """Returns the initial state as rows if it is one like z, else None."""
+    leaves, structure = jax.tree.flatten(start)
+    states = jax.tree.leaves(z)
+    if structure != jax.tree.structure(z):
+        return None
+    for leaf, state in zip(leaves, states, strict=True):
+        alike = jnp.shape(leaf) == state.shape
+        if not alike or jnp.iscomplexobj(leaf) > jnp.iscomplexobj(state):
+            return None
+    placed = [
+        place_like(jnp.asarray(leaf, state.dtype), jax.typeof(state))
+        for leaf, state in zip(leaves, states, strict=True)
+    ]
+    return program.flatten(placed)
 
 
 def _constant(tree: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf: jax.lax.stop_gradient(leaf) if hasattr(leaf, "dtype") else leaf,
-        tree,
-    )
+    def stop(leaf: Any) -> Any:
+        return jax.lax.stop_gradient(leaf) if hasattr(leaf, "dtype") else leaf
+
+    return jax.tree.map(stop, tree)

@@ -1,7 +1,5 @@
-"""The step of a call as a map of rows. Maps that do the same are equal, and compile
-once."""
+"""The step of a call as a map of rows; maps that do the same are equal."""
 
-import functools
 import itertools
 import math
 import operator
@@ -13,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import (
-    ClosedJaxpr,
+    ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage]
     Literal,
     jaxpr_as_fun,
-)  # pyright: ignore[reportPrivateImportUsage]
+)
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import require
@@ -27,7 +25,15 @@ from unroll_jax.fixed_point.reports import known
 from unroll_jax.placement import place_like
 from unroll_jax.step_checks import ORDER, check_order, check_state, check_step
 
-__all__ = ["Prepared", "Program", "as_state", "fingerprint", "prepare", "trace"]
+__all__ = [
+    "Prepared",
+    "Program",
+    "as_state",
+    "close_over_nothing",
+    "fingerprint",
+    "prepare",
+    "trace",
+]
 
 
 class Program:
@@ -36,23 +42,20 @@ class Program:
     def __init__(
         self, closed: ClosedJaxpr, tree: Any, avals: list[Any], batch_ndim: int
     ) -> None:
-        self.jaxpr, self.tree, self.avals = closed.jaxpr, tree, avals
+        self.jaxpr = close_over_nothing(closed)
+        self.tree = tree
+        self.avals = avals
         # sizes may be symbols of `jax.export`
         self.batch: tuple[Any, ...] = avals[0].shape[:batch_ndim]
         # Relative spacing of the coarsest dtype of the state.
         self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
-        self._dtype = functools.reduce(
-            jnp.promote_types,
-            (jnp.finfo(aval.dtype).dtype for aval in avals),
-            jnp.float32,
-        )
+        kinds = [jnp.finfo(aval.dtype).dtype for aval in avals]
+        self._dtype = max((jnp.float32, *kinds), key=lambda kind: jnp.finfo(kind).bits)
         self._kept: list[Any] = []  # alive as long as their identity is part of the key
-        custom = [
-            equation for equation in equations(closed.jaxpr) if _is_custom(equation)
-        ]
-        rules = _rules(closed, custom, self._kept) if custom else None
+        custom = list(filter(_is_custom, equations(closed.jaxpr)))
+        rules = _derivative_key(closed, custom, self._kept) if custom else None
         self.key = (
-            fingerprint(closed.jaxpr, self._kept),
+            fingerprint(self.jaxpr, self._kept),
             rules,
             tree,
             tuple(avals),
@@ -71,33 +74,33 @@ class Program:
         )
 
     def flatten(self, leaves: list[Any]) -> Float[Array, "b m"]:
-        """The leaves of a state as one matrix, a row an example, float32 at least;
-        complex ones as two parts."""
-        rows, ndim, parts = math.prod(self.batch), len(self.batch), []
+        """Returns the leaves of a state as one matrix with a row per example.
+
+        Its dtype is float32 at least; complex leaves become two parts.
+        """
+        rows = math.prod(self.batch)
+        ndim = len(self.batch)
+        parts = []
         for leaf in leaves:
             pair = (jnp.real(leaf), jnp.imag(leaf)) if _is_complex(leaf) else (leaf,)
-            parts += [
-                part.reshape(rows, math.prod(part.shape[ndim:])).astype(self._dtype)
-                for part in pair
-            ]
+            for part in pair:
+                width = math.prod(part.shape[ndim:])
+                parts.append(part.reshape(rows, width).astype(self._dtype))
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
 
     def leaves(self, flat: Float[Array, "b m"]) -> list[Array]:
-        """The leaves of the state that `flatten` made a matrix of."""
-        leaves, start = [], 0
+        """Returns the leaves of the state that `flatten` made a matrix of."""
+        leaves = []
+        start = 0
         for aval in self.avals:
-            size, pieces = math.prod(aval.shape[len(self.batch) :]), []
-            # shardings that are part of the type
+            size = math.prod(aval.shape[len(self.batch) :])
+            # Only explicit shardings are part of the type.
             explicit = any(axes is not None for axes in aval.sharding.spec)
-            for _ in range(1 + _is_complex(aval)):
+            sharding = aval.sharding if explicit else None
+            pieces = []
+            for _ in range(2 if _is_complex(aval) else 1):
                 piece = flat[:, start : start + size]
-                pieces.append(
-                    jax.lax.reshape(
-                        piece,
-                        aval.shape,
-                        out_sharding=aval.sharding if explicit else None,
-                    )
-                )
+                pieces.append(jax.lax.reshape(piece, aval.shape, out_sharding=sharding))
                 start += size
             leaf = pieces[0] if len(pieces) == 1 else jax.lax.complex(*pieces)
             leaves.append(leaf.astype(aval.dtype))
@@ -110,14 +113,17 @@ class Program:
     def apply(self, operands: Any, z: Float[Array, "b m"]) -> Float[Array, "b m"]:
         """The step on rows."""
         consts, params, x = operands
-        return self.flatten(
-            jaxpr_as_fun(ClosedJaxpr(self.jaxpr, consts))(*params, *self.leaves(z), *x)
-        )
+        step = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, []))
+        return self.flatten(step(*consts, *params, *self.leaves(z), *x))
 
 
 class Prepared(NamedTuple):
-    """One call of `equilibrium`, its arguments checked; ``operands`` as of `trace`,
-    ``start`` is ``y0`` as a matrix."""
+    """One call of `equilibrium` with checked arguments.
+
+    Attributes:
+      program, operands: of `trace`.
+      y0, start: the initial state, and the same as a matrix.
+    """
 
     program: Program
     operands: Any
@@ -134,11 +140,8 @@ def prepare(
     if isinstance(descent, Descent):
         if descent.check is not None:
             descent.check(params, y0)
-        batch_ndim = (
-            len(jax.eval_shape(descent.energy, params, y0, x).shape)
-            if batch_ndim is None
-            else batch_ndim
-        )
+        if batch_ndim is None:
+            batch_ndim = jax.eval_shape(descent.energy, params, y0, x).ndim
     program, operands, y0 = trace(step, params, y0, x, batch_ndim or 0)
     return Prepared(program, operands, y0, program.flatten(jax.tree.leaves(y0)))
 
@@ -146,14 +149,15 @@ def prepare(
 def trace(
     step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: int
 ) -> tuple[Program, Any, Any]:
-    """The program of a step, its operands, and the state where the step leaves it on a
-    mesh.
+    """Returns the program of a step, its operands, and the state.
 
     Leaves of params and x other than arrays are constants of the program. It is traced
-    at every call, which sees changed globals; values that it closes over become
-    operands. Shardings that are part of an array's type, and the axes of a
-    `jax.shard_map` that it varies over, must not change in a loop: zeros move to where
-    an input lies.
+    at every call, which sees changed globals. Values that it closes over become
+    operands.
+
+    Shardings that are part of an array's type, and the axes of a `jax.shard_map` that
+    it varies over, must not change in a loop. So the state is returned where the step
+    leaves it on a mesh: zeros move to where an input lies.
     """
     _check_batch(y, batch_ndim)
     leaves, structure = jax.tree.flatten((params, x))
@@ -163,26 +167,22 @@ def trace(
     state, tree = jax.tree.flatten(y)
 
     def call(params: list[Any], state: list[Any], x: list[Any]) -> Any:
-        merged = _merged(dynamic, [*params, *x], leaves)
-        whole_params, whole_x = jax.tree.unflatten(structure, merged)
-        return step(whole_params, jax.tree.unflatten(tree, state), whole_x)
+        merged = _merge(dynamic, [*params, *x], leaves)
+        all_params, all_x = jax.tree.unflatten(structure, merged)
+        return step(all_params, jax.tree.unflatten(tree, state), all_x)
 
-    def traced(state: list[Any]) -> tuple[ClosedJaxpr, list[Any]]:
-        closed, after = jax.make_jaxpr(call, return_shape=True)(
-            arrays[:cut], state, arrays[cut:]
-        )
+    def trace_at(state: list[Any]) -> tuple[ClosedJaxpr, list[Any]]:
+        trace_call = jax.make_jaxpr(call, return_shape=True)
+        closed, after = trace_call(arrays[:cut], state, arrays[cut:])
         _check_result(params, y, after)
-        return closed, [
-            place_like(leaf, aval)
-            for leaf, aval in zip(state, closed.out_avals, strict=True)
-        ]
+        return closed, list(map(place_like, state, closed.out_avals))
 
-    closed, moved = traced(state)
+    closed, moved = trace_at(state)
     for _ in range(2):  # a step may move the state further once it has moved
         if all(map(operator.is_, state, moved)):
             break
         state = moved
-        closed, moved = traced(state)
+        closed, moved = trace_at(state)
     check_collectives(closed.jaxpr, state)
     program = Program(closed, tree, [jax.typeof(leaf) for leaf in state], batch_ndim)
     operands = jax.tree.map(
@@ -191,72 +191,112 @@ def trace(
     return program, operands, jax.tree.unflatten(tree, state)
 
 
+def close_over_nothing(closed: ClosedJaxpr) -> Any:
+    """Returns the program with its constants as first inputs.
+
+    A program that is kept must hold no array of a user. JAX converts NumPy arrays to
+    its dtypes once, and traces the converted array while something holds it, also after
+    the original has changed. So arrays in literals and inner programs are copied.
+    """
+    jaxpr = _copy_arrays(closed, {}).jaxpr
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+
+
 def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
-    """A hashable equal for programs that do the same; functions and arrays count by
-    identity, and join ``kept``."""
+    """Returns a hashable that is equal for programs that do the same.
+
+    Functions and arrays of JAX count by identity, and are added to ``kept``: they must
+    live as long as the hashable.
+    """
     names: dict[Any, int] = {}
-    # of rules: functions made at each trace, see `_rules`
+    # The other parameters are functions made at each trace, see `_derivative_key`.
     options = ("call_jaxpr", "num_consts", "symbolic_zeros")
 
     def atom(var: Any) -> Any:
         if isinstance(var, Literal):
-            value = np.asarray(var.val)
-            return (
-                str(value.dtype),
-                value.shape,
-                value.tobytes(),
-                getattr(var.aval, "weak_type", None),
-            )
+            weak = getattr(var.aval, "weak_type", None)
+            return *_array_key(np.asarray(var.val), kept), weak
         return names.setdefault(var, len(names))
 
-    def frozen(value: Any) -> Any:
+    def freeze(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
-            return fingerprint(value.jaxpr, kept), tuple(map(frozen, value.consts))
+            return fingerprint(value.jaxpr, kept), tuple(map(freeze, value.consts))
         if hasattr(value, "eqns"):
             return fingerprint(value, kept)
         if isinstance(value, tuple | list):
-            return tuple(map(frozen, value))
+            return tuple(map(freeze, value))
         if isinstance(value, dict):
-            return tuple(
-                (key, frozen(entry))
-                for key, entry in sorted(value.items(), key=lambda item: str(item[0]))
-            )
+            items = sorted(value.items(), key=lambda item: str(item[0]))
+            return tuple((key, freeze(entry)) for key, entry in items)
         try:
             hash(value)
         except TypeError:
-            return _identified(value, kept)
+            return _array_key(value, kept)
         return value
 
+    def freeze_equation(equation: Any) -> Any:
+        params = equation.params
+        if _is_custom(equation):
+            params = [params.get(name) for name in options]
+        inputs = tuple(map(atom, equation.invars))
+        outputs = tuple((atom(var), var.aval) for var in equation.outvars)
+        return equation.primitive, freeze(params), inputs, outputs
+
     head = tuple((atom(var), var.aval) for var in (*jaxpr.constvars, *jaxpr.invars))
-    equations = tuple(
-        (
-            equation.primitive,
-            frozen(
-                [equation.params.get(name) for name in options]
-                if _is_custom(equation)
-                else equation.params
-            ),
-            tuple(map(atom, equation.invars)),
-            tuple((atom(var), var.aval) for var in equation.outvars),
-        )
-        for equation in jaxpr.eqns
-    )
-    return head, equations, tuple(map(atom, jaxpr.outvars))
+    body = tuple(map(freeze_equation, jaxpr.eqns))
+    return head, body, tuple(map(atom, jaxpr.outvars))
+
+
+def _copy_arrays(value: Any, copies: dict[int, Any]) -> Any:
+    """Returns a part of a program with copies of NumPy's arrays.
+
+    ``copies`` holds those of programs by identity: one that is called twice stays one.
+    """
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Literal) and isinstance(value.val, np.ndarray):
+        return Literal(value.val.copy(), value.aval)
+    if type(value) is tuple:
+        return tuple(_copy_arrays(entry, copies) for entry in value)
+    if type(value) is list:
+        return [_copy_arrays(entry, copies) for entry in value]
+    if not (isinstance(value, ClosedJaxpr) or hasattr(value, "eqns")):
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+
+    program: Any = value.jaxpr if isinstance(value, ClosedJaxpr) else value
+    eqns = []
+    for equation in program.eqns:
+        params = {
+            name: _copy_arrays(param, copies) for name, param in equation.params.items()
+        }
+        invars = _copy_arrays(equation.invars, copies)
+        eqns.append(equation.replace(invars=invars, params=params))
+    copy = program.replace(eqns=eqns, outvars=_copy_arrays(program.outvars, copies))
+    if isinstance(value, ClosedJaxpr):
+        copy = ClosedJaxpr(copy, _copy_arrays(list(value.consts), copies))
+    copies[id(value)] = copy
+    return copy
 
 
 def as_state(
     name: str, y: Any, *, is_start: bool = False, is_complex: bool = False
 ) -> Any:
-    """The state as constant arrays; an error unless they are floating, or complex
-    where that is allowed, and finite."""
+    """Returns the state as constant arrays.
+
+    Raises an error unless they are floating, or complex where that is allowed. The
+    values of a start must be finite.
+    """
     check_state(name, y)
     y = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y)
     for path, leaf in jax.tree_util.tree_leaves_with_path(y):
-        of_leaf = f"{name}{jax.tree_util.keystr(path)}"
+        leaf_name = f"{name}{jax.tree_util.keystr(path)}"
         if not (is_complex and _is_complex(leaf)):
-            check_dtype(of_leaf, leaf)
-        finite = not (is_start and known(leaf)) or np.isfinite(np.asarray(leaf)).all()
-        require(finite, of_leaf, "be finite", "NaN or infinity")
+            check_dtype(leaf_name, leaf)
+        if is_start and known(leaf):
+            finite = np.isfinite(np.asarray(leaf)).all()
+            require(finite, leaf_name, "be finite", "NaN or infinity")
     return y
 
 
@@ -309,23 +349,23 @@ def _check_result(params: Any, y: Any, after: Any) -> None:
         check_step(y, after)
     except ValueError as error:
         swapped = jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, params)
-        raise ValueError(
-            f"{error}" + f"; its value is like params: {ORDER}" * swapped
-        ) from None
+        hint = f"; its value is like params: {ORDER}" if swapped else ""
+        raise ValueError(f"{error}{hint}") from None
 
 
 def _is_custom(equation: Any) -> bool:
     return equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
 
 
-def _rules(closed: ClosedJaxpr, custom: list[Any], kept: list[Any]) -> Any:
-    """A fingerprint of the program's derivative, as functions with custom rules look
-    new at every trace.
+def _derivative_key(closed: ClosedJaxpr, custom: list[Any], kept: list[Any]) -> Any:
+    """Fingerprints the derivative, as functions with custom rules look new each time.
 
-    It shows forward mode, which is traced much sooner, unless a rule has only reverse
-    mode. Arrays that rules close over count by value in NumPy, and by identity in JAX.
+    It is the JVP, which is quicker to trace, or the VJP if a rule has only that. Arrays
+    that rules close over count by value in NumPy, and by identity in JAX. Rules should
+    not close over arrays of NumPy that change in place: JAX keeps what it converts.
+
     A program equals only itself if it has no derivative, or its rules close over
-    tracers of an outer function or see symbolic zeros (one derivative shows only some).
+    tracers of an outer function or see symbolic zeros: one derivative shows only some.
     """
     itself = object()
     if any(equation.params.get("symbolic_zeros") for equation in custom):
@@ -335,53 +375,48 @@ def _rules(closed: ClosedJaxpr, custom: list[Any], kept: list[Any]) -> Any:
     consts = [jax.typeof(const) for const in closed.consts]
     moves = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
 
-    def differentiated(
+    def differentiate(
         inputs: list[Any], consts: list[Any], directions: list[Any]
     ) -> Any:
+        step = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))
+
         def run(moving: list[Any]) -> Any:
-            return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(
-                *_merged(moves, moving, inputs)
-            )
+            return step(*_merge(moves, moving, inputs))
 
         moving = list(itertools.compress(inputs, moves))
-        return (
-            jax.vjp(run, moving)[1](directions)
-            if reverse
-            else jax.jvp(run, (moving,), (directions,))
-        )
+        if reverse:
+            return jax.vjp(run, moving)[1](directions)
+        return jax.jvp(run, (moving,), (directions,))
 
+    directions = list(itertools.compress(avals, moves))
+    if reverse:
+        directions = list(closed.out_avals)
     try:
-        directions = (
-            list(closed.out_avals)
-            if reverse
-            else list(itertools.compress(avals, moves))
-        )
-        derivative = jax.make_jaxpr(differentiated)(avals, consts, directions)
+        derivative = jax.make_jaxpr(differentiate)(avals, consts, directions)
     except (TypeError, ValueError, NotImplementedError):
         return itself
     if any(isinstance(const, Tracer) for const in derivative.consts):
         return itself
-    return fingerprint(derivative.jaxpr, kept), tuple(
-        _identified(const, kept) for const in derivative.consts
-    )
+    values = tuple(_array_key(const, kept) for const in derivative.consts)
+    return fingerprint(derivative.jaxpr, kept), values
 
 
-def _identified(value: Any, kept: list[Any]) -> Any:
-    """A hashable for an array: its contents for NumPy's, which may be changed in
-    place, else its identity."""
+def _array_key(value: Any, kept: list[Any]) -> Any:
+    """Returns a hashable for an array: contents in NumPy, else the identity.
+
+    NumPy's arrays may be changed in place. Other values are added to ``kept``.
+    """
     if isinstance(value, np.ndarray | np.generic):
         return str(value.dtype), value.shape, value.tobytes()
     kept.append(value)
     return "id", id(value)
 
 
-def _merged(chosen: list[bool], moving: list[Any], others: list[Any]) -> list[Any]:
-    """``others`` with the next of ``moving`` in every place that is chosen."""
+def _merge(chosen: list[bool], moving: list[Any], others: list[Any]) -> list[Any]:
+    """Returns ``others`` with the next of ``moving`` in every place that is chosen."""
     rest = iter(moving)
-    return [
-        next(rest) if choose else other
-        for choose, other in zip(chosen, others, strict=True)
-    ]
+    pairs = zip(chosen, others, strict=True)
+    return [next(rest) if choose else other for choose, other in pairs]
 
 
 def _is_complex(leaf: Any) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
     "NONSYMMETRIC",
     "ON_FAILURE",
     "ROUND_OFF",
+    "SINGULAR",
     "STALLED",
     "STATUS",
     "ConvergenceError",
@@ -37,9 +38,10 @@ __all__ = [
     "report_dependence",
     "report_failures",
     "report_rows",
+    "report_solution",
 ]
 
-CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC = range(5)
+CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC, SINGULAR = range(6)
 #: Ends of the solve of an example, in words; ``info.status`` is an index into these.
 STATUS = (
     "converged",
@@ -47,6 +49,7 @@ STATUS = (
     "reached max_steps",
     "met a value that is not finite",
     "has a Jacobian that is not symmetric, which this method needs (choose another),",
+    "has a system that is nearly singular for its dtype, or not positive definite,",
 )
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
@@ -211,7 +214,11 @@ def report_failures(
         return tree
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
-        remedy = "look for NaN in params and x" if end.status == NONFINITE else advice
+        remedies = {
+            NONFINITE: "look for NaN in params and x",
+            SINGULAR: "choose a wider dtype or another adjoint",
+        }
+        remedy = remedies.get(int(end.status), advice)
         message = (
             f"{what}: {count} examples failed at tol={reporting.tol:g}; example {worst}"
             f" {STATUS[int(end.status)]} at relative residual {end.residual:.3g} after"
@@ -255,6 +262,34 @@ def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int)
     return _watched(
         tree, EquilibriumInfo(dependent, jnp.zeros_like(status), status), report
     )
+
+
+def report_solution(
+    tree: Any, distance: Float[Array, " b"], caller: str, reporting: Reporting
+) -> Any:
+    """Returns ``tree`` once rows that are far from a root are reported.
+
+    ``distance`` is relative to the size of a row, as the tolerance of ``reporting``.
+    """
+    if reporting.on_failure == "accept":
+        return tree
+
+    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
+        message = (
+            f"{caller}: {count} results of the solver are not solutions at"
+            f" tol={reporting.tol:g}, and their derivatives are wrong; example {worst}"
+            f" is about {end.residual:.3g} of its size away from one; solve to a"
+            " smaller error, check the order of arguments (params, z, *inputs),"
+            " raise tol, or"
+            ' pass on_failure="accept"'
+        )
+        if reporting.on_failure == "error":
+            raise ConvergenceError(message)
+        reporting.warn(message)
+
+    status = jnp.where(distance <= reporting.tol, CONVERGED, MAX_STEPS)
+    info = EquilibriumInfo(distance, jnp.zeros_like(status), status)
+    return _watched(tree, info, report)
 
 
 def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
