@@ -74,9 +74,10 @@ def square_range(
 def compute_dtype(*arrays: Any) -> jnp.dtype:
     """The dtype energies and reductions are computed in: float32 at least, float64
     if an input is."""
-    return jnp.promote_types(
-        jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32
-    )
+    given = [array for array in arrays if array is not None]
+    # Mixed dtypes are meant here, also where the user has set strict promotion.
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(jnp.result_type(*given), jnp.float32)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.pairwise import FORMS, AttentionParams, attention
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.lista import ListaParams, lista
-from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, plain, project
+from unroll_jax.energies.tokens import InputRows, Tokens, on_tokens, project, unchecked
 from unroll_jax.numerics import gram
 
 __all__ = ["DustParams", "dust", "dust_descends", "dust_example"]
@@ -119,8 +119,8 @@ def dust(
         "dim": None if fixed else num_atoms,
         "rank": rank,
     }
-    pair = plain(attention(form=FORMS[0] if form == "plain" else form, **options))
-    sparse = plain(coder)
+    pair = unchecked(attention(form=FORMS[0] if form == "plain" else form, **options))
+    sparse = unchecked(coder)
     shape = None if fixed else (rank or num_atoms, num_atoms)
 
     def init(key: jax.Array) -> DustParams:
@@ -153,7 +153,9 @@ def dust(
     def weight(params: DustParams) -> AttentionParams:
         return AttentionParams(None if params.V is None else params.V.T)
 
-    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", dim))
+    return on_tokens(
+        init, energy, step, dim=num_atoms, rows=InputRows("the signal", dim)
+    )
 
 
 def dust_example(key: jax.Array, batch: tuple[int, ...]) -> Example:

@@ -142,7 +142,7 @@ def energy_transformer(
         count = (
             tokens.y.shape[-2]
             if tokens.present is None
-            else jnp.sum(tokens.present, axis=-1)[..., None]
+            else jnp.sum(tokens.present, axis=-1, dtype=tokens.y.dtype)[..., None]
         )
         slowness = params.scale * _curvature(params, count) + speed
         # 0 where no token is present, or nothing moves: the inner `where` keeps the

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, SHARE, SIZE, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
-from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
+from unroll_jax.energies.tokens import InputRows, Tokens, on_tokens, sum_present
 
 __all__ = ["HopfieldParams", "cross_attention_example", "hopfield", "hopfield_example"]
 
@@ -144,7 +144,7 @@ def hopfield(
         energy,
         step,
         dim=dim,
-        rows=Rows("keys", dim, separate=True) if is_cross else None,
+        rows=InputRows("keys", dim, separate=True) if is_cross else None,
     )
 
 

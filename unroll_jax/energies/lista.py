@@ -10,7 +10,7 @@ from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
+from unroll_jax.energies.tokens import InputRows, Tokens, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
 from unroll_jax.numerics import linear, shrink
 
@@ -106,7 +106,9 @@ def lista(
         moved = codes + linear(signal - linear(codes, params.D), params.D.T / c)
         return shrink(moved, sparsity / c)
 
-    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", dim))
+    return on_tokens(
+        init, energy, step, dim=num_atoms, rows=InputRows("the signal", dim)
+    )
 
 
 class ListaLayerParams(NamedTuple):

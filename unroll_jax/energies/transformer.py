@@ -11,7 +11,7 @@ from unroll_jax.descent import Descent
 from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
-from unroll_jax.energies.tokens import Tokens, on_tokens, plain
+from unroll_jax.energies.tokens import Tokens, on_tokens, unchecked
 from unroll_jax.energies.transformer_parts import (
     TransformerParams,
     TransformerParts,
@@ -124,7 +124,8 @@ def transformer(
         anchor=anchor,
         spectrum=spectrum,
     )
-    attend, mix = plain(parts.attention), plain(parts.feedforward)
+    attend = unchecked(parts.attention)
+    mix = unchecked(parts.feedforward)
 
     def energy(params: TransformerParams, tokens: Tokens) -> Float[Array, "*batch"]:
         return attend.energy(params, tokens) + rest(params, tokens)

@@ -14,7 +14,7 @@ from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.energies.tokens import Tokens, blank_absent, on_tokens, plain
+from unroll_jax.energies.tokens import Tokens, on_tokens, unchecked, zero_masked
 
 __all__ = ["TransformerParams", "TransformerParts", "transformer_parts"]
 
@@ -119,7 +119,7 @@ def transformer_parts(
         params: TransformerParams, tokens: Tokens
     ) -> tuple[FeedForwardParams, Tokens]:
         if anchor == "row":
-            tokens = tokens._replace(x=blank_absent(params.row, tokens.present))
+            tokens = tokens._replace(x=zero_masked(params.row, tokens.present))
         return FeedForwardParams(params.W_f), tokens
 
     def part(
@@ -128,7 +128,7 @@ def transformer_parts(
         def on_own(function: Any) -> Any:
             return function and (lambda params, tokens: function(*of(params, tokens)))
 
-        return on_tokens(init, *map(on_own, plain(layer)), dim=dim)
+        return on_tokens(init, *map(on_own, unchecked(layer)), dim=dim)
 
     penalty = resolve_proximal(phi, step_size)
     return TransformerParts(

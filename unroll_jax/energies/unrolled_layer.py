@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.descent import Anchor
-from unroll_jax.energies.tokens import blank_absent, check_tokens
+from unroll_jax.energies.tokens import zero_masked, check_tokens
 from unroll_jax.numerics import compute_dtype, gram, linear
 
 __all__ = ["UnrolledLayerParams", "unrolled_layer"]
@@ -60,7 +60,7 @@ def unrolled_layer(
       [[2.0], [2.0]]
     """
     check_tokens(y, Anchor(None, mask), dim=params.V.shape[-1])
-    state, y = y, blank_absent(y, mask)
+    state, y = y, zero_masked(y, mask)
     logits = gram(linear(y, params.V.T), compute_dtype(y))
     seen = _neighbours(y.shape[-2], mask, self_loops)
     if seen is not None:
