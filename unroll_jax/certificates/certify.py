@@ -138,8 +138,8 @@ def certify(
       descent: the layer: an energy and a step, which need not come from this library.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
-      x: the input of energy and step, or None. Tokens absent from an `Anchor`, whose
-        energy and step leave them out, do not count.
+      x: the input of energy and step, or None. Tokens absent from an `Anchor` do not
+        count: energy and step must leave them out.
       smoothness: L, a number or one per example, or a function
         ``(params, y, x) -> (*batch,)`` of the state before the layer, such as
         `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee
