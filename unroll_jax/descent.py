@@ -19,7 +19,7 @@ class Anchor(NamedTuple):
 
     Attributes:
       value: the anchor B, broadcastable to y, or None.
-      present: boolean (*batch, n), or broadcastable to it; None if every token is
+      present: boolean (*batch, n), or broadcastable to it. None if every token is
         present. Of layers whose x holds keys or pairs it marks those, and no tokens.
 
     Example:
@@ -92,23 +92,23 @@ class Descent(_Fields):
 
     Attributes:
       init: ``key -> params``, a pytree of arrays.
-      energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is
+      energy: ``(params, y, x) -> (*batch,)``, one number per example. ``y`` is
         ``(*batch, n, d)``, ``x`` the input of the system (its meaning is the
-        factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
+        factory's), or None. Where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
       step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that
-        is cheaper, equal to the two; or None.
+        is cheaper, equal to the two, or None.
       factored: ``(params, x) -> Factored``, the same fixed points in a form that
-        `equilibrium` can use; or None.
+        `equilibrium` can use, or None.
       symmetric: whether the step is the gradient of a convex potential: `equilibrium`
         uses its symmetric Jacobian.
       check: ``(params, y) -> None``. Raises ValueError if the parameters, when
-        concrete, need not have a fixed point; None if there is nothing to check. Called
+        concrete, need not have a fixed point. None if there is nothing to check. Called
         once at the start of `equilibrium`.
       smooth: ``(params, y, x) -> (*batch,)``, the energy's part with a gradient
-        everywhere, for `certify`; None is all.
+        everywhere, for `certify`. None is all.
       unchecked: the unchecked functions of tokens of our layers, from which composite
-        layers are made; or None.
+        layers are made, or None.
 
     Example:
       >>> import jax.numpy as jnp
@@ -142,7 +142,7 @@ class Factored(NamedTuple):
     Attributes:
       matrix, offset: W (h, m) and c (*batch, h).
       activation: sigma, elementwise, monotone and 1-Lipschitz.
-      share: a in (0, 1]; every a has the fixed points of f.
+      share: a in (0, 1]. Every a has the fixed points of f.
     """
 
     matrix: Float[Array, "h m"]
@@ -160,7 +160,7 @@ class Entry(NamedTuple):
         ``(*batch, *event)``. With ``descent.init(key)`` and y and x multiplied by any
         scale, the energy of ``y`` is finite where the condition holds.
       condition: ``(params, y, x) -> (*batch,)``, the factory's condition for descent,
-        as booleans; None: always.
+        as booleans. None: always.
       event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3
         for an image.
 

@@ -45,7 +45,7 @@ class Trace(NamedTuple):
         return summary(self, lambda: energy_lines(self.energy))
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the median and the range of the energies by layer; returns the axes."""
+        """Draws the median and the range of the energies by layer. Returns the axes."""
         return plot_layers(self.energy, label="energy", axes=axes)
 
 
@@ -65,13 +65,13 @@ def unroll(
 ) -> tuple[Any, Any]:
     """Applies ``num_layers`` steps, recording at every layer.
 
-    The layers run in one `lax.scan`; beyond `UNROLLED` of them compile time does not
+    The layers run in one `lax.scan`. Beyond `UNROLLED` of them compile time does not
     grow with depth.
 
     Args:
       descent: a `Descent`, or just a step ``(params, y, x) -> y'`` (then ``record``
         must be a function or None).
-      params: parameters of one layer if ``tied``; else a pytree whose leaves have a
+      params: parameters of one layer if ``tied``. Else a pytree whose leaves have a
         leading axis ``num_layers``.
       y: the state before the first layer, a pytree of arrays.
       x: the input every layer sees, or None.
@@ -79,15 +79,15 @@ def unroll(
       tied: True if all layers share ``params``.
       record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it;
         a function ``(params, y, x) -> pytree`` records its value, stacked along a new
-        leading axis of num_layers + 1; None records nothing. Entry l < num_layers is
+        leading axis of num_layers + 1. None records nothing. Entry l < num_layers is
         taken before layer l + 1 with its parameters, the last after the last layer.
-      remat: recompute each layer in the backward pass; or a policy of
+      remat: recomputes each layer in the backward pass, or a policy of
         `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` layers
         all at once, without ``remat``: that spares a scan's copies for the backward
         pass, for some more memory. It takes one beyond: a part gains nothing.
       perturb: ``(layer, before, after) -> after``, replaces the output of each layer
-        1..num_layers, such as `unroll_jax.perturbations.layer_noise`; the next layer
+        1..num_layers, such as `unroll_jax.perturbations.layer_noise`. The next layer
         and the record see its result.
 
     Returns:

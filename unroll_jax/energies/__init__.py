@@ -1,4 +1,4 @@
-"""Energies and the steps that lower them; `DESCENTS` names every system.
+"""Energies and the steps that lower them. `DESCENTS` names every system.
 
 A known number out of range, or an array that does not fit, is a ValueError or TypeError
 that names the argument. CONTRIBUTING.md says how to add a system.

@@ -21,7 +21,7 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
 
     Args:
       num_atoms, dim: number of atoms, and entries of a signal or pixels of a square
-        patch; at least 1.
+        patch, at least 1.
 
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
 

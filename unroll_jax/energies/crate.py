@@ -98,7 +98,7 @@ def crate(
         the tokens.
       step_size: eta of ISTA (None is the public code's .1), or the multiple of 1 / L,
         in (0, 1] (None is 1).
-      compression: w of the published form; None adds A to Z, as the public code does.
+      compression: w of the published form. None adds A to Z, as the public code does.
 
     Returns:
       A `Descent` with `CrateParams`. E is infinite at negative entries, and ``x`` only

@@ -39,7 +39,7 @@ class SymmetricEmbedding(NamedTuple):
     """One symmetric layer, and the maps in and out that make it a network.
 
     Attributes:
-      descent: the wide layer; applied L times, always with ``params``, it is the
+      descent: the wide layer. Applied L times, always with ``params``, it is the
         network of L layers.
       params: its `TransformerParams`.
       embed: ``y (*batch, n, d_0) -> (*batch, n, D)``.
@@ -77,7 +77,7 @@ def symmetric_embedding(
     from :math:`Y_0` in block 0, the first thing to reach block l is :math:`s_l Y_l`,
     after l layers: nothing arrives by a shorter way, and what flows back stays behind
     the front. Attention must see only the front. W_a is block-diagonal with
-    :math:`W_{a,l+1} / s_l`; behind the front, two layers late, come echoes that the
+    :math:`W_{a,l+1} / s_l`. Behind the front, two layers late, come echoes that the
     ratios :math:`s_l / s_{l-1} \le \epsilon / |W_l|_2` make :math:`\epsilon^2` of the
     tokens, :math:`\epsilon^4` in the logits: with :math:`\epsilon^4` at most the
     machine's epsilon the outputs are equal to round-off. (Up to L = 2 there come no
@@ -96,15 +96,14 @@ def symmetric_embedding(
     by D map has D (D + 1) / 2 numbers.
 
     Args:
-      layers: the network's layers, first to last; bias needs a constant feature, which
+      layers: the network's layers, first to last. Bias needs a constant feature, which
         attention leaves as it is.
       phi: "relu" or "identity": a nonlinearity that commutes with scaling.
       form: form of the attention step, "softmax" or "jacobi".
-      mask: symmetric boolean (n, n) graph of the tokens; None is the complete graph.
-      contraction: epsilon in (0, 1/2]; None takes the fourth root of the machine
+      mask: symmetric boolean (n, n) graph of the tokens. None is the complete graph.
+      contraction: epsilon in (0, 1/2]. None takes the fourth root of the machine
         epsilon of ``dtype``.
-      dtype: dtype of the wide parameters; a ValueError if s_L or 1 / s_L is not a
-        normal number of it.
+      dtype: dtype of the wide parameters. s_L and 1 / s_L must be normal numbers of it.
 
     Source: ours; Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no
     construction.

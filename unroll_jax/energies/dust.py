@@ -77,13 +77,13 @@ def dust(
 
     Args:
       dim, num_atoms: widths of the signal and of the codes.
-      rank: rows of V; None means ``num_atoms``.
+      rank: rows of V. None means ``num_atoms``.
       form: "softmax", "jacobi" or "plain", see above.
       sparsity: lambda >= 0.
-      curvature: c > 0, fixed; None takes a bound of |D|_2^2, see `lista`.
+      curvature: c > 0, fixed. None takes a bound of |D|_2^2, see `lista`.
       attention_step_size: damping of the attention half, in (0, 1].
       attention_scale: V as this positive multiple of the identity, fixed, without a
-        product; None makes V a parameter.
+        product. None makes V a parameter.
       self_loops: for form="plain", lets tokens attend to themselves, see
         `unrolled_layer`. Without, a token that has no other to attend to stays where it
         is. "softmax" has them, "jacobi" has not.
@@ -91,11 +91,11 @@ def dust(
 
     Returns:
       A `Descent` with params `DustParams`, D starting as `cosine_dictionary` and V as
-      the identity (its first rows), or None with ``attention_scale``; ``y`` is the
+      the identity (its first rows), or None with ``attention_scale``. ``y`` is the
       codes H, ``x`` the signal, see `lista`.
 
     Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela,
-    Hadou, Ribeiro (2026), C.3 and C.4; their default form is "plain", c a constant.
+    Hadou, Ribeiro (2026), C.3 and C.4. Their default form is "plain", c a constant.
     Their start of V did not survive.
 
     Example:

@@ -94,12 +94,12 @@ def energy_transformer(
     Args:
       dim, num_heads, head_dim, num_memories: width d >= 2 of tokens, heads h, width k
         of queries, rows m of memory.
-      step_size: a > 0 in units of tokens over energy; the paper's images use 0.1.
+      step_size: a > 0 in units of tokens over energy. The paper's images use 0.1.
       guaranteed: shortens a step to the bound above.
       epsilon: added to the variance.
 
     Returns:
-      A `Descent` with params `EnergyTransformerParams`; ``x`` only marks absent tokens
+      A `Descent` with params `EnergyTransformerParams`. ``x`` only marks absent tokens
       (`Anchor`). A single token has no attention energy.
 
     Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy

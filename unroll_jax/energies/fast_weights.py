@@ -76,7 +76,7 @@ def fast_weights(
       ridge: r >= 0, in units of key^2.
 
     Returns:
-      A `Descent` without parameters (None). ``y`` is W (*batch, value_dim, key_dim);
+      A `Descent` without parameters (None). ``y`` is W (*batch, value_dim, key_dim).
       ``x`` (*batch, n, key_dim + value_dim) holds in each row a key and its value, or
       is an `Anchor` of them that marks the pairs present.
 
@@ -158,16 +158,16 @@ def delta_rule(
         too. A negative one is an error, and NaN where it is traced.
       form: "gradient" or "proximal".
       chunk_size: pairs computed at once.
-      state: W before the first pair; None is 0.
+      state: W before the first pair. None is 0.
 
     Returns:
       The outputs o (*batch, n, v), empty for an empty sequence, and W after the last
-      pair, in float32 at least. Outputs do not depend on later pairs; from a pair that
+      pair, in float32 at least. Outputs do not depend on later pairs. From a pair that
       is not finite on they are NaN.
 
     Source: Yang, Wang, Zhang, Shen, Kim (2024), *Parallelizing Linear Transformers with
     the Delta Rule over Sequence Length*, section 3. The public code (fla) multiplies
-    queries by k^(-1/2); here they enter as they are.
+    queries by k^(-1/2). Here they enter as they are.
 
     Example:
       >>> import jax

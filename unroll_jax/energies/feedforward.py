@@ -25,7 +25,7 @@ INITIAL_NORM = 0.95
 
 
 class FeedForwardParams(NamedTuple):
-    """W_f (d, d); only its symmetric part counts.
+    """W_f (d, d). Only its symmetric part counts.
 
     Example: see `feedforward`.
     """
@@ -62,7 +62,7 @@ def feedforward(
         layers, clip once before them instead.
 
     Returns:
-      A `Descent` with params `FeedForwardParams`; ``x`` is B, broadcastable to y, or an
+      A `Descent` with params `FeedForwardParams`. ``x`` is B, broadcastable to y, or an
       `Anchor`, or None.
 
     Warns:
@@ -122,11 +122,11 @@ def clip_spectrum(
 
     With :math:`(W_f + W_f^T)/2 = Q \Lambda Q^T` it is :math:`Q \, clip(\Lambda) Q^T`.
     Its derivative is taken from divided differences of clip (Daleckii and Krein), which
-    stay in [0, 1] where eigenvalues meet; there the usual derivative of the
+    stay in [0, 1] where eigenvalues meet. There the usual derivative of the
     eigenvectors, which divides by their gaps, is not finite.
 
     Args:
-      W_f: square matrix; only its symmetric part counts. The result is differentiable
+      W_f: square matrix. Only its symmetric part counts. The result is differentiable
         once in it.
       lower, upper: finite ends of the interval, lower < upper.
 
@@ -144,7 +144,7 @@ def clip_spectrum(
 
 
 def feedforward_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """The feed-forward layer; its condition holds for every ``init``."""
+    """The feed-forward layer. Its condition holds for every ``init``."""
     y, x = normal(key, 2, batch)
     return feedforward(DIM), y, x
 

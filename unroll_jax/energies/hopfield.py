@@ -36,7 +36,7 @@ def hopfield(
 ) -> Descent:
     r"""Cross-attention as descent on the energy of a modern Hopfield network.
 
-    Each row y of Y, on its own, looks up the rows s_j of S; with b =
+    Each row y of Y, on its own, looks up the rows s_j of S. With b =
     ``inverse_temperature`` and an anchor B,
 
     .. math:: E(y) = -\tfrac1b \log \sum_j e^{b s_j . y} + \tfrac12 |y - B|^2 , \qquad
@@ -54,22 +54,22 @@ def hopfield(
 
     Args:
       dim: width d of tokens and patterns.
-      num_patterns: m >= 1, rows of the learned S; None takes the patterns from x.
-      inverse_temperature: b > 0, unitless for tokens without units; attention's usual
+      num_patterns: m >= 1, rows of the learned S. None takes the patterns from x.
+      inverse_temperature: b > 0, unitless for tokens without units. Attention's usual
         choice is 1 / sqrt(d).
-      step_size: damping a in (0, 1]; 1 is the paper's step.
+      step_size: damping a in (0, 1]. 1 is the paper's step.
 
     Returns:
       A `Descent` with params `HopfieldParams`. With learned patterns x is the anchor,
-      broadcastable to y, or None; an `Anchor` marks the tokens present. Without, x is
-      the keys (*batch, m, dim), their leading axes broadcasting to y's; an `Anchor`
+      broadcastable to y, or None. An `Anchor` marks the tokens present. Without, x is
+      the keys (*batch, m, dim), their leading axes broadcasting to y's. An `Anchor`
       with ``present`` (*batch, m) marks the keys present. Without any, E has no
       log-sum-exp and p = 0.
 
     Source: Yang, Huang, Wipf (2022), eqs. 6 and 7, after Ramsauer et al. (2021).
     Mended: eq. 6 sums over the d features where it must sum over the patterns, and eq.
-    7 prints S for the outer S^T (the same only for a symmetric S). The anchor is ours;
-    with it the step is attention plus an initial residual.
+    7 prints S for the outer S^T (the same only for a symmetric S). The anchor is ours.
+    With it the step is attention plus an initial residual.
 
     Example:
       >>> import jax

@@ -85,8 +85,8 @@ def hyper_set(
 
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical
     Energy Minimization*. Their public code has GELU in the step and ReLU in the energy
-    that it plots; here both have ReLU. Its step size is computed for each token and
-    feature, and its RMSNorm before GELU has weights; here a is one number, and norms
+    that it plots. Here both have ReLU. Its step size is computed for each token and
+    feature, and its RMSNorm before GELU has weights. Here a is one number, and norms
     have no weights.
 
     Example:
@@ -159,7 +159,7 @@ def _heads(
     if present is None:
         return z, scores
     both = present[..., None, :, None] & present[..., None, None, :]
-    # An absent token sees only itself, as its row needs a softmax; z is 0 there.
+    # An absent token sees only itself, as its row needs a softmax. z is 0 there.
     return z, jnp.where(both | jnp.eye(y.shape[-2], dtype=bool), scores, -jnp.inf)
 
 

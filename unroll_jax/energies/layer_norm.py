@@ -44,13 +44,13 @@ def layer_norm(
 
     Args:
       dim: width d of the tokens, at least 2.
-      radius: R > 0, the norm of a normalised token; None is sqrt(d), as in
+      radius: R > 0, the norm of a normalised token. None is sqrt(d), as in
         `flax.linen.LayerNorm`.
-      epsilon: added to the variance |u|^2 / d, as in flax; 0 is the exact projection.
-      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      epsilon: added to the variance |u|^2 / d, as in flax. 0 is the exact projection.
+      step_size: a in (0, 1], unitless. 1 is the undamped step.
 
     Returns:
-      A `Descent` without parameters (None); ``x`` only marks absent tokens (`Anchor`).
+      A `Descent` without parameters (None). ``x`` only marks absent tokens (`Anchor`).
 
     Source: Yang, Huang, Wipf (2022), supplement F.3, without the factor 1 / (2 d), and
     with R = 1.

@@ -61,17 +61,17 @@ def lista(
     and less than 0.1% unless many singular values are alike. Derivatives pass through
     c. If c is held constant in the gradient, D grows without effect.
 
-    With one fixed D this is ISTA; with a learned one for each layer, LISTA with coupled
-    weights.
+    With one fixed D this is ISTA. With a learned one for each layer it is LISTA
+    with coupled weights.
 
     Args:
-      dim, num_atoms: widths of the signal and of the codes; ``num_atoms > dim`` is
+      dim, num_atoms: widths of the signal and of the codes. ``num_atoms > dim`` is
         overcomplete.
       sparsity: lambda >= 0, in units of the signal.
-      curvature: c > 0, fixed; None takes the bound.
+      curvature: c > 0, fixed. None takes the bound.
 
     Returns:
-      A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`; ``y`` is
+      A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`. ``y`` is
       the codes H (zeros are a good start), ``x`` the signal (*batch, n, dim) or
       broadcasting to it, or an `Anchor` of it that marks the tokens present. The
       reconstruction of the signal is ``y @ params.D``.
@@ -136,7 +136,7 @@ def lista_layer(
     loss. `unroll_jax.lista` couples A and B to one dictionary.
 
     Args:
-      params, z, x: weights of the layer, codes and signals; z' has the dtype of z.
+      params, z, x: weights of the layer, codes and signals. z' has the dtype of z.
 
     Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in
     Hadou et al. (2023).
@@ -162,7 +162,7 @@ def ista_layer(
               \theta = \tfrac{\lambda}{c} , \quad c = |D|_2^2 .
 
     Source: Gregor and LeCun (2010), ISTA as the recurrent network whose weights LISTA
-    learns; atoms as rows.
+    learns. Atoms are rows.
     """
     D = jnp.asarray(dictionary)
     atoms, dim = D.shape
@@ -175,7 +175,7 @@ def ista_layer(
 
 
 def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Sparse coding of single tokens; its condition holds for every D."""
+    """Sparse coding of single tokens. Its condition holds for every D."""
     key_y, key_x = jax.random.split(key)
     y = jax.random.normal(key_y, (*batch, TOKENS, ATOMS))
     return lista(DIM, ATOMS), y, normal(key_x, 1, batch)[0]

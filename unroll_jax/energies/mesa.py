@@ -1,5 +1,6 @@
 """Mesa layers: the optimal fast weights after every pair of a sequence."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -57,18 +58,18 @@ def mesa(
       queries, keys, values, rates, chunk_size: as in `delta_rule`.
       ridge: r > 0, in units of key^2.
       tol: relative residual at which a system is solved.
-      max_steps: of conjugate gradients; None is 2 k, twice what exact arithmetic needs.
-      state: sums before the first pair; None is 0.
+      max_steps: of conjugate gradients. None is 2 k, twice what exact arithmetic needs.
+      state: sums before the first pair. None is 0.
 
     Returns:
       The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last
       pair, and the relative residual of every system (*batch, n), above ``tol`` where
       max_steps was not enough. All is computed in float32 at least. Outputs do not
-      depend on later pairs; from a pair that is not finite on they are NaN.
+      depend on later pairs. From a pair that is not finite on they are NaN.
 
     Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal
     Test-Time Training*, eqs. 8 to 12, without the forgetting factor. Theirs learns a
-    ridge for each head; here it is one known number.
+    ridge for each head. Here it is one known number.
 
     Example:
       >>> import jax
@@ -81,11 +82,13 @@ def mesa(
     pairs = read_pairs(queries, keys, values, rates)
     queries, keys, values, rates = pairs.arrays
     batch, (count, width) = queries.shape[:-2], queries.shape[-2:]
-    shapes = MesaState((*batch, width, width), (*batch, width, values.shape[-1]))
+    of_H = (*batch, width, width)
+    of_G = (*batch, width, values.shape[-1])
     if state is None:
-        state = MesaState(*(jnp.zeros(shape, values.dtype) for shape in shapes))
-    check_shape("state.H", state.H, shapes.H)
-    check_shape("state.G", state.G, shapes.G)
+        zeros = functools.partial(jnp.zeros, dtype=values.dtype)
+        state = MesaState(zeros(of_H), zeros(of_G))
+    check_shape("state.H", state.H, of_H)
+    check_shape("state.G", state.G, of_G)
     started = MesaState(*(leaf.astype(values.dtype) for leaf in state))
     steps = 2 * width if max_steps is None else max_steps
 

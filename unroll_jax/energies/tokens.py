@@ -62,7 +62,7 @@ class InputRows(NamedTuple):
 
     Attributes:
       what: their content, for messages.
-      width: numbers in a row; 0 where x must be None.
+      width: numbers in a row. 0 where x must be None.
       separate: True if the rows are keys or pairs, which `Anchor.present` then marks;
         False for one row a token.
       optional: True if x may be None.
@@ -91,10 +91,10 @@ def on_tokens(
     the functions of its parts by `unchecked`.
 
     Args:
-      init: as in `Descent`; it makes None, or a NamedTuple of arrays and None.
+      init: as in `Descent`. It makes None, or a NamedTuple of arrays and None.
       energy, step, step_and_energy: as in `Unchecked`.
-      dim, num_tokens: width and number of the tokens; None is any.
-      rows: what x holds; None is an anchor.
+      dim, num_tokens: width and number of the tokens. None is any.
+      rows: what x holds. None is an anchor.
     """
     functions = Unchecked(energy, step, step_and_energy)
     marks_tokens = rows is None or not rows.separate
@@ -114,7 +114,7 @@ def on_tokens(
         if rows is not None:
             _check_input(rows, x, y.shape[:-1], present)
 
-        # An anchor takes the dtype of the tokens; keys or a signal may widen it.
+        # An anchor takes the dtype of the tokens. Keys or a signal may widen it.
         dtype = compute_dtype(y, *jax.tree.leaves(params), None if rows is None else x)
         arrays = params, zero_masked(y, mask), zero_masked(x, present)
         params, wide, given = jax.tree.map(
@@ -123,7 +123,7 @@ def on_tokens(
         return params, Tokens(wide, given, present, jnp.result_type(y))
 
     def finish(stepped: Array, y: Array, present: Any) -> Array:
-        """Returns the step in the dtype of y; absent tokens stay."""
+        """Returns the step in the dtype of y. Absent tokens stay."""
         stepped = stepped.astype(y.dtype)
         if present is None or not marks_tokens:
             return stepped

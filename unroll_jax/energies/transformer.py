@@ -77,7 +77,7 @@ def transformer(*arguments: Any, **options: Any) -> Descent:
     .. math:: | a_2 \nabla f(Y) + (U - Y) W_f^s |_F \le \tfrac12 | Y' - Y |_F .
 
     That is the proof of Theorem 4.1 without its triangle inequality, and for any convex
-    phi. A point that is stationary for both parts is a fixed point; one that is
+    phi. A point that is stationary for both parts is a fixed point. One that is
     stationary only for E need not be.
 
     **Residual connections.** (1) ``attention_step_size`` below 1 damps the attention
@@ -90,7 +90,7 @@ def transformer(*arguments: Any, **options: Any) -> Descent:
       dim: width d of the tokens.
       rank, rho, form, mask: as in `attention`.
       phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for
-        "relu" at a negative entry. The trace of signed tokens then starts at inf;
+        "relu" at a negative entry. The trace of signed tokens then starts at inf.
         ``jax.nn.relu(y)`` starts it at a number.
       ridge: r >= 0, weight of the pull to the input X = x in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
@@ -101,7 +101,7 @@ def transformer(*arguments: Any, **options: Any) -> Descent:
         interval, see `feedforward`.
 
     Returns:
-      A `Descent` with params `TransformerParams`; ``x`` is the input, or None.
+      A `Descent` with params `TransformerParams`. ``x`` is the input, or None.
 
     Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4;
     docs/explanation/errata.md.

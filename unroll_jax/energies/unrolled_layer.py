@@ -36,18 +36,18 @@ def unrolled_layer(
     .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad
               Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
 
-    With free weights in every layer it lowers no known energy; `unroll_jax.constrained`
+    With free weights in every layer it lowers no known energy. `unroll_jax.constrained`
     makes it lower the task loss.
 
     Args:
       params: V (k, d), W (d, d), U (d, d).
-      y: tokens as rows; Y' has their dtype.
-      mask: the tokens present; None takes all. The others stay, and no token attends to
+      y: tokens as rows. Y' has their dtype.
+      mask: the tokens present. None takes all. The others stay, and no token attends to
         them.
-      self_loops: lets tokens attend to themselves; noise then attracts attention. Else
+      self_loops: lets tokens attend to themselves. Noise then attracts attention. Else
         a single token has Z = 0.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48, with tokens as rows.
 
     Example:
       >>> import jax.numpy as jnp
@@ -76,7 +76,7 @@ def unrolled_layer(
 def _neighbours(
     n: int, mask: Bool[Array, "*batch n"] | None, self_loops: bool
 ) -> Bool[Array, "*batch m n"] | None:
-    """Returns the tokens (columns) that a token (row) may attend to; None for all."""
+    """Returns the tokens (columns) that a token (row) may attend to. None for all."""
     present = None if mask is None else mask[..., None, :]
     if self_loops:
         return present

@@ -63,7 +63,7 @@ def causal_attention(
         once, O(n^2).
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is C, broadcastable to y, or None
+      A `Descent` with params `AttentionParams`. ``x`` is C, broadcastable to y, or None
       for y, or an `Anchor`.
 
     Source: ours; Yang, Huang, Wipf (2022) have only undirected graphs.
@@ -134,7 +134,7 @@ def causal_attention(
 
 
 def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Causal softmax attention; x is the context that its energy holds."""
+    """Causal softmax attention. x is the context that its energy holds."""
     y, x = normal(key, 2, batch)
     return causal_attention(form="softmax"), y, x
 

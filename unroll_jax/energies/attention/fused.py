@@ -39,7 +39,7 @@ def fused_softmax_step(
     width = -(-max(z.shape[-1] + 2, d) // MULTIPLE) * MULTIPLE
     queries = _one_head([rounded, ones, ones], width)
     keys = _one_head([rounded, leading, remainder], width)
-    outputs = jax.nn.dot_product_attention(
+    outputs = jax.nn.dot_product_attention(  # pyright: ignore[reportCallIssue]
         queries,
         keys,
         _one_head([values], width),

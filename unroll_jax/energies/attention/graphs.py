@@ -12,7 +12,7 @@ __all__ = ["check_mask"]
 
 
 def check_mask(mask: Any) -> Bool[np.ndarray, "n n"] | None:
-    """Returns the table of a mask; None stands for the complete graph.
+    """Returns the table of a mask. None stands for the complete graph.
 
     Raises:
       ValueError: if it is not symmetric, boolean and (n, n), or traced.

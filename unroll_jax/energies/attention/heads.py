@@ -93,13 +93,13 @@ def multihead_attention(
 
     Args:
       dim, num_heads: width d of the tokens, and number of heads, at least 1.
-      rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as
+      rank: columns k of each W_h, at most ``dim``. None means dim // num_heads, as
         usual.
       rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no
         kernel="cudnn".
 
     Returns:
-      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y,
+      A `Descent` with params `HeadsParams`. ``x`` is the anchor B, broadcastable to y,
       or None, or an `Anchor`.
 
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq.

@@ -68,13 +68,13 @@ def kernel_neighbourhood(
 
     Args:
       rho: a resolved `Rho`.
-      z: the tokens that distances are taken between; they are centred here.
+      z: the tokens that distances are taken between. They are centred here.
       values: the arrays y averaged.
-      present: boolean, broadcastable to (*batch, n); None is all.
+      present: boolean, broadcastable to (*batch, n). None is all.
       dtype: of the products of matrices: bfloat16 rounds z and values to it. Sums,
         distances and weights are float32.
-      block: tokens that one program of the kernel takes, 16, 32, 64 or 128; None is 64.
-      energy: computes the energy; else it is NaN.
+      block: tokens that one program of the kernel takes, 16, 32, 64 or 128. None is 64.
+      energy: computes the energy. Else it is NaN.
 
     Source: ours; the pass over blocks with a running maximum is from Dao et al. (2022),
     FlashAttention.

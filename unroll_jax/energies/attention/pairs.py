@@ -33,9 +33,9 @@ class Neighbourhood(NamedTuple):
 
     Attributes:
       energy: (*batch,), the sum of rho over unordered pairs.
-      log_degree: (*batch, n, 1), log sum_v gamma_uv; -inf for a token without
+      log_degree: (*batch, n, 1), log sum_v gamma_uv, -inf for a token without
         neighbours.
-      mean: (*batch, n, d), sum_v gamma_uv values_v / sum_v gamma_uv; 0 for a token
+      mean: (*batch, n, d), sum_v gamma_uv values_v / sum_v gamma_uv, 0 for a token
         without neighbours.
     """
 
@@ -64,9 +64,9 @@ def neighbourhood(
       rho: a resolved `Rho`.
       z, values: the tokens that distances are taken between, and the arrays averaged.
       graph: what `check_mask` returns, of as many tokens.
-      present: boolean, broadcastable to (*batch, n), the tokens present; None is all.
+      present: boolean, broadcastable to (*batch, n), the tokens present. None is all.
         The others have no edges.
-      block: tokens in a block, taken one block at a time; None chooses.
+      block: tokens in a block, taken one block at a time. None chooses.
       bounded: scales weights by the slope at 0 instead of each token's largest, which
         saves a pass. Neighbours that are all far may then underflow to none. It is for
         callers that give the token itself that slope as its weight.

@@ -82,7 +82,7 @@ def attention(
               D_u = \sum_{v \ne u} \gamma_{uv} + r + s .
 
     ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0)
-    of a token to itself; r = 0 and rho = softmax make it softmax attention,
+    of a token to itself. r = 0 and rho = softmax make it softmax attention,
     :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without neighbours and r
     = s = 0 stays. Where E is stationary Z stays, but the part of Y unseen by W_a is
     averaged.
@@ -101,35 +101,35 @@ def attention(
         and nondecreasing.
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
-      step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask: the graph. None is the complete one; a symmetric boolean (n, n) marks its
+      step_size: a in (0, 1], unitless. 1 is the undamped step.
+      mask: the graph. None is the complete one. A symmetric boolean (n, n) marks its
         pairs (the diagonal does not count). No (batch, n, n): the graph is checked when
         the layer is made. An `Anchor` masks tokens by example.
-      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the
+      dim: width d of the tokens, to learn W_a of shape (dim, rank). None uses the
         tokens as they are.
-      rank: columns k of W_a, at most ``dim``; None means ``dim``.
+      rank: columns k of W_a, at most ``dim``. None means ``dim``.
       block: tokens whose pairs are held at a time. Memory is O(n block), in value and
         derivatives, and the backward pass computes them again. None takes all up to n =
         1448 in a small batch, else as many as fit a cache.
       kernel: "xla" computes on any device. Two are for GPUs and the complete graph, in
-        memory O(n), with first derivatives in reverse mode only; in bfloat16 the
+        memory O(n), with first derivatives in reverse mode only. In bfloat16 the
         tokens' projections are rounded to it: "pallas", one pass over pairs for the
         step, the energy and their gradients, for any rho whose functions hold no
         arrays, y of float32, bfloat16 or float16, and a ``block`` of 16, 32, 64 (None)
         or 128 tokens. "cudnn", cuDNN's attention for the step, with the energy as in
         "xla": for rho="softmax", form="softmax", no ridge, y of bfloat16, and widths of
         at most 126 (W_a's columns) and 128 (y's). The compiler gathers sharded tokens
-        for both; `jax.shard_map` with ``check_vma=False`` keeps them in place.
+        for both. `jax.shard_map` with ``check_vma=False`` keeps them in place.
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to
+      A `Descent` with params `AttentionParams`. ``x`` is the anchor B, broadcastable to
       y, or None, or an `Anchor`.
 
     Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over
     ordered pairs, though its step sizes hold for unordered ones, and claims that
     softmax attention descends E with r = 1 and B = 0. There are points where it raises
     that energy. It always lowers the pair energy, r = 0, that
-    ``attention(form="softmax")`` reports; the paper's value is
+    ``attention(form="softmax")`` reports. The paper's value is
     ``attention(ridge=1.0).energy``, which ``attention(ridge=1.0).step`` always lowers.
 
     Example:

@@ -35,9 +35,9 @@ class Rho(NamedTuple):
 
     Attributes:
       value: ``z -> rho(z)``.
-      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too; None takes it from
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too. None takes it from
         ``log_slope`` or `jax.grad`.
-      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow;
+      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow.
         None takes the slope's log.
       exponential: True for rho(z) = -exp(-z). The energy is then minus the sum of the
         slopes, without a separate pass.
@@ -103,7 +103,7 @@ def student(degrees: float = 3.0) -> Rho:
 def geman_mcclure(scale: float = 1.0) -> Rho:
     """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale.
 
-    Geman and McClure (1985); bounded by c.
+    Geman and McClure (1985). Bounded by c.
     """
 
     def value(z: Array) -> Array:

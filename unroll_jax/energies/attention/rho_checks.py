@@ -35,7 +35,7 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
 
     Raises:
       ValueError: if the functions are not elementwise, not finite, decreasing, not
-        concave, of infinite slope at 0 or do not belong together; it names rho, where
+        concave, of infinite slope at 0 or do not belong together. It names rho, where
         on the grid, and the values there.
     """
     rho = f"rho {getattr(value, '__name__', repr(value))!r}"

@@ -126,7 +126,7 @@ def _(primals: tuple, tangents: tuple) -> tuple:
 
 def _weighted_mean(weights: Array, values: Array) -> tuple[Array, Array]:
     degree = jnp.sum(weights, axis=-1, keepdims=True)
-    # The weights are symmetric; contracting their first axis is the faster product on
+    # The weights are symmetric. Contracting their first axis is the faster product on
     # CPUs.
     total = jnp.einsum("...uv,...ud->...vd", weights, values)
     return degree, total / jnp.where(_is_negligible(degree, bounded=True), 1.0, degree)
