@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 __all__ = [
+    "common_dtype",
     "compute_dtype",
     "full_precision",
     "gram",
@@ -75,9 +76,13 @@ def compute_dtype(*arrays: Any) -> jnp.dtype:
     """The dtype energies and reductions are computed in: float32 at least, float64
     if an input is."""
     given = [array for array in arrays if array is not None]
-    # Mixed dtypes are meant here, also where the user has set strict promotion.
+    return common_dtype(common_dtype(*given), jnp.float32)
+
+
+def common_dtype(*arrays: Any) -> jnp.dtype:
+    """Returns the dtype that arrays promote to, also under strict promotion."""
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.promote_types(jnp.result_type(*given), jnp.float32)
+        return jnp.result_type(*arrays)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.tokens import InputRows, Tokens, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
-from unroll_jax.numerics import linear, shrink
+from unroll_jax.numerics import common_dtype, linear, shrink
 
 __all__ = [
     "ListaLayerParams",
@@ -147,8 +147,10 @@ def lista_layer(
       >>> lista_layer(params, jnp.array([2.0, 0.0]), jnp.array([1.0, 0.5])).tolist()
       [2.0, 0.0]
     """
-    moved = z @ params.A.T + x @ params.B.T
-    return shrink(moved, jnp.abs(params.theta)).astype(z.dtype)
+    dtype = common_dtype(z, x, *params)
+    A, B, theta = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    moved = z.astype(dtype) @ A.T + x.astype(dtype) @ B.T
+    return shrink(moved, jnp.abs(theta)).astype(z.dtype)
 
 
 def ista_layer(

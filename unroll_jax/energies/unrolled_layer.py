@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.tokens import check_tokens, zero_masked
-from unroll_jax.numerics import compute_dtype, gram, linear
+from unroll_jax.numerics import common_dtype, compute_dtype, gram, linear
 
 __all__ = ["UnrolledLayerParams", "unrolled_layer"]
 
@@ -60,15 +60,18 @@ def unrolled_layer(
     check_tokens(y, Anchor(None, mask), dim=params.V.shape[-1])
     state = y
     y = zero_masked(y, mask)
-    logits = gram(linear(y, params.V.T), compute_dtype(y))
+    dtype = common_dtype(y, *params)
+    V, W, U = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    logits = gram(linear(y.astype(dtype), V.T), compute_dtype(y))
     seen = _neighbours(y.shape[-2], mask, self_loops)
     if seen is not None:
         logits = jnp.where(seen, logits, jnp.finfo(logits.dtype).min)
     weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
     if seen is not None and not self_loops:
         weights = jnp.where(seen, weights, 0.0)
-    symmetric = 0.5 * (params.W + params.W.T)
-    stepped = jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))
+    attended = (weights @ y).astype(dtype)
+    symmetric = 0.5 * (W + W.T)
+    stepped = jax.nn.relu(linear(attended, symmetric) + linear(y.astype(dtype), U))
     stepped = stepped.astype(y.dtype)
     return stepped if mask is None else jnp.where(mask[..., None], stepped, state)
 
