@@ -150,7 +150,8 @@ def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
 @every_form
 def test_no_future_token_reaches_a_past_output_or_its_gradient(form):
     """Values are the same bits without the future, of any size, or of NaN."""
-    y, weight = tokens(0, (6, 3)).astype(np.float32), tokens(1, (3, 3))
+    y = tokens(0, (6, 3)).astype(np.float32)
+    weight = tokens(1, (3, 3)).astype(np.float32)
     present = np.array([False, True, True, True, True, True])
     layers = [causal_attention(form=form, block=block) for block in (None, 2)]
 
