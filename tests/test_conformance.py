@@ -437,30 +437,3 @@ def test_a_replaced_function_leaves_no_field_of_the_old_one(name):
     assert measured.step is descent.step
     assert (moved.unchecked, measured.unchecked) == (None, None)
     assert (measured.step_and_energy, measured.smooth) == (None, None)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2]
-)
-def test_strict_promotion_of_dtypes_passes(name, dtype):
-    descent, params, y, x = draw(name, 0, (3,), "float32")
-    y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (y, x))
-    rows = x if name in OF_KEYS else y
-    masked = uj.Anchor(x, jnp.ones(rows.shape[:-1], bool))
-
-    def derivatives(params, y, x):
-        values, pull = jax.vjp(
-            lambda params, y: (
-                descent.energy(params, y, x),
-                descent.step(params, y, x),
-            ),
-            params,
-            y,
-        )
-        return values, pull(values)
-
-    with jax.numpy_dtype_promotion("strict"):
-        for given in (x, masked):
-            (energy, stepped), _ = jax.eval_shape(derivatives, params, y, given)
-            assert (energy.dtype, stepped.dtype) == (jnp.float32, y.dtype)
