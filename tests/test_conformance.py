@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import minimize
 
 import unroll_jax as uj
+from unroll_jax.certificates import Outcome
 
 BATCH = (2, 3)  # of all draws; an example does not depend on its batch, see below
 KEYS = 200
@@ -21,6 +22,8 @@ NEED_THEIR_INPUT = {
     "fast_weights",
     "proximal_fast_weights",
 }
+# whose anchors mark keys or pairs
+OF_KEYS = {"cross_attention", "fast_weights", "proximal_fast_weights"}
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
 both_dtypes = pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
@@ -364,3 +367,73 @@ def seen(name, params, y):
         return centred / np.linalg.norm(centred, axis=-1, keepdims=True)
     W_a = getattr(params, "W_a", None)
     return y if W_a is None or W_a.shape[0] == W_a.shape[1] else y @ W_a
+
+
+def with_absent_rows(name, y, x):
+    """Five rows of which two are absent and hold NaN; y and x as they are for systems
+    without tokens."""
+    if uj.DESCENTS[name].event_ndim != 2:
+        return y, x
+    rows = x if name in OF_KEYS else y
+    present = np.broadcast_to(np.arange(rows.shape[-2]) % 3 != 1, rows.shape[:-1])
+
+    def blank(tokens):
+        return None if tokens is None else np.where(present[..., None], tokens, np.nan)
+
+    return y if name in OF_KEYS else blank(y), uj.Anchor(blank(x), present)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in {"attention", "fast_weights", "cross_attention"}
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in uj.DESCENTS
+    ],
+)
+def test_wrapped_layers_are_certified_by_what_their_steps_do(name):
+    """A step of the caller's, one that moves rows unlike each other, and a safeguarded
+    one, with rows absent."""
+    descent, params, y, x = draw(name, 1, (3,), "float32")
+    y, x = with_absent_rows(name, y, x)
+    factors = np.float32([0.9, 3.0, 1.1, 0.8, 2.0])
+    factors = factors[: y.shape[1]].reshape(-1, *(1,) * (y.ndim - 2))
+    layers = [
+        descent._replace(step=lambda *arguments: descent.step(*arguments)),
+        descent._replace(step=lambda params, y, x: y * jnp.asarray(factors, y.dtype)),
+        uj.safeguarded(descent),
+    ]
+
+    @jax.jit
+    def run(params, y, x):
+        energies = [
+            jnp.stack(
+                [descent.energy(params, y, x) for y in (y, layer.step(params, y, x))]
+            )
+            for layer in layers
+        ]
+        certify = functools.partial(uj.certify, smoothness=1e-3, num_points=1)
+        return energies, [certify(layer, params, y, x) for layer in layers]
+
+    for number, (energies, certificate) in enumerate(
+        zip(*jax.tree.map(np.asarray, run(params, y, x)), strict=True)
+    ):
+        np.testing.assert_allclose(certificate.energy, energies, rtol=1e-5, atol=1e-5)
+        rose = energies[1] > energies[0] + 1e-4 * np.abs(energies[0])
+        assert np.all(certificate.outcome[0][rose] == Outcome.ROSE)
+        assert not (number == 2 and rose.any())
+        assert np.isfinite(certificate.slope).all()
+
+
+@every_system
+def test_a_replaced_function_leaves_no_field_of_the_old_one(name):
+    descent, _ = many(name)
+    moved = descent._replace(step=lambda params, y, x=None: y)
+    assert moved.energy is descent.energy
+    assert moved.smooth is descent.smooth
+    assert moved[3:7] == (None, None, False, None)
+    measured = descent._replace(energy=lambda params, y, x=None: jnp.zeros(()))
+    assert measured.step is descent.step
+    assert (moved.unchecked, measured.unchecked) == (None, None)
+    assert (measured.step_and_energy, measured.smooth) == (None, None)

@@ -15,13 +15,9 @@ from unroll_jax.descent import Anchor
 pytestmark = pytest.mark.usefixtures("unchecked")
 # two examples: three tokens of five, and none
 PRESENT = np.array([[True, False, True, True, False], [False] * 5])
-WITHOUT_PRESENCE = {
-    "fast_weights",
-    "proximal_fast_weights",
-    "opteq",
-    "opteq_conv",
-    "deep_opteq",
-}
+WITHOUT_PRESENCE = {"opteq", "opteq_conv", "deep_opteq"}
+# whose anchors mark keys or pairs, and no tokens
+OF_KEYS = {"cross_attention", "fast_weights", "proximal_fast_weights"}
 NUMBERS = (
     "ordinary",
     "a token of zero",
@@ -110,7 +106,7 @@ def values_and_gradients(descent, params, y, x, present, cotangent, weights):
 @functools.cache
 def results(name, dtype):
     descent, params, y, x, cotangent = drawn(name)
-    keys = name == "cross_attention"  # whose masks are of the input
+    keys = name in OF_KEYS
     present = (
         None
         if name in WITHOUT_PRESENCE
@@ -204,9 +200,7 @@ def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_f
         np.testing.assert_allclose(
             energy[0], energy_alone, rtol=tolerance, err_msg=message
         )
-        kept = (
-            np.full(len(stepped[0]), True) if name == "cross_attention" else PRESENT[0]
-        )
+        kept = np.full(len(stepped[0]), True) if name in OF_KEYS else PRESENT[0]
         if kind == "ordinary":
             tolerance = near if dtype == "float64" else tolerance
             np.testing.assert_allclose(
@@ -231,7 +225,7 @@ def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_f
                 message,
             )
         for part, ours, theirs in zip("yx", in_tokens, expected[1:], strict=True):
-            if ours is None or (name == "cross_attention" and part == "y"):
+            if ours is None or (name in OF_KEYS and part == "y"):
                 continue
             there = PRESENT[:, : ours.shape[-2]]
             for output, floor in enumerate((0.0, 1.0)):
@@ -260,7 +254,7 @@ def assert_near(ours, theirs, tolerance, size, message):
 def kept_of(name, stepped):
     return (
         PRESENT[0]
-        if stepped.ndim == 3 and name not in (*WITHOUT_PRESENCE, "cross_attention")
+        if stepped.ndim == 3 and name not in WITHOUT_PRESENCE | OF_KEYS
         else ...
     )
 

@@ -1,5 +1,4 @@
-"""Types of the library: a descent (an energy and a step that lowers it), its anchor,
-and its table entry."""
+"""Types of the library: a descent, its anchor and its entry in the table of systems."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,38 +6,51 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["Anchor", "Descent", "Entry", "Factored", "Params"]
+__all__ = ["Anchor", "Descent", "Entry", "Factored", "Params", "Unchecked"]
 
 Params = Any  # a pytree of arrays
 
 
 class Anchor(NamedTuple):
-    """An input x with a mask of the tokens that are present, for sequences padded to a
-    common length.
+    """An input x with a mask of the tokens that are present.
 
-    A token that is absent has no neighbours and no energy, and no step moves it.
+    It serves sequences padded to a common length. An absent token has no neighbours
+    and no energy, and no step moves it.
 
     Attributes:
       value: the anchor B, broadcastable to y, or None.
-      present: boolean (*batch, n), or broadcastable to it; None if every token is
-        there.
+      present: boolean (*batch, n), or broadcastable to it. None if every token is
+        present. Of layers whose x holds keys or pairs it marks those, and no tokens.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams, attention
-      >>> y, real = (
-      ...     jnp.array([[0.0], [4.0], [9.0]]),
-      ...     jnp.array([True, True, False]),
-      ... )  # the last one is padding
-      >>> y = jax.jit(attention().step)(AttentionParams(None), y, Anchor(present=real))
-      >>> [
-      ...     round(value, 3) for value in y.ravel().tolist()
-      ... ]  # each of the two moves to its only neighbour
+      >>> y = jnp.array([[0.0], [4.0], [9.0]])
+      >>> x = Anchor(present=jnp.array([True, True, False]))  # the last is padding
+      >>> y = jax.jit(attention().step)(AttentionParams(None), y, x)
+      >>> y.ravel().round(3).tolist()  # each of the two moves to its only neighbour
       [4.0, 0.0, 9.0]
     """
 
     value: Float[Array, "..."] | None = None
     present: Bool[Array, "..."] | None = None
+
+
+class Unchecked(NamedTuple):
+    """Functions of ``(params, tokens)`` without checks or casts, see `Descent`.
+
+    Layers made of others call these, and check their arguments once. The values of a
+    step at absent tokens do not count.
+
+    Attributes:
+      energy: ``-> (*batch,)``, which leaves absent tokens out of its sum.
+      step: ``-> y'``, in any floating dtype.
+      step_and_energy: both at once, or None.
+    """
+
+    energy: Callable[[Params, Any], Float[Array, "*batch"]]
+    step: Callable[[Params, Any], Float[Array, "*batch n d"]]
+    step_and_energy: Callable[[Params, Any], tuple[Array, Array]] | None = None
 
 
 class _Fields(NamedTuple):
@@ -52,16 +64,19 @@ class _Fields(NamedTuple):
     symmetric: bool = False
     check: Callable[[Params, Any], None] | None = None
     smooth: Callable[[Params, Any, Any], Float[Array, "*batch"]] | None = None
+    unchecked: Unchecked | None = None
 
 
-# Fields derived from a field, and their values where only that field is replaced.
+# Fields derived from a field, and their values where only that field is replaced: they
+# would describe the old energy or step.
 DERIVED: dict[str, dict[str, Any]] = {
-    "energy": {"step_and_energy": None, "smooth": None},
+    "energy": {"step_and_energy": None, "smooth": None, "unchecked": None},
     "step": {
         "step_and_energy": None,
         "factored": None,
         "symmetric": False,
         "check": None,
+        "unchecked": None,
     },
 }
 
@@ -69,26 +84,31 @@ DERIVED: dict[str, dict[str, Any]] = {
 class Descent(_Fields):
     """An energy and a step that lowers it, as pure functions of (params, y, x).
 
-    ``descent._replace(step=mine)`` drops the fields derived from the old step, unless
-    they are replaced too.
+    Wrap a layer by ``descent._replace(step=mine)``: it keeps the energy and drops the
+    fields derived from the old step, unless they are replaced too. A wrapped step gets
+    y and x as they were passed. It must keep shape and dtype of y, and leave tokens
+    absent from an `Anchor` as they are. `certify` judges it by what it does, and relies
+    on no field but ``energy`` and ``smooth``.
 
     Attributes:
       init: ``key -> params``, a pytree of arrays.
-      energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is
+      energy: ``(params, y, x) -> (*batch,)``, one number per example. ``y`` is
         ``(*batch, n, d)``, ``x`` the input of the system (its meaning is the
-        factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
+        factory's), or None. Where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
-      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once if cheaper,
-        equal to the two; or None.
+      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that
+        is cheaper, equal to the two, or None.
       factored: ``(params, x) -> Factored``, the same fixed points in a form that
-        `equilibrium` can use; or None.
+        `equilibrium` can use, or None.
       symmetric: whether the step is the gradient of a convex potential: `equilibrium`
         uses its symmetric Jacobian.
-      check: ``(params, y) -> None``, a ValueError where parameters whose values are
-        known make steps that need have no fixed point; None if there is nothing to
-        check. Called once at the start of `equilibrium`.
+      check: ``(params, y) -> None``. Raises ValueError if the parameters, when
+        concrete, need not have a fixed point. None if there is nothing to check. Called
+        once at the start of `equilibrium`.
       smooth: ``(params, y, x) -> (*batch,)``, the energy's part with a gradient
-        everywhere, for `certify`; None is all.
+        everywhere, for `certify`. None is all.
+      unchecked: the unchecked functions of tokens of our layers, from which composite
+        layers are made, or None.
 
     Example:
       >>> import jax.numpy as jnp
@@ -98,21 +118,17 @@ class Descent(_Fields):
       ...     step=lambda params, y, x: 0.5 * y,
       ... )
       >>> y = jnp.array([[2.0]])
-      >>> (
-      ...     float(layer.energy(None, y, None)),
-      ...     float(layer.energy(None, layer.step(None, y, None), None)),
-      ... )
+      >>> after = layer.step(None, y, None)
+      >>> float(layer.energy(None, y, None)), float(layer.energy(None, after, None))
       (2.0, 0.5)
     """
 
     __slots__ = ()
 
     def _replace(self, **changes: Any) -> "Descent":  # pyright: ignore[reportIncompatibleMethodOverride]
-        derived = {
-            name: value
-            for field in changes
-            for name, value in DERIVED.get(field, {}).items()
-        }
+        derived: dict[str, Any] = {}
+        for field in changes:
+            derived.update(DERIVED.get(field, {}))
         return super()._replace(**{**derived, **changes})
 
     __replace__ = _replace
@@ -126,7 +142,7 @@ class Factored(NamedTuple):
     Attributes:
       matrix, offset: W (h, m) and c (*batch, h).
       activation: sigma, elementwise, monotone and 1-Lipschitz.
-      share: a in (0, 1]; every a has the fixed points of f.
+      share: a in (0, 1]. Every a has the fixed points of f.
     """
 
     matrix: Float[Array, "h m"]
@@ -136,8 +152,7 @@ class Factored(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row of `DESCENTS`: how to make the system, and where its step must lower its
-    energy.
+    """A row of `DESCENTS`: a system, an example of it, and its condition for descent.
 
     Attributes:
       factory: the public factory of the system.
@@ -145,7 +160,7 @@ class Entry(NamedTuple):
         ``(*batch, *event)``. With ``descent.init(key)`` and y and x multiplied by any
         scale, the energy of ``y`` is finite where the condition holds.
       condition: ``(params, y, x) -> (*batch,)``, the factory's condition for descent,
-        as booleans; None: always.
+        as booleans. None: always.
       event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3
         for an image.
 
@@ -153,11 +168,8 @@ class Entry(NamedTuple):
       >>> import jax
       >>> from unroll_jax import DESCENTS
       >>> entry = DESCENTS["opteq"]
-      >>> (
-      ...     entry.factory.__name__,
-      ...     entry.event_ndim,
-      ...     entry.example(jax.random.key(0), (5,))[1].ndim,
-      ... )
+      >>> layer, y, x = entry.example(jax.random.key(0), (5,))
+      >>> entry.factory.__name__, entry.event_ndim, y.ndim
       ('opteq', 1, 2)
     """
 

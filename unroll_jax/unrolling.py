@@ -16,8 +16,7 @@ from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]
 
-# layers that programs hold one after the other: no slower to compile than a scan of
-# them
+# Up to so many layers a program without a scan is no slower to compile.
 UNROLLED = 16
 
 Record = Callable[[Params, Any, Any], Any]
@@ -33,10 +32,9 @@ class Trace(NamedTuple):
     Example:
       >>> import jax.numpy as jnp
       >>> from unroll_jax.energies import FeedForwardParams, feedforward
+      >>> layer = feedforward(1, step_size=0.5)
       >>> params = FeedForwardParams(jnp.zeros((1, 1)))  # y^2 / 2
-      >>> _, trace = unroll(
-      ...     feedforward(1, step_size=0.5), params, jnp.array([[4.0]]), num_layers=2
-      ... )
+      >>> _, trace = unroll(layer, params, jnp.array([[4.0]]), num_layers=2)
       >>> trace.energy.tolist()
       [8.0, 2.0, 0.5]
     """
@@ -47,8 +45,7 @@ class Trace(NamedTuple):
         return summary(self, lambda: energy_lines(self.energy))
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the energy by layer, the median and the range of the examples;
-        returns the matplotlib axes."""
+        """Draws the median and the range of the energies by layer. Returns the axes."""
         return plot_layers(self.energy, label="energy", axes=axes)
 
 
@@ -68,29 +65,29 @@ def unroll(
 ) -> tuple[Any, Any]:
     """Applies ``num_layers`` steps, recording at every layer.
 
-    The layers run in one `lax.scan`; beyond `UNROLLED` of them compile time does not
+    The layers run in one `lax.scan`. Beyond `UNROLLED` of them compile time does not
     grow with depth.
 
     Args:
       descent: a `Descent`, or just a step ``(params, y, x) -> y'`` (then ``record``
         must be a function or None).
-      params: parameters of one layer if ``tied``; else a pytree whose leaves have a
+      params: parameters of one layer if ``tied``. Else a pytree whose leaves have a
         leading axis ``num_layers``.
       y: the state before the first layer, a pytree of arrays.
       x: the input every layer sees, or None.
-      num_layers: how many steps, at least 1.
-      tied: whether all layers share ``params``.
+      num_layers: number of steps, at least 1.
+      tied: True if all layers share ``params``.
       record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it;
         a function ``(params, y, x) -> pytree`` records its value, stacked along a new
-        leading axis of num_layers + 1; None records nothing. Entry l < num_layers is
+        leading axis of num_layers + 1. None records nothing. Entry l < num_layers is
         taken before layer l + 1 with its parameters, the last after the last layer.
-      remat: recompute each layer in the backward pass; or a policy of
+      remat: recomputes each layer in the backward pass, or a policy of
         `jax.checkpoint_policies` for the values stored.
-      unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them
+      unroll: layers in one iteration of the scan. None takes up to `UNROLLED` layers
         all at once, without ``remat``: that spares a scan's copies for the backward
-        pass, for some more memory; a part gains nothing. Else one.
+        pass, for some more memory. It takes one beyond: a part gains nothing.
       perturb: ``(layer, before, after) -> after``, replaces the output of each layer
-        1..num_layers, such as `unroll_jax.perturbations.layer_noise`; the next layer
+        1..num_layers, such as `unroll_jax.perturbations.layer_noise`. The next layer
         and the record see its result.
 
     Returns:
@@ -106,10 +103,8 @@ def unroll(
     Example:
       >>> import jax, unroll_jax
       >>> layer = unroll_jax.attention(form="softmax")
-      >>> params, tokens = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.normal(jax.random.key(1), (8, 5, 3)),
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> tokens = jax.random.normal(jax.random.key(1), (8, 5, 3))
       >>> y, trace = unroll(layer, params, tokens, num_layers=12)
       >>> trace.energy.shape
       (13, 8)
@@ -129,39 +124,40 @@ def unroll(
     def layer(state: Any, each: tuple[Params, Any]) -> tuple[Any, Any]:
         layer_params, number = each
         after, recorded = advance(params if tied else layer_params, state, x)
-        return (after if perturb is None else perturb(number, state, after)), recorded
+        if perturb is not None:
+            after = perturb(number, state, after)
+        return after, recorded
 
     policy = None if isinstance(remat, bool) else remat
     body = jax.checkpoint(layer, prevent_cse=False, policy=policy) if remat else layer
+    stacked = None if tied else params
     numbers = None if perturb is None else jnp.arange(1, num_layers + 1)
     y, trace = jax.lax.scan(
-        body, y, (None if tied else params, numbers), length=num_layers, unroll=at_once
+        body, y, (stacked, numbers), length=num_layers, unroll=at_once
     )
     if record is None:
         return y, None
-    last = measure(
-        params if tied else jax.tree.map(lambda leaf: leaf[-1], params), y, x
-    )
-    return y, jax.tree.map(
-        lambda before, after: jnp.concatenate([before, jnp.asarray(after)[None]]),
-        trace,
-        last,
-    )
+
+    last_params = params if tied else jax.tree.map(lambda leaf: leaf[-1], params)
+    last = measure(last_params, y, x)
+    return y, jax.tree.map(_append, trace, last)
+
+
+def _append(entries: Any, last: Any) -> Any:
+    return jnp.concatenate([entries, jnp.asarray(last)[None]])
 
 
 def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
-    """Layers in one iteration of a scan, see `unroll`. ``remat`` needs a loop:
-    compilers else reuse forward values."""
+    """Returns the number of layers in one iteration of a scan, see `unroll`.
+
+    ``remat`` needs a loop: compilers else reuse forward values.
+    """
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers
     check("unroll", unroll, at_least(1))
-    loop = not remat or unroll < num_layers or num_layers == 1
-    require(
-        loop,
-        "unroll",
-        f"be below num_layers={num_layers} with remat, which needs a loop",
-        unroll,
-    )
+    has_loop = not remat or unroll < num_layers or num_layers == 1
+    wanted = f"be below num_layers={num_layers} with remat, which needs a loop"
+    require(has_loop, "unroll", wanted, unroll)
     return min(unroll, num_layers)
 
 
@@ -170,12 +166,8 @@ def _resolve_record(descent: Any, record: Record | str | None) -> Record:
         return lambda params, y, x: None
     if callable(record):
         return record
-    require(
-        record == "energy",
-        "record",
-        'be "energy", a function of (params, y, x), or None',
-        f"{record!r}",
-    )
+    wanted = 'be "energy", a function of (params, y, x), or None'
+    require(record == "energy", "record", wanted, repr(record))
     if not isinstance(descent, Descent):
         raise ValueError(
             'record="energy" needs a Descent, got a step alone; pass a record function,'

@@ -94,6 +94,10 @@ must have a finite slope at z=0: uj.causal_attention(rho=jnp.sqrt);
     uj.multihead_attention(2, num_heads=1, rho=jnp.sqrt)
 blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
+rates[0, 0] must be at least 0: uj.delta_rule(*PAIRS[:3], -PAIRS[3]); uj.mesa(*PAIRS[:3], -PAIRS[3])
+state: uj.delta_rule(*PAIRS, state=ones(3, 4))
+state.H: uj.mesa(*PAIRS, state=energies.MesaState(ones(4, 4), ones(4, 3)))
+state.G: uj.mesa(*PAIRS, state=energies.MesaState(ones(2, 4, 4), ones(4, 3)))
 values: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])
 y must: energies.unrolled_layer(FREE, ones(5, 4)); step(uj.fast_weights(2, 3), ones(2, 2), ones(4, 5));
     step(uj.lista(DIM, ATOMS), X, X);

@@ -248,3 +248,32 @@ def test_a_replaced_step_or_energy_is_the_one_that_counts_and_what_is_replaced_w
     assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[
         3:6
     ] == (both, None, True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2]
+)
+def test_strict_promotion_of_dtypes_passes(name, dtype):
+    descent, params, *arrays = drawn(name)
+    params = jax.tree.map(np.float32, params)
+    y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), arrays)
+    of_keys = name == "cross_attention" or "fast_weights" in name
+    rows = x if of_keys else y
+    masked = Anchor(x, jnp.ones(rows.shape[:-1], bool))
+
+    def derivatives(params, y, x):
+        values, pull = jax.vjp(
+            lambda params, y: (
+                descent.energy(params, y, x),
+                descent.step(params, y, x),
+            ),
+            params,
+            y,
+        )
+        return values, pull(values)
+
+    with jax.numpy_dtype_promotion("strict"):
+        for given in (x, masked):
+            (energy, stepped), _ = jax.eval_shape(derivatives, params, y, given)
+            assert (energy.dtype, stepped.dtype) == (jnp.float32, y.dtype)

@@ -299,3 +299,118 @@ def test_mesa_of_any_size_is_that_of_float64():
             np.testing.assert_allclose(
                 leaf, theirs, rtol=1e-4, atol=1e-4, err_msg=str(size)
             )
+
+
+PAIRS_OF_KEYS = {
+    "one": np.eye(1, 5) + 1.0,
+    "few": np.random.default_rng(1).normal(size=(3, 5)),
+    "equal": np.tile(np.random.default_rng(2).normal(size=(1, 5)), (3, 1)),
+    "one of zero": np.random.default_rng(3).normal(size=(3, 5)) * [[1.0], [0.0], [1.0]],
+    "many": np.random.default_rng(4).normal(size=(9, 5)),
+    "many in a plane": np.round(np.random.default_rng(5).normal(size=(9, 2)))
+    @ np.array([[1.0, 2.0, 0.0, 1.0, -1.0], [0.0, 1.0, 1.0, -2.0, 1.0]]),
+}
+
+
+@pytest.mark.parametrize("kind", PAIRS_OF_KEYS)
+def test_proximal_steps_of_any_length_are_right_in_float32(kind):
+    """Against singular values in float64, whose null directions are kept exactly."""
+    keys = np.float32(PAIRS_OF_KEYS[kind]).astype(float)
+    values = np.float32(np.random.default_rng(6).normal(size=(len(keys), V))).astype(
+        float
+    )
+    if kind == "equal":
+        values[:] = values[0]
+    W = np.float32(100.0 * np.random.default_rng(7).normal(size=(V, K))).astype(float)
+    left, singular, right = np.linalg.svd(keys, full_matrices=False)
+    pairs = np.float32(np.concatenate([keys, values], axis=1))
+    residual = np.max(np.abs(values - keys @ W.T))
+    for ridge in (0.0, 0.1):
+        sizes = (1e-3, 1.0, 1e4, 1e7, 1e8, 1e30)
+        layers = [
+            fast_weights(K, V, form="proximal", step_size=size, ridge=ridge)
+            for size in sizes
+        ]
+
+        @jax.jit
+        def run(W, pairs, layers=layers):
+            def step(pairs, layer):
+                stepped = layer.step(None, W, pairs)
+                return jnp.sum(stepped**2), (
+                    stepped,
+                    layer.energy(None, stepped, pairs),
+                )
+
+            before = layers[0].energy(None, W, pairs)
+            slopes = [jax.grad(step, has_aux=True)(pairs, layer) for layer in layers]
+            return before, slopes
+
+        before, results = run(np.float32(W), pairs)
+        for size, (gradient, (stepped, after)) in zip(sizes, results, strict=True):
+            start = W / (1.0 + size * ridge)
+            found = singular > 1e-12 * singular[0]
+            inverse = np.where(
+                found, singular / (1.0 / size + ridge + singular**2), 0.0
+            )
+            change = (values - keys @ start.T).T @ (left * inverse) @ right
+            # keys in a plane contradict each other
+            near = 2e-3 if kind == "many in a plane" else 3e-6
+            error = np.max(np.abs(stepped - start - change))
+            assert error <= near * residual, f"{kind}, {size}, {ridge}"
+            assert after <= before
+            assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("read", [delta_rule, mesa])
+def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
+    queries, keys, values, rates = draw(count=8)
+    rates[:, [1, 6]] = 0.0
+    run = jax.jit(lambda *arrays: read(*arrays, chunk_size=4))
+    expected = run(queries, keys, values, rates)
+    for held in (np.nan, np.inf, -np.inf, 1e30):
+        for place in (1, 2):
+            arrays = [queries, keys.copy(), values.copy(), rates]
+            arrays[place][:, [1, 6], 0] = held
+            chex.assert_trees_all_equal(run(*arrays), expected)
+
+
+@pytest.mark.parametrize("read", [delta_rule, mesa])
+def test_outputs_do_not_depend_on_later_pairs_and_are_nan_from_a_broken_one_on(read):
+    arrays = draw(count=8)
+    run = jax.jit(lambda *arrays: read(*arrays, chunk_size=8))
+    expected, _, *_ = run(*arrays)
+    for place in (1, 2, 3):
+        broken = [array.copy() for array in arrays]
+        broken[place][0, 5] = np.nan
+        outputs, state, *_ = run(*broken)
+        np.testing.assert_array_equal(outputs[1], expected[1])
+        np.testing.assert_array_equal(outputs[0, :5], expected[0, :5])
+        assert np.isnan(outputs[0, 5:]).all()
+        assert all(np.isnan(leaf[0]).all() for leaf in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("read", [delta_rule, mesa])
+def test_negative_rates_are_an_error_and_nan_where_traced(read):
+    queries, keys, values, rates = draw(count=4)
+    rates[1, 2] = -0.5
+    queries, keys, values, rates = map(jnp.asarray, (queries, keys, values, rates))
+    with pytest.raises(ValueError, match=r"rates\[1, 2\] must be at least 0, got -0.5"):
+        read(queries, keys, values, rates)
+    outputs = jax.jit(read)(queries, keys, values, rates)[0]
+    np.testing.assert_array_equal(
+        np.isnan(outputs).all(-1), [[False] * 4, [False, False, True, True]]
+    )
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, tol=1e-13)])
+def test_a_rate_of_zero_has_the_derivative_of_a_small_one(read):
+    queries, keys, values, rates = draw(count=4, batch=())
+    rates[2] = 0.0
+    queries, keys, values, rates = map(jnp.asarray, (queries, keys, values, rates))
+    run = jax.jit(lambda rate: jnp.sum(read(queries, keys, values, rates + rate)[0]))
+    direction = np.eye(4)[2]
+    slope = jax.jvp(run, (np.zeros(4),), (direction,))[1]
+    difference = (run(1e-6 * direction) - run(0.0 * direction)) / 1e-6
+    np.testing.assert_allclose(slope, difference, rtol=1e-4)
+    assert abs(slope) > 1e-2

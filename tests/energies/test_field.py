@@ -16,7 +16,17 @@ import pytest
 from scipy.special import logsumexp, softmax
 
 from tests.energies.comparing import Case, assert_equal
-from unroll_jax import Descent, crate, energy_transformer, hyper_set, safeguarded
+from unroll_jax import (
+    Anchor,
+    Descent,
+    certify,
+    crate,
+    energy_transformer,
+    fast_weights,
+    hopfield,
+    hyper_set,
+    safeguarded,
+)
 
 N, DIM = 6, 4
 
@@ -54,7 +64,8 @@ def crate_reference(
             gradient(z) @ basis.T for z, basis in zip(heads, U, strict=True)
         ) - gradient(y)
         L = unit * (2 * sum(np.linalg.norm(basis.T @ basis) for basis in U) + 2 * DIM)
-        return energy, np.maximum(y - step_size / L * (slope + sparsity), 0.0)
+        length = (1.0 if step_size is None else step_size) / L
+        return energy, np.maximum(y - length * (slope + sparsity), 0.0)
     attended = sum(
         softmax(z @ z.T / np.sqrt(2), -1) @ z @ basis.T
         for z, basis in zip(heads, U, strict=True)
@@ -264,3 +275,71 @@ def test_a_safeguarded_step_stays_where_the_step_is_not_a_number():
         np.testing.assert_array_equal(
             step(bad, np.float32([[[1.0]], [[-1.0]]])), [[[1.0]], [[-0.5]]]
         )
+
+
+@pytest.mark.parametrize("kind", ["collinear", "equal", "of one entry", "ordinary"])
+def test_proximal_steps_of_crate_lower_large_codes_in_float32(kind):
+    """Next to determinants of the tokens' Gram matrix in float64."""
+    layer = crate(DIM, num_heads=2, head_dim=2, form="proximal")
+    rng = np.random.default_rng(0)
+    shares, direction = rng.uniform(0.5, 1.0, (N, 1)), rng.uniform(0.5, 1.0, DIM)
+    y = {
+        "collinear": shares * direction,
+        "equal": np.ones((N, DIM)),
+        "of one entry": np.eye(1, DIM).repeat(N, 0),
+        "ordinary": rng.uniform(size=(N, DIM)),
+    }[kind]
+    params = layer.init(jax.random.key(0))
+
+    @jax.jit
+    def run(params, y):
+        return layer.energy(params, y), layer.energy(params, layer.step(params, y))
+
+    for size in (1.0, 1e2, 1e3, 1e4, 1e5):
+        tokens = np.float32(size * y)
+        before, after = run(params, tokens)
+        assert after < before, f"{kind}, {size}"
+        wide = [np.asarray(params.U, float), tokens.astype(float)]
+        expected, _ = crate_reference(
+            params._replace(U=wide[0]), wide[1], form="proximal"
+        )
+        np.testing.assert_allclose(
+            before, expected, rtol=2e-6, err_msg=f"{kind}, {size}"
+        )
+
+
+def test_a_safeguarded_layer_has_the_energies_of_the_layer_whatever_its_anchor_marks():
+    """Pairs and keys are absent where the state has other rows, or as many."""
+    rng = np.random.default_rng(0)
+    present = np.array([False, True, True, False, True])
+    cases = [
+        (hopfield(3), rng.normal(size=(5, 3)), rng.normal(size=(5, 3))),
+        (fast_weights(4, 3), rng.normal(size=(3, 4)), rng.normal(size=(5, 7))),
+        (fast_weights(4, 5), rng.normal(size=(5, 4)), rng.normal(size=(5, 9))),
+    ]
+    for layer, y, rows in cases:
+        anchor = Anchor(np.float32(rows), present)
+        params = layer.init(jax.random.key(0))
+
+        @jax.jit
+        def run(y, layer=layer, params=params, anchor=anchor):
+            wrapped = safeguarded(layer)
+            energies = [layer.energy(params, y, anchor)]
+            energies.append(
+                layer.energy(params, wrapped.step(params, y, anchor), anchor)
+            )
+            return energies, certify(wrapped, params, y, anchor, num_points=1).energy
+
+        energies, certified = run(np.float32(y))
+        np.testing.assert_allclose(certified, energies, rtol=1e-6)
+
+
+def test_an_absent_token_at_infinity_stays_under_a_shortened_step():
+    far = Descent(
+        init=lambda key: None,
+        energy=lambda params, y, x: jnp.sum(jnp.where(x, 0.5 * y**2, 0.0)),
+        step=lambda params, y, x: jnp.where(x, -2.5 * y, y),
+    )
+    y, there = jnp.array([1.0, jnp.inf, -jnp.inf]), jnp.array([True, False, False])
+    stepped = safeguarded(far).step(None, y, there)
+    np.testing.assert_array_equal(stepped, [-0.75, np.inf, -np.inf])

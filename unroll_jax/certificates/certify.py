@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int
 from unroll_jax.arguments import at_least, check, checked
 from unroll_jax.certificates.per_example import gradient
 from unroll_jax.descent import Descent, Params
-from unroll_jax.energies.tokens import blank_absent, present_of
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.placement import settle, vary_like
 from unroll_jax.spectral import inner, norm, unit
@@ -140,7 +139,7 @@ def certify(
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
       x: the input of energy and step, or None. Tokens absent from an `Anchor` do not
-        count.
+        count: energy and step must leave them out.
       smoothness: L, a number or one per example, or a function
         ``(params, y, x) -> (*batch,)`` of the state before the layer, such as
         `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee
@@ -188,7 +187,6 @@ def certify(
     """
     first = first_layer(params, num_layers, tied=tied)
     _check(descent, first, y, x, smoothness)
-    present = present_of(descent, x)
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
         return _judge(
@@ -201,12 +199,7 @@ def certify(
             tolerance,
         )
 
-    # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold
-    # 0, and stay there.
-    start = vary_like(
-        jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y),
-        (params, x),
-    )
+    start = vary_like(jax.tree.map(jnp.asarray, y), (params, x))
     start = settle(lambda y: descent.step(first, y, x), start)
     last, verdicts = jax.lax.scan(
         layer, start, None if tied else params, length=num_layers
@@ -236,7 +229,7 @@ def _judge(
     before_energy, after_energy = (
         descent.energy(params, state, x) for state in (y, after)
     )
-    batch_ndim, move = before_energy.ndim, jax.tree.map(jnp.subtract, after, y)
+    batch_ndim, move = before_energy.ndim, jax.tree.map(_movement, y, after)
     size, direction = norm(move, batch_ndim), unit(move, batch_ndim)
     still = size == 0.0
     size = jnp.where(still, 1.0, size)
@@ -281,6 +274,16 @@ def _judge(
     return stepped, Certificate(
         outcome, before_energy, slope * size, limit, constant, curvature
     )
+
+
+def _movement(before: Array, after: Array) -> Array:
+    """Returns after - before, 0 where an entry stays, even at NaN or infinity.
+
+    Padding may hold those. No mask says where it is: a wrapped step or an x of keys
+    would give it another meaning. A NaN that counts makes the energy NaN.
+    """
+    stays = (after == before) | (jnp.isnan(after) & jnp.isnan(before))
+    return jnp.where(stays, 0.0, after - before)
 
 
 def _outcome(

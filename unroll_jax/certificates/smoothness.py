@@ -13,7 +13,7 @@ from unroll_jax.descent import Params
 from unroll_jax.energies.attention.graphs import check_mask
 from unroll_jax.energies.attention.pairs import neighbourhood
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
-from unroll_jax.energies.tokens import as_anchor, blank_absent
+from unroll_jax.energies.tokens import as_anchor, zero_masked
 from unroll_jax.norm_bounds import matrix_norm_bound
 from unroll_jax.numerics import compute_dtype
 
@@ -110,7 +110,7 @@ def pairwise_smoothness(
 
     def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
         present = as_anchor(x).present
-        tokens = blank_absent(y.astype(compute_dtype(y, params.W_a)), present)
+        tokens = zero_masked(y.astype(compute_dtype(y, params.W_a)), present)
         if params.W_a is None:
             return of_head(None, tokens, present)
         heads = params.W_a.reshape(-1, *params.W_a.shape[-2:]).astype(tokens.dtype)

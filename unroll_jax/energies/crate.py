@@ -1,5 +1,4 @@
-"""CRATE: attention within subspaces and sparse coding, and the sparse rate reduction
-that they are derived from."""
+"""CRATE: attention within subspaces and sparse coding, on the sparse rate reduction."""
 
 import math
 from typing import Any, NamedTuple
@@ -23,8 +22,11 @@ FORMS = ("published", "proximal")
 
 
 class CrateParams(NamedTuple):
-    """Bases of the subspaces, U (heads, dim, p), and the dictionary D (dim, dim) of the
-    published step, else None.
+    """Parameters of `crate`.
+
+    Attributes:
+      U: (heads, dim, p), bases of the subspaces.
+      D: (dim, dim), the dictionary of the published step, else None.
 
     Example:
       >>> import jax
@@ -52,7 +54,8 @@ def crate(
 ) -> Descent:
     r"""CRATE layer on the sparse rate reduction of its tokens Z.
 
-    .. math:: E(Z) = \sum_k R_p(Z U_k) - R_d(Z) + \lambda |Z|_1 \text{ for } Z \ge 0 , \qquad
+    .. math:: E(Z) = \sum_k R_p(Z U_k) - R_d(Z) + \lambda |Z|_1
+                  \text{ for } Z \ge 0 , \qquad
               R_m(Z) = \tfrac12 \log\det( I + \tfrac{m}{n \epsilon^2} Z^T Z ) ,
 
     in nats, with n the number of tokens: a code that is short within the subspaces and
@@ -62,8 +65,10 @@ def crate(
     ISTA step of size eta on D,
 
     .. math:: Z^{1/2} = (1 - w) Z + w A , \quad
-              A = \sum_k softmax\big( (Z U_k) (Z U_k)^T / \sqrt p \big) Z U_k U_k^T , \qquad
-              Z' = relu\big( Z^{1/2} + \eta ( Z^{1/2} D - Z^{1/2} D^T D ) - \eta \lambda \big) ,
+              A = \sum_k softmax\big( (Z U_k) (Z U_k)^T / \sqrt p \big)
+                  Z U_k U_k^T , \qquad
+              Z' = relu\big( Z^{1/2} + \eta ( Z^{1/2} D - Z^{1/2} D^T D )
+                  - \eta \lambda \big) ,
 
     with w = ``compression``. The public code has :math:`Z^{1/2} = Z + A`
     (``compression=None``). Neither half is a gradient step on E. Where the U_k together
@@ -72,9 +77,11 @@ def crate(
 
     With ``form="proximal"`` the step is the proximal gradient step on E itself,
 
-    .. math:: Z' = relu\big( Z - a \nabla ( \textstyle\sum_k R_p(Z U_k) - R_d(Z) ) - a \lambda \big) , \qquad
-              a = \frac{step\_size}{L} , \quad L = \tfrac{p}{n \epsilon^2} \textstyle\sum_k |U_k|_2^2
-              + \tfrac{2 d}{n \epsilon^2} ,
+    .. math:: Z' = relu\big( Z - a \nabla ( \textstyle\sum_k R_p(Z U_k) - R_d(Z) )
+                  - a \lambda \big) , \qquad
+              a = \frac{step\_size}{L} , \quad
+              L = \tfrac{p}{n \epsilon^2} \textstyle\sum_k |U_k|_2^2
+                  + \tfrac{2 d}{n \epsilon^2} ,
 
     which never raises E: with :math:`M = I + c Z Z^T` and :math:`S = Z V^T + V Z^T`,
     the second derivative of :math:`\tfrac12 \log\det M` along V is
@@ -89,13 +96,14 @@ def crate(
       sparsity: lambda >= 0, nats per unit of a token.
       precision: epsilon > 0, the distortion up to which tokens are coded, in units of
         the tokens.
-      step_size: eta of ISTA (None is the public code's .1), or the share of 1 / L, in
-        (0, 1] (None is 1).
-      compression: w of the published form; None adds A to Z, as the public code does.
+      step_size: eta of ISTA (None is the public code's .1), or the multiple of 1 / L,
+        in (0, 1] (None is 1).
+      compression: w of the published form. None adds A to Z, as the public code does.
 
     Returns:
-      A `Descent` with `CrateParams`; E is infinite at negative entries, ``x`` only
-      marks absent tokens (`Anchor`).
+      A `Descent` with `CrateParams`. E is infinite at negative entries, and ``x`` only
+      marks absent tokens (`Anchor`). Determinants come from singular values: tokens
+      may be up to 1e6 :math:`\epsilon` in float32, however near to collinear.
 
     Source: Yu et al. (2023), *White-Box Transformers via Sparse Rate Reduction*, eqs.
     1, 11 to 17, with |Z|_1 for the number of nonzeros, as their ISTA has. The published
@@ -105,10 +113,8 @@ def crate(
     Example:
       >>> import jax
       >>> layer = crate(4, num_heads=2, head_dim=2, form="proximal")
-      >>> params, y = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.uniform(jax.random.key(1), (5, 4)),
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> y = jax.random.uniform(jax.random.key(1), (5, 4))
       >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
       True
     """
@@ -118,21 +124,14 @@ def crate(
     def init(key: jax.Array) -> CrateParams:
         key_u, key_d = jax.random.split(key)
         bases = jax.random.normal(key_u, (num_heads, dim, head_dim)) / math.sqrt(dim)
-        return CrateParams(
-            bases,
-            (
-                jax.random.normal(key_d, (dim, dim)) / math.sqrt(dim)
-                if published
-                else None
-            ),
-        )
+        if not published:
+            return CrateParams(bases, None)
+        return CrateParams(bases, jax.random.normal(key_d, (dim, dim)) / math.sqrt(dim))
 
     def energy(params: CrateParams, tokens: Tokens) -> Float[Array, "*batch"]:
         unit = _unit(tokens, precision)
-        inside = jnp.sum(
-            _rate(_heads(params, tokens.y), head_dim * unit[..., None]), axis=-1
-        )
-        smooth = inside - _rate(tokens.y, dim * unit)
+        of_heads = _rate(_heads(params, tokens.y), head_dim * unit[..., None])
+        smooth = jnp.sum(of_heads, axis=-1) - _rate(tokens.y, dim * unit)
         return smooth + penalty_of_present(phi, tokens.y, tokens.present)
 
     def published_step(params: CrateParams, tokens: Tokens) -> Array:
@@ -141,11 +140,10 @@ def crate(
         seen = None if tokens.present is None else tokens.present[..., None, None, :]
         shares = jax.nn.softmax(scores, axis=-1, where=seen)
         attended = jnp.einsum("...hij,...hjp,hdp->...id", shares, heads, params.U)
-        half = (
-            tokens.y + attended
-            if compression is None
-            else tokens.y + compression * (attended - tokens.y)
-        )
+        if compression is None:
+            half = tokens.y + attended
+        else:
+            half = tokens.y + compression * (attended - tokens.y)
         eta = 0.1 if step_size is None else step_size
         D: Any = params.D
         return jax.nn.relu(half + eta * (half @ D - half @ D.T @ D) - eta * sparsity)
@@ -154,40 +152,33 @@ def crate(
         unit = _unit(tokens, precision)
         heads = _heads(params, tokens.y)
         inside = _rate_gradient(heads, head_dim * unit[..., None])
-        gradient = jnp.einsum("...hip,hdp->...id", inside, params.U) - _rate_gradient(
-            tokens.y, dim * unit
-        )
+        gradient = jnp.einsum("...hip,hdp->...id", inside, params.U)
+        gradient = gradient - _rate_gradient(tokens.y, dim * unit)
         # |U|_2^2 is at most |U^T U|_F.
         squares = norm(jnp.einsum("hdp,hdq->hpq", params.U, params.U), 1)
         smoothness = unit * (head_dim * jnp.sum(squares) + 2.0 * dim)
-        length = ((1.0 if step_size is None else step_size) / smoothness)[
-            ..., None, None
-        ]
+        length = (1.0 if step_size is None else step_size) / smoothness
+        length = length[..., None, None]
         # The proximal operator of phi, whose threshold varies by example.
         return jax.nn.relu(tokens.y - length * (gradient + sparsity))
 
-    return on_tokens(
-        init, energy, published_step if published else proximal_step, dim=dim
-    )
+    step = published_step if published else proximal_step
+    return on_tokens(init, energy, step, dim=dim)
 
 
 def crate_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Proximal gradient steps on nonnegative tokens."""
-    return (
-        crate(DIM, num_heads=2, head_dim=2, form="proximal"),
-        jnp.abs(normal(key, 1, batch)[0]),
-        None,
-    )
+    layer = crate(DIM, num_heads=2, head_dim=2, form="proximal")
+    return layer, jnp.abs(normal(key, 1, batch)[0]), None
 
 
 def _unit(tokens: Tokens, precision: float) -> Array:
-    """1 / (n epsilon^2), with n the tokens that are there, at least 1."""
-    count = (
-        tokens.y.shape[-2]
-        if tokens.present is None
-        else jnp.sum(tokens.present, axis=-1)
-    )
-    count = jnp.broadcast_to(jnp.asarray(count, tokens.y.dtype), tokens.y.shape[:-2])
+    """Returns 1 / (n epsilon^2), with n the number of tokens present, at least 1."""
+    dtype = tokens.y.dtype
+    if tokens.present is None:
+        count = jnp.full(tokens.y.shape[:-2], tokens.y.shape[-2], dtype)
+    else:
+        count = jnp.sum(tokens.present, axis=-1, dtype=dtype)
     return 1.0 / (jnp.maximum(count, 1.0) * precision**2)
 
 
@@ -195,43 +186,46 @@ def _heads(params: CrateParams, y: Array) -> Float[Array, "*batch h n p"]:
     return jnp.einsum("...nd,hdp->...hnp", y, params.U)
 
 
-def _gram(z: Array, scale: Array) -> tuple[Array, Array, Array, bool]:
-    """(I + scale Z^T Z) / u^2, or with Z Z^T if that is smaller; Z / u, log u; whether
-    it is the first.
-
-    u is a power of two, at least 1, that keeps squares finite. The identity is kept
-    above round-off of the rest.
-    """
-    down, up = powers_of_two(
-        jnp.maximum(jnp.max(jnp.abs(z), axis=(-2, -1), keepdims=True), 1.0)
-    )
-    z, narrow = z * down, z.shape[-1] <= z.shape[-2]
-    product = scale[..., None, None] * jnp.einsum(
-        "...nd,...ne->...de" if narrow else "...nd,...md->...nm", z, z
-    )
-    floor = jnp.maximum(
-        down**2,
-        jnp.finfo(z.dtype).eps
-        * jnp.trace(product, axis1=-2, axis2=-1)[..., None, None],
-    )
-    return (
-        floor * jnp.eye(product.shape[-1], dtype=z.dtype) + product,
-        z,
-        jnp.log(up)[..., 0, 0],
-        narrow,
-    )
-
-
+@jax.custom_jvp
 def _rate(z: Array, scale: Array) -> Array:
-    """1/2 log det(I + scale Z^T Z), one number a matrix."""
-    gram, _, log_u, _ = _gram(z, scale)
-    return 0.5 * jnp.linalg.slogdet(gram)[1] + gram.shape[-1] * log_u
+    """Returns 1/2 log det(I + scale Z^T Z), one number a matrix.
+
+    Singular values err by round-off of the largest, eigenvalues of Z^T Z by round-off
+    of its square, which may hide the identity.
+    """
+    largest = jnp.log(scale)[..., None] + 2.0 * jnp.log(
+        jnp.linalg.svd(z, compute_uv=False)
+    )
+    return 0.5 * jnp.sum(jnp.logaddexp(0.0, largest), axis=-1)
+
+
+@_rate.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+    # The scale is made of counts, which have no derivative.
+    (z, scale), (moved, _) = primals, tangents
+    slope = jnp.sum(_rate_gradient(z, scale) * moved, axis=(-2, -1))
+    return _rate(z, scale), slope
 
 
 def _rate_gradient(z: Array, scale: Array) -> Array:
-    """The gradient of `_rate`, scale Z (I + scale Z^T Z)^-1."""
-    gram, scaled, log_u, narrow = _gram(z, scale)
-    solved = jnp.linalg.solve(gram, jnp.swapaxes(scaled, -1, -2) if narrow else scaled)
-    return (scale * jnp.exp(-log_u))[..., None, None] * (
-        jnp.swapaxes(solved, -1, -2) if narrow else solved
+    """Returns the gradient of `_rate`, scale Z (I + scale Z^T Z)^-1.
+
+    It solves the smaller of the systems with Z^T Z and Z Z^T, divided by a power of two
+    that keeps squares finite. The identity is kept above round-off of the rest.
+    """
+    largest = jnp.max(jnp.abs(z), axis=(-2, -1), keepdims=True)
+    down, _ = powers_of_two(jnp.maximum(largest, 1.0))
+    z = z * down
+    narrow = z.shape[-1] <= z.shape[-2]
+    scale = scale[..., None, None]
+    gram = scale * jnp.einsum(
+        "...nd,...ne->...de" if narrow else "...nd,...md->...nm", z, z
     )
+    trace = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None]
+    identity = jnp.maximum(down**2, jnp.finfo(z.dtype).eps * trace)
+    system = identity * jnp.eye(gram.shape[-1], dtype=z.dtype) + gram
+    if narrow:
+        solved = jnp.swapaxes(jnp.linalg.solve(system, jnp.swapaxes(z, -1, -2)), -1, -2)
+    else:
+        solved = jnp.linalg.solve(system, z)
+    return scale * down * solved

@@ -1,5 +1,4 @@
-"""Asymmetric and layer-dependent weights, simulated by one symmetric layer of a
-greater width."""
+"""Asymmetric and layer-dependent weights, simulated by one wide symmetric layer."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,14 +16,17 @@ from unroll_jax.energies.transformer_parts import TransformerParams
 
 __all__ = ["AsymmetricLayer", "SymmetricEmbedding", "symmetric_embedding"]
 
-# of the wide layer; a power of 2: W_f^s = (1 - a) I - a W_f comes out exactly
+# Step size of the wide layer. It is a power of 2, so that W_f^s = (1 - a) I - a W_f is
+# exact.
 STEP_SIZE = 0.5
-PHIS = ("relu", "identity")  # prox(s y) = s prox(y) for s > 0, and prox(0) = 0
+# Penalties with prox(s y) = s prox(y) for s > 0, and prox(0) = 0.
+PHIS = ("relu", "identity")
 
 
 class AsymmetricLayer(NamedTuple):
-    """W_a (d, k) of the attention, and W (d, d') of the linear map that follows it,
-    under no condition.
+    """W_a (d, k) of the attention, and W (d, d') of the linear map that follows it.
+
+    Neither needs to be symmetric.
 
     Example: see `symmetric_embedding`.
     """
@@ -34,10 +36,10 @@ class AsymmetricLayer(NamedTuple):
 
 
 class SymmetricEmbedding(NamedTuple):
-    """One symmetric layer and how a network of asymmetric ones lies in it.
+    """One symmetric layer, and the maps in and out that make it a network.
 
     Attributes:
-      descent: the wide layer; applied L times, always with ``params``, it is the
+      descent: the wide layer. Applied L times, always with ``params``, it is the
         network of L layers.
       params: its `TransformerParams`.
       embed: ``y (*batch, n, d_0) -> (*batch, n, D)``.
@@ -62,12 +64,12 @@ def symmetric_embedding(
     contraction: float | None = None,
     dtype: Any = jnp.float32,
 ) -> SymmetricEmbedding:
-    r"""A symmetric layer, the same at every depth, that computes a network of layers
-    with separate weights.
+    r"""Returns one symmetric layer that computes a network of layers of any weights.
 
     The network is, for l = 1..L with :math:`W_l` of shape :math:`(d_{l-1}, d_l)`,
 
-    .. math:: Y_l = prox_\phi( [softmax_\beta(Y_{l-1} W_{a,l} W_{a,l}^T Y_{l-1}^T) Y_{l-1}] W_l ) .
+    .. math:: Y_l = prox_\phi( [softmax_\beta(Y_{l-1} W_{a,l} W_{a,l}^T Y_{l-1}^T)
+                  Y_{l-1}] W_l ) .
 
     The wide state has a block for each :math:`Y_l`, D = d_0 + ... + d_L in all: one
     layer doubles the width. Its linear map is symmetric, with :math:`s_l / s_{l-1} W_l`
@@ -75,7 +77,7 @@ def symmetric_embedding(
     from :math:`Y_0` in block 0, the first thing to reach block l is :math:`s_l Y_l`,
     after l layers: nothing arrives by a shorter way, and what flows back stays behind
     the front. Attention must see only the front. W_a is block-diagonal with
-    :math:`W_{a,l+1} / s_l`; behind the front, two layers late, come echoes that the
+    :math:`W_{a,l+1} / s_l`. Behind the front, two layers late, come echoes that the
     ratios :math:`s_l / s_{l-1} \le \epsilon / |W_l|_2` make :math:`\epsilon^2` of the
     tokens, :math:`\epsilon^4` in the logits: with :math:`\epsilon^4` at most the
     machine's epsilon the outputs are equal to round-off. (Up to L = 2 there come no
@@ -86,23 +88,22 @@ def symmetric_embedding(
     linear map has norm at most :math:`2 \epsilon \le 1`, so :math:`a \le 2 / L`. This
     decrease comes from shrinking states, not from optimisation.
 
-    What cannot be had is attention with logits :math:`y_u . A y_v` for an asymmetric A.
-    In any width, tokens that are functions of only y_u have symmetric logits under a
+    Attention with logits :math:`y_u . A y_v` for an asymmetric A is impossible. In any
+    width, tokens that are functions of only y_u have symmetric logits under a
     symmetric A, up to terms of only u or only v. The weights then obey
     :math:`P_{uv} P_{vw} P_{wu} = P_{uw} P_{wv} P_{vu}`, which asymmetric attention
     breaks. Nor can a width fixed for all L hold the weights of L layers: a symmetric D
     by D map has D (D + 1) / 2 numbers.
 
     Args:
-      layers: the network's layers, first to last; bias needs a constant feature, which
+      layers: the network's layers, first to last. Bias needs a constant feature, which
         attention leaves as it is.
       phi: "relu" or "identity": a nonlinearity that commutes with scaling.
       form: form of the attention step, "softmax" or "jacobi".
-      mask: symmetric boolean (n, n) graph of the tokens; None is the complete graph.
-      contraction: epsilon in (0, 1/2]; None takes the fourth root of the machine
+      mask: symmetric boolean (n, n) graph of the tokens. None is the complete graph.
+      contraction: epsilon in (0, 1/2]. None takes the fourth root of the machine
         epsilon of ``dtype``.
-      dtype: dtype of the wide parameters; a ValueError if s_L or 1 / s_L is not a
-        normal number of it.
+      dtype: dtype of the wide parameters. s_L and 1 / s_L must be normal numbers of it.
 
     Source: ours; Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no
     construction.
@@ -119,76 +120,73 @@ def symmetric_embedding(
         (np.asarray(layer.W_a, np.float64), np.asarray(layer.W, np.float64))
         for layer in layers
     ]
-    ratios = [
-        2.0 ** math.floor(math.log2(epsilon / max(1.0, np.linalg.norm(W, 2))))
-        for _, W in matrices
-    ]
-    exponents = np.concatenate([[0.0], np.cumsum(np.log2(ratios))])
-    if exponents[-1] < np.finfo(jnp.dtype(dtype)).minexp:
+    exponents = np.array([_ratio_exponent(epsilon, W) for _, W in matrices])
+    ratios = 2.0**exponents
+    last_exponent = np.sum(exponents)
+    if last_exponent < np.finfo(jnp.dtype(dtype)).minexp:
         raise ValueError(
             "layers must be few enough for the scale of the last block,"
-            f" 2^{exponents[-1]:.0f}, to be a normal {jnp.dtype(dtype).name}, got"
+            f" 2^{last_exponent:.0f}, to be a normal {jnp.dtype(dtype).name}, got"
             f" {len(layers)}; widen dtype or contraction"
         )
-    scales = 2.0**exponents
+    scales = np.cumprod([1.0, *ratios])
+
+    # Rows of the blocks Y_0 to Y_L, and columns of the layers' attention.
     edges = np.cumsum([0, *(W.shape[0] for _, W in matrices), matrices[-1][1].shape[1]])
     blocks = [slice(*pair) for pair in pairwise(edges)]
     columns = np.cumsum([0, *(W_a.shape[1] for W_a, _ in matrices)])
-    wide_W_a, mixing = (
-        np.zeros((edges[-1], columns[-1])),
-        np.zeros((edges[-1], edges[-1])),
-    )
+    wide_W_a = np.zeros((edges[-1], columns[-1]))
+    mixing = np.zeros((edges[-1], edges[-1]))
     for place, (W_a, W) in enumerate(matrices):
-        wide_W_a[blocks[place], columns[place] : columns[place + 1]] = (
-            W_a / scales[place]
-        )
-        mixing[blocks[place], blocks[place + 1]] = ratios[place] * W
-        mixing[blocks[place + 1], blocks[place]] = ratios[place] * W.T
+        here, there = blocks[place], blocks[place + 1]
+        of_layer = slice(columns[place], columns[place + 1])
+        wide_W_a[here, of_layer] = W_a / scales[place]
+        mixing[here, there] = ratios[place] * W
+        mixing[there, here] = ratios[place] * W.T
     W_f = ((1.0 - STEP_SIZE) * np.eye(len(mixing)) - mixing) / STEP_SIZE
-    width, first, last, scale = (
-        int(edges[-1]),
-        int(edges[1]),
-        int(edges[-2]),
-        float(scales[-1]),
+
+    width = int(edges[-1])
+    after_first = int(edges[1])
+    last = int(edges[-2])
+    layer = transformer(
+        width,
+        rank=min(width, int(columns[-1])),
+        phi=phi,
+        form=form,
+        mask=mask,
+        step_size=STEP_SIZE,
     )
 
     def embed(y: Array) -> Array:
-        return jnp.concatenate(
-            [y, jnp.zeros((*y.shape[:-1], width - first), y.dtype)], axis=-1
-        )
+        rest = jnp.zeros((*y.shape[:-1], width - after_first), y.dtype)
+        return jnp.concatenate([y, rest], axis=-1)
 
     return SymmetricEmbedding(
-        transformer(
-            width,
-            rank=min(width, int(columns[-1])),
-            phi=phi,
-            form=form,
-            mask=mask,
-            step_size=STEP_SIZE,
-        ),
+        layer,
         TransformerParams(jnp.asarray(wide_W_a, dtype), jnp.asarray(W_f, dtype)),
         embed=embed,
-        readout=lambda wide: wide[..., last:] / scale,
+        readout=lambda wide: wide[..., last:] / float(scales[-1]),
     )
+
+
+def _ratio_exponent(epsilon: float, W: np.ndarray) -> int:
+    """Returns log2 of s_l / s_{l-1}, the largest power of 2 within epsilon / |W|_2."""
+    return math.floor(math.log2(epsilon / max(1.0, np.linalg.norm(W, 2))))
 
 
 def _check(
     layers: Sequence[AsymmetricLayer], phi: str, contraction: float | None, dtype: Any
 ) -> float:
+    """Checks the arguments of `symmetric_embedding`, and returns epsilon."""
     require(layers, "layers", "hold at least one layer", "none")
-    require(
-        phi in PHIS, "phi", f"be one of {PHIS}, which commute with scaling", f"{phi!r}"
-    )
+    wanted = f"be one of {PHIS}, which commute with scaling"
+    require(phi in PHIS, "phi", wanted, repr(phi))
     check("contraction", contraction, in_interval("(0, 1/2]"), optional=True)
     for place, (W_a, W) in enumerate(layers):
         expected = np.shape(layers[place - 1].W)[1] if place > 0 else np.shape(W)[0]
-        fits = (
-            np.ndim(W) == 2 == np.ndim(W_a)
-            and np.shape(W)[0] == np.shape(W_a)[0] == expected
-        )
-        got, allowed = (
-            f"shapes {np.shape(W_a)} and {np.shape(W)}",
-            f"have W_a (d, k) and W (d, e) with d = {expected}",
-        )
-        require(fits, f"layers[{place}]", allowed, got)
+        of_matrices = np.ndim(W) == 2 == np.ndim(W_a)
+        fits = of_matrices and np.shape(W)[0] == np.shape(W_a)[0] == expected
+        wanted = f"have W_a (d, k) and W (d, e) with d = {expected}"
+        got = f"shapes {np.shape(W_a)} and {np.shape(W)}"
+        require(fits, f"layers[{place}]", wanted, got)
     return float(jnp.finfo(dtype).eps) ** 0.25 if contraction is None else contraction

@@ -1,8 +1,7 @@
-"""The Energy Transformer: attention and memories as one energy of normalised tokens,
-lowered through layer norm."""
+"""The Energy Transformer: attention and memories as one energy of normalised tokens."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +22,17 @@ __all__ = [
 
 
 class EnergyTransformerParams(NamedTuple):
-    """Queries and keys of the heads, (heads, k, dim); memories (m, dim); layer norm's
-    scale () and shift (dim,).
+    """Parameters of `energy_transformer`.
+
+    Attributes:
+      W_Q, W_K: (heads, k, dim), queries and keys.
+      memories: (m, dim).
+      scale, shift: () and (dim,), of the layer norm.
 
     Example:
       >>> import jax
-      >>> params = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8).init(
-      ...     jax.random.key(0)
-      ... )
+      >>> layer = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8)
+      >>> params = layer.init(jax.random.key(0))
       >>> params.W_Q.shape, params.memories.shape, params.scale.shape
       ((2, 3, 4), (8, 4), ())
     """
@@ -66,7 +68,8 @@ def energy_transformer(
     and :math:`\beta = 1 / \sqrt k`,
 
     .. math:: E(Y) = - \tfrac1\beta \sum_h \sum_C \log \sum_{B \ne C}
-                     \exp( \beta (W^K_h g_B) . (W^Q_h g_C) ) - \tfrac12 \sum_B |relu(\Xi g_B)|^2 ,
+                     \exp( \beta (W^K_h g_B) . (W^Q_h g_C) )
+                     - \tfrac12 \sum_B |relu(\Xi g_B)|^2 ,
               \qquad Y' = Y - a \nabla_g E .
 
     The paper proves descent in continuous time: g is the gradient of the convex
@@ -76,8 +79,9 @@ def energy_transformer(
     hold an example). With ``guaranteed=True`` each example takes the smaller of
     ``step_size`` and
 
-    .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad K = n \sum_h |W^K_h|_2 |W^Q_h|_2 ,
-              \qquad \delta_C = |(\nabla_g E)_C| / \sqrt d ,
+    .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad
+              K = n \sum_h |W^K_h|_2 |W^Q_h|_2 , \qquad
+              \delta_C = |(\nabla_g E)_C| / \sqrt d ,
 
     which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU
     are convex. E thus curves upwards in g only by the products of keys and queries, by
@@ -90,12 +94,12 @@ def energy_transformer(
     Args:
       dim, num_heads, head_dim, num_memories: width d >= 2 of tokens, heads h, width k
         of queries, rows m of memory.
-      step_size: a > 0 in units of tokens over energy; the paper's images use 0.1.
-      guaranteed: whether a step is shortened to the bound above.
+      step_size: a > 0 in units of tokens over energy. The paper's images use 0.1.
+      guaranteed: shortens a step to the bound above.
       epsilon: added to the variance.
 
     Returns:
-      A `Descent` with params `EnergyTransformerParams`; ``x`` only marks absent tokens
+      A `Descent` with params `EnergyTransformerParams`. ``x`` only marks absent tokens
       (`Anchor`). A single token has no attention energy.
 
     Source: Hoover, Liang, Pham, Panda, Strobelt, Chau, Zaki, Krotov (2023), *Energy
@@ -105,17 +109,16 @@ def energy_transformer(
     Example:
       >>> import jax
       >>> layer = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8)
-      >>> params, y = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.normal(jax.random.key(1), (5, 4)),
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> y = jax.random.normal(jax.random.key(1), (5, 4))
       >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
       True
     """
 
     def init(key: jax.Array) -> EnergyTransformerParams:
         key_q, key_k, key_m = jax.random.split(key, 3)
-        heads, scale = (num_heads, head_dim, dim), 1.0 / math.sqrt(dim)
+        heads = num_heads, head_dim, dim
+        scale = 1.0 / math.sqrt(dim)
         return EnergyTransformerParams(
             scale * jax.random.normal(key_q, heads),
             scale * jax.random.normal(key_k, heads),
@@ -127,36 +130,31 @@ def energy_transformer(
     def energy(
         params: EnergyTransformerParams, tokens: Tokens
     ) -> Float[Array, "*batch"]:
-        return _energy(
-            params, _layer_norm(params, tokens.y, epsilon)[0], tokens.present
-        )
+        normed, _ = _layer_norm(params, tokens.y, epsilon)
+        return _energy(params, normed, tokens.present)
 
     def step(params: EnergyTransformerParams, tokens: Tokens) -> Array:
         normed, deviation = _layer_norm(params, tokens.y, epsilon)
-        gradient = jax.grad(lambda g: jnp.sum(_energy(params, g, tokens.present)))(
-            normed
-        )
+
+        def total(g: Array) -> Array:
+            return jnp.sum(_energy(params, g, tokens.present))
+
+        gradient = jax.grad(total)(normed)
         if not guaranteed:
             return tokens.y - step_size * gradient
+
+        present = tokens.present
+        count: Any = tokens.y.shape[-2]
+        if present is not None:
+            count = jnp.sum(present, axis=-1, keepdims=True, dtype=tokens.y.dtype)
         speed = norm(gradient, gradient.ndim - 1) / math.sqrt(dim)
-        count = (
-            tokens.y.shape[-2]
-            if tokens.present is None
-            else jnp.sum(tokens.present, axis=-1)[..., None]
-        )
         slowness = params.scale * _curvature(params, count) + speed
         # 0 where no token is present, or nothing moves: the inner `where` keeps the
         # derivative finite there.
-        bound = jnp.where(
-            slowness == 0.0,
-            jnp.inf,
-            deviation / jnp.where(slowness == 0.0, 1.0, slowness),
-        )
-        bound = (
-            bound
-            if tokens.present is None
-            else jnp.where(tokens.present, bound, step_size)
-        )
+        free = slowness == 0.0
+        bound = jnp.where(free, jnp.inf, deviation / jnp.where(free, 1.0, slowness))
+        if present is not None:
+            bound = jnp.where(present, bound, step_size)
         length = jnp.minimum(jnp.min(bound, axis=-1), step_size)
         return tokens.y - length[..., None, None] * gradient
 
@@ -174,22 +172,18 @@ def energy_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Exampl
 def _layer_norm(
     params: EnergyTransformerParams, y: Array, epsilon: float
 ) -> tuple[Array, Array]:
-    """g (*batch, n, d) and s (*batch, n)."""
+    """Returns g (*batch, n, d) and s (*batch, n)."""
     # Powers of two bring the larger of a token and of the smoothing near 1: squares
     # neither over- nor underflow.
-    down, up = powers_of_two(
-        jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon))
-    )
+    largest = jnp.max(jnp.abs(y), axis=-1, keepdims=True)
+    down, up = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
     centred = y * down - jnp.mean(y * down, axis=-1, keepdims=True)
     smoothing = math.sqrt(epsilon) * down
     square = jnp.mean(centred**2, axis=-1, keepdims=True) + smoothing**2
     # 0 for large tokens of equal entries, where the root has no derivative.
     none = square == 0.0
-    deviation = jnp.where(
-        none,
-        jnp.maximum(smoothing, jnp.finfo(y.dtype).tiny),
-        jnp.sqrt(jnp.where(none, 1.0, square)),
-    )
+    least = jnp.maximum(smoothing, jnp.finfo(y.dtype).tiny)
+    deviation = jnp.where(none, least, jnp.sqrt(jnp.where(none, 1.0, square)))
     return params.scale * centred / deviation + params.shift, (deviation * up)[..., 0]
 
 
@@ -197,10 +191,8 @@ def _energy(
     params: EnergyTransformerParams, g: Array, present
 ) -> Float[Array, "*batch"]:
     beta = 1.0 / math.sqrt(params.W_Q.shape[1])
-    queries, keys = (
-        jnp.einsum("...nd,hkd->...hnk", g, weight)
-        for weight in (params.W_Q, params.W_K)
-    )
+    queries = jnp.einsum("...nd,hkd->...hnk", g, params.W_Q)
+    keys = jnp.einsum("...nd,hkd->...hnk", g, params.W_K)
     scores = beta * jnp.einsum("...hck,...hbk->...hcb", queries, keys)
     seen = ~jnp.eye(g.shape[-2], dtype=bool)
     if present is not None:
@@ -208,15 +200,14 @@ def _energy(
     some = jnp.any(seen, axis=-1)  # a single token sees no other
     # The inner `where` keeps -inf out of derivatives where there is nothing to sum.
     lookup = jax.nn.logsumexp(scores, axis=-1, where=seen | ~some[..., None])
-    memory = 0.5 * jnp.sum(
-        jax.nn.relu(jnp.einsum("...nd,md->...nm", g, params.memories)) ** 2, axis=-1
-    )
+    overlaps = jnp.einsum("...nd,md->...nm", g, params.memories)
+    memory = 0.5 * jnp.sum(jax.nn.relu(overlaps) ** 2, axis=-1)
     value = jnp.sum(jnp.where(some, lookup, 0.0), axis=-2) / beta + memory
     return -sum_present(value, present)
 
 
 def _curvature(params: EnergyTransformerParams, count: int | Array) -> Array:
-    """K: a bound of E's upward curvature in g, for ``count`` tokens."""
+    """Returns K, a bound of E's upward curvature in g, for ``count`` tokens."""
 
     def norms(weight: Array) -> Array:
         square = norm(jnp.einsum("hkd,hld->hkl", weight, weight), 1)

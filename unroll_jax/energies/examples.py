@@ -1,5 +1,4 @@
-"""Sizes and draws that the examples of all systems share; each example is in the
-file of its system."""
+"""Sizes and draws of the examples of all systems, which are in their systems' files."""
 
 import jax
 from jaxtyping import Array
@@ -8,7 +7,9 @@ from unroll_jax.descent import Descent
 
 __all__ = ["DIM", "TOKENS", "Example", "normal"]
 
-TOKENS, DIM = 5, 4  # small, for a quick conformance test
+# Small, for a quick conformance test.
+TOKENS = 5
+DIM = 4
 
 Example = tuple[Descent, Array, Array | None]
 

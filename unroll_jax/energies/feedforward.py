@@ -25,7 +25,7 @@ INITIAL_NORM = 0.95
 
 
 class FeedForwardParams(NamedTuple):
-    """W_f (d, d); only its symmetric part counts.
+    """W_f (d, d). Only its symmetric part counts.
 
     Example: see `feedforward`.
     """
@@ -44,11 +44,12 @@ def feedforward(
     r"""Feed-forward layer as a (proximal) gradient step on a quadratic energy.
 
     .. math:: E(Y) = \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) , \qquad
-              Y' = prox_{a \phi}( Y - a ( Y W_f^+ + Y - B ) ) , \quad W_f^+ = (W_f + W_f^T) / 2 ,
+              Y' = prox_{a \phi}( Y - a ( Y W_f^+ + Y - B ) ) , \quad
+              W_f^+ = (W_f + W_f^T) / 2 ,
 
     with B = x (0 when x is None). The step never raises E when :math:`a \le 1 / L`,
-    :math:`L = \max(0, \lambda_{max}(W_f^+)) + 1`; initially L <= 1.95, so the default
-    step qualifies; ``spectrum`` keeps it so.
+    :math:`L = \max(0, \lambda_{max}(W_f^+)) + 1`. Initially L <= 1.95, so the default
+    step qualifies, and ``spectrum`` keeps it so.
 
     Args:
       dim: width d of the tokens.
@@ -57,11 +58,11 @@ def feedforward(
         the layer applies it as it is: its penalty is the one of `activation` at this
         step size.
       spectrum: (lower, upper), to use ``clip_spectrum(W_f, lower, upper)`` for W_f. It
-        costs a decomposition of a (d, d) matrix in each energy and step; with tied
+        costs a decomposition of a (d, d) matrix in each energy and step. With tied
         layers, clip once before them instead.
 
     Returns:
-      A `Descent` with params `FeedForwardParams`; ``x`` is B, broadcastable to y, or an
+      A `Descent` with params `FeedForwardParams`. ``x`` is B, broadcastable to y, or an
       `Anchor`, or None.
 
     Warns:
@@ -77,10 +78,7 @@ def feedforward(
       >>> layer = feedforward(3, phi="relu")
       >>> params: FeedForwardParams = layer.init(jax.random.key(0))
       >>> y = jax.random.uniform(jax.random.key(1), (5, 3))
-      >>> bool(
-      ...     layer.energy(params, layer.step(params, y, None), None)
-      ...     < layer.energy(params, y, None)
-      ... )
+      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
       True
     """
     proximal = resolve_proximal(phi, step_size)
@@ -96,27 +94,23 @@ def feedforward(
 
     def energy(params: FeedForwardParams, tokens: Tokens) -> Float[Array, "*batch"]:
         y, B, present, _ = tokens
-        down, up = square_range(
-            jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True, initial=0.0),
-            y.shape[-2] * dim,
-        )
+        largest = jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True, initial=0.0)
+        down, up = square_range(largest, y.shape[-2] * dim)
         scaled = y * down
         distance = scaled if B is None else scaled - B * down
-        quadratic = 0.5 * jnp.sum(
-            linear(scaled, matrix(params)) * scaled + distance**2, axis=(-2, -1)
-        )
+        terms = linear(scaled, matrix(params)) * scaled + distance**2
+        quadratic = 0.5 * jnp.sum(terms, axis=(-2, -1))
         quadratic = quadratic * up[..., 0, 0] * up[..., 0, 0]
         return quadratic + penalty_of_present(proximal, y, present)
 
     def step(params: FeedForwardParams, tokens: Tokens) -> Array:
         y, B, _, _ = tokens
         W_f = matrix(params)
-        moved = linear(
-            y,
-            (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype)
-            - 0.5 * step_size * (W_f + W_f.T),
-        )
-        return proximal.prox(moved if B is None else moved + step_size * B, step_size)
+        kept = (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype)
+        moved = linear(y, kept - 0.5 * step_size * (W_f + W_f.T))
+        if B is not None:
+            moved = moved + step_size * B
+        return proximal.prox(moved, step_size)
 
     return on_tokens(init, energy, step, dim=dim)
 
@@ -124,16 +118,15 @@ def feedforward(
 def clip_spectrum(
     W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0.95
 ) -> Float[Array, "d d"]:
-    r"""The symmetric matrix nearest to sym(W_f) whose eigenvalues lie in [lower,
-    upper].
+    r"""Returns the symmetric matrix nearest to W_f with eigenvalues in an interval.
 
     With :math:`(W_f + W_f^T)/2 = Q \Lambda Q^T` it is :math:`Q \, clip(\Lambda) Q^T`.
     Its derivative is taken from divided differences of clip (Daleckii and Krein), which
-    stay in [0, 1] where eigenvalues meet; there the usual derivative of the
+    stay in [0, 1] where eigenvalues meet. There the usual derivative of the
     eigenvectors, which divides by their gaps, is not finite.
 
     Args:
-      W_f: square matrix; only its symmetric part counts. The result is differentiable
+      W_f: square matrix. Only its symmetric part counts. The result is differentiable
         once in it.
       lower, upper: finite ends of the interval, lower < upper.
 
@@ -151,7 +144,7 @@ def clip_spectrum(
 
 
 def feedforward_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """The feed-forward layer; its condition holds for every ``init``."""
+    """The feed-forward layer. Its condition holds for every ``init``."""
     y, x = normal(key, 2, batch)
     return feedforward(DIM), y, x
 
@@ -169,24 +162,20 @@ def _(
     (symmetric,), (tangent,) = primals, tangents
     values, basis = jnp.linalg.eigh(symmetric)
     clipped = jnp.clip(values, lower, upper)
-    gaps, rises = (v[:, None] - v[None, :] for v in (values, clipped))
+    # Divided differences of clip, and its derivative where eigenvalues are equal.
+    gaps = values[:, None] - values[None, :]
+    rises = clipped[:, None] - clipped[None, :]
     inside = ((values >= lower) & (values <= upper)).astype(values.dtype)
-    slopes = jnp.where(
-        gaps == 0.0, inside[:, None], rises / jnp.where(gaps == 0.0, 1.0, gaps)
-    )
-    return (basis * clipped) @ basis.T, basis @ (
-        slopes * (basis.T @ tangent @ basis)
-    ) @ basis.T
+    equal = gaps == 0.0
+    slopes = jnp.where(equal, inside[:, None], rises / jnp.where(equal, 1.0, gaps))
+    moved = slopes * (basis.T @ tangent @ basis)
+    return (basis * clipped) @ basis.T, basis @ moved @ basis.T
 
 
 @checked(lower=FINITE, upper=FINITE)
 def _check_interval(lower: float, upper: float) -> None:
-    require(
-        lower < upper,
-        "spectrum",
-        "be finite with lower < upper",
-        f"lower={lower}, upper={upper}",
-    )
+    got = f"lower={lower}, upper={upper}"
+    require(lower < upper, "spectrum", "be finite with lower < upper", got)
 
 
 def _check_spectrum(spectrum: Any, step_size: float) -> None:

@@ -1,5 +1,4 @@
-"""Hyper-SET: attention that spreads tokens on spheres of subspaces, and a
-feed-forward part that aligns them."""
+"""Hyper-SET: attention spreads tokens on spheres, a feed-forward part aligns them."""
 
 import math
 from typing import NamedTuple
@@ -21,14 +20,12 @@ FORMS = ("published", "gradient")
 
 
 class HyperSetParams(NamedTuple):
-    """Projections of the heads, W (heads, p, dim), and the rows of the dictionary, D
-    (m, dim).
+    """Projections of the heads, W (heads, p, dim), and a dictionary, D (m, dim).
 
     Example:
       >>> import jax
-      >>> params = hyper_set(4, num_heads=2, head_dim=3, width=8).init(
-      ...     jax.random.key(0)
-      ... )
+      >>> layer = hyper_set(4, num_heads=2, head_dim=3, width=8)
+      >>> params = layer.init(jax.random.key(0))
       >>> params.W.shape, params.D.shape
       ((2, 3, 4), (8, 4))
     """
@@ -61,12 +58,14 @@ def hyper_set(
     With :math:`z_i^h = \sqrt p \, W_h y_i / |W_h y_i|`,
     :math:`u_i = \sqrt m \, D y_i / |D y_i|` and :math:`\beta = 1 / \sqrt p`,
 
-    .. math:: E(Y) = \tfrac1\beta \sum_h \sum_i \log \sum_j \exp(\beta z_i^h . z_j^h) - \tfrac12 \sum_i |relu(u_i)|^2 .
+    .. math:: E(Y) = \tfrac1\beta \sum_h \sum_i \log \sum_j \exp(\beta z_i^h . z_j^h)
+                  - \tfrac12 \sum_i |relu(u_i)|^2 .
 
     The published step (``form="published"``) takes attention first and then the
     feed-forward part,
 
-    .. math:: Y^{1/2} = Y - a \sum_h W_h^T (S_h + S_h^T) Z^h , \qquad Y' = Y^{1/2} + a D^T relu(U^{1/2}) ,
+    .. math:: Y^{1/2} = Y - a \sum_h W_h^T (S_h + S_h^T) Z^h , \qquad
+              Y' = Y^{1/2} + a D^T relu(U^{1/2}) ,
 
     with S_h the softmax over rows. It leaves out the derivative of the normalisation,
     and for some weights and tokens raises E at every step size (tests/energies hold an
@@ -77,29 +76,26 @@ def hyper_set(
       dim, num_heads, head_dim, width: width d of the tokens, heads h, width p of each
         head's subspace, rows m of D.
       step_size, form: a > 0, unitless; "published" or "gradient".
-      epsilon: added to mean squares under the root, as in RMSNorm; it makes E smooth at
+      epsilon: added to mean squares under the root, as in RMSNorm. It makes E smooth at
         0.
 
     Returns:
-      A `Descent` with params `HyperSetParams`; ``x`` counts only as an `Anchor` that
-      marks absent tokens.
+      A `Descent` with params `HyperSetParams`. ``x`` only marks absent tokens
+      (`Anchor`).
 
     Source: Hu, Zou, Xu (2026), *Hyper-SET: Designing Transformers via Hyperspherical
     Energy Minimization*. Their public code has GELU in the step and ReLU in the energy
-    that it plots; here both have ReLU. Its step size is computed for each token and
-    feature, and its RMSNorm before GELU has weights; here a is one number, and norms
+    that it plots. Here both have ReLU. Its step size is computed for each token and
+    feature, and its RMSNorm before GELU has weights. Here a is one number, and norms
     have no weights.
 
     Example:
       >>> import jax
       >>> from unroll_jax import safeguarded
-      >>> layer = safeguarded(
-      ...     hyper_set(4, num_heads=2, head_dim=3, width=8, form="gradient")
-      ... )
-      >>> params, y = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.normal(jax.random.key(1), (5, 4)),
-      ... )
+      >>> layer = hyper_set(4, num_heads=2, head_dim=3, width=8, form="gradient")
+      >>> layer = safeguarded(layer)
+      >>> params = layer.init(jax.random.key(0))
+      >>> y = jax.random.normal(jax.random.key(1), (5, 4))
       >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
       True
     """
@@ -114,24 +110,22 @@ def hyper_set(
         return _energy(params, tokens.y, tokens.present, epsilon)
 
     def gradient_step(params: HyperSetParams, tokens: Tokens) -> Array:
-        gradient = jax.grad(
-            lambda y: jnp.sum(_energy(params, y, tokens.present, epsilon))
-        )(tokens.y)
-        return tokens.y - step_size * gradient
+        def total(y: Array) -> Array:
+            return jnp.sum(_energy(params, y, tokens.present, epsilon))
+
+        return tokens.y - step_size * jax.grad(total)(tokens.y)
 
     def published_step(params: HyperSetParams, tokens: Tokens) -> Array:
         z, scores = _heads(params, tokens.y, tokens.present, epsilon)
         shares = jax.nn.softmax(scores, axis=-1)
-        moved = jnp.einsum(
-            "...hij,...hjp->...hip", shares + jnp.swapaxes(shares, -1, -2), z
-        )
+        symmetric = shares + jnp.swapaxes(shares, -1, -2)
+        moved = jnp.einsum("...hij,...hjp->...hip", symmetric, z)
         half = tokens.y - step_size * jnp.einsum("...hip,hpd->...id", moved, params.W)
-        features = jax.nn.relu(_normalised(half @ params.D.T, epsilon))
+        features = jax.nn.relu(_normalise(half @ params.D.T, epsilon))
         return half + step_size * features @ params.D
 
-    return on_tokens(
-        init, energy, published_step if form == "published" else gradient_step, dim=dim
-    )
+    step = published_step if form == "published" else gradient_step
+    return on_tokens(init, energy, step, dim=dim)
 
 
 def hyper_set_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
@@ -142,29 +136,30 @@ def hyper_set_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     return safeguarded(layer, halvings=30), normal(key, 1, batch)[0], None
 
 
-def _normalised(rows: Array, epsilon: float) -> Array:
+def _normalise(rows: Array, epsilon: float) -> Array:
+    """Divides each row by the root of its mean square plus epsilon."""
     # Powers of two bring the larger of a row and of the smoothing near 1: squares
     # neither over- nor underflow.
-    down, _ = powers_of_two(
-        jnp.maximum(jnp.max(jnp.abs(rows), axis=-1, keepdims=True), math.sqrt(epsilon))
-    )
+    largest = jnp.max(jnp.abs(rows), axis=-1, keepdims=True)
+    down, _ = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
     scaled = rows * down
-    return scaled / jnp.sqrt(
-        jnp.mean(scaled**2, axis=-1, keepdims=True) + (math.sqrt(epsilon) * down) ** 2
-    )
+    square = jnp.mean(scaled**2, axis=-1, keepdims=True)
+    return scaled / jnp.sqrt(square + (math.sqrt(epsilon) * down) ** 2)
 
 
 def _heads(
     params: HyperSetParams, y: Array, present, epsilon: float
 ) -> tuple[Array, Array]:
-    """z (*batch, h, n, p) and the logits of attention (*batch, h, n, n), absent
-    tokens without weight."""
-    z = _normalised(jnp.einsum("...nd,hpd->...hnp", y, params.W), epsilon)
+    """Returns z (*batch, h, n, p) and the logits of attention (*batch, h, n, n).
+
+    Absent tokens have no weight.
+    """
+    z = _normalise(jnp.einsum("...nd,hpd->...hnp", y, params.W), epsilon)
     scores = jnp.einsum("...hip,...hjp->...hij", z, z) / math.sqrt(z.shape[-1])
     if present is None:
         return z, scores
     both = present[..., None, :, None] & present[..., None, None, :]
-    # An absent token sees only itself, as its row needs a softmax; z is 0 there.
+    # An absent token sees only itself, as its row needs a softmax. z is 0 there.
     return z, jnp.where(both | jnp.eye(y.shape[-2], dtype=bool), scores, -jnp.inf)
 
 
@@ -172,10 +167,8 @@ def _energy(
     params: HyperSetParams, y: Array, present, epsilon: float
 ) -> Float[Array, "*batch"]:
     z, scores = _heads(params, y, present, epsilon)
-    spread = math.sqrt(z.shape[-1]) * jnp.sum(
-        jax.nn.logsumexp(scores, axis=-1), axis=-2
-    )
-    aligned = 0.5 * jnp.sum(
-        jax.nn.relu(_normalised(y @ params.D.T, epsilon)) ** 2, axis=-1
-    )
+    spread = jnp.sum(jax.nn.logsumexp(scores, axis=-1), axis=-2)
+    spread = math.sqrt(z.shape[-1]) * spread
+    features = jax.nn.relu(_normalise(y @ params.D.T, epsilon))
+    aligned = 0.5 * jnp.sum(features**2, axis=-1)
     return sum_present(spread - aligned, present)

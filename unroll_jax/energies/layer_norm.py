@@ -1,5 +1,4 @@
-"""The energy that layer normalisation lowers: half the squared distance to the
-sphere of centred tokens."""
+"""Layer normalisation, on half the squared distance to a sphere of centred tokens."""
 
 import math
 
@@ -29,8 +28,9 @@ def layer_norm(
     With m the mean of a token y of width d, u = y - m 1, R the radius and
     :math:`c = d \epsilon`,
 
-    .. math:: E(Y) = \sum_{tokens} \frac{1}{2 d} (1^T y)^2 + \tfrac12 |u|^2 - R \sqrt{|u|^2 + c} + \tfrac12 R^2 ,
-              \qquad y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
+    .. math:: E(Y) = \sum_{tokens} \frac{1}{2 d} (1^T y)^2 + \tfrac12 |u|^2
+                  - R \sqrt{|u|^2 + c} + \tfrac12 R^2 , \qquad
+              y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
 
     The first term depends only on m and the rest only on u: the translation y - m 1 and
     the rescaling of u are gradient steps of length 1 on one each, and together y - a
@@ -44,22 +44,22 @@ def layer_norm(
 
     Args:
       dim: width d of the tokens, at least 2.
-      radius: R > 0, the norm of a normalised token; None is sqrt(d), as in
+      radius: R > 0, the norm of a normalised token. None is sqrt(d), as in
         `flax.linen.LayerNorm`.
-      epsilon: added to the variance |u|^2 / d, as in flax; 0 is the exact projection.
-      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      epsilon: added to the variance |u|^2 / d, as in flax. 0 is the exact projection.
+      step_size: a in (0, 1], unitless. 1 is the undamped step.
 
     Returns:
-      A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an
-      `Anchor` says are absent.
+      A `Descent` without parameters (None). ``x`` only marks absent tokens (`Anchor`).
 
     Source: Yang, Huang, Wipf (2022), supplement F.3, without the factor 1 / (2 d), and
     with R = 1.
 
     Example:
       >>> import jax
-      >>> layer, y = layer_norm(4), jax.random.normal(jax.random.key(0), (5, 4))
-      >>> round(float(layer.energy(None, layer.step(None, y, None), None)), 6)
+      >>> layer = layer_norm(4)
+      >>> y = jax.random.normal(jax.random.key(0), (5, 4))
+      >>> round(float(layer.energy(None, layer.step(None, y))), 6)
       0.0
     """
     norm = math.sqrt(dim) if radius is None else radius
@@ -85,24 +85,21 @@ def layer_norm_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 
 def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
-    """Mean of each token; the rest and its smoothed norm, both times a power of two;
-    its inverse.
+    """Returns the mean of each token, the rest u, its smoothed norm, and a factor.
 
-    The power brings the larger of the token and of the smoothing near 1: squares
-    neither over- nor underflow.
+    u and its norm are divided by the factor, a power of two that brings the larger of
+    the token and of the smoothing near 1: squares neither over- nor underflow.
     """
-    down, up = powers_of_two(
-        jnp.maximum(jnp.max(jnp.abs(y), axis=-1, keepdims=True), math.sqrt(epsilon))
-    )
+    largest = jnp.max(jnp.abs(y), axis=-1, keepdims=True)
+    down, up = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
     scaled = y * down
     mean = jnp.mean(scaled, axis=-1, keepdims=True)
     centred = scaled - mean
     square = jnp.sum(centred**2, axis=-1, keepdims=True)
-    # compiled code would square the power first, and 0 times infinity is not 0
+    # Compiled code would square the power first, and 0 times infinity is not 0.
     if epsilon > 0.0:
         square = square + y.shape[-1] * (math.sqrt(epsilon) * down) ** 2
     # The inner `where` keeps the derivative finite at a token of equal entries.
-    length = jnp.where(
-        square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
-    )
+    none = square == 0.0
+    length = jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, square)))
     return mean * up, centred, length, up

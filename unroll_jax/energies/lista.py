@@ -10,9 +10,9 @@ from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.tokens import Rows, Tokens, on_tokens, sum_present
+from unroll_jax.energies.tokens import InputRows, Tokens, on_tokens, sum_present
 from unroll_jax.norm_bounds import matrix_norm_bound
-from unroll_jax.numerics import linear, shrink
+from unroll_jax.numerics import common_dtype, linear, shrink
 
 __all__ = [
     "ListaLayerParams",
@@ -47,7 +47,8 @@ def lista(
     With the codes H (n, num_atoms) as state and the signal x (n, dim) as input,
 
     .. math:: g(H) = \tfrac12 |x - H D|_F^2 + \lambda |H|_1 , \qquad
-              H' = S_{\lambda / c}( H + \tfrac1c (x - H D) D^T ) , \quad S_t(h) = sign(h) \max(|h| - t, 0) ,
+              H' = S_{\lambda / c}( H + \tfrac1c (x - H D) D^T ) , \quad
+              S_t(h) = sign(h) \max(|h| - t, 0) ,
 
     a proximal gradient step of length 1 / c. It never raises g for
     :math:`c \ge \tfrac12 |D|_2^2`: the quadratic part curves by at most
@@ -56,21 +57,21 @@ def lista(
     .. math:: g(H') \le g(H) - (c - \tfrac12 |D|_2^2) |H' - H|_F^2 .
 
     By default c is an upper bound of :math:`|D|_2^2` by `matrix_norm_bound`, computed
-    in every step: it holds while D is trained. It is, at rank 256, at most 2.2% above,
+    in every step, so it holds while D is trained. At rank 256 it is at most 2.2% above,
     and less than 0.1% unless many singular values are alike. Derivatives pass through
     c. If c is held constant in the gradient, D grows without effect.
 
-    With one fixed D this is ISTA; with a learned one for each layer, LISTA with coupled
-    weights.
+    With one fixed D this is ISTA. With a learned one for each layer it is LISTA
+    with coupled weights.
 
     Args:
-      dim, num_atoms: widths of the signal and of the codes; ``num_atoms > dim`` is
+      dim, num_atoms: widths of the signal and of the codes. ``num_atoms > dim`` is
         overcomplete.
       sparsity: lambda >= 0, in units of the signal.
-      curvature: c > 0, fixed; None takes the bound.
+      curvature: c > 0, fixed. None takes the bound.
 
     Returns:
-      A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`; ``y`` is
+      A `Descent` with params `ListaParams`, D starting as `cosine_dictionary`. ``y`` is
       the codes H (zeros are a good start), ``x`` the signal (*batch, n, dim) or
       broadcasting to it, or an `Anchor` of it that marks the tokens present. The
       reconstruction of the signal is ``y @ params.D``.
@@ -80,13 +81,12 @@ def lista(
 
     Example:
       >>> import jax
-      >>> layer, x = lista(4, 6), jax.random.normal(jax.random.key(0), (5, 4))
+      >>> layer = lista(4, 6)
       >>> params: ListaParams = layer.init(jax.random.key(1))
+      >>> x = jax.random.normal(jax.random.key(0), (5, 4))
       >>> codes = jax.numpy.zeros((5, 6))
-      >>> bool(
-      ...     layer.energy(params, layer.step(params, codes, x), x)
-      ...     < layer.energy(params, codes, x)
-      ... )
+      >>> stepped = layer.step(params, codes, x)
+      >>> bool(layer.energy(params, stepped, x) < layer.energy(params, codes, x))
       True
     """
 
@@ -96,9 +96,8 @@ def lista(
     def energy(params: ListaParams, tokens: Tokens) -> Float[Array, "*batch"]:
         codes, signal, present, _ = tokens
         misfit = 0.5 * jnp.sum((signal - linear(codes, params.D)) ** 2, axis=-1)
-        return sum_present(
-            misfit + sparsity * jnp.sum(jnp.abs(codes), axis=-1), present
-        )
+        penalty = sparsity * jnp.sum(jnp.abs(codes), axis=-1)
+        return sum_present(misfit + penalty, present)
 
     def step(params: ListaParams, tokens: Tokens) -> Array:
         codes, signal, _, _ = tokens
@@ -106,7 +105,9 @@ def lista(
         moved = codes + linear(signal - linear(codes, params.D), params.D.T / c)
         return shrink(moved, sparsity / c)
 
-    return on_tokens(init, energy, step, dim=num_atoms, rows=Rows("the signal", dim))
+    return on_tokens(
+        init, energy, step, dim=num_atoms, rows=InputRows("the signal", dim)
+    )
 
 
 class ListaLayerParams(NamedTuple):
@@ -125,17 +126,17 @@ def lista_layer(
     z: Float[Array, "*batch atoms"],
     x: Float[Array, "*batch dim"],
 ) -> Float[Array, "*batch atoms"]:
-    r"""One layer of LISTA, with its weights:
+    r"""Applies one layer of LISTA, with its weights:
 
     .. math:: z' = S_{|\theta|}(A z + B x) , \qquad S_t(v) = sign(v) \max(|v| - t, 0) .
 
     The threshold is :math:`|\theta|`: no training makes it negative. With the weights
-    of `ista_layer` it is a step of ISTA, which lowers the Lasso's objective; with free
-    ones it lowers no known energy; `unroll_jax.constrained` makes it lower the task
+    of `ista_layer` it is a step of ISTA, which lowers the Lasso's objective. With free
+    ones it lowers no known energy, and `unroll_jax.constrained` makes it lower the task
     loss. `unroll_jax.lista` couples A and B to one dictionary.
 
     Args:
-      params, z, x: weights of the layer, codes and signals; z' has the dtype of z.
+      params, z, x: weights of the layer, codes and signals. z' has the dtype of z.
 
     Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in
     Hadou et al. (2023).
@@ -146,20 +147,24 @@ def lista_layer(
       >>> lista_layer(params, jnp.array([2.0, 0.0]), jnp.array([1.0, 0.5])).tolist()
       [2.0, 0.0]
     """
-    moved = z @ params.A.T + x @ params.B.T
-    return shrink(moved, jnp.abs(params.theta)).astype(z.dtype)
+    dtype = common_dtype(z, x, *params)
+    A, B, theta = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    moved = z.astype(dtype) @ A.T + x.astype(dtype) @ B.T
+    return shrink(moved, jnp.abs(theta)).astype(z.dtype)
 
 
 def ista_layer(
     dictionary: Float[Array, "atoms dim"], sparsity: float
 ) -> ListaLayerParams:
-    r"""A, B and theta with which `lista_layer` is a step of ISTA on
-    :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`:
+    r"""Returns the weights with which `lista_layer` is a step of ISTA.
 
-    .. math:: A = I - \tfrac1c D D^T , \quad B = \tfrac1c D , \quad \theta = \tfrac{\lambda}{c} , \quad c = |D|_2^2 .
+    The step lowers :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`, with
+
+    .. math:: A = I - \tfrac1c D D^T , \quad B = \tfrac1c D , \quad
+              \theta = \tfrac{\lambda}{c} , \quad c = |D|_2^2 .
 
     Source: Gregor and LeCun (2010), ISTA as the recurrent network whose weights LISTA
-    learns; atoms as rows.
+    learns. Atoms are rows.
     """
     D = jnp.asarray(dictionary)
     atoms, dim = D.shape
@@ -172,7 +177,7 @@ def ista_layer(
 
 
 def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Sparse coding of single tokens; its condition holds for every D."""
+    """Sparse coding of single tokens. Its condition holds for every D."""
     key_y, key_x = jax.random.split(key)
     y = jax.random.normal(key_y, (*batch, TOKENS, ATOMS))
     return lista(DIM, ATOMS), y, normal(key_x, 1, batch)[0]
@@ -180,6 +185,6 @@ def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 def _square_norm_bound(D: Float[Array, "atoms dim"]) -> Float[Array, ""]:
     bound = matrix_norm_bound(D, num_squarings=SQUARINGS) ** 2
-    # A dictionary of zeros leaves no code, and divides by it; so large that derivatives
-    # do not overflow.
+    # A dictionary of zeros leaves no code, and divides by c: at least so much that
+    # derivatives do not overflow.
     return jnp.maximum(bound, float(jnp.finfo(bound.dtype).tiny) ** 0.5)

@@ -1,6 +1,6 @@
-"""Mesa layers: the optimal fast weights after every pair of a sequence, by conjugate
-gradients."""
+"""Mesa layers: the optimal fast weights after every pair of a sequence."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -9,16 +9,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, SIZE, checked
+from unroll_jax.arrays import check_shape
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.energies.fast_weights import check_sequence, chunked, joined, widened
+from unroll_jax.energies.fast_weights import join_chunks, read_pairs, split_chunks
 from unroll_jax.numerics import over
 
 __all__ = ["MesaState", "mesa"]
 
 
 class MesaState(NamedTuple):
-    """Sums over the pairs that were read: of b k k^T (*batch, k, k), and of b k v^T
-    (*batch, k, v).
+    """Sums over the pairs that were read.
+
+    Attributes:
+      H: (*batch, k, k), the sum of b k k^T.
+      G: (*batch, k, v), the sum of b k v^T.
 
     Example: see `mesa`.
     """
@@ -42,28 +46,30 @@ def mesa(
 ) -> tuple[Float[Array, "*batch n v"], MesaState, Float[Array, "*batch n"]]:
     r"""Reads a sequence with fast weights that are optimal for every prefix of it.
 
-    .. math:: W_t = \arg\min_W \tfrac12 \sum_{s \le t} b_s |W k_s - v_s|^2 + \tfrac{r}{2} |W|_F^2 , \qquad
+    .. math:: W_t = \arg\min_W \tfrac12 \sum_{s \le t} b_s |W k_s - v_s|^2
+                  + \tfrac{r}{2} |W|_F^2 , \qquad
               o_t = W_t q_t = G_t^T (H_t + r I)^{-1} q_t ,
 
     the equilibrium of `fast_weights` on the pairs up to t. The systems of a chunk are
-    solved at once by conjugate gradients, and so are their derivatives; no k x k matrix
-    is kept for a single t: memory is linear in n.
+    solved at once by conjugate gradients, and so are their derivatives. No k x k matrix
+    is kept for a single t, so memory is linear in n.
 
     Args:
       queries, keys, values, rates, chunk_size: as in `delta_rule`.
       ridge: r > 0, in units of key^2.
       tol: relative residual at which a system is solved.
-      max_steps: of conjugate gradients; None is 2 k, twice what exact arithmetic needs.
-      state: sums before the first pair; None is 0.
+      max_steps: of conjugate gradients. None is 2 k, twice what exact arithmetic needs.
+      state: sums before the first pair. None is 0.
 
     Returns:
       The outputs o (*batch, n, v), empty for an empty sequence, the sums after the last
       pair, and the relative residual of every system (*batch, n), above ``tol`` where
-      max_steps was not enough. All is computed in float32 at least.
+      max_steps was not enough. All is computed in float32 at least. Outputs do not
+      depend on later pairs. From a pair that is not finite on they are NaN.
 
     Source: von Oswald et al. (2025), *MesaNet: Sequence Modeling by Locally Optimal
     Test-Time Training*, eqs. 8 to 12, without the forgetting factor. Theirs learns a
-    ridge for each head; here it is one known number.
+    ridge for each head. Here it is one known number.
 
     Example:
       >>> import jax
@@ -72,14 +78,19 @@ def mesa(
       >>> outputs.shape, bool(residuals.max() <= 1e-5), isinstance(state, MesaState)
       ((100, 8), True, True)
     """
-    check_sequence(queries, keys, values, rates)
     dtype = values.dtype
-    queries, keys, values, rates = widened(queries, keys, values, rates)
+    pairs = read_pairs(queries, keys, values, rates)
+    queries, keys, values, rates = pairs.arrays
     batch, (count, width) = queries.shape[:-2], queries.shape[-2:]
+    of_H = (*batch, width, width)
+    of_G = (*batch, width, values.shape[-1])
     if state is None:
-        zeros = jnp.zeros((*batch, width, width + values.shape[-1]), values.dtype)
-        state = MesaState(zeros[..., :width], zeros[..., width:])
+        zeros = functools.partial(jnp.zeros, dtype=values.dtype)
+        state = MesaState(zeros(of_H), zeros(of_G))
+    check_shape("state.H", state.H, of_H)
+    check_shape("state.G", state.G, of_G)
     started = MesaState(*(leaf.astype(values.dtype) for leaf in state))
+    steps = 2 * width if max_steps is None else max_steps
 
     def read(
         state: MesaState, chunk: tuple[Array, ...]
@@ -91,39 +102,31 @@ def mesa(
             seen = jnp.tril(rows @ jnp.swapaxes(keys, -1, -2))
             return rows @ state.H + seen @ weighted + ridge * rows
 
-        solved = _solve(
-            product, queries, tol, 2 * width if max_steps is None else max_steps
-        )
+        solved = _solve(product, queries, tol, steps)
         seen = jnp.tril(solved @ jnp.swapaxes(keys, -1, -2))
         outputs = solved @ state.G + seen @ (rates * values)
-        error = jax.lax.stop_gradient(
-            jnp.linalg.norm(queries - product(solved), axis=-1)
-        )
-        size = jax.lax.stop_gradient(jnp.linalg.norm(queries, axis=-1))
+        error = jnp.linalg.norm(queries - product(solved), axis=-1, keepdims=True)
+        size = jnp.linalg.norm(queries, axis=-1, keepdims=True)
+        residuals = jax.lax.stop_gradient(error / jnp.where(size > 0.0, size, 1.0))
         after = jnp.swapaxes(weighted, -1, -2)
-        residuals = error / jnp.where(size > 0.0, size, 1.0)
-        return MesaState(state.H + after @ keys, state.G + after @ values), (
-            outputs,
-            residuals,
-        )
+        state = MesaState(state.H + after @ keys, state.G + after @ values)
+        return state, (outputs, residuals)
 
-    chunks = [
-        chunked(array, min(chunk_size, max(count, 1)))
-        for array in (queries, keys, values, rates[..., None])
-    ]
-    end, (outputs, residuals) = jax.lax.scan(
-        jax.checkpoint(read), started, tuple(chunks)
+    size = min(chunk_size, max(count, 1))
+    chunks = [split_chunks(array, size) for array in (queries, keys, values, rates)]
+    end, results = jax.lax.scan(jax.checkpoint(read), started, tuple(chunks))
+    outputs, residuals = (
+        jnp.where(pairs.broken, jnp.nan, join_chunks(part, count)) for part in results
     )
-    return (
-        joined(outputs, count).astype(dtype),
-        end,
-        joined(residuals[..., None], count)[..., 0],
-    )
+    end = MesaState(*map(pairs.mark, end))
+    return outputs.astype(dtype), end, residuals[..., 0]
 
 
 def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
-    """The rows x with product(x) = rows, each a separate system; it is symmetric:
-    gradients are such solves too."""
+    """Returns the rows x with product(x) = rows, each a separate system.
+
+    The systems are symmetric, so gradients are such solves too.
+    """
 
     def by_conjugate_gradients(product, rows: Array) -> Array:
         flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])

@@ -12,20 +12,19 @@ __all__ = ["safeguarded"]
 
 @checked(halvings=at_least(1))
 def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
-    r"""The same layer with every example's step shortened until its energy does not
-    rise.
+    r"""Shortens the step of every example until its energy does not rise.
 
     .. math:: y' = y + t (step(y) - y) , \qquad
               t = \max \{ 1, \tfrac12, \dots, 2^{-halvings}, 0 : E(y') \le E(y) \} .
 
     No step raises the energy, for any weights. Where step(y) - y points downhill at y,
-    t is positive for enough halvings; else t may be 0, and the example stays. A
-    certified layer pays one or two more energies.
+    t is positive for enough halvings. Elsewhere t may be 0, and the example stays. A
+    layer that descends anyway pays one or two more energies.
 
     Args:
-      descent: a layer whose y is one array; NaN energies of y' count as risen. Where
+      descent: a layer whose y is one array. NaN energies of y' count as risen. Where
         the energy of y is NaN, so is y'.
-      halvings: at least 1, how often the step is halved before it is left out.
+      halvings: at least 1, the number of times a step is halved before it is left out.
 
     Returns:
       A `Descent` with the same params and energy. Derivatives of its step hold t
@@ -43,38 +42,27 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
       ... )
       >>> y = jnp.array([[1.0]])
       >>> (
-      ...     float(far.step(None, y, None)[0, 0]),
-      ...     float(safeguarded(far).step(None, y, None)[0, 0]),
+      ...     far.step(None, y, None).tolist(),
+      ...     safeguarded(far).step(None, y, None).tolist(),
       ... )
-      (-6.0, -0.75)
+      ([[-6.0]], [[-0.75]])
     """
 
     def step(params, y, x=None):
         stepped = descent.step(params, y, x)
-        length = jax.lax.stop_gradient(
-            _length(descent, params, y, x, stepped, halvings)
-        )
-        length = length.reshape(
-            length.shape + (1,) * (jnp.ndim(y) - length.ndim)
-        ).astype(y.dtype)
-        # At length 1 the step itself, unrounded; at 0 the state, even next to an
-        # infinite step.
-        shortened = y + length * jnp.where(length > 0.0, stepped - y, 0.0)
-        return jnp.where(length == 1.0, stepped, shortened)
+        length = _step_length(descent, params, y, x, stepped, halvings)
+        return _shorten(y, stepped, jax.lax.stop_gradient(length))
 
-    return Descent(descent.init, descent.energy, step, smooth=descent.smooth)
+    return descent._replace(step=step)
 
 
-def _length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
-    """The share of the step that each example takes, (*batch,)."""
+def _step_length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
+    """Returns t of each example, (*batch,); NaN where the energy of y is NaN."""
     before = descent.energy(params, y, x)
 
     def rises(length: Array) -> Array:
-        share = length.reshape(
-            length.shape + (1,) * (jnp.ndim(y) - length.ndim)
-        ).astype(y.dtype)
-        candidate = jnp.where(share == 1.0, stepped, y + share * (stepped - y))
-        return ~(descent.energy(params, candidate, x) <= before) & ~jnp.isnan(before)
+        after = descent.energy(params, _shorten(y, stepped, length), x)
+        return ~(after <= before) & ~jnp.isnan(before)
 
     def unfinished(carry: tuple[Array, Array, Array]) -> Array:
         number, _, risen = carry
@@ -85,8 +73,19 @@ def _length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
         length = jnp.where(risen, 0.5 * length, length)
         return number + 1, length, rises(length)
 
-    length = jnp.ones_like(before)
-    _, length, risen = jax.lax.while_loop(
-        unfinished, halve, (jnp.int32(0), length, rises(length))
-    )
-    return jnp.where(jnp.isnan(before), jnp.nan, jnp.where(risen, 0.0, length))
+    full = jnp.ones_like(before)
+    start = jnp.int32(0), full, rises(full)
+    _, length, risen = jax.lax.while_loop(unfinished, halve, start)
+    length = jnp.where(risen, 0.0, length)
+    return jnp.where(jnp.isnan(before), jnp.nan, length)
+
+
+def _shorten(y: Array, stepped: Array, length: Array) -> Array:
+    """Returns y + length (stepped - y), unrounded at a length of 0 or 1."""
+    axes = (1,) * (jnp.ndim(y) - length.ndim)
+    length = length.reshape(*length.shape, *axes).astype(y.dtype)
+    # The state stays next to an infinite step left out, and an absent token at
+    # infinity stays too.
+    stays = (length == 0.0) | (jnp.isinf(y) & (stepped == y))
+    shortened = y + length * jnp.where(stays, 0.0, stepped - y)
+    return jnp.where(length == 1.0, stepped, shortened)

@@ -1,5 +1,7 @@
-"""Presence, dtypes and checks of layers on tokens, in one place: an energy's file is
-its equation."""
+"""Presence, dtypes and checks of layers on tokens.
+
+They are here once, so that an energy's file is its equation.
+"""
 
 import functools
 from collections.abc import Callable
@@ -18,34 +20,35 @@ from unroll_jax.arrays import (
     check_finite,
     check_shape,
 )
-from unroll_jax.descent import Anchor, Descent
+from unroll_jax.descent import Anchor, Descent, Unchecked
 from unroll_jax.numerics import compute_dtype, linear
 
 __all__ = [
-    "Plain",
-    "Rows",
+    "InputRows",
     "Tokens",
     "as_anchor",
-    "blank_absent",
     "check_kind",
     "check_tokens",
-    "guarded",
     "no_params",
     "on_tokens",
-    "plain",
     "project",
     "sum_present",
+    "unchecked",
+    "with_param_check",
+    "zero_masked",
 ]
 
 
 class Tokens(NamedTuple):
-    """Input of a plain energy or step, in the dtype of the computation, with 0 in place
-    of absent tokens.
+    """Input of an unchecked energy or step.
+
+    Arrays are in the dtype of the computation, with 0 in place of absent tokens.
 
     Attributes:
-      y, x: the tokens; the anchor or other input, or None.
-      present, dtype: boolean (*batch, n), or None if every token is there; of the
-        tokens outside.
+      y: the tokens.
+      x: the anchor or other input, or None.
+      present: boolean (*batch, n), or None if every token is present.
+      dtype: dtype of the tokens outside.
     """
 
     y: Float[Array, "*batch n d"]
@@ -54,31 +57,15 @@ class Tokens(NamedTuple):
     dtype: Any
 
 
-class Plain(NamedTuple):
-    """Functions of ``(params, tokens)`` without checks or casts; a step's values of
-    absent tokens do not count.
+class InputRows(NamedTuple):
+    """An input x other than an anchor: rows whose leading axes broadcast to the tokens.
 
     Attributes:
-      energy: ``-> (*batch,)``, which leaves absent tokens out of its sum.
-      step: ``-> y'``, in any floating dtype.
-      step_and_energy: both at once, or None.
-    """
-
-    energy: Callable[[Any, Tokens], Float[Array, "*batch"]]
-    step: Callable[[Any, Tokens], Float[Array, "*batch n d"]]
-    step_and_energy: Callable[[Any, Tokens], tuple[Array, Array]] | None = None
-
-
-class Rows(NamedTuple):
-    """An input x other than an anchor: rows of numbers, whose leading axes broadcast to
-    the tokens.
-
-    Attributes:
-      what, width: their content, for messages; numbers in a row, 0 where x must be
-        None.
-      separate: whether they are not one a token, but keys or pairs, which
-        `Anchor.present` then marks.
-      optional: whether x may be None.
+      what: their content, for messages.
+      width: numbers in a row. 0 where x must be None.
+      separate: True if the rows are keys or pairs, which `Anchor.present` then marks;
+        False for one row a token.
+      optional: True if x may be None.
     """
 
     what: str
@@ -95,102 +82,82 @@ def on_tokens(
     *,
     dim: int | None = None,
     num_tokens: int | None = None,
-    rows: Rows | None = None,
+    rows: InputRows | None = None,
 ) -> Descent:
-    """A layer from plain functions of ``(params, tokens)``, see `Plain`.
+    """Makes a layer from unchecked functions of ``(params, tokens)``.
 
     Params must have the type and shapes that ``init`` makes. All arrays enter in one
     dtype, float32 at least. Absent tokens enter as 0 and stay. A composite layer takes
-    the plain functions of its parts by `plain`.
+    the functions of its parts by `unchecked`.
 
     Args:
-      init: as in `Descent`; it makes None, or a NamedTuple of arrays and None.
-      energy, step, step_and_energy: as in `Plain`.
-      dim, num_tokens: width and number of the tokens; None is any.
-      rows: what x holds; None is an anchor.
+      init: as in `Descent`. It makes None, or a NamedTuple of arrays and None.
+      energy, step, step_and_energy: as in `Unchecked`.
+      dim, num_tokens: width and number of the tokens. None is any.
+      rows: what x holds. None is an anchor.
     """
-
-    separate = rows is not None and rows.separate
+    functions = Unchecked(energy, step, step_and_energy)
+    marks_tokens = rows is None or not rows.separate
 
     @functools.cache
-    def made() -> Any:
+    def param_shapes() -> Any:
         return jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
 
-    def read(params: Any, y: Any, x: Any) -> tuple[Any, Tokens]:
+    def prepare(params: Any, y: Any, x: Any) -> tuple[Any, Tokens]:
         x, present = as_anchor(x)
-        there = None if separate else present
-        check_tokens(y, Anchor(x if rows is None else None, there), dim=dim)
-        if there is not None:
-            there = present = jnp.broadcast_to(there, y.shape[:-1])
-        require(
-            num_tokens in (None, y.shape[-2]),
-            "y",
-            f"hold {num_tokens} rows",
-            y.shape[-2],
-        )
+        mask = present if marks_tokens else None
+        check_tokens(y, Anchor(x if rows is None else None, mask), dim=dim)
+        if mask is not None:
+            mask = present = jnp.broadcast_to(mask, y.shape[:-1])
+        fits = num_tokens in (None, y.shape[-2])
+        require(fits, "y", f"hold {num_tokens} rows", y.shape[-2])
         if rows is not None:
-            _check_rows(rows, x, y.shape[:-1], present)
+            _check_input(rows, x, y.shape[:-1], present)
+
+        # An anchor takes the dtype of the tokens. Keys or a signal may widen it.
         dtype = compute_dtype(y, *jax.tree.leaves(params), None if rows is None else x)
+        arrays = params, zero_masked(y, mask), zero_masked(x, present)
         params, wide, given = jax.tree.map(
-            lambda leaf: jnp.asarray(leaf, dtype),
-            (params, blank_absent(y, there), blank_absent(x, present)),
+            lambda leaf: jnp.asarray(leaf, dtype), arrays
         )
         return params, Tokens(wide, given, present, jnp.result_type(y))
 
-    def write(stepped: Array, y: Array, present: Any) -> Array:
+    def finish(stepped: Array, y: Array, present: Any) -> Array:
+        """Returns the step in the dtype of y. Absent tokens stay."""
         stepped = stepped.astype(y.dtype)
-        return (
-            stepped
-            if present is None or separate
-            else jnp.where(present[..., None], stepped, y)
-        )
+        if present is None or not marks_tokens:
+            return stepped
+        return jnp.where(present[..., None], stepped, y)
 
-    def energy_of(params: Any, y: Array, x: Any = None) -> Float[Array, "*batch"]:
-        return energy(*read(params, y, x))
+    def checked_energy(params: Any, y: Array, x: Any = None) -> Float[Array, "*batch"]:
+        return energy(*prepare(params, y, x))
 
-    def step_of(params: Any, y: Array, x: Any = None) -> Array:
-        params, tokens = read(params, y, x)
-        return write(step(params, tokens), y, tokens.present)
+    def checked_step(params: Any, y: Array, x: Any = None) -> Array:
+        params, tokens = prepare(params, y, x)
+        return finish(step(params, tokens), y, tokens.present)
 
-    def both_of(
+    def checked_both(
         params: Any, y: Array, x: Any = None
     ) -> tuple[Array, Float[Array, "*batch"]]:
         assert step_and_energy is not None
-        params, tokens = read(params, y, x)
+        params, tokens = prepare(params, y, x)
         stepped, value = step_and_energy(params, tokens)
-        return write(stepped, y, tokens.present), value
+        return finish(stepped, y, tokens.present), value
 
     layer = Descent(
-        init, energy_of, step_of, None if step_and_energy is None else both_of
+        init,
+        checked_energy,
+        checked_step,
+        None if step_and_energy is None else checked_both,
+        unchecked=functions,
     )
-    layer = guarded(layer, lambda params: _check_params(params, made()))
-    for function, of_tokens in zip(
-        layer[1:4], (energy, step, step_and_energy), strict=True
-    ):
-        if function is not None:
-            setattr(function, PLAIN, (of_tokens, separate))
-    return layer
+    return with_param_check(layer, lambda params: _check_params(params, param_shapes()))
 
 
-# The attribute of a layer's function that holds the plain one and `Rows.separate`;
-# wrappers may copy it.
-PLAIN = "on_tokens"
-
-
-def plain(descent: Descent) -> Plain:
-    """The plain functions that `on_tokens` made a layer of."""
-
-    def find(function: Any) -> Any:
-        return function and getattr(function, PLAIN)[0]
-
-    return Plain(*map(find, descent[1:4]))
-
-
-def present_of(descent: Descent, x: Any) -> Any:
-    """The marks of the tokens that are there, or None; an `Anchor` of keys or pairs
-    marks no tokens."""
-    _, separate = getattr(descent.step, PLAIN, (None, False))
-    return None if separate else as_anchor(x).present
+def unchecked(descent: Descent) -> Unchecked:
+    """The unchecked functions of a layer that `on_tokens` made."""
+    assert descent.unchecked is not None
+    return descent.unchecked
 
 
 def no_params(key: jax.Array) -> None:
@@ -203,14 +170,11 @@ def as_anchor(x: Any) -> Anchor:
     return x if isinstance(x, Anchor) else Anchor(x)
 
 
-def blank_absent(tokens: Any, present: Any) -> Any:
-    """``tokens`` (..., n, d) with 0 for the absent ones: padding, even NaN, affects
-    nothing."""
-    return (
-        tokens
-        if tokens is None or present is None
-        else jnp.where(present[..., None], tokens, 0.0)
-    )
+def zero_masked(tokens: Any, present: Any) -> Any:
+    """Returns ``tokens`` (..., n, d) with 0 for the absent ones, whatever they hold."""
+    if tokens is None or present is None:
+        return tokens
+    return jnp.where(present[..., None], tokens, 0.0)
 
 
 def project(
@@ -223,19 +187,20 @@ def project(
 def sum_present(
     per_token: Float[Array, "*batch n"], present: Any
 ) -> Float[Array, "*batch"]:
-    """The sum over the tokens that are there; ``present`` is a boolean (*batch, n),
-    or None if all are."""
-    return jnp.sum(
-        per_token if present is None else jnp.where(present, per_token, 0.0), axis=-1
-    )
+    """Sums over the tokens present, a boolean (*batch, n), or None if all are."""
+    if present is not None:
+        per_token = jnp.where(present, per_token, 0.0)
+    return jnp.sum(per_token, axis=-1)
 
 
 def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
-    """A TypeError or ValueError unless ``y`` holds floating tokens (*batch, n, d) and
-    the anchor ``x`` fits it.
+    """Raises unless ``y`` holds floating tokens (*batch, n, d) and the anchor x fits.
 
-    Values that are known (not traced) must be finite, but for tokens absent from an
-    `Anchor`.
+    Concrete values must be finite, except for tokens absent from an `Anchor`.
+
+    Raises:
+      TypeError: if an array has another dtype.
+      ValueError: if an array has another shape, or is not finite.
     """
     x, present = as_anchor(x)
     if y is None:
@@ -244,38 +209,29 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
         check_array(name, value)
         check_dtype(name, value, jnp.bool_ if name == "x.present" else jnp.floating)
     shape = jnp.shape(y)
-    require(
-        len(shape) >= 2,
-        "y",
-        "be (*batch, n, d) with at least two axes",
-        f"shape {shape}",
-    )
-    require(
-        0 not in shape[-2:],
-        "y",
-        "hold at least one token of at least one number",
-        f"shape {shape}",
-    )
-    require(
-        dim in (None, shape[-1]),
-        "y",
-        f"have tokens of width dim={dim}",
-        f"shape {shape}",
-    )
-    for name, value, what, target in (
-        ("x", x, "shape", shape),
-        ("x.present", present, "tokens", shape[:-1]),
-    ):
-        fits = value is None or broadcasts(jnp.shape(value), target)
-        require(
-            fits, name, f"broadcast to y's {what} {target}", f"shape {np.shape(value)}"
-        )
+    got = f"shape {shape}"
+    wanted = "be (*batch, n, d) with at least two axes"
+    require(len(shape) >= 2, "y", wanted, got)
+    wanted = "hold at least one token of at least one number"
+    require(0 not in shape[-2:], "y", wanted, got)
+    wanted = f"have tokens of width dim={dim}"
+    require(dim in (None, shape[-1]), "y", wanted, got)
+    _check_broadcast("x", x, "shape", shape)
+    _check_broadcast("x.present", present, "tokens", shape[:-1])
     check_finite("y", y, present)
     check_finite("x", x, present)
 
 
-def _check_rows(rows: Rows, x: Any, tokens: tuple[int, ...], present: Any) -> None:
-    """The same of an input of `Rows`."""
+def _check_broadcast(name: str, value: Any, what: str, target: tuple[int, ...]) -> None:
+    fits = value is None or broadcasts(jnp.shape(value), target)
+    wanted = f"broadcast to y's {what} {target}"
+    require(fits, name, wanted, f"shape {np.shape(value)}")
+
+
+def _check_input(
+    rows: InputRows, x: Any, tokens: tuple[int, ...], present: Any
+) -> None:
+    """Raises as `check_tokens` does, for an input of `InputRows`."""
     if x is None:
         return require(rows.optional, "x", f"hold {rows.what}", "None")
     require(
@@ -291,20 +247,22 @@ def _check_rows(rows: Rows, x: Any, tokens: tuple[int, ...], present: Any) -> No
     if rows.separate:
         check_dtype("x.present", present, jnp.bool_)
         check_shape("x.present", present, shape[:-1], ", one entry a row of x")
-        tokens = (*tokens[:-1], max(shape[-2], 1) if len(shape) >= 2 else 1)
-    fits = (
-        len(shape) >= 2 and shape[-1] == rows.width and broadcasts(shape[:-1], tokens)
-    )
+        count = shape[-2] if len(shape) >= 2 else 1
+        tokens = (*tokens[:-1], max(count, 1))
+    of_width = len(shape) >= 2 and shape[-1] == rows.width
+    fits = of_width and broadcasts(shape[:-1], tokens)
     wanted = f"hold {rows.what} of shape {(*tokens, rows.width)}, or broadcasting to it"
     require(fits, "x", wanted, f"shape {shape}")
     check_finite("x", x, present)
 
 
-def guarded(descent: Descent, check: Callable[[Any], None]) -> Descent:
-    """``descent`` with functions that check their params first; ``init`` raises a
-    TypeError unless it gets a key."""
+def with_param_check(descent: Descent, check: Callable[[Any], None]) -> Descent:
+    """Returns ``descent`` with functions that check their params first.
 
-    def of_params(function: Any) -> Any:
+    Its ``init`` raises a TypeError unless it gets a key.
+    """
+
+    def with_check(function: Any) -> Any:
         if not callable(function):
             return function
 
@@ -316,27 +274,26 @@ def guarded(descent: Descent, check: Callable[[Any], None]) -> Descent:
         return checked
 
     def init(key: jax.Array) -> Any:
-        if not any(
-            jnp.issubdtype(getattr(key, "dtype", bool), dtype)
-            for dtype in (jax.dtypes.prng_key, jnp.uint32)
-        ):
+        dtype = getattr(key, "dtype", bool)
+        is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        if not (is_key or jnp.issubdtype(dtype, jnp.uint32)):
             raise TypeError(f"key must be one of jax.random.key, got {key!r}")
         return descent.init(key)
 
-    return Descent(init, *map(of_params, descent[1:]))
+    return Descent(init, *map(with_check, descent[1:]))
 
 
 def check_kind(params: Any, kind: type) -> None:
-    """A TypeError unless params are of a type and hold arrays, None, or tuples of
-    such."""
+    """Raises TypeError unless params are of a type and hold arrays, None, or tuples."""
     if not isinstance(params, kind):
         raise TypeError(
             f"params must be {kind.__name__}, got {type(params).__name__}; init(key)"
             " makes them"
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(
+    leaves = jax.tree_util.tree_leaves_with_path(
         params, is_leaf=lambda node: not isinstance(node, tuple)
-    ):
+    )
+    for path, leaf in leaves:
         if not isinstance(leaf, jax.Array | np.ndarray | None):
             name = f"params{jax.tree_util.keystr(path)}"
             raise TypeError(
@@ -345,12 +302,16 @@ def check_kind(params: Any, kind: type) -> None:
             )
 
 
-def _check_params(params: Any, made: Any) -> None:
-    """An error unless params, a NamedTuple, are of the type and shapes of those that
-    ``init`` makes."""
-    if made is not None:
-        check_kind(params, type(made))
-        for name, array, like in zip(made._fields, params, made, strict=True):
-            shape, wanted = (getattr(leaf, "shape", None) for leaf in (array, like))
-            got = "None" if shape is None else f"shape {shape}"
-            require(shape == wanted, name, f"be {wanted}", got, "init(key) makes it")
+def _check_params(params: Any, like: Any) -> None:
+    """Raises unless params, a NamedTuple, have the type and shapes that ``init`` makes.
+
+    ``like`` is what ``init`` makes, None for a layer without parameters.
+    """
+    if like is None:
+        return
+    check_kind(params, type(like))
+    for name, array, leaf in zip(like._fields, params, like, strict=True):
+        shape = getattr(array, "shape", None)
+        wanted = getattr(leaf, "shape", None)
+        got = "None" if shape is None else f"shape {shape}"
+        require(shape == wanted, name, f"be {wanted}", got, "init(key) makes it")

@@ -1,17 +1,17 @@
-"""A whole transformer layer: alternating descent on a pairwise and a feed-forward
-energy."""
+"""A transformer layer: alternating descent on a pairwise and a feed-forward energy."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.descent import Descent
-from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
-from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
-from unroll_jax.energies.tokens import Tokens, on_tokens, plain
+from unroll_jax.energies.proximal.penalty import penalty_of_present
+from unroll_jax.energies.tokens import Tokens, on_tokens, unchecked
 from unroll_jax.energies.transformer_parts import (
     TransformerParams,
     TransformerParts,
@@ -26,6 +26,8 @@ __all__ = [
     "transformer_example",
 ]
 
+P = ParamSpec("P")
+
 # 1 / L of these layers is about 0.04: L is n |W_a|_2^2 (about 20) and a little.
 EXAMPLE: dict[str, Any] = {"step_size": 0.02}
 RESIDUAL_EXAMPLE: dict[str, Any] = {
@@ -38,23 +40,26 @@ RESIDUAL_EXAMPLE: dict[str, Any] = {
 }
 
 
-def transformer(
-    dim: int,
-    *,
-    rank: int | None = None,
-    rho: RhoLike = "softmax",
-    phi: str | Proximal = "relu",
-    form: str = "softmax",
-    ridge: float = 0.0,
-    attention_step_size: float = 1.0,
-    step_size: float = 0.5,
-    mask: Any = None,
-    anchor: str = "input",
-    spectrum: tuple[float, float] | None = None,
-) -> Descent:
+def _with_arguments_of(
+    source: Callable[P, Any],
+) -> Callable[[Callable[..., Descent]], Callable[P, Descent]]:
+    """Gives a function that passes its arguments on to ``source`` its signature."""
+
+    def decorate(function: Callable[..., Descent]) -> Callable[P, Descent]:
+        signature = inspect.signature(source)
+        signature = signature.replace(return_annotation=Descent)
+        function.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+        return function
+
+    return decorate
+
+
+@_with_arguments_of(transformer_parts)
+def transformer(*arguments: Any, **options: Any) -> Descent:
     r"""Transformer layer as one round of alternating inexact minimisation.
 
-    .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2) + \tfrac{r}{2} |(Y - X) W_a|_F^2
+    .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2)
+                   + \tfrac{r}{2} |(Y - X) W_a|_F^2
                    + \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) ,
 
     an `attention` step on the first two terms, then a `feedforward` step on the rest.
@@ -72,11 +77,11 @@ def transformer(
     .. math:: | a_2 \nabla f(Y) + (U - Y) W_f^s |_F \le \tfrac12 | Y' - Y |_F .
 
     That is the proof of Theorem 4.1 without its triangle inequality, and for any convex
-    phi. A point that is stationary for both parts is a fixed point; one that is
+    phi. A point that is stationary for both parts is a fixed point. One that is
     stationary only for E need not be.
 
-    **Residual connections.** (1) ``attention_step_size`` below 1 leaves that share of
-    each token in place. (2) The anchor B adds a2 B to every layer: an initial residual
+    **Residual connections.** (1) ``attention_step_size`` below 1 damps the attention
+    half. (2) The anchor B adds a2 B to every layer: an initial residual
     for ``anchor="input"`` (B = x), a bias for ``anchor="row"`` (B a learnable row, the
     same for all tokens). (3) With ``ridge`` > 0, the input x does the same in the
     attention half, divided by the token's degree.
@@ -85,7 +90,7 @@ def transformer(
       dim: width d of the tokens.
       rank, rho, form, mask: as in `attention`.
       phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for
-        "relu" at a negative entry. The trace of signed tokens then starts at inf;
+        "relu" at a negative entry. The trace of signed tokens then starts at inf.
         ``jax.nn.relu(y)`` starts it at a number.
       ridge: r >= 0, weight of the pull to the input X = x in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
@@ -96,7 +101,7 @@ def transformer(
         interval, see `feedforward`.
 
     Returns:
-      A `Descent` with params `TransformerParams`; ``x`` is the input, or None.
+      A `Descent` with params `TransformerParams`. ``x`` is the input, or None.
 
     Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4;
     docs/explanation/errata.md.
@@ -104,27 +109,14 @@ def transformer(
     Example:
       >>> import jax
       >>> layer = transformer(4, rank=2)
-      >>> params, y = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.uniform(jax.random.key(1), (8, 5, 4)),
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> y = jax.random.uniform(jax.random.key(1), (8, 5, 4))
       >>> layer.step(params, y, y).shape, layer.energy(params, y, y).shape
       ((8, 5, 4), (8,))
     """
-    parts = transformer_parts(
-        dim,
-        rank=rank,
-        rho=rho,
-        phi=phi,
-        form=form,
-        ridge=ridge,
-        attention_step_size=attention_step_size,
-        step_size=step_size,
-        mask=mask,
-        anchor=anchor,
-        spectrum=spectrum,
-    )
-    attend, mix = plain(parts.attention), plain(parts.feedforward)
+    parts = transformer_parts(*arguments, **options)
+    attend = unchecked(parts.attention)
+    mix = unchecked(parts.feedforward)
 
     def energy(params: TransformerParams, tokens: Tokens) -> Float[Array, "*batch"]:
         return attend.energy(params, tokens) + rest(params, tokens)
@@ -140,19 +132,18 @@ def transformer(
         return finish(params, tokens, attended), pairs + rest(params, tokens)
 
     def rest(params: TransformerParams, tokens: Tokens) -> Array:
-        return mix.energy(params, tokens) + penalty_of_present(
-            parts.phi, tokens.y, tokens.present
-        )
+        penalty = penalty_of_present(parts.phi, tokens.y, tokens.present)
+        return mix.energy(params, tokens) + penalty
 
     def finish(params: TransformerParams, tokens: Tokens, attended: Array) -> Array:
-        return parts.phi.prox(mix.step(params, tokens._replace(y=attended)), step_size)
+        mixed = mix.step(params, tokens._replace(y=attended))
+        return parts.phi.prox(mixed, parts.step_size)
 
-    return on_tokens(parts.attention.init, energy, step, step_and_energy, dim=dim)
+    return on_tokens(parts.attention.init, energy, step, step_and_energy, dim=parts.dim)
 
 
 def transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """The whole layer on nonnegative tokens that spread about a consensus, over
-    three orders of magnitude."""
+    """Nonnegative tokens that spread about a consensus, over three orders."""
     y, x = _spread(key, batch)
     return transformer(DIM, **EXAMPLE), jnp.abs(y), x
 
@@ -165,7 +156,7 @@ def transformer_descends(
 
 
 def residual_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """The whole layer, damped, anchored in both halves and with a smooth activation."""
+    """A damped layer, anchored in both halves, with a smooth activation."""
     y, x = _spread(key, batch)
     return transformer(DIM, **RESIDUAL_EXAMPLE), jnp.tanh(y), x
 
@@ -173,27 +164,24 @@ def residual_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Exam
 def residual_transformer_descends(
     params: TransformerParams, y: Array, x: Array | None
 ) -> Bool[Array, "*batch"]:
-    """The condition of `transformer` for `residual_transformer_example`, and that
-    tokens lie where phi is finite."""
+    """The condition of `transformer` for `residual_transformer_example`.
+
+    Tokens must also lie where phi is finite.
+    """
     inside = jnp.all(jnp.abs(y) <= 1.0, axis=(-2, -1))
-    return inside & _descends(
-        transformer_parts(DIM, **RESIDUAL_EXAMPLE),
-        params,
-        y,
-        x,
-        ridge=RESIDUAL_EXAMPLE["ridge"],
-    )
+    parts = transformer_parts(DIM, **RESIDUAL_EXAMPLE)
+    return inside & _descends(parts, params, y, x, ridge=RESIDUAL_EXAMPLE["ridge"])
 
 
 def _spread(key: jax.Array, batch: tuple[int, ...]) -> tuple[Array, Array]:
-    """Tokens about a consensus, and anchors elsewhere; attention then has little to
-    do, or much."""
+    """Returns tokens about a consensus, and anchors elsewhere.
+
+    Attention then has little to do, or much.
+    """
     key_y, key_spread, key_tokens, key_x = jax.random.split(key, 4)
     consensus = 2.0 + jax.random.uniform(key_y, (*batch, 1, DIM))
-    spread = 10.0 ** jax.random.uniform(
-        key_spread, (*batch, 1, 1), minval=-3.0, maxval=0.0
-    )
-    y = consensus + spread * normal(key_tokens, 1, batch)[0]
+    digits = jax.random.uniform(key_spread, (*batch, 1, 1), minval=-3.0, maxval=0.0)
+    y = consensus + 10.0**digits * normal(key_tokens, 1, batch)[0]
     return y, jax.random.uniform(key_x, (*batch, TOKENS, DIM))
 
 
@@ -205,18 +193,17 @@ def _descends(
     *,
     ridge: float,
 ) -> Array:
-    """Norms are bounded by Frobenius's, which needs no decomposition."""
-    W_a, W_f, step_size = params.W_a, params.W_f, parts.step_size
+    # Norms are bounded by Frobenius's, which needs no decomposition.
+    W_a, W_f, _ = params
+    step_size = parts.step_size
     smoothness = (y.shape[-2] + ridge) * jnp.sum(W_a**2) + jnp.linalg.norm(W_f) + 1.0
+
     gradient = jax.grad(lambda y: jnp.sum(parts.attention.energy(params, y, x)))(y)
     attended = parts.attention.step(params, y, x)
-    mixing = (1.0 - step_size) * jnp.eye(
-        W_f.shape[0], dtype=y.dtype
-    ) - step_size * 0.5 * (W_f + W_f.T)
+    kept = (1.0 - step_size) * jnp.eye(W_f.shape[0], dtype=y.dtype)
+    mixing = kept - step_size * 0.5 * (W_f + W_f.T)
     stepped = parts.phi.prox(parts.feedforward.step(params, attended, x), step_size)
-    error = jnp.linalg.norm(
-        step_size * gradient + (attended - y) @ mixing, axis=(-2, -1)
-    )
-    return (step_size * smoothness <= 1.0) & (
-        error <= 0.5 * jnp.linalg.norm(stepped - y, axis=(-2, -1))
-    )
+    left = step_size * gradient + (attended - y) @ mixing
+    error = jnp.linalg.norm(left, axis=(-2, -1))
+    length = jnp.linalg.norm(stepped - y, axis=(-2, -1))
+    return (step_size * smoothness <= 1.0) & (error <= 0.5 * length)

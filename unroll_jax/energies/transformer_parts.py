@@ -1,5 +1,4 @@
-"""The terms of a transformer layer's energy: attention, feed-forward layer and
-penalty, with anchors."""
+"""The terms of a transformer layer's energy: attention, feed-forward layer, penalty."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,14 +13,18 @@ from unroll_jax.energies.attention.rho import RhoLike
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.energies.tokens import Tokens, blank_absent, on_tokens, plain
+from unroll_jax.energies.tokens import Tokens, on_tokens, unchecked, zero_masked
 
 __all__ = ["TransformerParams", "TransformerParts", "transformer_parts"]
 
 
 class TransformerParams(NamedTuple):
-    """W_a (d, k) of the attention energy, W_f (d, d) of the feed-forward one, and a
-    learnable anchor (1, d), if any.
+    """Parameters of `transformer`.
+
+    Attributes:
+      W_a: (d, k), of the attention energy.
+      W_f: (d, d), of the feed-forward energy.
+      row: (1, d), a learnable anchor, or None.
 
     Example: see `transformer_parts`.
     """
@@ -32,17 +35,19 @@ class TransformerParams(NamedTuple):
 
 
 class TransformerParts(NamedTuple):
-    r"""The terms of a `transformer`'s energy, each a function of the layer's own
-    ``(params, y, x)``.
+    r"""The terms of the energy of `transformer`, as functions of ``(params, y, x)``.
 
-    The layer's energy is the sum of the parts', and its step is
+    The params are the whole layer's. The layer's energy is the sum of the parts'
+    energies, and its step is
     ``phi.prox(feedforward.step(params, attention.step(params, y, x), x), step_size)``.
 
     Attributes:
       attention: f, the pairwise energy with its ridge, and its step.
       feedforward: g, the quadratic energy without phi, and its plain gradient step of
         length ``step_size``.
-      phi, step_size: the penalty and its prox; a2.
+      phi: the penalty and its prox.
+      step_size: a2.
+      dim: width of the tokens.
 
     Example: see `transformer_parts`.
     """
@@ -51,6 +56,7 @@ class TransformerParts(NamedTuple):
     feedforward: Descent
     phi: Proximal
     step_size: float
+    dim: int
 
 
 @checked(attention_step_size=SHARE, dim=SIZE, anchor=one_of(("input", "row")))
@@ -68,8 +74,7 @@ def transformer_parts(
     anchor: str = "input",
     spectrum: tuple[float, float] | None = None,
 ) -> TransformerParts:
-    """The terms of ``transformer(dim, ...)``, for certificates and for the energy of
-    each component.
+    """Returns the terms of ``transformer(dim, ...)``, for certificates and diagnostics.
 
     Args: as in `transformer`.
 
@@ -82,32 +87,31 @@ def transformer_parts(
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import transformer
       >>> parts: TransformerParts = transformer_parts(4)
-      >>> layer, y = transformer(4), jnp.eye(3, 4)
+      >>> layer = transformer(4)
       >>> params: TransformerParams = layer.init(jax.random.key(0))
-      >>> attended = jax.jit(parts.attention.step)(params, y, y)
-      >>> by_parts = parts.phi.prox(
-      ...     parts.feedforward.step(params, attended, y), parts.step_size
-      ... )
-      >>> bool(jnp.allclose(by_parts, jax.jit(layer.step)(params, y, y), atol=1e-6))
+      >>> y = jnp.eye(3, 4)
+      >>> attended = parts.attention.step(params, y, y)
+      >>> mixed = parts.feedforward.step(params, attended, y)
+      >>> by_parts = parts.phi.prox(mixed, parts.step_size)
+      >>> bool(jnp.allclose(by_parts, layer.step(params, y, y), atol=1e-6))
       True
     """
-    options = {
-        "rho": rho,
-        "form": form,
-        "ridge": ridge,
-        "step_size": attention_step_size,
-        "mask": mask,
-    }
-    pair = attention(**options, dim=dim, rank=rank)
+    pair = attention(
+        rho=rho,
+        form=form,
+        ridge=ridge,
+        step_size=attention_step_size,
+        mask=mask,
+        dim=dim,
+        rank=rank,
+    )
     features = feedforward(dim, step_size=step_size, spectrum=spectrum)
 
     def init(key: jax.Array) -> TransformerParams:
         key_a, key_f, key_row = jax.random.split(key, 3)
-        row = (
-            jax.nn.initializers.xavier_normal()(key_row, (1, dim))
-            if anchor == "row"
-            else None
-        )
+        row = None
+        if anchor == "row":
+            row = jax.nn.initializers.xavier_normal()(key_row, (1, dim))
         return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, row)
 
     def of_pair(
@@ -119,18 +123,23 @@ def transformer_parts(
         params: TransformerParams, tokens: Tokens
     ) -> tuple[FeedForwardParams, Tokens]:
         if anchor == "row":
-            tokens = tokens._replace(x=blank_absent(params.row, tokens.present))
+            tokens = tokens._replace(x=zero_masked(params.row, tokens.present))
         return FeedForwardParams(params.W_f), tokens
 
     def part(
-        layer: Descent, of: Callable[[TransformerParams, Tokens], tuple[Any, Tokens]]
+        layer: Descent,
+        arguments: Callable[[TransformerParams, Tokens], tuple[Any, Tokens]],
     ) -> Descent:
-        def on_own(function: Any) -> Any:
-            return function and (lambda params, tokens: function(*of(params, tokens)))
+        """Returns a layer as a function of the whole layer's params."""
 
-        return on_tokens(init, *map(on_own, plain(layer)), dim=dim)
+        def with_arguments(function: Any) -> Any:
+            if function is None:
+                return None
+            return lambda params, tokens: function(*arguments(params, tokens))
+
+        return on_tokens(init, *map(with_arguments, unchecked(layer)), dim=dim)
 
     penalty = resolve_proximal(phi, step_size)
     return TransformerParts(
-        part(pair, of_pair), part(features, of_features), penalty, step_size
+        part(pair, of_pair), part(features, of_features), penalty, step_size, dim
     )

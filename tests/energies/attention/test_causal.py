@@ -145,3 +145,35 @@ def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
         y
     ).consts
     assert sum(np.size(constant) for constant in constants) < 10 * n
+
+
+@every_form
+def test_no_future_token_reaches_a_past_output_or_its_gradient(form):
+    """Values are the same bits without the future, of any size, or of NaN."""
+    y = tokens(0, (6, 3)).astype(np.float32)
+    weight = tokens(1, (3, 3)).astype(np.float32)
+    present = np.array([False, True, True, True, True, True])
+    layers = [causal_attention(form=form, block=block) for block in (None, 2)]
+
+    @jax.jit
+    def past(y):
+        def steps(y):
+            x = Anchor(None, present[: len(y)])
+            stepped = [
+                *(layer.step(NO_WEIGHT, y) for layer in layers),
+                *(layer.step(NO_WEIGHT, y, x) for layer in layers),
+            ]
+            return [jnp.sum(weight * one[:3]) for one in stepped], stepped
+
+        return jax.jacobian(steps, has_aux=True)(y)
+
+    _, alone = past(y[:3])
+    for size in (1.0, 1e3, 1e4, 1e6, np.nan, np.inf):
+        future = np.where(np.arange(6)[:, None] < 3, y, np.float32(size) * y)
+        gradients, stepped = past(future)
+        for gradient, one, expected in zip(gradients, stepped, alone, strict=True):
+            np.testing.assert_array_equal(one[:3], expected, err_msg=str(size))
+            if np.isfinite(size):
+                np.testing.assert_array_equal(gradient[3:], 0.0, err_msg=str(size))
+            else:
+                assert np.isnan(one[4:]).all()

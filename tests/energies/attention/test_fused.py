@@ -13,7 +13,7 @@ from tests.energies.attention.examples import NO_WEIGHT
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.attention import kernel_choice, pairwise
 from unroll_jax.energies.attention.fused import fused_softmax_step
-from unroll_jax.energies.attention.pairs import centred
+from unroll_jax.energies.attention.pairs import centre
 
 N, DIM, RANK = 9, 6, 4
 
@@ -66,7 +66,7 @@ def test_its_gradients_are_those_of_the_step():
     )
 
     def by_call(y):
-        return jnp.sum(weight * by_xla(centred(y, present), y, present))
+        return jnp.sum(weight * by_xla(centre(y, present), y, present))
 
     def by_step(y):
         return jnp.sum(

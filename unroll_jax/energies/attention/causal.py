@@ -26,13 +26,15 @@ def causal_attention(
     rank: int | None = None,
     block: int | None = None,
 ) -> Descent:
-    r"""Attention of each token to its predecessors, as a descent step on its own energy
-    while they are held.
+    r"""Attention of each token to its predecessors, as descent on its energy.
 
     With a context C = x and N(u) the tokens v < u,
 
-    .. math:: E(Y; C) = \sum_u \sum_{v \in N(u)} \rho(\tfrac12 |W_a^T (y_u - c_v)|^2) , \qquad
-              y_u' = (1 - a) y_u + a \frac{\sum_{v \in N(u)} \gamma_{uv} c_v + s y_u}{\sum_{v \in N(u)} \gamma_{uv} + s}
+    .. math:: E(Y; C) = \sum_u \sum_{v \in N(u)}
+                  \rho(\tfrac12 |W_a^T (y_u - c_v)|^2) , \qquad
+              y_u' = (1 - a) y_u
+                  + a \frac{\sum_{v \in N(u)} \gamma_{uv} c_v + s y_u}
+                           {\sum_{v \in N(u)} \gamma_{uv} + s}
 
     with :math:`\gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - c_v)|^2)`, s = 0 for
     ``form="jacobi"`` and s = rho'(0) for ``form="softmax"``. A token that attends to no
@@ -45,18 +47,23 @@ def causal_attention(
     into tokens, and the step with s = 0, a = 1 minimises each one's tangent majoriser.
     So a layer with C = Y lowers E( . ; Y), and layers on one context x lower E( . ; x).
 
+    *Causality.* A token's step and its derivatives do not depend on later tokens, in
+    any digit, nor on those that are NaN (tokens up to 1e18 in float32). Points are
+    shifted by the first token present: distances err by the dtype's epsilon times the
+    squared distances to it.
+
     *The price.* E(Y; Y) is the pair energy of `attention`, each pair once. A layer with
-    C = Y may raise it: a step may raise the terms of successors. With positive weights
-    its fixed points are tokens that are all alike to W_a.
+    C = Y may raise it: a step may raise the terms of its successors. With positive
+    weights its fixed points are tokens that are all alike to W_a.
 
     Args:
       rho, form, step_size, dim, rank: as in `attention`.
-      block: tokens that look back at a time: memory O(n block), in value and
-        derivatives, for the price of computing them again in the backward pass. None
-        takes all at once, O(n^2).
+      block: number of tokens that look back at a time. Memory is O(n block), in value
+        and derivatives, and the backward pass computes them again. None takes all at
+        once, O(n^2).
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is C, broadcastable to y, or None
+      A `Descent` with params `AttentionParams`. ``x`` is C, broadcastable to y, or None
       for y, or an `Anchor`.
 
     Source: ours; Yang, Huang, Wipf (2022) have only undirected graphs.
@@ -64,17 +71,13 @@ def causal_attention(
     Example:
       >>> import jax
       >>> layer = causal_attention(form="softmax")
-      >>> params, y = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.normal(jax.random.key(1), (5, 3)),
-      ... )
-      >>> bool(
-      ...     layer.energy(params, layer.step(params, y, None), y)
-      ...     < layer.energy(params, y, y)
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> y = jax.random.normal(jax.random.key(1), (5, 3))
+      >>> stepped = layer.step(params, y, None)
+      >>> bool(layer.energy(params, stepped, y) < layer.energy(params, y, y))
       True
     """
-    # checks options
+    # Checks the options, and draws W_a.
     undirected = attention(
         rho=rho, form=form, step_size=step_size, dim=dim, rank=rank, block=block
     )
@@ -86,7 +89,8 @@ def causal_attention(
         ) -> tuple[Array]:
             return (rectangle_energy(chosen, rows, columns, neighbours),)
 
-        return jnp.sum(by_predecessors(sums, params, tokens)[0], axis=(-2, -1))
+        (energies,) = by_predecessors(sums, params, tokens)
+        return jnp.sum(energies, axis=(-2, -1))
 
     def step(params: AttentionParams, tokens: Tokens) -> Array:
         def sums(*rectangle: Array) -> tuple[Array, Array]:
@@ -97,33 +101,53 @@ def causal_attention(
             assert chosen.log_slope is not None
             itself = chosen.log_slope(jnp.zeros((), tokens.y.dtype))
             log_weight, mean = combine([(log_weight, mean), (itself, tokens.y)])
-        # a token without any pull stays
+        # A token that attends to none stays.
         moved = jnp.where(jnp.isneginf(log_weight), tokens.y, mean)
         return tokens.y + step_size * (moved - tokens.y)
 
     def by_predecessors(
         sums: Callable[..., tuple[Array, ...]], params: AttentionParams, tokens: Tokens
     ) -> list[Array]:
-        """``sums`` of every token against its predecessors in the context."""
+        """Returns ``sums`` of every token against its predecessors in the context."""
         y = tokens.y
         context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
-        # distances do not feel it, their digits do
-        shift = jnp.mean(context, axis=-2, keepdims=True)
-        z, c = (project(part - shift, params.W_a) for part in (y, context))
-        return by_rows(
+        # Weights of 0 do not keep out a NaN: it is computed without, and marked again.
+        broken_row = ~jnp.all(jnp.isfinite(y), axis=-1, keepdims=True)
+        broken = ~jnp.all(jnp.isfinite(context), axis=-1, keepdims=True)
+        held = jnp.where(broken, 0.0, context)
+        shift = _first_present(held, tokens.present)
+        rows = project(jnp.where(broken_row, 0.0, y) - shift, params.W_a)
+        columns = project(held - shift, params.W_a)
+        results = by_rows(
             sums,
-            z,
-            c,
-            context,
+            rows,
+            columns,
+            held,
             lambda u, v: u > v,
             tokens.present,
             block or y.shape[-2],
         )
+        before = jnp.cumsum(broken, axis=-2) > broken.astype(int)
+        return [jnp.where(before | broken_row, jnp.nan, part) for part in results]
 
     return on_tokens(undirected.init, energy, step, dim=dim)
 
 
 def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Causal softmax attention; x is the context that its energy holds."""
+    """Causal softmax attention. x is the context that its energy holds."""
     y, x = normal(key, 2, batch)
     return causal_attention(form="softmax"), y, x
+
+
+def _first_present(context: Array, present: Array | None) -> Float[Array, "*batch 1 d"]:
+    """Returns the first token present, a constant for autodiff.
+
+    Distances do not change with a common shift, and keep more digits. The mean of the
+    context would depend on later tokens.
+    """
+    if present is None:
+        first = context[..., :1, :]
+    else:
+        place = jnp.argmax(present, axis=-1)[..., None, None]
+        first = jnp.take_along_axis(context, place, axis=-2)
+    return jax.lax.stop_gradient(first)

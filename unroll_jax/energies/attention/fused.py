@@ -18,15 +18,16 @@ def fused_softmax_step(
     *,
     implementation: str = "cudnn",
 ) -> Float[Array, "*batch n d"]:
-    """softmax_v(z_u.z_v - |z_v|^2 / 2) values, every token its own neighbour too, in
-    the dtype of values.
+    """Returns softmax_v(z_u.z_v - |z_v|^2 / 2) values, in the dtype of values.
 
-    beta, the bias -|z_v|^2 / 2 of a key, goes in as two more columns (the number and
-    its rounding error) that queries meet with 1: as a bias proper, the primitive would
-    want it broadcast to (n, n) and, in a batch, give no gradient. In memory O(n). First
-    derivatives in reverse mode only, as the primitive has no others. ``z`` is centred.
+    Every token is its own neighbour too. Memory is O(n). First derivatives exist in
+    reverse mode only, as the primitive has no others. ``z`` must be centred.
     """
-    dtype, d = values.dtype, values.shape[-1]
+    # beta, the bias -|z_v|^2 / 2 of a key, goes in as two more columns (the number and
+    # its rounding error) that queries meet with 1. As a bias proper, the primitive
+    # would need it broadcast to (n, n), and would give it no gradient in a batch.
+    dtype = values.dtype
+    d = values.shape[-1]
     rounded = z.astype(dtype)
     bias = -0.5 * jnp.sum(rounded.astype(jnp.float32) ** 2, axis=-1, keepdims=True)
     if present is not None:
@@ -36,19 +37,21 @@ def fused_softmax_step(
     leading = jax.lax.stop_gradient(leading)  # its derivative is in the remainder's
     ones = jnp.ones_like(leading)
     width = -(-max(z.shape[-1] + 2, d) // MULTIPLE) * MULTIPLE
-    queries, keys = ([rounded, ones, ones], [rounded, leading, remainder])
-    heads = (
-        _one_head(jnp.concatenate(parts, axis=-1), width)
-        for parts in (queries, keys, [values])
+    queries = _one_head([rounded, ones, ones], width)
+    keys = _one_head([rounded, leading, remainder], width)
+    outputs = jax.nn.dot_product_attention(  # pyright: ignore[reportCallIssue]
+        queries,
+        keys,
+        _one_head([values], width),
+        scale=1.0,
+        implementation=implementation,  # pyright: ignore[reportArgumentType]
     )
-    outputs = jax.nn.dot_product_attention(
-        *heads, scale=1.0, implementation=implementation
-    )  # type: ignore[arg-type]
     return outputs[:, :, 0, :d].reshape(values.shape)
 
 
-def _one_head(tokens: Array, width: int) -> Array:
-    """(examples, n, 1, width), padded with zeros."""
+def _one_head(parts: list[Array], width: int) -> Array:
+    """Joins columns to one head (examples, n, 1, width), padded with zeros."""
+    tokens = jnp.concatenate(parts, axis=-1)
     n, columns = tokens.shape[-2:]
     padded = jnp.pad(tokens, [(0, 0)] * (tokens.ndim - 1) + [(0, width - columns)])
     return padded.reshape(-1, n, 1, width)

@@ -12,23 +12,21 @@ __all__ = ["check_mask"]
 
 
 def check_mask(mask: Any) -> Bool[np.ndarray, "n n"] | None:
-    """The table of a mask, None of the complete graph; a ValueError unless it is
-    symmetric and boolean, (n, n)."""
+    """Returns the table of a mask. None stands for the complete graph.
+
+    Raises:
+      ValueError: if it is not symmetric, boolean and (n, n), or traced.
+    """
     if mask is None:
         return None
     check_known("mask", mask)
     table = np.asarray(mask)
-    square = (
-        table.dtype == np.bool_ and table.ndim == 2 and table.shape[0] == table.shape[1]
-    )
-    require(
-        square,
-        "mask",
-        "be a boolean (n, n) array",
-        f"{table.dtype} of shape {table.shape}",
-    )
-    if different := np.argwhere(table != table.T).tolist():
-        u, v = different[0]
+    is_square = table.ndim == 2 and table.shape[0] == table.shape[1]
+    got = f"{table.dtype} of shape {table.shape}"
+    fits = table.dtype == np.bool_ and is_square
+    require(fits, "mask", "be a boolean (n, n) array", got)
+    if asymmetric := np.argwhere(table != table.T).tolist():
+        u, v = asymmetric[0]
         raise ValueError(
             f"mask must be symmetric (an undirected graph): mask[{u}, {v}] differs from"
             f" mask[{v}, {u}]"

@@ -1,5 +1,4 @@
-"""Attention with several heads: a sum of pairwise energies, and the step that lowers
-the sum."""
+"""Attention with several heads: a step that lowers a sum of pairwise energies."""
 
 import math
 from typing import Any, NamedTuple
@@ -51,8 +50,7 @@ def multihead_attention(
     block: int | None = None,
     kernel: str = "xla",
 ) -> Descent:
-    r"""Attention with several heads as a descent step on the sum of their pairwise
-    energies.
+    r"""Attention with several heads as descent on the sum of their pairwise energies.
 
     With tokens as rows of Y, heads :math:`Z^h = Y W_h` and the anchor B = x (0 when x
     is None),
@@ -63,12 +61,14 @@ def multihead_attention(
     Each head has weights :math:`\gamma^h_{uv}` and pulls the part of a token that it
     sees to its mean:
 
-    .. math:: m_u^h = \frac{\sum_{v \ne u} \gamma^h_{uv} z^h_v + r W_h^T b_u + s z^h_u}{D_u^h} , \qquad
+    .. math:: m_u^h = \frac{\sum_{v \ne u} \gamma^h_{uv} z^h_v
+                  + r W_h^T b_u + s z^h_u}{D_u^h} , \qquad
               D_u^h = \sum_{v \ne u} \gamma^h_{uv} + r + s ,
 
     with s = 0 for ``form="jacobi"`` and s = rho'(0) for ``form="softmax"``. The step is
 
-    .. math:: y_u' = y_u - a P_u^+ g_u , \qquad g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E , \qquad
+    .. math:: y_u' = y_u - a P_u^+ g_u , \qquad
+              g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E , \qquad
               P_u = \sum_h D_u^h W_h W_h^T .
 
     With a = 1 the token goes where it fits all its heads best, to the y nearest to it
@@ -84,22 +84,22 @@ def multihead_attention(
     :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is diagonally dominant,
     :math:`2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0`. The
     gradient is in the range of P, so x = P^+ g has g.x = x.Px, and along the step the
-    quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`;
-    likewise for any larger P.
+    quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`. The
+    same holds for any larger P.
 
     One head has the energy of ``attention(dim=dim, rank=rank)`` and moves Z the same
-    way; the part of Y that W_a does not see stays here, while `attention` averages it
-    along. A token without neighbours stays.
+    way. The part of Y that W_a does not see stays here, and is averaged by `attention`.
+    A token without neighbours stays.
 
     Args:
       dim, num_heads: width d of the tokens, and number of heads, at least 1.
-      rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as
+      rank: columns k of each W_h, at most ``dim``. None means dim // num_heads, as
         usual.
       rho, form, ridge, step_size, mask, block, kernel: as in `attention`, but no
         kernel="cudnn".
 
     Returns:
-      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y,
+      A `Descent` with params `HeadsParams`. ``x`` is the anchor B, broadcastable to y,
       or None, or an `Anchor`.
 
     Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq.
@@ -110,20 +110,16 @@ def multihead_attention(
       >>> layer = multihead_attention(6, num_heads=2, form="softmax")
       >>> params: HeadsParams = layer.init(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 6))
-      >>> bool(
-      ...     layer.energy(params, layer.step(params, y, None), None)
-      ...     < layer.energy(params, y, None)
-      ... )
+      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
       True
     """
-    require(
-        rank is not None or num_heads <= dim,
-        "num_heads",
-        f"be at most dim={dim} unless rank is given",
-        num_heads,
-    )
+    fits = rank is not None or num_heads <= dim
+    wanted = f"be at most dim={dim} unless rank is given"
+    require(fits, "num_heads", wanted, num_heads)
     require(rank is None or rank <= dim, "rank", f"be between 1 and dim={dim}", rank)
-    chosen, graph, width = resolve_rho(rho), check_mask(mask), rank or dim // num_heads
+    chosen = resolve_rho(rho)
+    graph = check_mask(mask)
+    width = rank or dim // num_heads
     check_kernel(kernel, chosen, mask, block)
     assert chosen.log_slope is not None
     log_slope = chosen.log_slope
@@ -135,12 +131,13 @@ def multihead_attention(
         return HeadsParams(xavier(key, (num_heads, dim, width)))
 
     def energy(params: HeadsParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        W, (anchor, present) = params.W_a, prepare(tokens)
-        z = _project(tokens.y, W)
+        anchor, present = prepare(tokens)
+        z = _project(tokens.y, params.W_a)
         pairs = energy_by(
             kernel, chosen, z, graph, present, dtype=tokens.dtype, block=block
         )
-        return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens.y, anchor)
+        pull = _ridge_energy(ridge, params.W_a, z, tokens.y, anchor)
+        return jnp.sum(pairs, axis=-1) + pull
 
     def step(params: HeadsParams, tokens: Tokens) -> Array:
         return step_and_energy(params, tokens, energy=False)[0]
@@ -148,32 +145,34 @@ def multihead_attention(
     def step_and_energy(
         params: HeadsParams, tokens: Tokens, *, energy: bool = True
     ) -> tuple[Array, Float[Array, "*batch"]]:
-        W, (anchor, present) = params.W_a, prepare(tokens)
+        W = params.W_a
+        anchor, present = prepare(tokens)
         z = _project(tokens.y, W)
-        options = {
-            "dtype": tokens.dtype,
-            "block": block,
-            "bounded": form == "softmax",
-            "energy": energy,
-        }
-        around = neighbourhood_by(kernel, chosen, z, z, graph, present, **options)
-        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
+        bounded = form == "softmax"
+        around = neighbourhood_by(
+            kernel,
+            chosen,
+            z,
+            z,
+            graph,
+            present,
+            dtype=tokens.dtype,
+            block=block,
+            bounded=bounded,
+            energy=energy,
+        )
+        itself = log_slope(jnp.zeros((), z.dtype)) if bounded else -jnp.inf
         pulls = [(around.log_degree, around.mean), (itself, z)]
         if ridge > 0.0:
-            pulls.append(
-                (
-                    math.log(ridge),
-                    jnp.zeros_like(z) if anchor is None else _project(anchor, W),
-                )
-            )
+            target = jnp.zeros_like(z) if anchor is None else _project(anchor, W)
+            pulls.append((math.log(ridge), target))
         log_weights, mean = combine(pulls)
         stepped = tokens.y - step_size * _solve(W, log_weights, z - mean)
-        return stepped, jnp.sum(around.energy, axis=-1) + _pull(
-            ridge, W, z, tokens.y, anchor
-        )
+        pull = _ridge_energy(ridge, W, z, tokens.y, anchor)
+        return stepped, jnp.sum(around.energy, axis=-1) + pull
 
     def prepare(tokens: Tokens) -> tuple[Array | None, Array | None]:
-        """The anchor as rows, and the tokens that each head sees (*batch, 1, n)."""
+        """Returns the anchor as rows, and the tokens present, (*batch, 1, n)."""
         anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
         return anchor, None if tokens.present is None else tokens.present[..., None, :]
 
@@ -190,14 +189,14 @@ def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h 
     return jnp.einsum("...nd,hdk->...hnk", tokens, W)
 
 
-def _pull(
+def _ridge_energy(
     ridge: float,
     W: Float[Array, "h d k"],
     z: Array,
     tokens: Array,
     anchor: Array | None,
-) -> Array:
-    """The ridge's energy (*batch,), with z the projected tokens."""
+) -> Float[Array, "*batch"]:
+    """Returns the energy of the ridge, with z the projected tokens."""
     if ridge == 0.0:
         return jnp.zeros(z.shape[:-3], z.dtype)
     pulled = z if anchor is None else _project(tokens - anchor, W)
@@ -207,29 +206,31 @@ def _pull(
 def _solve(
     W: Float[Array, "h d k"], log_weights: Float[Array, "*batch h n 1"], offset: Array
 ) -> Float[Array, "*batch n d"]:
-    """P_u^+ g_u of every token, from the log of D_u^h and the offset z_u^h - m_u^h
-    of its heads."""
+    """Returns P_u^+ g_u of every token.
+
+    It takes the log of D_u^h, and the offset z_u^h - m_u^h, of each head.
+    """
     alone = jnp.isneginf(log_weights)
     offset = jnp.where(alone, 0.0, offset)
     # P and g may be scaled alike: of each token's heads the heaviest now has weight 1.
     largest = jnp.max(log_weights, axis=-3, keepdims=True)
-    log_weights = log_weights - jax.lax.stop_gradient(
-        jnp.where(jnp.isneginf(largest), 0.0, largest)
-    )
-    roots, columns = (
-        jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape),
-        W.shape[0] * W.shape[2],
-    )
-    rows = [jnp.moveaxis(part, -3, -2) for part in (roots, offset)]
-    # One axis at a time: the examples' axis may be sharded.
-    rows = [
-        part.reshape(*part.shape[:-2], columns).reshape(-1, columns) for part in rows
-    ]
+    largest = jnp.where(jnp.isneginf(largest), 0.0, largest)
+    log_weights = log_weights - jax.lax.stop_gradient(largest)
+    roots = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape)
     with jax.default_matmul_precision("highest"):
-        moved = least_squares(vary_like(_join(W), offset), *rows)
+        columns = vary_like(_join_columns(W), offset)
+        moved = least_squares(columns, _join_heads(roots), _join_heads(offset))
     return moved.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])
 
 
-def _join(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:
-    """The columns of all heads side by side, (d, h k)."""
+def _join_columns(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:
+    """Joins the columns of all heads, (d, h k)."""
     return jnp.moveaxis(W, 0, 1).reshape(W.shape[1], -1)
+
+
+def _join_heads(part: Float[Array, "*batch h n k"]) -> Float[Array, "b m"]:
+    """Joins the heads of each token of each example, (tokens, h k)."""
+    rows = jnp.moveaxis(part, -3, -2)
+    columns = rows.shape[-2] * rows.shape[-1]
+    # One axis at a time: the axis of the examples may be sharded.
+    return rows.reshape(*rows.shape[:-2], columns).reshape(-1, columns)

@@ -1,5 +1,4 @@
-"""The two kernels of `kernel`, written for one block of rows: Pallas runs them over
-blocks and examples."""
+"""The two Pallas kernels of `kernel`, each for one block of rows."""
 
 from typing import Any, NamedTuple
 
@@ -21,8 +20,14 @@ class Sizes(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A block of pairs: t, log rho'(t) (-inf without a pair), its derivative, and
-    whether there is a pair."""
+    """A block of pairs.
+
+    Attributes:
+      distances: t, half the squared distances.
+      logits: log rho'(t), -inf where there is no pair.
+      slopes: the derivative of log rho'(t).
+      pair: boolean, true for pairs of distinct tokens present.
+    """
 
     distances: Array
     logits: Array
@@ -42,8 +47,10 @@ def forward_kernel(
     log_slope: Elementwise,
     sizes: Sizes,
 ) -> None:
-    """Writes means, log degrees and energies of a block of rows; energies are 0
-    where ``value`` is None."""
+    """Writes means, log degrees and energies of a block of rows.
+
+    Energies are 0 where ``value`` is None.
+    """
     row, load = _row(sizes)
     z_u, here_u = load(row, z_ref, here_ref)
 
@@ -53,25 +60,18 @@ def forward_kernel(
         tile = _tile(z_u, z_v, here_u, here_v, row == column, log_slope)
         higher = jnp.maximum(top, jnp.max(tile.logits, axis=1))
         safe = jnp.where(higher == -jnp.inf, 0.0, higher)
-        p, old = jnp.exp(tile.logits - safe[:, None]), jnp.exp(top - safe)
+        p = jnp.exp(tile.logits - safe[:, None])
+        old = jnp.exp(top - safe)
         if value is not None:
-            energy = energy + jnp.sum(
-                jnp.where(tile.pair, value(tile.distances), 0.0), axis=1
-            )
-        return (
-            total * old[:, None] + _dot(p.astype(y_v.dtype), y_v),
-            weight * old + jnp.sum(p, axis=1),
-            higher,
-            energy,
-        )
+            values = jnp.where(tile.pair, value(tile.distances), 0.0)
+            energy = energy + jnp.sum(values, axis=1)
+        total = total * old[:, None] + _dot(p.astype(y_v.dtype), y_v)
+        weight = weight * old + jnp.sum(p, axis=1)
+        return total, weight, higher, energy
 
     zero = jnp.zeros(sizes.block, jnp.float32)
-    start = (
-        jnp.zeros((sizes.block, y_ref.shape[1]), jnp.float32),
-        zero,
-        zero - jnp.inf,
-        zero,
-    )
+    zeros = jnp.zeros((sizes.block, y_ref.shape[1]), jnp.float32)
+    start = zeros, zero, zero - jnp.inf, zero
     total, weight, top, energy = jax.lax.fori_loop(0, sizes.blocks, body, start)
     divisor = jnp.where(weight == 0.0, 1.0, weight)  # a NaN stays one
     mean_ref[...] = total / divisor[:, None]
@@ -94,8 +94,10 @@ def backward_kernel(
     energy: bool,
     sizes: Sizes,
 ) -> None:
-    """Writes the gradients in z and y of a block of rows; shift is h_u - g_u . m_u,
-    and e counts with ``energy``."""
+    """Writes the gradients in z and y of a block of rows.
+
+    shift is h_u - g_u . m_u, and e counts with ``energy``.
+    """
     row, load = _row(sizes)
     z_u, y_u, here_u, g_u, *rows_u = load(
         row, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref
@@ -116,21 +118,20 @@ def backward_kernel(
         c = jnp.where(tile.logits == -jnp.inf, 0.0, pulls)
         if energy:
             c = c + (e_u + e_v) * jnp.exp(tile.logits)
-        # both sums below take the same rounded numbers, as their difference is small
+        # Both sums below take the same rounded numbers: their difference is small.
         c = c.astype(z_v.dtype)
-        dz = (
-            dz
-            + jnp.sum(c.astype(jnp.float32), axis=1)[:, None] * z_u.astype(jnp.float32)
-            - _dot(c, z_v)
-        )
+        weight = jnp.sum(c.astype(jnp.float32), axis=1)[:, None]
+        dz = dz + weight * z_u.astype(jnp.float32) - _dot(c, z_v)
         return dz, dy + _dot(to_u.astype(g_v.dtype), g_v)
 
     start = jnp.zeros(z_u.shape, jnp.float32), jnp.zeros(y_u.shape, jnp.float32)
-    dz_ref[...], dy_ref[...] = jax.lax.fori_loop(0, sizes.blocks, body, start)
+    dz, dy = jax.lax.fori_loop(0, sizes.blocks, body, start)
+    dz_ref[...] = dz
+    dy_ref[...] = dy
 
 
 def _row(sizes: Sizes) -> tuple[Any, Any]:
-    """The number of this program's block of rows, and what loads a block of arrays."""
+    """Returns the number of this program's block, and a function that loads blocks."""
     from jax.experimental import pallas as pl
 
     def load(index: Any, *refs: Any) -> list[Array]:
@@ -150,10 +151,12 @@ def _tile(
     # The difference cancels most digits of close tokens: products of float32 must not
     # be shortened.
     products = _dot(z_u, z_v.T, precision=jax.lax.Precision.HIGHEST)
-    of_u, of_v = (0.5 * jnp.sum(z.astype(jnp.float32) ** 2, axis=1) for z in (z_u, z_v))
+    of_u = 0.5 * jnp.sum(z_u.astype(jnp.float32) ** 2, axis=1)
+    of_v = 0.5 * jnp.sum(z_v.astype(jnp.float32) ** 2, axis=1)
     t = of_u[:, None] + of_v[None, :] - products
     t = jnp.where(t < 0.0, 0.0, t)  # not `maximum`, which on a GPU makes a NaN 0
-    u, v = (jax.lax.broadcasted_iota(jnp.int32, t.shape, axis) for axis in (0, 1))
+    u = jax.lax.broadcasted_iota(jnp.int32, t.shape, 0)
+    v = jax.lax.broadcasted_iota(jnp.int32, t.shape, 1)
     itself = diagonal & (u == v)
     pair = ~itself & (here_u[:, None] > 0.0) & (here_v[None, :] > 0.0)
     logits, slopes = jax.jvp(log_slope, (t,), (jnp.ones_like(t),))

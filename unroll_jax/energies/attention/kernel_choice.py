@@ -1,5 +1,4 @@
-"""The option ``kernel`` of attention: what computes the sums over pairs, and where
-it can."""
+"""The option ``kernel`` of attention: the code that computes sums over pairs."""
 
 from typing import Any
 
@@ -25,53 +24,40 @@ PLATFORM = ""  # in place of the platform that JAX runs on: for tests
 
 
 def check_kernel(kernel: str, rho: Rho, mask: Any, block: int | None) -> None:
-    """A ValueError where options of a layer do not fit its kernel."""
+    """Raises ValueError where options of a layer do not fit its kernel."""
     if kernel == "xla":
         return
     require(mask is None, "kernel", 'be "xla" with a mask', repr(kernel))
     if kernel == "pallas":
-        require(
-            block is None or block in BLOCKS,
-            "block",
-            f'be None or one of {BLOCKS} for kernel="pallas"',
-            block,
-        )
+        fits = block is None or block in BLOCKS
+        wanted = f'be None or one of {BLOCKS} for kernel="pallas"'
+        require(fits, "block", wanted, block)
         for function in (rho.value, rho.log_slope):
-            assert function is not None
-            arrays = jax.make_jaxpr(function)(
-                jax.ShapeDtypeStruct((), jnp.float32)
-            ).consts
-            way_out = 'write them as Python numbers, or pass kernel="xla"'
-            require(
-                not arrays, "rho", 'hold no arrays for kernel="pallas"', arrays, way_out
-            )
+            _check_no_arrays(function)
+
+
+def _check_no_arrays(function: Any) -> None:
+    arrays = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((), jnp.float32)).consts
+    way_out = 'write them as Python numbers, or pass kernel="xla"'
+    require(not arrays, "rho", 'hold no arrays for kernel="pallas"', arrays, way_out)
 
 
 def check_machine(kernel: str, dtype: Any, *widths: int) -> None:
-    """A ValueError where a kernel does not take tokens of a dtype and widths, or a
-    GPU is missing."""
+    """Raises ValueError where a kernel cannot run.
+
+    It needs a GPU, and tokens of a dtype and widths.
+    """
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
-    platform = PLATFORM or (
-        jax.default_backend() if device is None else device.platform
-    )
-    require(
-        platform == "gpu",
-        "kernel",
-        f'be "xla" where JAX runs on {platform}',
-        repr(kernel),
-    )
+    known = jax.default_backend() if device is None else device.platform
+    platform = PLATFORM or known
+    wanted = f'be "xla" where JAX runs on {platform}'
+    require(platform == "gpu", "kernel", wanted, repr(kernel))
     require(dtype != jnp.float64, "kernel", 'be "xla" for float64', repr(kernel))
     if kernel == "cudnn":
-        require(
-            dtype == jnp.bfloat16,
-            "kernel",
-            f'be "xla" or "pallas" for {jnp.dtype(dtype).name}',
-            repr(kernel),
-        )
-        fits = max(widths) <= WIDEST
-        require(
-            fits, "kernel", 'be "xla" or "pallas" for tokens this wide', f"{kernel!r}"
-        )
+        wanted = f'be "xla" or "pallas" for {jnp.dtype(dtype).name}'
+        require(dtype == jnp.bfloat16, "kernel", wanted, repr(kernel))
+        wanted = 'be "xla" or "pallas" for tokens this wide'
+        require(max(widths) <= WIDEST, "kernel", wanted, repr(kernel))
 
 
 def neighbourhood_by(
@@ -87,8 +73,10 @@ def neighbourhood_by(
     bounded: bool,
     energy: bool = True,
 ) -> Neighbourhood:
-    """`pairs.neighbourhood` by a kernel, for tokens of a dtype; the energy may be
-    NaN where it is not asked for."""
+    """Returns `pairs.neighbourhood` by a kernel, for tokens of a dtype.
+
+    Its energy may be NaN unless ``energy``.
+    """
     if kernel != "pallas":
         return neighbourhood(
             rho, z, values, graph, present, block=block, bounded=bounded
@@ -109,10 +97,10 @@ def energy_by(
     dtype: Any,
     block: int | None,
 ) -> Float[Array, "*batch"]:
-    """`pairs.pair_energy` by a kernel, for tokens of a dtype."""
+    """Returns `pairs.pair_energy` by a kernel, for tokens of a dtype."""
     if kernel != "pallas":
         return pair_energy(rho, z, graph, present, block=block)
     check_machine(kernel, dtype)
-    return kernel_neighbourhood(
-        rho, z, z[..., :0], present, dtype=dtype, block=block
-    ).energy
+    no_values = z[..., :0]
+    sums = kernel_neighbourhood(rho, z, no_values, present, dtype=dtype, block=block)
+    return sums.energy

@@ -1,5 +1,4 @@
-"""Least squares of every token against weights that all tokens share, by conjugate
-gradients."""
+"""Least squares of every token against weights that all tokens share."""
 
 from typing import Any
 
@@ -12,6 +11,7 @@ from unroll_jax.numerics import over
 
 __all__ = ["least_squares"]
 
+# The error of three steps is the cube of the error of one, see below.
 PROXIMAL_STEPS = 3
 ACCURACY = 1e-6  # relative, of each step's system
 
@@ -19,29 +19,33 @@ ACCURACY = 1e-6  # relative, of each step's system
 def least_squares(
     W: Float[Array, "d m"], root: Float[Array, "b m"], offset: Float[Array, "b m"]
 ) -> Float[Array, "b d"]:
-    """The x of least sum_i root_i^2 (W^T x - offset)_i^2 nearest to 0, of each row, by
-    the smaller of its two systems.
+    """Solves the minimum-norm weighted least-squares problem of each row.
+
+    x minimises sum_i root_i^2 (W^T x - offset)_i^2. It comes from the primal system or
+    the dual one, whichever is smaller.
 
     A proximal step solves a system M x = g with M raised by t = sqrt(epsilon) times its
-    trace, for the remaining g: after three of them x = (1 - (t / (M + t))^3) M^+ g.
-    That is never more than M^+ g, so it keeps the step's bound; an eigenvalue of share
-    e of the trace has relative error (sqrt(epsilon) / e)^3; and the round-off in
-    directions that no head sees is not blown up. Conjugate gradients, not
-    decompositions: those run badly in batches, and on some CPUs lock each other out
-    when two of them run at the same time.
+    trace, for the remaining g. After three steps x = (1 - (t / (M + t))^3) M^+ g. That
+    is never more than M^+ g, so the bound of the attention step holds. An eigenvalue of
+    e times the trace has relative error (sqrt(epsilon) / e)^3. Round-off in directions
+    that no head sees is not amplified.
     """
+    # Conjugate gradients, not decompositions: those are slow in batches, and on some
+    # CPUs two of them at the same time block each other.
     dim, columns = W.shape
     dual = columns <= dim
-    trace = jax.lax.stop_gradient(
-        jnp.sum(root**2 * jnp.sum(W**2, axis=0), axis=-1, keepdims=True)
-    )
+    trace = jnp.sum(root**2 * jnp.sum(W**2, axis=0), axis=-1, keepdims=True)
+    trace = jax.lax.stop_gradient(trace)
     lift = jnp.where(trace == 0.0, 1.0, jnp.sqrt(jnp.finfo(W.dtype).eps) * trace)
-    # Dual: x = W S c with S W^T W S c = S offset, S = diag(root). Else: W S^2 W^T x = W
-    # S^2 offset.
+
+    # Dual: x = W S c with S W^T W S c = S offset, S = diag(root).
+    # Primal: W S^2 W^T x = W S^2 offset.
     right = root * offset if dual else (root**2 * offset) @ W.T
 
     def product(c: Array) -> Array:
-        return root * ((root * c) @ W.T @ W) if dual else (root**2 * (c @ W)) @ W.T
+        if dual:
+            return root * ((root * c) @ W.T @ W)
+        return (root**2 * (c @ W)) @ W.T
 
     def raised(c: Array) -> Array:
         return product(c) + lift * c
@@ -49,20 +53,21 @@ def least_squares(
     def solve(_: Any, left: Array) -> Array:
         size = jnp.max(jnp.abs(left), axis=-1, keepdims=True)
         left = over(left, size)  # NaN stays NaN, and reaches the result
-        bound, steps = ACCURACY**2 * jnp.sum(left**2, axis=-1), 2 * min(dim, columns)
-        return (
-            size
-            * continue_conjugate_gradient(
-                raised, jnp.zeros_like(left), left, bound=bound, max_steps=steps
-            )[0]
+        solved, *_ = continue_conjugate_gradient(
+            raised,
+            jnp.zeros_like(left),
+            left,
+            bound=ACCURACY**2 * jnp.sum(left**2, axis=-1),
+            max_steps=2 * min(dim, columns),
         )
+        return size * solved
 
     def proximal_step(solution: Array, _: None) -> tuple[Array, None]:
-        return solution + jax.lax.custom_linear_solve(
+        change = jax.lax.custom_linear_solve(
             raised, right - product(solution), solve, symmetric=True
-        ), None
+        )
+        return solution + change, None
 
-    solution, _ = jax.lax.scan(
-        proximal_step, jnp.zeros_like(right), length=PROXIMAL_STEPS
-    )
+    start = jnp.zeros_like(right)
+    solution, _ = jax.lax.scan(proximal_step, start, length=PROXIMAL_STEPS)
     return (root * solution) @ W.T if dual else solution

@@ -1,7 +1,5 @@
-"""Sums over the pairs of a graph: what attention energies and their steps are made
-of."""
+"""Sums over the pairs of a graph, for attention energies and their steps."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,24 +16,26 @@ from unroll_jax.energies.attention.sums import (
     square_exponential_sums,
 )
 
-__all__ = ["Neighbourhood", "by_rows", "centred", "neighbourhood", "pair_energy"]
+__all__ = ["Neighbourhood", "by_rows", "centre", "neighbourhood", "pair_energy"]
 
-# Pairs held at a time. All are taken at once up to the first number in an example and
-# the second in the batch (32 MiB in float32); beyond, blocks of rows are taken in turn,
-# as many as make the first (8 MiB, which fit a cache).
-IN_A_BLOCK, ALL_AT_ONCE = 2**21, 2**23
-FEWEST_ROWS = 16
+# All pairs are held at once up to MAX_BLOCK_PAIRS in an example and MAX_DENSE_PAIRS in
+# the batch (32 MiB in float32). Beyond, blocks of rows are taken in turn, with
+# MAX_BLOCK_PAIRS pairs each (8 MiB, which fit a cache).
+MAX_BLOCK_PAIRS = 2**21
+MAX_DENSE_PAIRS = 2**23
+MIN_BLOCK_ROWS = 16
 
 
 class Neighbourhood(NamedTuple):
-    """Sums over the pairs of a graph, with gamma_uv = rho'(|z_u - z_v|^2 / 2) on its
-    edges and 0 elsewhere.
+    """Sums over the pairs of a graph.
+
+    gamma_uv is rho'(|z_u - z_v|^2 / 2) on the edges of the graph, and 0 elsewhere.
 
     Attributes:
       energy: (*batch,), the sum of rho over unordered pairs.
-      log_degree: (*batch, n, 1), log sum_v gamma_uv; -inf for a token without
+      log_degree: (*batch, n, 1), log sum_v gamma_uv, -inf for a token without
         neighbours.
-      mean: (*batch, n, d), sum_v gamma_uv values_v / sum_v gamma_uv; 0 for a token
+      mean: (*batch, n, d), sum_v gamma_uv values_v / sum_v gamma_uv, 0 for a token
         without neighbours.
     """
 
@@ -54,29 +54,32 @@ def neighbourhood(
     block: int | None = None,
     bounded: bool = False,
 ) -> Neighbourhood:
-    """The sums over all pairs of a graph, in one pass over their distances.
+    """Returns the sums over all pairs of a graph, in one pass over their distances.
 
-    Beyond `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are
-    taken in turn, and again in the backward pass: memory O(n block), in value and
+    Beyond `MAX_DENSE_PAIRS` pairs, or `MAX_BLOCK_PAIRS` in an example, blocks of tokens
+    are taken in turn, and again in the backward pass: memory O(n block), in value and
     derivatives. Compiled code computes only the results used.
 
     Args:
       rho: a resolved `Rho`.
       z, values: the tokens that distances are taken between, and the arrays averaged.
       graph: what `check_mask` returns, of as many tokens.
-      present: boolean, broadcastable to (*batch, n): which tokens are there; None is
-        all. The others have no edges.
-      block: tokens in a block, taken one block at a time; None chooses.
-      bounded: scale weights by the slope at 0 instead of each token's largest, which
-        saves a pass. Then neighbours that are all far may underflow to none: for
+      present: boolean, broadcastable to (*batch, n), the tokens present. None is all.
+        The others have no edges.
+      block: tokens in a block, taken one block at a time. None chooses.
+      bounded: scales weights by the slope at 0 instead of each token's largest, which
+        saves a pass. Neighbours that are all far may then underflow to none. It is for
         callers that give the token itself that slope as its weight.
     """
-    z, size = centred(z, present), _rows_at_once(z, block)
-    sums: Callable[..., tuple[Array, ...]] = functools.partial(
-        rectangle_sums, rho, bounded=bounded
-    )
-    if bounded and rho.exponential and size == z.shape[-2]:
-        sums = lambda rows, *others: square_exponential_sums(*others)
+    z = centre(z, present)
+    size = _rows_at_once(z, block)
+    all_at_once = size == z.shape[-2]
+
+    def sums(rows: Array, *others: Array) -> tuple[Array, ...]:
+        if bounded and rho.exponential and all_at_once:
+            return square_exponential_sums(*others)  # whose columns are the rows
+        return rectangle_sums(rho, rows, *others, bounded=bounded)
+
     energy, *others = by_rows(sums, z, z, values, _adjacent(graph, z), present, size)
     return Neighbourhood(0.5 * jnp.sum(energy, axis=(-2, -1)), *others)
 
@@ -89,17 +92,16 @@ def pair_energy(
     *,
     block: int | None = None,
 ) -> Float[Array, "*batch"]:
-    """``neighbourhood(...).energy``, without the rest where nothing is compiled."""
+    """Returns ``neighbourhood(...).energy``, computing no more even without jit."""
 
     def sums(
         rows: Array, columns: Array, values: None, neighbours: Array
     ) -> tuple[Array]:
         return (rectangle_energy(rho, rows, columns, neighbours),)
 
-    z = centred(z, present)
-    energy = by_rows(
-        sums, z, z, None, _adjacent(graph, z), present, _rows_at_once(z, block)
-    )[0]
+    z = centre(z, present)
+    size = _rows_at_once(z, block)
+    (energy,) = by_rows(sums, z, z, None, _adjacent(graph, z), present, size)
     return 0.5 * jnp.sum(energy, axis=(-2, -1))
 
 
@@ -112,60 +114,53 @@ def by_rows(
     present: Any,
     size: int,
 ) -> list[Array]:
-    """``sums`` of all rows z against all columns, ``size`` rows at a time, and again in
-    the backward pass.
+    """Returns ``sums`` of all rows z against all columns, ``size`` rows at a time.
+
+    The backward pass computes them again.
 
     Args:
       sums: ``(rows, columns, values, neighbours) -> arrays (*batch, rows, k)``.
       z, columns, values: the rows, as many columns, and the values of the columns.
-      adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens: whether v is a
+      adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens: True if v is a
         neighbour of u.
       present: boolean, broadcastable to (*batch, n), or None.
       size: rows at a time.
     """
     n = z.shape[-2]
-    there = (
-        None if present is None else jnp.broadcast_to(present, z.shape[:-1])[..., None]
-    )
+    mask = None
+    if present is not None:
+        mask = jnp.broadcast_to(present, z.shape[:-1])[..., None]
 
-    def some(block: tuple[Array, Array, Array | None]) -> tuple[Array, ...]:
-        u, rows, shown = block
+    def sums_of(block: tuple[Array, Array, Array | None]) -> tuple[Array, ...]:
+        u, rows, row_mask = block
         neighbours = adjacent(u[:, None], jnp.arange(n))
-        if shown is not None and there is not None:
-            neighbours = neighbours & shown & jnp.swapaxes(there, -1, -2)
+        if row_mask is not None and mask is not None:
+            neighbours = neighbours & row_mask & jnp.swapaxes(mask, -1, -2)
         return sums(rows, columns, values, neighbours)
 
     if size >= n:
-        return list(some((jnp.arange(n), z, there)))
-    # the surplus is cut off again
-    numbers = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)
-    blocks = (
-        numbers,
-        _in_blocks(z, size),
-        None if there is None else _in_blocks(there, size),
-    )
-    parts = jax.lax.map(jax.checkpoint(some, prevent_cse=False), blocks)
-    joined = [jnp.moveaxis(part, 0, -3) for part in parts]
-    return [
-        part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :]
-        for part in joined
-    ]
+        return list(sums_of((jnp.arange(n), z, mask)))
+
+    # Rows that fill the last block repeat the last token, and are cut off again.
+    numbers = jnp.arange(-(-n // size) * size).reshape(-1, size)
+    numbers = jnp.minimum(numbers, n - 1)
+    mask_blocks = None if mask is None else _split_rows(mask, size)
+    blocks = numbers, _split_rows(z, size), mask_blocks
+    parts = jax.lax.map(jax.checkpoint(sums_of, prevent_cse=False), blocks)
+    return [_join_rows(part)[..., :n, :] for part in parts]
 
 
-def centred(z: Array, present: Any) -> Array:
-    """Distances do not feel a shift; taken from the mean they lose no digits to a
-    large common offset."""
+def centre(z: Array, present: Any) -> Array:
+    """Subtracts the mean of the tokens present.
+
+    Distances do not change with a common shift. From the mean they lose no digits to a
+    large common offset.
+    """
     if present is None:
         return z - jax.lax.stop_gradient(jnp.mean(z, axis=-2, keepdims=True))
-    # Absent tokens are 0 and do not count; where none is present, the mean is 0 and not
-    # 0 / 0.
-    kept = present[..., None]
-    count = jnp.sum(
-        jnp.broadcast_to(kept, (*z.shape[:-1], 1)),
-        axis=-2,
-        keepdims=True,
-        dtype=z.dtype,
-    )
+    # Where no token is present the mean is 0, not 0 / 0.
+    kept = jnp.broadcast_to(present[..., None], (*z.shape[:-1], 1))
+    count = jnp.sum(kept, axis=-2, keepdims=True, dtype=z.dtype)
     total = jnp.sum(z, axis=-2, keepdims=True, where=kept)
     return z - jax.lax.stop_gradient(total / jnp.maximum(count, 1.0))
 
@@ -182,14 +177,23 @@ def _adjacent(graph: np.ndarray | None, z: Array) -> Callable[[Array, Array], Ar
 
 
 def _rows_at_once(z: Array, block: int | None) -> int:
-    n, examples = z.shape[-2], max(1, math.prod(z.shape[:-2]))
-    if block is not None or (n * n <= IN_A_BLOCK and examples * n * n <= ALL_AT_ONCE):
-        return min(n, block or n)
-    return min(n, max(FEWEST_ROWS, IN_A_BLOCK // (examples * n)))
+    n = z.shape[-2]
+    examples = max(1, math.prod(z.shape[:-2]))
+    if block is not None:
+        return min(n, block)
+    if n * n <= MAX_BLOCK_PAIRS and examples * n * n <= MAX_DENSE_PAIRS:
+        return n
+    return min(n, max(MIN_BLOCK_ROWS, MAX_BLOCK_PAIRS // (examples * n)))
 
 
-def _in_blocks(tokens: Array, size: int) -> Array:
-    """(blocks, *batch, size, d): the tokens in order, and zeros after them."""
+def _split_rows(tokens: Array, size: int) -> Array:
+    """Splits tokens into (blocks, *batch, size, d), with zeros after the last."""
     *batch, n, d = tokens.shape
     padded = jnp.pad(tokens, [(0, 0)] * len(batch) + [(0, -n % size), (0, 0)])
     return jnp.moveaxis(padded.reshape(*batch, -1, size, d), -3, 0)
+
+
+def _join_rows(blocks: Array) -> Array:
+    """Joins blocks (blocks, *batch, size, d) to (*batch, n, d)."""
+    tokens = jnp.moveaxis(blocks, 0, -3)
+    return tokens.reshape(*tokens.shape[:-3], -1, tokens.shape[-1])

@@ -1,5 +1,4 @@
-"""Concave functions of half the squared distance of two tokens, from which attention
-weights come."""
+"""Concave functions of half the squared distance of two tokens."""
 
 import math
 from collections.abc import Callable
@@ -30,28 +29,26 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
 class Rho(NamedTuple):
-    """A concave, nondecreasing function rho on [0, inf) and its slope rho', both
-    elementwise.
+    """A concave, nondecreasing function rho on [0, inf) and its slope, elementwise.
+
+    Attention weights are its slopes.
 
     Attributes:
       value: ``z -> rho(z)``.
-      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too; None takes it from
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too. None takes it from
         ``log_slope`` or `jax.grad`.
-      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow;
+      log_slope: ``z -> log rho'(z)``. An explicit one keeps far tokens from underflow.
         None takes the slope's log.
-      exponential: whether rho(z) = -exp(-z). The energy is then minus the sum of the
+      exponential: True for rho(z) = -exp(-z). The energy is then minus the sum of the
         slopes, without a separate pass.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams, attention
-      >>> layer = attention(
-      ...     rho=Rho(lambda z: 2.0 * z), form="softmax"
-      ... )  # the same slope for all pairs
-      >>> y = jax.jit(layer.step)(
-      ...     AttentionParams(None), jnp.array([[0.0], [4.0]]), None
-      ... )
-      >>> [round(value, 3) for value in y.ravel().tolist()]  # the mean
+      >>> same_slope = Rho(lambda z: 2.0 * z)
+      >>> layer = attention(rho=same_slope, form="softmax")
+      >>> y = layer.step(AttentionParams(None), jnp.array([[0.0], [4.0]]))
+      >>> y.ravel().round(3).tolist()  # the mean
       [2.0, 2.0]
     """
 
@@ -65,8 +62,10 @@ RhoLike = str | Rho | Elementwise  # a name of `RHOS`, a `Rho`, or just the func
 
 
 def softmax() -> Rho:
-    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq.
-    10); plus 1, Welsch's function."""
+    """rho(z) = -exp(-z), slope exp(-z): softmax attention.
+
+    Yang et al. (2022), eq. 10. Plus 1 it is Welsch's function.
+    """
     return Rho(value=lambda z: -jnp.exp(-z), log_slope=jnp.negative, exponential=True)
 
 
@@ -83,26 +82,29 @@ def log(shift: float = 1.0) -> Rho:
 
 @checked(scale=POSITIVE)
 def cauchy(scale: float = 1.0) -> Rho:
-    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's
-    function, `log` with slope 1 at z = 0."""
+    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale.
+
+    Cauchy's function, `log` with slope 1 at z = 0.
+    """
     return _logarithmic(scale, scale)
 
 
 @checked(degrees=POSITIVE)
 def student(degrees: float = 3.0) -> Rho:
-    r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z), m = degrees of
-    freedom.
+    r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z).
 
-    The negative log-density of Student's t at a distance of square 2 z. One degree is
-    Cauchy's, many near rho(z) = z.
+    With m = degrees of freedom it is the negative log-density of Student's t at a
+    distance of square 2 z. One degree is Cauchy's, many are near rho(z) = z.
     """
     return _logarithmic(0.5 * degrees, 0.5 * (degrees + 1.0))
 
 
 @checked(scale=POSITIVE)
 def geman_mcclure(scale: float = 1.0) -> Rho:
-    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: Geman and
-    McClure (1985), bounded by c."""
+    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale.
+
+    Geman and McClure (1985). Bounded by c.
+    """
 
     def value(z: Array) -> Array:
         near = jnp.where(jnp.isinf(z), 0.0, z)  # a distance that overflows costs c
@@ -130,8 +132,10 @@ def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
 
 @checked(threshold=POSITIVE)
 def truncated_quadratic(threshold: float = 1.0) -> Rho:
-    """rho(z) = min(z, c), slope 1 below c = threshold, else 0: plain averages over
-    neighbours nearer than sqrt(2 c)."""
+    """rho(z) = min(z, c), slope 1 below c = threshold, else 0.
+
+    Unweighted averages over neighbours nearer than sqrt(2 c).
+    """
     # z - z, not 0: a NaN stays one.
     return Rho(
         lambda z: jnp.minimum(z, threshold),
@@ -139,7 +143,8 @@ def truncated_quadratic(threshold: float = 1.0) -> Rho:
     )
 
 
-# ratio of a distance and a scale beyond which 1 is nothing, and the ratio may overflow
+# Ratio of a distance and a scale beyond which adding 1 changes nothing, and the ratio
+# may overflow.
 FAR = 1e30
 
 
@@ -157,7 +162,7 @@ def _logarithmic(scale: float, weight: float, shift: float = 0.0) -> Rho:
     return Rho(lambda z: weight * growth(z) + shift, log_slope=log_slope)
 
 
-#: Functions of half the squared distance that attention energies sum over pairs of tokens, by name.
+#: Functions of half the squared distance of two tokens, by name.
 RHOS: dict[str, Callable[..., Rho]] = {
     "softmax": softmax,
     "log": log,
@@ -170,20 +175,18 @@ RHOS: dict[str, Callable[..., Rho]] = {
 
 
 def resolve_rho(rho: RhoLike) -> Rho:
-    """The `Rho` of a name of `RHOS`, a `Rho`, or a function z -> rho(z), with both
-    slopes filled in.
+    """Returns a `Rho` with both slopes, from a name of `RHOS`, a `Rho` or a function.
 
-    Functions and `Rho`s are checked once, here, by `check_rho`, under jit too. Other
-    names are a ValueError.
+    Functions and `Rho`s are checked once, here, by `check_rho`, under jit too.
+
+    Raises:
+      ValueError: if the name is unknown, or a check fails.
+      TypeError: if ``rho`` is something else.
     """
     named = isinstance(rho, str)
     if named:
-        require(
-            rho in RHOS,
-            "rho",
-            f"be one of {sorted(RHOS)}, a Rho or a function",
-            f"{rho!r}",
-        )
+        wanted = f"be one of {sorted(RHOS)}, a Rho or a function"
+        require(rho in RHOS, "rho", wanted, repr(rho))
         rho = RHOS[rho]()
     elif callable(rho):
         rho = Rho(rho)
@@ -213,8 +216,7 @@ def _logarithm(slope: Elementwise) -> Elementwise:
         value = slope(z)
         # Below 0 there is only round-off. The inner `where` keeps the derivative finite
         # where the slope is 0.
-        return jnp.where(
-            value <= 0.0, -jnp.inf, jnp.log(jnp.where(value <= 0.0, 1.0, value))
-        )
+        none = value <= 0.0
+        return jnp.where(none, -jnp.inf, jnp.log(jnp.where(none, 1.0, value)))
 
     return log_slope

@@ -1,4 +1,4 @@
-"""Is a function concave and nondecreasing, as attention needs it? Checked on a grid."""
+"""Checks on a grid that a function is concave and nondecreasing."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,23 +30,22 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
     .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 ,
 
     which also finds a slope that is not the derivative of the value. A slope must be
-    finite, at 0 too (there in the default dtype as well): it is the weight of equal
+    finite, even at 0 (there in the default dtype too), where it is the weight of equal
     tokens. Functions of traced values pass unchecked.
 
     Raises:
       ValueError: if the functions are not elementwise, not finite, decreasing, not
-        concave, of infinite slope at 0 or do not belong together; it names rho, where
+        concave, of infinite slope at 0 or do not belong together. It names rho, where
         on the grid, and the values there.
     """
     rho = f"rho {getattr(value, '__name__', repr(value))!r}"
     try:
         # Under jit as without: these numbers do not depend on traced values.
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-            named = {"value": value, "slope": slope, "log_slope": log_slope}
-            values, slopes, logarithms = (
-                _elementwise(f"{rho} must be elementwise, but its {name}", named[name])
-                for name in named
-            )
+            elementwise = f"{rho} must be elementwise, but its"
+            values = _tabulate(f"{elementwise} value", value)
+            slopes = _tabulate(f"{elementwise} slope", slope)
+            logarithms = _tabulate(f"{elementwise} log_slope", log_slope)
         with jax.ensure_compile_time_eval():
             at_zero = np.asarray(slope(jnp.zeros(1)))
     except jax.errors.TracerArrayConversionError:
@@ -56,19 +55,20 @@ def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
             raise ValueError(f"{rho} must {message(int(np.argmax(wrong)))}")
 
 
-def _elementwise(message: str, function: Function) -> np.ndarray:
-    """The function over the grid; a ValueError unless it has the same value at each
-    point separately."""
+def _tabulate(message: str, function: Function) -> np.ndarray:
+    """Returns the function over the grid.
+
+    Raises:
+      ValueError: unless it has the same value at each point by itself.
+    """
     table = np.asarray(function(jnp.asarray(GRID)))
     if table.shape != GRID.shape:
         raise ValueError(f"{message} turns shape {GRID.shape} into {table.shape}")
     # Every second point again, in reverse order and in other company.
     every_second = np.arange(GRID.size) % 2 == 0
     again = np.asarray(function(jnp.where(every_second, GRID, 1.0)[::-1]))[::-1]
-    for i in np.flatnonzero(
-        every_second
-        & ~np.isclose(table, again, rtol=TOLERANCE, atol=0.0, equal_nan=True)
-    ):
+    same = np.isclose(table, again, rtol=TOLERANCE, atol=0.0, equal_nan=True)
+    for i in np.flatnonzero(every_second & ~same):
         got = f"{table[i]:g} or {again[i]:g}, depending on what else is in the array"
         raise ValueError(f"{message} at z={GRID[i]:g} is {got}")
     return table
@@ -77,8 +77,7 @@ def _elementwise(message: str, function: Function) -> np.ndarray:
 def _faults(
     values: np.ndarray, slopes: np.ndarray, logarithms: np.ndarray, at_zero: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Callable[[int], str]]]:
-    """Yields each condition: where on the grid it fails, and words with the place
-    and the values there."""
+    """Yields each condition: where on the grid it fails, and a message with values."""
 
     def between(i: int, steps: int = 1) -> str:
         return f"between z={GRID[i]:g} and z={GRID[i + steps]:g}"
@@ -126,22 +125,19 @@ def _faults(
         ),
     )
     for first in (slopes[:1], at_zero):
-        yield (
-            ~np.isfinite(first),
-            lambda i: (
-                f"have a finite slope at z=0, the weight of tokens that are equal, but there it is {first[i]} in "  # noqa: B023
-                f"{first.dtype}; for sqrt(z) use sqrt(z + eps), with eps > 0"  # noqa: B023
-            ),
+        message = (
+            "have a finite slope at z=0, the weight of tokens that are equal, but there"
+            f" it is {first[0]} in {first.dtype}; for sqrt(z) use sqrt(z + eps), with"
+            " eps > 0"
         )
+        yield ~np.isfinite(first), lambda i, message=message: message
 
 
 def _secants(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean slope between neighbours of the grid, and what round-off (in the values'
-    own precision) makes of it."""
+    """Returns mean slopes between neighbours of the grid, and their round-off."""
     widths = np.diff(GRID)
     secants = np.diff(values.astype(np.float64)) / widths
     largest = np.maximum(np.abs(values[1:]), np.abs(values[:-1])).astype(np.float64)
     rounding = 64 * np.finfo(values.dtype).eps * largest / widths
-    return secants, rounding + TOLERANCE * np.abs(secants) + TOLERANCE**2 * np.max(
-        np.abs(secants)
-    )
+    sizes = np.abs(secants)
+    return secants, rounding + TOLERANCE * sizes + TOLERANCE**2 * np.max(sizes)

@@ -1,5 +1,4 @@
-"""Sums over the pairs of tokens in a rectangle of the table, and means by
-log-weights."""
+"""Sums over pairs of tokens in a rectangle of the table, and means by log-weights."""
 
 import functools
 from typing import Any
@@ -22,7 +21,7 @@ def rectangle_energy(
     columns: Float[Array, "*#batch m k"],
     neighbours: Bool[Array, "*#batch b m"],
 ) -> Float[Array, "*batch b 1"]:
-    """sum_v rho(|z_u - z_v|^2 / 2) over the neighbours v of each row u."""
+    """Returns sum_v rho(|z_u - z_v|^2 / 2) over the neighbours v of each row u."""
     values = rho.value(_half_square_distances(rows, columns, neighbours))
     return jnp.sum(values, axis=-1, where=neighbours, keepdims=True)
 
@@ -36,11 +35,11 @@ def rectangle_sums(
     *,
     bounded: bool,
 ) -> Sums:
-    """Energy and log degree (*batch, b, 1) and mean (*batch, b, d) of each row, see
-    `pairs.Neighbourhood`.
+    """Returns the sums of each row, see `pairs.Neighbourhood`.
 
-    The weights are scaled by the largest of a row before they are summed or, if
-    ``bounded``, by the slope at 0.
+    They are energy and log degree, (*batch, b, 1), and mean, (*batch, b, d). Weights
+    are scaled by the largest of a row before they are summed or, if ``bounded``, by the
+    slope at 0.
     """
     assert rho.log_slope is not None
     distances = _half_square_distances(rows, columns, neighbours)
@@ -55,12 +54,11 @@ def rectangle_sums(
     log_degree, mean = _normalised(degree, weights @ values, bounded=bounded)
     log_degree = largest + log_degree
     if rho.exponential:
-        return -jnp.exp(largest) * degree, log_degree, mean
-    return (
-        jnp.sum(rho.value(distances), axis=-1, where=neighbours, keepdims=True),
-        log_degree,
-        mean,
-    )
+        energy = -jnp.exp(largest) * degree
+    else:
+        values_of_rho = rho.value(distances)
+        energy = jnp.sum(values_of_rho, axis=-1, where=neighbours, keepdims=True)
+    return energy, log_degree, mean
 
 
 def square_exponential_sums(
@@ -68,53 +66,44 @@ def square_exponential_sums(
     values: Float[Array, "*batch n d"],
     neighbours: Bool[Array, "*#batch n n"],
 ) -> Sums:
-    """The same for rho(z) = -exp(-z), all tokens against all and ``bounded``.
+    """Returns `rectangle_sums` of rho(z) = -exp(-z), ``bounded``, of all tokens.
 
-    A slope is minus an energy, a weight its own derivative, both symmetric: the
-    backward pass keeps one (n, n) array.
+    A slope is minus an energy, and a weight minus its own derivative. Both are
+    symmetric, so that the backward pass keeps one (n, n) array.
     """
     degree, mean = _exponential_sums(z, values, neighbours)
-    alone = _negligible(degree, bounded=True)
-    return (
-        -degree,
-        jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree))),
-        mean,
-    )
+    alone = _is_negligible(degree, bounded=True)
+    log_degree = jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree)))
+    return -degree, log_degree, mean
 
 
 def combine(
     pulls: list[tuple[Any, Array]],
 ) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
-    """Points and their log-weights as one: log of the summed weight (-inf for none),
-    and the weighted mean (then 0).
+    """Returns the logsumexp of the log-weights and the weighted mean of the points.
 
-    The first log-weight is (*batch, n, 1), the others broadcast to it; points are
-    (*batch, n, d).
+    Without any weight they are -inf and 0.
+
+    Args:
+      pulls: pairs of a log-weight and points (*batch, n, d). The first log-weight is
+        (*batch, n, 1), and the others broadcast to it.
     """
     template, _ = pulls[0]
-    # Zeros of the template lend constants their sharding too.
-    logs = jnp.stack(
-        [
-            jnp.asarray(log_weight, template.dtype) + jnp.zeros_like(template)
-            for log_weight, _ in pulls
-        ]
-    )
+    zeros = jnp.zeros_like(template)  # adding them copies its sharding to constants
+    logs = jnp.stack([jnp.asarray(log, template.dtype) + zeros for log, _ in pulls])
     total = jax.nn.logsumexp(logs, axis=0)
     shares = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
-    # Term by term: points are not copied into one array, and have no axis more than
-    # they had.
-    return total, functools.reduce(
-        jnp.add,
-        [share * point for share, (_, point) in zip(shares, pulls, strict=True)],
-    )
+    # Term by term: points are not copied into one array with one more axis.
+    terms = [share * point for share, (_, point) in zip(shares, pulls, strict=True)]
+    return total, functools.reduce(jnp.add, terms)
 
 
 @jax.custom_jvp
 def _exponential_sums(
     z: Array, values: Array, neighbours: Array
 ) -> tuple[Array, Array]:
-    """Degree and mean of each row."""
-    return _weighted(_exponential_weights(z, neighbours), values)
+    """Returns degree and mean of each row."""
+    return _weighted_mean(_exponential_weights(z, neighbours), values)
 
 
 @_exponential_sums.defjvp
@@ -122,74 +111,71 @@ def _(primals: tuple, tangents: tuple) -> tuple:
     z, values, neighbours = primals
     dz, dvalues, _ = tangents
     weights = _exponential_weights(z, neighbours)
-    degree, mean = _weighted(weights, values)
+    degree, mean = _weighted_mean(weights, values)
     # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, in a form that
     # one product transposes.
     cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
     diagonal = jnp.sum(z * dz, axis=-1, keepdims=True)
     dweights = weights * (cross + _transpose(cross) - diagonal - _transpose(diagonal))
     ddegree = jnp.sum(dweights, axis=-1, keepdims=True)
-    alone = _negligible(degree, bounded=True)
+    alone = _is_negligible(degree, bounded=True)
     inverse = jnp.where(alone, 0.0, 1.0 / jnp.where(alone, 1.0, degree))
-    return (degree, mean), (
-        ddegree,
-        inverse * (dweights @ values + weights @ dvalues - mean * ddegree),
-    )
+    dmean = inverse * (dweights @ values + weights @ dvalues - mean * ddegree)
+    return (degree, mean), (ddegree, dmean)
 
 
-def _weighted(weights: Array, values: Array) -> tuple[Array, Array]:
+def _weighted_mean(weights: Array, values: Array) -> tuple[Array, Array]:
     degree = jnp.sum(weights, axis=-1, keepdims=True)
-    # The weights are symmetric; contracting their first axis is the faster product on
+    # The weights are symmetric. Contracting their first axis is the faster product on
     # CPUs.
     total = jnp.einsum("...uv,...ud->...vd", weights, values)
-    return degree, total / jnp.where(_negligible(degree, bounded=True), 1.0, degree)
+    return degree, total / jnp.where(_is_negligible(degree, bounded=True), 1.0, degree)
 
 
-def _negligible(degree: Array, *, bounded: bool) -> Array:
-    """A degree lost in round-off next to a token's own weight 1: 1 / degree^2, in
-    the derivative, may overflow."""
+def _is_negligible(degree: Array, *, bounded: bool) -> Array:
+    """Returns True for degrees lost in round-off next to a token's own weight 1.
+
+    Their 1 / degree^2, in the derivative, may overflow.
+    """
     return degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
 
 
 def _exponential_weights(z: Array, neighbours: Array) -> Array:
-    return jnp.where(
-        neighbours, jnp.exp(-_half_square_distances(z, z, neighbours)), 0.0
-    )
+    distances = _half_square_distances(z, z, neighbours)
+    return jnp.where(neighbours, jnp.exp(-distances), 0.0)
 
 
 def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, Array]:
-    alone = _negligible(degree, bounded=bounded)
+    alone = _is_negligible(degree, bounded=bounded)
     degree = jnp.where(alone, 1.0, degree)
     return jnp.where(alone, -jnp.inf, jnp.log(degree)), total / degree
 
 
 def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
-    """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and
-    its slope may be singular at 0.
+    """Returns half the squared distance of every pair of neighbours, else 1.
 
-    The error is about epsilon times the tokens' squared norm: callers centre them. A
-    square that overflows is infinite.
+    It is 1 elsewhere because rho and its slope may be singular at 0. The error is about
+    epsilon times the tokens' squared norm, so callers centre them. A square that
+    overflows is infinite.
     """
-    largest = (
-        jnp.max(jnp.abs(tokens), axis=(-2, -1), keepdims=True)
-        for tokens in (rows, columns)
-    )
-    down, up = square_range(jnp.maximum(*largest), rows.shape[-1])
-    rows, columns = rows * down, columns * down
-    of_rows, of_columns = (
-        0.5 * jnp.sum(tokens**2, axis=-1, keepdims=True) for tokens in (rows, columns)
-    )
+    largest_row = jnp.max(jnp.abs(rows), axis=(-2, -1), keepdims=True)
+    largest_column = jnp.max(jnp.abs(columns), axis=(-2, -1), keepdims=True)
+    largest = jnp.maximum(largest_row, largest_column)
+    down, up = square_range(largest, rows.shape[-1])
+    rows = rows * down
+    columns = columns * down
+    of_rows = 0.5 * jnp.sum(rows**2, axis=-1, keepdims=True)
+    of_columns = 0.5 * jnp.sum(columns**2, axis=-1, keepdims=True)
     # The difference cancels most digits of close tokens, so accelerators must not
     # shorten the products.
     products = jnp.matmul(
         rows, _transpose(columns), precision=jax.lax.Precision.HIGHEST
     )
     distances = of_rows + _transpose(of_columns) - products
-    # Only round-off makes them negative; the derivatives, which are exact, must not
-    # feel its removal.
-    distances = distances + jax.lax.stop_gradient(
-        jnp.maximum(distances, 0.0) - distances
-    )
+    # Only round-off makes them negative. The derivatives are exact, and stay as they
+    # are.
+    lift = jnp.maximum(distances, 0.0) - distances
+    distances = distances + jax.lax.stop_gradient(lift)
     return jnp.where(neighbours, distances * up * up, 1.0)
 
 

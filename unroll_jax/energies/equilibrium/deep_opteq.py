@@ -12,7 +12,7 @@ from unroll_jax.arguments import require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_example
 from unroll_jax.energies.examples import DIM, Example
-from unroll_jax.energies.tokens import check_kind, guarded
+from unroll_jax.energies.tokens import check_kind, with_param_check
 from unroll_jax.numerics import compute_dtype
 
 __all__ = ["deep_opteq", "deep_opteq_example", "multi_block", "residual_energy"]
@@ -216,4 +216,4 @@ def _of_layers(
         )
 
     checks = None if all(layer.check is None for layer in layers) else check
-    return guarded(Descent(init, energy, step, check=checks), check_all)
+    return with_param_check(Descent(init, energy, step, check=checks), check_all)

@@ -25,7 +25,7 @@ from unroll_jax.energies.equilibrium.opteq_params import (
     refuse_expansive,
 )
 from unroll_jax.energies.examples import DIM, Example
-from unroll_jax.energies.tokens import check_kind, guarded
+from unroll_jax.energies.tokens import check_kind, with_param_check
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.placement import vary_like
@@ -264,7 +264,7 @@ def _layer(
 
     check = None if allow_expansive else refuse_expansive
     layer = Descent(init=init, energy=energy, step=step, symmetric=True, check=check)
-    return guarded(layer, lambda params: check_kind(params, OptEqParams))
+    return with_param_check(layer, lambda params: check_kind(params, OptEqParams))
 
 
 def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.energies.tokens import blank_absent
+from unroll_jax.energies.tokens import zero_masked
 
 __all__ = ["Proximal", "penalty_of_present", "prox_of_present"]
 
@@ -41,7 +41,7 @@ def penalty_of_present(phi: Proximal, y: Any, present: Any) -> Array:
     None if all are."""
     if present is None:
         return phi.penalty(y)
-    each = phi.penalty(blank_absent(y, present)[..., None, :])
+    each = phi.penalty(zero_masked(y, present)[..., None, :])
     return jnp.sum(jnp.where(present, each, 0.0), axis=-1)
 
 
@@ -50,5 +50,5 @@ def prox_of_present(phi: Proximal, y: Any, step_size: float, present: Any) -> An
     if present is None:
         return phi.prox(y, step_size)
     return jnp.where(
-        present[..., None], phi.prox(blank_absent(y, present), step_size), y
+        present[..., None], phi.prox(zero_masked(y, present), step_size), y
     )
