@@ -19,6 +19,7 @@ __all__ = [
     "linear",
     "over",
     "powers_of_two",
+    "round_up",
     "shrink",
     "square_range",
 ]
@@ -72,18 +73,31 @@ def square_range(
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:
-    """The dtype energies and reductions are computed in: float32 at least, float64
-    if an input is."""
-    return jnp.promote_types(
-        jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32
-    )
+    """The dtype of energies and reductions: float32 at least, float64 if an input is.
+
+    Arrays of unlike dtypes have one, under strict promotion too.
+    """
+    given = [array for array in arrays if array is not None]
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(jnp.result_type(*given), jnp.float32)
+
+
+def round_up(value: Float[Array, "..."], errors: int | float) -> Float[Array, "..."]:
+    """Raises a bound, at least 0, above the true value after ``errors`` roundings.
+
+    Each rounding takes at most half the spacing of floating-point numbers, relative to
+    the value. The factor adds a whole one for each.
+    """
+    return value * (1.0 + errors * float(jnp.finfo(value.dtype).eps))
 
 
 @contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Takes products of float32 in full, as GPUs and TPUs do not by default, unless
-    the user has set a precision."""
-    if jax.default_matmul_precision.value is None:
+def full_precision(*, always: bool = False) -> Iterator[None]:
+    """Takes products of float32 in full, as GPUs and TPUs do not by default.
+
+    A precision that the user has set stays, unless ``always``.
+    """
+    if always or jax.default_matmul_precision.value is None:
         with jax.default_matmul_precision("highest"):
             yield
     else:

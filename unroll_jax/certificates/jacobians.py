@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
+from unroll_jax.keys import batchable
 from unroll_jax.numerics import full_precision
 from unroll_jax.spectral import norm, random_like, unit
 
@@ -24,13 +25,13 @@ def jacobian_radius(
     key: jax.Array | None = None,
     batch_ndim: int = 0,
 ) -> Float[Array, "*batch"]:
-    r"""The spectral radius of the Jacobian J of ``step`` at z, per example: the rate at
-    which iterations end up going.
+    r"""The spectral radius of the Jacobian J of ``step`` at z, per example.
 
-    It takes the growth of norms, for asymmetric J too, and products with J^T: a step
-    may have a `custom_vjp`.
+    It is the rate at which iterations end up going. The estimate takes the growth of
+    norms, for asymmetric J too, and products with J^T: a step may have a `custom_vjp`.
 
-    .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
+    .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} ,
+              \qquad k = num\_steps / 2 .
 
     Args:
       step: ``z -> z'``, from pytrees shaped as z to such pytrees.
@@ -47,9 +48,8 @@ def jacobian_radius(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> round(
-      ...     float(jacobian_radius(jnp.cos, jnp.array([0.739085]))), 2
-      ... )  # at its fixed point, |sin z|
+      >>> radius = jacobian_radius(jnp.cos, jnp.array([0.739085]))
+      >>> round(float(radius), 2)  # at the fixed point of cos, |sin z|
       0.67
     """
     _, pull = jax.vjp(step, z)
@@ -98,7 +98,7 @@ def jacobian_penalty(
       True
     """
     _, pull = jax.vjp(step, z)
-    probes = jax.random.normal(key, (num_probes, *z.shape), z.dtype)
+    probes = jax.random.normal(batchable(key), (num_probes, *z.shape), z.dtype)
     pulled = jax.vmap(lambda v: pull(v)[0])(probes)
     axes = tuple(range(batch_ndim + 1, pulled.ndim))
     return jnp.mean(jnp.mean(pulled**2, axis=axes), axis=0)

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from unroll_jax.arrays import widen_integers
 from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
 from unroll_jax.models.encoder_parts import (
     EncoderConfig,
@@ -119,4 +120,6 @@ def real_tokens(
     tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig
 ) -> jax.Array:
     """The mask; None marks all tokens but ``config.padding_token``."""
-    return tokens != config.padding_token if mask is None else mask
+    if mask is not None:
+        return mask
+    return widen_integers(tokens) != config.padding_token

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, check, in_interval, require
+from unroll_jax.arrays import widen_integers
 from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
     fed_forward,
@@ -145,6 +146,7 @@ def decode(
     angles = rotation(config, positions, y.dtype)
     mask = jnp.arange(capacity) <= positions[..., None]
     rows = jnp.arange(y.shape[0])[:, None]
+    positions = widen_integers(positions)
     # negative ones would count from the end
     slots = jnp.where(positions < 0, capacity, positions)
 
