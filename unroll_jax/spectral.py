@@ -91,7 +91,7 @@ def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
 
 
 def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    """The inner product over all leaves, of the axes behind the first ``batch_ndim``."""
+    """The inner product over all leaves and axes behind the first ``batch_ndim``."""
     return _total(jnp.add, jnp.sum, jax.tree.map(jnp.multiply, a, b), batch_ndim)
 
 

@@ -257,3 +257,33 @@ def test_an_activation_can_be_made_inside_a_compiled_function():
         np.ones((1, 1), np.float32)
     )
     assert actual.item() == pytest.approx(np.pi / 4.0)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_at_step_size_0_an_activation_projects_onto_its_range(name):
+    phi, _, domain = CASES[name]
+    y = np.array([-30.0, -1.5, -0.2, 0.0, 1e-3, 0.3, 0.9, 1.5, 30.0])
+    expected = np.clip(y, *domain)
+    traced = jax.jit(phi.prox)
+    for dtype in (np.float32, np.float64):
+        near = traced(y.astype(dtype), dtype(0.0))
+        np.testing.assert_allclose(near, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(phi.prox(jnp.asarray(y, dtype), 0.0), near)
+    small = traced(y, 1e-9 * STEP)
+    np.testing.assert_allclose(small, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_derivative_in_the_step_size_holds_at_0():
+    """z + (s / a) (w - z) = y with z = tanh(w)."""
+    slope = jax.jit(jax.grad(CASES["tanh"][0].prox, argnums=1))(0.3, 0.0)
+    np.testing.assert_allclose(slope, -(np.arctanh(0.3) - 0.3) / STEP, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_step_sizes_out_of_range_are_named_or_give_nan(name, unchecked):
+    phi = CASES[name][0]
+    traced = jax.jit(phi.prox)
+    for wrong in (-1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="step_size must be finite and at least 0"):
+            phi.prox(jnp.ones(2), wrong)
+        assert np.all(np.isnan(traced(np.ones(2), wrong)))
