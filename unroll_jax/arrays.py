@@ -11,9 +11,9 @@ from unroll_jax.arguments import require
 __all__ = [
     "broadcasts",
     "check_array",
+    "check_concrete",
     "check_dtype",
     "check_finite",
-    "check_known",
     "check_shape",
     "check_square",
     "widen_integers",
@@ -96,7 +96,7 @@ def check_finite(name: str, value: Any, present: Any = None) -> None:
         )
 
 
-def check_known(name: str, value: Any) -> None:
+def check_concrete(name: str, value: Any) -> None:
     """A ValueError if an option of a layer is a traced array."""
     if isinstance(value, Tracer):
         raise ValueError(

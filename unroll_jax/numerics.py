@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 __all__ = [
+    "common_dtype",
     "compute_dtype",
     "full_precision",
     "gram",
@@ -50,10 +51,14 @@ def powers_of_two(
 
 
 def over(array: Array, sizes: Array) -> Array:
-    """``array / sizes``, the array where a size is 0; XLA's reciprocal of a float32
-    size above 8.5e37 would be 0."""
+    """``array / sizes``, the array where a size is 0.
+
+    XLA's reciprocal of a float32 size above 8.5e37 would be 0.
+    """
     smaller, _ = powers_of_two(sizes)
-    return array * smaller / jnp.where(sizes == 0.0, 1.0, sizes * smaller)
+    mantissa = jnp.where(sizes == 0.0, 1.0, sizes * smaller)
+    dtype = common_dtype(array, sizes)
+    return array.astype(dtype) * smaller.astype(dtype) / mantissa.astype(dtype)
 
 
 def square_range(
@@ -72,14 +77,15 @@ def square_range(
     return powers_of_two(jnp.where(largest > room, jnp.minimum(largest, most), 1.0))
 
 
-def compute_dtype(*arrays: Any) -> jnp.dtype:
-    """The dtype of energies and reductions: float32 at least, float64 if an input is.
-
-    Arrays of unlike dtypes have one, under strict promotion too.
-    """
-    given = [array for array in arrays if array is not None]
+def common_dtype(*arrays: Any) -> jnp.dtype:
+    """The dtype of arrays and dtypes together, under strict promotion too."""
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.promote_types(jnp.result_type(*given), jnp.float32)
+        return jnp.result_type(*(array for array in arrays if array is not None))
+
+
+def compute_dtype(*arrays: Any) -> jnp.dtype:
+    """The dtype of energies and sums: float32 at least, float64 if an input is."""
+    return common_dtype(jnp.dtype(common_dtype(*arrays)), jnp.dtype(jnp.float32))
 
 
 def round_up(value: Float[Array, "..."], errors: int | float) -> Float[Array, "..."]:

@@ -150,7 +150,7 @@ def _lanczos(
     )
     # Where nothing is left the rows that follow are 0: a value known to lie within the
     # spectrum takes their place.
-    exhausted = off_diagonal == 0.0
+    exhausted = (off_diagonal == 0.0).astype(jnp.int32)
     ended = jnp.cumsum(exhausted, axis=0) > exhausted
     diagonal = jnp.where(ended, diagonal[0], diagonal)
     return jnp.moveaxis(diagonal, 0, -1), jnp.moveaxis(off_diagonal, 0, -1)[..., :-1]

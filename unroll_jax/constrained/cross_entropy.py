@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Integer
 
 from unroll_jax.arguments import at_least, checked, require
 from unroll_jax.arrays import check_dtype, check_shape, widen_integers
+from unroll_jax.numerics import compute_dtype
 
 __all__ = ["chunked_cross_entropy"]
 
@@ -122,7 +123,7 @@ def _losses(hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any) -
 def _forward(
     hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any
 ) -> tuple[Array, Any]:
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = compute_dtype(dtype)
 
     def words(number: Array, sums: Any) -> Any:
         part, places = _part(head, number, chunk, dtype)
@@ -154,7 +155,7 @@ def _backward(
     chunk: int, dtype: Any, kept: Any, slopes: Array
 ) -> tuple[Array, Array, None]:
     hidden, head, labels, normaliser = kept
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = compute_dtype(dtype)
 
     def words(number: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
         of_hidden, of_head = gradients

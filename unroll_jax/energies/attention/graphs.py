@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from unroll_jax.arguments import require
-from unroll_jax.arrays import check_known
+from unroll_jax.arrays import check_concrete
 
 __all__ = ["check_mask"]
 
@@ -16,7 +16,7 @@ def check_mask(mask: Any) -> Bool[np.ndarray, "n n"] | None:
     symmetric and boolean, (n, n)."""
     if mask is None:
         return None
-    check_known("mask", mask)
+    check_concrete("mask", mask)
     table = np.asarray(mask)
     square = (
         table.dtype == np.bool_ and table.ndim == 2 and table.shape[0] == table.shape[1]

@@ -19,9 +19,9 @@ from unroll_jax.energies.equilibrium.monotone import (
 )
 from unroll_jax.energies.equilibrium.opteq_params import (
     OptEqParams,
+    absorb_input,
     event_axes,
     opteq_hidden,
-    opteq_linear,
     refuse_expansive,
 )
 from unroll_jax.energies.examples import DIM, Example
@@ -117,11 +117,7 @@ def opteq(
     layer = _layer(init, (dim,), (input_dim,), activation, skip, allow_expansive)
 
     def factored(params: OptEqParams, x: Array | None) -> Factored:
-        offset = (
-            params.b
-            if params.U is None or x is None
-            else opteq_linear(params.U, x) + params.b
-        )
+        offset = absorb_input(params, x).b
         return Factored(params.W, offset, resolve_monotone(activation).value, skip)
 
     return layer._replace(factored=factored)
