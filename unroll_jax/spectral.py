@@ -10,7 +10,13 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
 from unroll_jax.keys import batchable
-from unroll_jax.numerics import compute_dtype, full_precision, over, powers_of_two
+from unroll_jax.numerics import (
+    common_dtype,
+    compute_dtype,
+    full_precision,
+    over,
+    powers_of_two,
+)
 
 __all__ = ["inner", "norm", "random_like", "scale", "spectral_norm", "unit"]
 
@@ -72,22 +78,15 @@ def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
 
     Its derivative at 0 is 0.
     """
-    largest = _total(
-        jnp.maximum,
-        jnp.max,
-        jax.tree.map(jnp.abs, jax.lax.stop_gradient(v)),
-        batch_ndim,
-        initial=0.0,
-    )
+    sizes = jax.tree.map(jnp.abs, jax.lax.stop_gradient(v))
+    largest = _total(jnp.maximum, jnp.max, sizes, batch_ndim, initial=0.0)
     # squares of entries leave the range of float32 beyond 1e19, below 1e-23
     smaller, back = powers_of_two(largest)
-    square = _total(
-        jnp.add, jnp.sum, jax.tree.map(jnp.square, scale(smaller, v)), batch_ndim
-    )
+    squares = jax.tree.map(jnp.square, scale(smaller, v))
+    square = _total(jnp.add, jnp.sum, squares, batch_ndim)
     # The inner `where` keeps the derivative finite at 0; NaN stays NaN.
-    return back * jnp.where(
-        square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
-    )
+    root = jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
+    return back * jnp.where(square == 0.0, 0.0, root)
 
 
 def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
@@ -98,12 +97,19 @@ def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
 def unit(v: Any, batch_ndim: int = 0) -> Any:
     """Each example of a pytree over its norm; zeros stay zeros."""
     size = norm(v, batch_ndim)
-    return jax.tree.map(lambda leaf: over(leaf, _align(size, leaf)), v)
+    return jax.tree.map(
+        lambda leaf: over(leaf, _align(size, leaf)).astype(leaf.dtype), v
+    )
 
 
 def scale(factor: Float[Array, "*batch"], v: Any) -> Any:
     """Each example of a pytree times its own number."""
-    return jax.tree.map(lambda leaf: _align(factor, leaf) * leaf, v)
+
+    def times(leaf: Array) -> Array:
+        dtype = common_dtype(factor, leaf)
+        return _align(factor, leaf).astype(dtype) * leaf.astype(dtype)
+
+    return jax.tree.map(times, v)
 
 
 def _widen(v: Any) -> Any:
@@ -119,11 +125,13 @@ def _total(
     join: Callable, reduction: Callable, v: Any, batch_ndim: int, **options: Any
 ) -> Array:
     """A reduction over all leaves and all axes behind the first ``batch_ndim``."""
-    leaves = [
-        reduction(leaf, axis=tuple(range(batch_ndim, leaf.ndim)), **options)
-        for leaf in jax.tree.leaves(v)
-    ]
-    return functools.reduce(join, leaves)
+    leaves = jax.tree.leaves(v)
+    dtype = common_dtype(*leaves)
+    totals = []
+    for leaf in leaves:
+        axes = tuple(range(batch_ndim, leaf.ndim))
+        totals.append(reduction(leaf, axis=axes, **options).astype(dtype))
+    return functools.reduce(join, totals)
 
 
 def random_like(like: Any, key: jax.Array | None) -> Any:

@@ -37,14 +37,16 @@ def opteq_objective(
     It is phi for a = 1, and :math:`a M^{1-a}_\phi` for a skip connection:
 
     .. math:: \phi(z) = \psi^*(z) - \tfrac12 |z|^2
-              = 1^T s^*(W^{-T} z) - \langle U x + b, W^{-T} z \rangle - \tfrac12 |z|^2
+              = 1^T s^*(W^{-T} z) - \langle U x + b, W^{-T} z \rangle
+              - \tfrac12 |z|^2
 
     for a square invertible W: infinite where :math:`W^{-T} z` is outside the range of
     sigma (with ReLU, negative somewhere). For a < 1 W may be any matrix or convolution
     with :math:`|W|_2 \le 1`; the value is finite everywhere:
 
     .. math:: a M^{1-a}_\phi(z) = \min_u a \phi(u) + \frac{a}{2 (1 - a)} |u - z|^2
-              = \max_w \langle w, z \rangle - a \psi(w) - \tfrac{1 - a}2 |w|^2 - \tfrac12 |z|^2 .
+              = \max_w \langle w, z \rangle - a \psi(w)
+              - \tfrac{1 - a}2 |w|^2 - \tfrac12 |z|^2 .
 
     At the maximum :math:`a f(w) + (1 - a) w = z` (`opteq_preimage`), at the minimum u =
     f(w). For a = 1 and any W the value at z = f(w) is
