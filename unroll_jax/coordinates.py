@@ -21,8 +21,8 @@ class Sides(NamedTuple):
     Basis vectors are rows.
 
     Attributes:
-      left: basis of the space of the columns, (rows, rows); None keeps it.
-      right: basis of the space of the rows, (columns, columns); None keeps it.
+      left: basis of the space of the columns, (rows, rows). None keeps it.
+      right: basis of the space of the rows, (columns, columns). None keeps it.
 
     Example: see `in_coordinates`.
     """
@@ -37,15 +37,15 @@ def in_coordinates(
     r"""Runs an optimiser on :math:`L W R^T` in place of W, for orthonormal L and R.
 
     Its updates are turned back. Rules that work entry by entry, as Adam does, depend on
-    the coordinates that parameters are written in; functions, initial values and plain
+    the coordinates that parameters are written in. Functions, initial values and plain
     gradient descent do not. Where entries of a row are pixels of a patch, Adam moves
-    all of them alike, and a step changes brightness; in the coordinates of the cosine
+    all of them alike, and a step changes brightness. In the coordinates of the cosine
     transform it does not.
 
     Args:
       optimizer: any optax transformation. Its state is of the rotated parameters,
         shaped as these are.
-      bases: a pytree of `Sides` like the parameters or a prefix of them; None keeps the
+      bases: a pytree of `Sides` like the parameters or a prefix of them. None keeps the
         parameters below it.
 
     Returns:

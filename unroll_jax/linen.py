@@ -45,7 +45,7 @@ class Equilibrium(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, z0: Any = None) -> Any:
-        """Returns the equilibrium for x from the initial state z0; None is zeros."""
+        """Returns the equilibrium for x from the initial state z0. None is zeros."""
         z0 = jax.tree.map(jnp.zeros_like, x) if z0 is None else z0
         if self.is_initializing():
             self.cell(z0, x)

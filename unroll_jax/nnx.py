@@ -24,7 +24,7 @@ class Equilibrium(nnx.Module):
 
     Args:
       cell: a module of ``(z, x) -> z'``.
-      **options: of `unroll_jax.equilibrium`, such as ``tol=1e-4``; ``batch_ndim`` is 1
+      **options: of `unroll_jax.equilibrium`, such as ``tol=1e-4``. ``batch_ndim`` is 1
         by default.
 
     Example:
@@ -48,7 +48,7 @@ class Equilibrium(nnx.Module):
         self.solve = functools.partial(equilibrium, **{"batch_ndim": 1, **options})
 
     def __call__(self, x: Any, z0: Any = None) -> Any:
-        """Returns the equilibrium for x from the initial state z0; None is zeros."""
+        """Returns the equilibrium for x from the initial state z0. None is zeros."""
         z0 = jax.tree.map(jnp.zeros_like, x) if z0 is None else z0
         graph, state = nnx.split(self.cell)
 

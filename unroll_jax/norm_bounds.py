@@ -41,11 +41,11 @@ def matrix_norm_bound(
 
     The bound's own has :math:`q = 2^{k + 2}`: the same along A, where all singular
     values are equal, and where one is far above the others. Second derivatives
-    differentiate G; at A = 0 it is 0.
+    differentiate G. At A = 0 it is 0.
 
     Args:
       A: matrices, (*batch, h, m), real or complex; a ValueError for fewer axes.
-      num_squarings: k; each halves the logarithm of the excess.
+      num_squarings: k. Each halves the logarithm of the excess.
 
     Returns:
       One number per matrix, at least its norm, in float32 or wider.
@@ -100,7 +100,7 @@ def conv_norm_bound(
       image_shape: height and width of the images.
       num_squarings: as in `matrix_norm_bound`.
 
-    Source: Sedghi, Gupta, Long (2019) for the circular convolution; that it bounds the
+    Source: Sedghi, Gupta, Long (2019) for the circular convolution. That it bounds the
     padded one is ours.
 
     Example:

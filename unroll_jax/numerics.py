@@ -1,5 +1,4 @@
-"""Dtypes, scales and matrix products of energies: no overflow where the value has
-none, and fast gradients."""
+"""Dtypes, scales, rounding and matrix products of energies."""
 
 import contextlib
 import functools
@@ -29,15 +28,16 @@ __all__ = [
 def powers_of_two(
     sizes: Float[Array, "..."],
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Powers of two that bring ``sizes`` near 1, and those that take them back; 1 for
-    0, constants for autodiff.
+    """Powers of two that bring ``sizes`` near 1, and those that take them back.
 
-    Products with them are exact, and neither is subnormal, which compiled code takes
-    for 0.
+    They are 1 for 0, and constants for autodiff. Products with them are exact, and
+    neither is subnormal, which compiled code takes for 0.
     """
     limits = jnp.finfo(sizes.dtype)
-    lowest, mantissa = int(limits.minexp), int(limits.nmant)
-    bias, kind = 1 - lowest, jnp.dtype(f"int{limits.bits}")
+    lowest = int(limits.minexp)
+    mantissa = int(limits.nmant)
+    bias = 1 - lowest
+    kind = jnp.dtype(f"int{limits.bits}")
     # By their bits: frexp and ldexp take several times as long to compile and to run.
     biased = (
         jax.lax.bitcast_convert_type(jax.lax.stop_gradient(sizes), kind) >> mantissa
@@ -64,11 +64,10 @@ def over(array: Array, sizes: Array) -> Array:
 def square_range(
     largest: Float[Array, "..."], count: int
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Powers of two that make numbers small where sums of ``count`` of their squares
-    overflow, and back; else 1.
+    """Powers of two that make numbers small, and those that take them back.
 
-    Sums of squares and products, times the second power twice, then overflow to the
-    infinity of their sign.
+    They are 1 unless sums of ``count`` of their squares overflow. Sums of squares and
+    products, times the second power twice, then overflow to the infinity of their sign.
     """
     limits = jnp.finfo(largest.dtype)
     room = 0.25 * float(limits.max) ** 0.5 / count**0.5
@@ -113,37 +112,31 @@ def full_precision(*, always: bool = False) -> Iterator[None]:
 def infinite_outside(
     value: Callable[[Array], Array], z: Array, lower: float, upper: float = math.inf
 ) -> Array:
-    """``value(z)``, elementwise, for z in [lower, upper]; infinite outside, and NaN
-    stays NaN.
+    """``value(z)``, elementwise, for z in [lower, upper]; infinite outside.
 
-    Gradients are finite: 0 outside, and at an end the slope next to it, as its own may
-    be infinite.
+    NaN stays NaN. Gradients are finite: 0 outside, and at an end the slope next to it,
+    as its own may be infinite.
     """
     limits = jnp.finfo(jnp.result_type(z))
-    gaps = [
-        max(float(limits.tiny), 0.5 * abs(end) * float(limits.eps))
-        for end in (lower, upper)
-    ]
+    tiny, eps = float(limits.tiny), float(limits.eps)
+    # the points next to the ends, where the slopes of the ends are taken
+    lowest = lower + max(tiny, 0.5 * abs(lower) * eps)
+    highest = upper - max(tiny, 0.5 * abs(upper) * eps)
+    middle = 0.5 * (lower + min(upper, lower + 2.0))
 
     @jax.custom_jvp
     def extended(z: Array) -> Array:
         outside = (z < lower) | (z > upper)
-        return jnp.where(
-            outside,
-            jnp.inf,
-            value(jnp.where(outside, 0.5 * (lower + min(upper, lower + 2.0)), z)),
-        )
+        return jnp.where(outside, jnp.inf, value(jnp.where(outside, middle, z)))
 
     @extended.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (z,), (tangent,) = primals, tangents
-        inner = jnp.where(
-            z <= lower, lower + gaps[0], jnp.where(z >= upper, upper - gaps[1], z)
-        )
+        inner = jnp.where(z >= upper, highest, z)
+        inner = jnp.where(z <= lower, lowest, inner)
         outside = (z < lower) | (z > upper)
-        return extended(z), jnp.where(
-            outside, 0.0, jax.jvp(value, (inner,), (tangent,))[1]
-        )
+        slope = jax.jvp(value, (inner,), (tangent,))[1]
+        return extended(z), jnp.where(outside, 0.0, slope)
 
     return extended(z)
 
@@ -156,8 +149,10 @@ def shrink(values: Float[Array, "..."], amount: Any) -> Float[Array, "..."]:
 def linear(
     tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]
 ) -> Float[Array, "*batch n k"]:
-    """``tokens @ weight`` as one product over all tokens, which makes the weight's
-    gradient one product too."""
+    """``tokens @ weight`` as one product over all tokens.
+
+    The weight's gradient is one product too.
+    """
     return _flat_product(tokens, weight)
 
 
@@ -165,11 +160,11 @@ def linear(
 def gram(
     tokens: Float[Array, "*batch n k"], dtype: Any = None
 ) -> Float[Array, "*batch n n"]:
-    r"""The inner products :math:`Z Z^T` of all pairs of tokens, accumulated in
-    ``dtype`` (None: the tokens').
+    r"""The inner products :math:`Z Z^T` of all pairs of tokens.
 
-    Their derivative, :math:`A + A^T` with :math:`A = \dot Z Z^T`, takes one product
-    each way; autodiff takes two.
+    They are accumulated in ``dtype`` (None: the tokens'). Their derivative,
+    :math:`A + A^T` with :math:`A = \dot Z Z^T`, takes one product each way. Autodiff
+    takes two.
     """
     return jnp.matmul(
         tokens, jnp.swapaxes(tokens, -1, -2), preferred_element_type=dtype

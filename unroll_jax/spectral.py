@@ -42,7 +42,7 @@ def spectral_norm(
         there are batch axes.
       like: a pytree of arrays, or of their shapes and dtypes, in the domain.
       num_steps: products with A and with its transpose.
-      key: of the random start; None is a fixed one.
+      key: of the random start. None is a fixed one.
       batch_ndim: how many leading axes of ``like`` are batch axes.
 
     Returns:
@@ -95,7 +95,7 @@ def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
 
 
 def unit(v: Any, batch_ndim: int = 0) -> Any:
-    """Each example of a pytree over its norm; zeros stay zeros."""
+    """Each example of a pytree over its norm. Zeros stay zeros."""
     size = norm(v, batch_ndim)
     return jax.tree.map(
         lambda leaf: over(leaf, _align(size, leaf)).astype(leaf.dtype), v

@@ -35,7 +35,7 @@ def _is_readable(leaf: Any) -> bool:
 def energy_lines(energy: Any, rising: Any = None) -> list[str]:
     """Lines about an energy (num_layers + 1, *batch).
 
-    ``rising`` (num_layers, *batch) marks the rises of note; None is all.
+    ``rising`` (num_layers, *batch) marks the rises of note. None is all.
     """
     energy = np.asarray(energy, np.float64)
     flat = energy.reshape(len(energy), -1)

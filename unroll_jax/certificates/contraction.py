@@ -80,17 +80,17 @@ def equilibrium_lipschitz(
 
     which for one layer is :math:`|W| |U| / (1 - |W|^2)` for every a. It is attained
     where all singular directions meet and sigma has slope 1. It is of the exact
-    equilibrium; `error_bound` bounds a solver's distance to it.
+    equilibrium. `error_bound` bounds a solver's distance to it.
 
     Args:
       params, skip, image_shape: as in `contraction_bound`. Layers without U add
         nothing. sigma is 1-Lipschitz.
 
     Returns:
-      The constant; infinite where `contraction_bound` is not below 1.
+      The constant, infinite where `contraction_bound` is not below 1.
 
     Source: Pabbaraju, Winston and Kolter (2021), "Estimating Lipschitz constants of
-    monotone deep equilibrium models", bound the same map of monotone networks; this
+    monotone deep equilibrium models", bound the same map of monotone networks. This
     sum, which is of contractions, is ours.
 
     Example:
@@ -104,11 +104,13 @@ def equilibrium_lipschitz(
       >>> round(float(bound), 3)  # z = 0.5 (0.5 z + 3 x), so z = 2 x
       2.0
     """
-    slope, contraction = jnp.zeros((), jnp.float32), jnp.ones((), jnp.float32)
+    slope = jnp.zeros((), jnp.float32)
+    contraction = jnp.ones((), jnp.float32)
     for layer in _layers(params):
         size = weight_norm_bound(layer.W, image_shape)
         rate = _rate(size, skip)
-        slope, contraction = _times(slope, rate), _times(contraction, rate)
+        slope = _times(slope, rate)
+        contraction = _times(contraction, rate)
         if layer.U is not None:
             of_input = _times(size, weight_norm_bound(layer.U, image_shape))
             slope = _plus(slope, skip * of_input)
@@ -133,8 +135,8 @@ def picard_steps(
       tol: of the distance to the equilibrium, in the units of the residual; positive.
 
     Returns:
-      The least such k, or one more where rounding leaves it open; infinite where c is
-      not below 1 and the residual not 0.
+      The least such k, or one more where rounding leaves it open. It is infinite where
+      c is not below 1 and the residual not 0.
 
     Source: Banach's fixed-point theorem.
 
@@ -181,7 +183,7 @@ def _layers(params: Any) -> tuple[OptEqParams, ...]:
 
 
 def _rate(size: Array, skip: float) -> Array:
-    """a |W|^2 + (1 - a). 1 - a is exact in Python; the sum loses no small |W|."""
+    """a |W|^2 + (1 - a). 1 - a is exact in Python. The sum loses no small |W|."""
     return round_up(skip * size**2 + (1.0 - skip), 4)
 
 

@@ -31,8 +31,8 @@ class Curvature(NamedTuple):
       smallest: the smallest one found; c of a quadratic that is strongly convex.
       largest: the largest one found; L of a convex quadratic. A Lipschitz constant is
         the larger of -smallest, largest.
-      error: how far beyond the two the extremes may lie, but with probability 1e-6;
-        that of rounding at least, inf if unknown.
+      error: how far beyond the two the extremes may lie, but with probability 1e-6.
+        It is that of rounding at least, and inf if unknown.
 
     Example: see `curvature`.
     """
@@ -43,8 +43,9 @@ class Curvature(NamedTuple):
 
 
 def hessian_product(f: Energy, y: Any, v: Any) -> Any:
-    """The Hessian of each example's energy times ``v``, by two reverse passes (f may
-    have a custom_vjp).
+    """The Hessian of each example's energy times ``v``, by two reverse passes.
+
+    f may have a custom_vjp.
 
     Args:
       f: ``y -> (*batch,)``, twice differentiable in reverse mode.
@@ -53,9 +54,8 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> hessian_product(
-      ...     lambda y: jnp.sum(y**3, axis=-1), jnp.array([1.0, 2.0]), jnp.ones(2)
-      ... ).tolist()  # 6 y v
+      >>> cubes = lambda y: jnp.sum(y**3, axis=-1)
+      >>> hessian_product(cubes, jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()  # 6 y v
       [6.0, 12.0]
     """
     return jax.vjp(lambda state: gradient(f, state), y)[1](v)[0]
@@ -78,11 +78,11 @@ def curvature(
 
     Args:
       f, y: as in `hessian_product`.
-      num_steps: Hessian products to spend, at least 2; it keeps as many states in
+      num_steps: Hessian products to spend, at least 2. It keeps as many states in
         memory.
-      key: of the random start; None is a fixed one.
+      key: of the random start. None is a fixed one.
 
-    Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating
+    Source: Lanczos (1950). The error: Kuczynski and Wozniakowski (1992), "Estimating
     the largest eigenvalue by the power and Lanczos algorithms with a random start",
     Section 4, for the Hessian shifted to be positive semidefinite.
 

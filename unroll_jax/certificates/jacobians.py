@@ -37,7 +37,7 @@ def jacobian_radius(
       step: ``z -> z'``, from pytrees shaped as z to such pytrees.
       z: where, usually at the equilibrium.
       num_steps: products with J^T, at least 2.
-      key: of the random start; None is a fixed one.
+      key: of the random start. None is a fixed one.
       batch_ndim: how many leading axes of z are batch axes.
 
     Returns:
@@ -73,8 +73,9 @@ def jacobian_penalty(
     num_probes: int = 1,
     batch_ndim: int = 0,
 ) -> Float[Array, "*batch"]:
-    r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z
-    and m the entries of an example.
+    r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z.
+
+    m is the number of entries of an example.
 
     .. math:: \frac{1}{m k} \sum_{i=1}^k |J^T v_i|^2 , \qquad v_i \sim N(0, 1) .
 
@@ -83,7 +84,7 @@ def jacobian_penalty(
 
     Args:
       step, z, batch_ndim: as in `jacobian_radius`, z an array.
-      key: of the probes; take a new one at every training step.
+      key: of the probes. Take a new one at every training step.
       num_probes: k, at least 1.
 
     Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian
@@ -91,9 +92,8 @@ def jacobian_penalty(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> penalty = jacobian_penalty(
-      ...     lambda z: 3.0 * z, jnp.zeros(4), jax.random.key(0), num_probes=1000
-      ... )
+      >>> step, key = lambda z: 3.0 * z, jax.random.key(0)
+      >>> penalty = jacobian_penalty(step, jnp.zeros(4), key, num_probes=1000)
       >>> abs(float(penalty) - 9.0) < 1.0  # |3 I|_F^2 / 4 = 9
       True
     """

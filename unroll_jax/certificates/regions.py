@@ -32,7 +32,7 @@ class Ball(NamedTuple):
 
     Attributes:
       centre: the centre, shaped as the minimisers.
-      radius: a number; infinite where the boundary is a plane. The centre then is too
+      radius: a number, infinite where the boundary is a plane. The centre then is too
         where the minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
 
@@ -57,7 +57,7 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
       One number per example: 0 where f is stationary, infinite where only h is.
 
     Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as
-    :math:`|\Delta_t| / |\nabla h|`; the proof, eq. 40, needs the ratio given here: with
+    :math:`|\Delta_t| / |\nabla h|`. The proof, eq. 40, needs the ratio given here: with
     the text's, Theorem 4.1 is false (its bound would be 1, not C).
 
     Example:
@@ -68,7 +68,8 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     """
     rank = batch_rank(f, y)
     part, rest = gradient(f, y), gradient(g, y)
-    of_f, of_h = norm(part, rank), norm(jax.tree.map(jnp.add, part, rest), rank)
+    of_f = norm(part, rank)
+    of_h = norm(jax.tree.map(jnp.add, part, rest), rank)
     return jnp.where((of_f == 0.0) & (of_h == 0.0), 0.0, of_f / of_h)
 
 
@@ -132,7 +133,7 @@ def proximal_constant(
     Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs:
     c_P lambda = 1. The print has the denominator of C under the root, which has the
     wrong units and is too large where :math:`a_2 - a_1 + a_1 a_2 L_g` is. The last line
-    of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do; `certify` uses
+    of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do. `certify` uses
     that.
 
     Example:
@@ -206,13 +207,13 @@ def apollonian_ball(
       ratio: r >= 0.
 
     Returns:
-      The `Ball`; for r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`.
+      The `Ball`. For r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`.
       For r = 1 the boundary is the plane half way between the two, and centre and
       radius are the limit from r < 1. For an infinite r the ball is the point
       :math:`y_h^*`.
 
     Source: Yang, Huang, Wipf (2022), Section 4.1 and Fig. 1. The text centres the ball
-    on :math:`y_f^*` or :math:`y_h^*`; it holds that point, but its centre lies on the
+    on :math:`y_f^*` or :math:`y_h^*`. It holds that point, but its centre lies on the
     line through both, beyond it.
 
     Example:
@@ -230,7 +231,8 @@ def apollonian_ball(
     swapped = r > 1.0
     held, other = jnp.where(swapped, at_h, at_f), jnp.where(swapped, at_f, at_h)
     r = jnp.where(swapped, 1.0 / r, r)
-    apart, gap = held - other, (1.0 - r) * (1.0 + r)
+    apart = held - other
+    gap = (1.0 - r) * (1.0 + r)
 
     # Where the minimisers meet the limit for r = 1 is their place, of radius 0.
     centre = held + jnp.where((gap == 0.0) & (apart == 0.0), 0.0, r**2 / gap * apart)
@@ -281,14 +283,14 @@ def in_proximal_region(
     There a step of proximal gradient descent on h + phi is at least
     :math:`\sqrt{1 - \kappa}` times as long as the gradient step (Lemma D.3), which is
     all that Theorem 5.1 asks of it. This way of telling holds for the indicator of the
-    nonnegative orthant; `certify` measures the ratio itself, for any phi.
+    nonnegative orthant. `certify` measures the ratio itself, for any phi.
 
     Args:
       h, y: ``y -> (*batch,)``, the smooth part, and the state, a pytree of arrays.
       step_size, kappa: a2 > 0, and kappa in [0, 1].
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its
-    result generalises beyond ReLU; with this D it does not: at the minimiser of h + phi
+    result generalises beyond ReLU. With this D it does not: at the minimiser of h + phi
     for phi = l1, D can be 0 while delta is small.
 
     Example:

@@ -69,9 +69,9 @@ def pairwise_smoothness(
 
     As rho is concave,
     :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every
-    Y', with the graph's Laplacian of weights gamma in the place of L; the bracket
+    Y', with the graph's Laplacian of weights gamma in the place of L. The bracket
     bounds its largest eigenvalue, with n tokens present. Far tokens have small weights:
-    L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`. Sums are rounded up; the
+    L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`. Sums are rounded up. The
     weights are as exact as the distances of the tokens.
 
     Args:
@@ -81,7 +81,7 @@ def pairwise_smoothness(
       ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads,
       d, k), or None: the identity.
 
-    Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is
+    Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation). The bound is
     ours.
 
     Example:

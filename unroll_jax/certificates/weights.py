@@ -94,14 +94,14 @@ def spectral_normalise(
         convolutions.
       num_steps: of power iteration.
       where: chooses weights of a pytree by their path, as in
-        ``lambda path: "recurrent" in path``; None takes all.
+        ``lambda path: "recurrent" in path``. None takes all.
 
     Raises:
       ValueError: if bound is not positive, or W and image_shape do not fit.
       TypeError: if params hold no weight.
 
     Source: Miyato et al. (2018), "Spectral normalization for generative adversarial
-    networks"; here the norm is capped.
+    networks". Here the norm is capped.
 
     Example:
       >>> import jax.numpy as jnp
@@ -146,19 +146,22 @@ def _rounding_of_norm(W: Array, dtype: Any) -> Array:
 def _map_weights(
     function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None
 ) -> Any:
-    """The pytree with ``function`` of the matrices and kernels at paths that
-    ``where`` chooses; a TypeError if none."""
+    """The pytree with ``function`` of its weights.
+
+    They are the matrices and kernels at paths that ``where`` chooses. A TypeError if
+    there are none.
+    """
+
+    def is_chosen(path: Any, leaf: Any) -> bool:
+        if getattr(leaf, "ndim", 0) not in (2, 4):
+            return False
+        return where is None or where(jax.tree_util.keystr(path))
+
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
-    chosen = [
-        getattr(leaf, "ndim", 0) in (2, 4)
-        and (where is None or where(jax.tree_util.keystr(path)))
-        for path, leaf in leaves
-    ]
+    chosen = [is_chosen(path, leaf) for path, leaf in leaves]
     if not any(chosen):
-        paths = (
-            ", ".join(jax.tree_util.keystr(path) for path, _ in leaves[:5])
-            or "no leaves"
-        )
+        names = [jax.tree_util.keystr(path) for path, _ in leaves[:5]]
+        paths = ", ".join(names) or "no leaves"
         raise TypeError(
             "params must hold a weight W, as OptEqParams do, or matrices at paths that"
             f" where chooses, got {type(params).__name__} with {paths}"

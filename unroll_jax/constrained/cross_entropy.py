@@ -44,12 +44,12 @@ def chunked_cross_entropy(
       hidden, head: normalised hidden states, of any number of layers; a row for each
         word.
       labels: each position's word to predict, in 0..vocabulary - 1, of any integer
-        dtype; any number at weight 0. A traced one outside gives NaN.
-      weights: multiples of each position's loss, at least 0, such as a mask; None is 1.
+        dtype. Any number at weight 0. A traced one outside gives NaN.
+      weights: multiples of each position's loss, at least 0, such as a mask. None is 1.
         A position of weight 0 has loss 0 and no gradient. A traced weight below 0 gives
         NaN.
       chunk: words whose logits are computed at a time, at least 1.
-      dtype: of the products' factors, such as bfloat16; None takes hidden's. Sums are
+      dtype: of the products' factors, such as bfloat16. None takes hidden's. Sums are
         in float32 or wider.
 
     Returns:

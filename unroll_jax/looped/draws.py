@@ -51,7 +51,7 @@ def sample_loops(
       key: of the draw.
       most, least: largest number, and smallest, at most ``most``.
       distribution: "uniform" or "log_normal_poisson".
-      mean: :math:`\bar r`, of the second one; None is ``most / 2``.
+      mean: :math:`\bar r`, of the second one. None is ``most / 2``.
 
     Source: Geiping et al. (2025), Section 3.3.
 

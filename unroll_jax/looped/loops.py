@@ -46,13 +46,13 @@ def run_loops(
       state: h before the first loop, a pytree of arrays.
       x: the input that every loop sees, or None.
       loops: how many with gradients: an int, at least 1, or a traced integer from 0 to
-        ``most``; larger ones are cut.
+        ``most``. Larger ones are cut.
       free: how many before them: an int or a traced integer, at least 0. ``state`` has
         a gradient only at 0.
       most: largest value of traced ``loops``. Skipped loops repeat the last record:
         ``records[-1]`` is the last loop's.
       record: ``h -> pytree``, inside the scan, before the first loop and after each,
-        such as a loss; None is nothing.
+        such as a loss. None is nothing.
       remat: recompute each loop in the backward pass, see `unroll_jax.unroll`; a loop
         then keeps only its state.
 
@@ -87,11 +87,13 @@ def run_loops(
     if not (isinstance(free, int) and free == 0):
         state = _without_gradient(step, state, free)
     if isinstance(loops, int):
-        left, count = None, loops
+        left = None
+        count = loops
     else:
         allowed = "be the largest number of loops where loops is traced"
         require(most is not None, "most", allowed, most)
-        left, count = loops, most
+        left = loops
+        count = most
 
     # `unroll` carries the loops that are left too. Where their number is traced,
     # `jax.lax.cond` skips the others.
@@ -119,7 +121,7 @@ def _as_number(name: str, value: Any, *, least: int) -> Any:
 
 
 def _without_gradient(step: Callable[[Any], Any], state: Any, free: Any) -> Any:
-    """The state after ``free`` loops, detached; the state itself after none."""
+    """The state after ``free`` loops, detached. The state itself after none."""
     # everything differentiated, parameters included
     function, constants = jax.closure_convert(step, state)
     constants = jax.lax.stop_gradient(constants)

@@ -46,8 +46,9 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
 def step_sizes(
     states: Float[Array, "loops_and_one *rest"], *, batch_ndim: int = 1
 ) -> Float[Array, "loops *batch"]:
-    """Root mean square of the step of each loop. A penalty on their mean on far windows
-    brings states to rest.
+    """Root mean square of the step of each loop.
+
+    A penalty on their mean on far windows brings states to rest.
 
     Args:
       states: (loops + 1, *batch, ...), such as ``record`` returns; a ValueError if

@@ -15,12 +15,12 @@ __all__ = ["convolve"]
 def convolve(
     kernel: Float[Array, "k l i o"], images: Float[Array, "b h w i"]
 ) -> Float[Array, "b h w o"]:
-    """The convolution ("SAME", stride 1) of images with a kernel, as neural networks
-    define it.
+    """The convolution ("SAME", stride 1) of images with a kernel.
 
-    Its derivatives are of any order and in both modes. On CPU they pass through one
-    product with all shifts of the image: in loops, where equilibria are found, XLA has
-    no fast kernels for the convolutions that autodiff makes.
+    It is that of neural networks. Its derivatives are of any order and in both modes.
+    On CPU they pass through one product with all shifts of the image: in loops, where
+    equilibria are found, XLA has no fast kernels for the convolutions that autodiff
+    makes.
     """
     return _convolve(kernel, images)
 

@@ -42,7 +42,7 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
     Returns:
       A `Descent` whose params are a tuple of the layers' params.
 
-    Source: Xie et al. (2021), eqs. 4 and 5; the two energies are ours, the first of
+    Source: Xie et al. (2021), eqs. 4 and 5. The two energies are ours, the first of
     all, the second from Corollary 1.
 
     Example:
@@ -91,7 +91,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
     with the energy :math:`\tfrac12 |F(P \tilde z) - \tilde z|^2`, which no step raises
     if every :math:`|W_l|_2 \le 1`. At its fixed points :math:`z_L` is one of T,
     :math:`z_l = f_l \circ \dots \circ f_1 (z_L)`. One step does the work of one step of
-    `deep_opteq`, with independent layers; it takes L times as many.
+    `deep_opteq`, with independent layers. It takes L times as many.
 
     Args:
       layers: as in `deep_opteq`.

@@ -18,12 +18,11 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
 class Monotone(NamedTuple):
-    r"""A function :math:`\sigma` of one variable, nondecreasing and 1-Lipschitz, and
-    what convexity makes of it.
+    r"""A nondecreasing and 1-Lipschitz function :math:`\sigma` of one variable.
 
     Attributes:
       value: :math:`\sigma`, elementwise.
-      integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be
+      integral: s with :math:`s' = \sigma` and s(0) = 0. Its derivative is taken to be
         ``value``.
       conjugate: :math:`s^*(t) = \max_w t w - s(w)`, inf off sigma's closed range, for
         `opteq_objective`; or None.

@@ -66,8 +66,8 @@ def opteq(
     is convex: then the fixed points, the same for every a, minimise E and also
     :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and
     whose Moreau envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial
-    weights have norm 0.9; training may leave
-    |W| <= 1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
+    weights have norm 0.9. Training may leave |W| <= 1 unless it is kept there
+    (`unroll_jax.certificates.spectral_normalise`).
 
     Args:
       dim, width: width m of the state z and hidden width h.
@@ -78,11 +78,11 @@ def opteq(
         have no equilibrium.
 
     Returns:
-      A `Descent` with `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to
-      (*batch, input_dim); None is 0.
+      A `Descent` with `OptEqParams`. States are (*batch, dim), ``x`` broadcasts to
+      (*batch, input_dim). None is 0.
 
     Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after
-    it is :math:`a M^{1-a}_\phi`, as in Theorem 2; Section 2.2 prints it without the
+    it is :math:`a M^{1-a}_\phi`, as in Theorem 2. Section 2.2 prints it without the
     factor a.
 
     Example:
@@ -136,8 +136,8 @@ def opteq_conv(
       activation, skip, allow_expansive: as in `opteq`.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, height, width,
-      channels), ``x`` broadcasts to (*batch, height, width, input_channels); None is 0.
+      A `Descent` with params `OptEqParams`. States are (*batch, height, width,
+      channels), ``x`` broadcasts to (*batch, height, width, input_channels). None is 0.
       Initially W has norm 0.9 on 32 x 32 images, more on larger ones.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, with the

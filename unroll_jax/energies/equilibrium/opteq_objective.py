@@ -42,7 +42,7 @@ def opteq_objective(
 
     for a square invertible W: infinite where :math:`W^{-T} z` is outside the range of
     sigma (with ReLU, negative somewhere). For a < 1 W may be any matrix or convolution
-    with :math:`|W|_2 \le 1`; the value is finite everywhere:
+    with :math:`|W|_2 \le 1`. The value is finite everywhere:
 
     .. math:: a M^{1-a}_\phi(z) = \min_u a \phi(u) + \frac{a}{2 (1 - a)} |u - z|^2
               = \max_w \langle w, z \rangle - a \psi(w)
@@ -50,7 +50,7 @@ def opteq_objective(
 
     At the maximum :math:`a f(w) + (1 - a) w = z` (`opteq_preimage`), at the minimum u =
     f(w). For a = 1 and any W the value at z = f(w) is
-    :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`; in equilibrium `opteq`'s
+    :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`. In equilibrium `opteq`'s
     energy.
 
     Args:
@@ -59,7 +59,7 @@ def opteq_objective(
       x: the input, or None.
       activation, skip: as in `opteq`.
       allow_expansive: whether a W of norm above 1 is allowed, outside of jit, where it
-        is known; the function is not convex then, and for a < 1 the value need not be
+        is known. The function is not convex then, and for a < 1 the value need not be
         the one above.
 
     Returns:
@@ -143,12 +143,13 @@ def deep_opteq_objective(
     skip: float = 1.0,
     allow_expansive: bool = False,
 ) -> Float[Array, "*batch"]:
-    r"""Phi of a deep OptEq: :math:`\Phi(\tilde z) = \sum_l a M^{1-a}_{\phi_l}(z_l)`,
-    over one block per layer.
+    r"""Phi of a deep OptEq, over one block per layer.
+
+    .. math:: \Phi(\tilde z) = \sum_l a M^{1-a}_{\phi_l}(z_l)
 
     An equilibrium of `multi_block` solves
     :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`. For L = 2 it minimises
-    :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`; for L = 1, that it minimises Phi.
+    :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`. For L = 1, that it minimises Phi.
 
     Args:
       params: of the layers.

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class OptEqParams(NamedTuple):
-    """Weights of one layer; the rank of W gives its kind.
+    """Weights of one layer. The rank of W gives its kind.
 
     Attributes:
       W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a

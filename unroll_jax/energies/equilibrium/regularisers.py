@@ -25,9 +25,9 @@ __all__ = [
 
 
 class Regulariser(NamedTuple):
-    """A function R of one equilibrium; smaller values are preferred.
+    """A function R of one equilibrium. Smaller values are preferred.
 
-    Two ways to use it: `regularised` appends a layer, which changes the problem; the
+    Two ways to use it: `regularised` appends a layer, which changes the problem. The
     solver ``averaged(R.value, smoothness=R.smoothness)`` chooses an equilibrium of
     least R (for R convex and smooth).
 
@@ -56,8 +56,9 @@ class Regulariser(NamedTuple):
 
 @checked(strength=POSITIVE)
 def half_square(strength: float = 1.0) -> Regulariser:
-    """R = strength / 2 |z|^2; its prox scales the state down. ``strength`` is positive,
-    unitless.
+    """R = strength / 2 |z|^2. Its prox scales the state down.
+
+    ``strength`` is positive, unitless.
 
     Source: Xie et al. (2021), A.1, first regulariser.
 
@@ -76,10 +77,11 @@ def half_square(strength: float = 1.0) -> Regulariser:
 
 @checked(strength=POSITIVE)
 def absolute(strength: float = 1.0) -> Regulariser:
-    """R = strength |z|_1; its prox is the soft threshold. ``strength`` is positive, in
-    units of the state.
+    """R = strength |z|_1. Its prox is the soft threshold.
 
-    Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd
+    ``strength`` is positive, in units of the state.
+
+    Source: the shrinkage of Xie et al. (2021), Section 4.1. Its prox, Parikh and Boyd
     (2014), Section 6.5.
 
     Example:
@@ -98,7 +100,8 @@ def absolute(strength: float = 1.0) -> Regulariser:
 @checked(strength=POSITIVE, epsilon=POSITIVE)
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
-    Both are positive.
+
+    Both numbers are positive.
 
     Source: Xie et al. (2021), A.1. Theorem 4 does not cover it, and z - g grad R(z) is
     not nonexpansive.

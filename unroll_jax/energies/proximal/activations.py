@@ -34,7 +34,7 @@ def activation(
               \phi_1'(\sigma(w)) = w - \sigma(w) , \qquad prox_{\phi_1} = \sigma .
 
     A layer that steps by a and applies :math:`\sigma` itself lowers an energy with the
-    penalty :math:`\phi_1 / a`, the pair returned for ``step_size=a``; `feedforward` and
+    penalty :math:`\phi_1 / a`, the pair returned for ``step_size=a``. `feedforward` and
     `transformer` choose it when phi is given by name. At another step size s the prox
     is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by
     entry. At s = 0 it projects onto the closure of sigma's range.
@@ -45,7 +45,7 @@ def activation(
       penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
       step_size: a > 0, the step size at which the prox is sigma.
 
-    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the pair is Moreau's; Xie et
+    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU. The pair is Moreau's; Xie et
     al. (2021), Lemma 1, at s = 1.
 
     Example:
@@ -111,8 +111,9 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
 
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
-    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2, for a slope
-    in (0, 1].
+    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2.
+
+    The slope is in (0, 1].
 
     Example: see `activation`.
     """
@@ -125,7 +126,10 @@ def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
 
 
 ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
-    each.__name__: each for each in (leaky_relu, sigmoid, softplus, tanh)
+    "leaky_relu": leaky_relu,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "tanh": tanh,
 }
 
 

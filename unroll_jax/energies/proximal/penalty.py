@@ -81,7 +81,7 @@ def penalty_of_present(phi: Proximal, y: Any, present: Any) -> Array:
 
 
 def prox_of_present(phi: Proximal, y: Any, step_size: float, present: Any) -> Any:
-    """The prox of the tokens that are there; the others stay as they are."""
+    """The prox of the tokens that are there. The others stay as they are."""
     if present is None:
         return phi.prox(y, step_size)
     moved = phi.prox(blank_absent(y, present), step_size)
