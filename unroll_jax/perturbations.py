@@ -75,8 +75,9 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
     """
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
+        is_lost = layer == jnp.asarray(lost, jnp.int32)
         return jax.tree.map(
-            lambda old, new: jnp.where(layer == lost, old, new), before, after
+            lambda old, new: jnp.where(is_lost, old, new), before, after
         )
 
     return perturb

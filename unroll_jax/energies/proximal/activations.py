@@ -162,7 +162,9 @@ def _solve(function: Elementwise, y: Array, ratio: Array) -> Array:
     farthest = 0.25 * float(limits.max)
 
     def residual(w: Array) -> Array:
-        return (1.0 - ratio) * function(w) + ratio * w - y
+        value = function(w)
+        # (1 - t) sigma(w) + t w would cancel where t is large
+        return ratio * (w - value) + (value - y)
 
     def solve(residual: Callable[[Array], Array], start: Array) -> Array:
         gap = -residual(jnp.zeros_like(start))
