@@ -168,7 +168,8 @@ def _backward(
             states = jnp.where(slope == 0.0, 0.0, hidden[row])
             logits = _logits(states, part, places, number, chunk, wide)
             chances = jnp.exp(logits - normaliser[row][:, None])
-            errors = slope * (chances - (places == labels[:, None]))
+            right = (places == labels[:, None]).astype(wide)
+            errors = slope * (chances - right)
             counted = (places >= number * chunk) & (slope != 0.0)
             errors = jnp.where(counted, errors, 0.0).astype(dtype)
 
