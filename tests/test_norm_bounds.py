@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.energies import opteq_reference as reference
 from tests.errors import assert_names
 from unroll_jax import certificates
 from unroll_jax.certificates import (
@@ -326,3 +327,74 @@ def test_what_does_not_contract_has_no_bound_and_no_promise_and_what_sees_no_inp
     ]
     assert counts == [np.inf, 0.0, 0.0, 1.0]
     assert [float(error(1.2, residual)) for residual in (0.5, 0.0)] == [np.inf, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((24, 7), "bfloat16"),
+        ((24, 7), "float16"),
+        ((24, 7), "float32"),
+        ((3, 3, 2, 4), "bfloat16"),
+        pytest.param((3, 3, 2, 4), "float32", marks=pytest.mark.slow),
+    ],
+)
+def test_no_bound_of_a_dtype_is_below_the_truth(shape, dtype):
+    """Of two layers, of weights as they are and as they are normalised."""
+    rng, bound = np.random.default_rng(6), 0.8
+    image = (4, 5) if len(shape) == 4 else None
+    sizes = rng.uniform(0.05, 0.3, size=(60, 2, *[1] * len(shape)))
+    sizes = sizes / np.sqrt(np.prod(shape[:-1]))
+    W = jnp.asarray(sizes * rng.normal(size=(60, 2, *shape)), dtype)
+
+    @jax.jit
+    @jax.vmap
+    def measure(W):
+        layers = [OptEqParams(each, each, None) for each in W]
+        large = OptEqParams(100.0 * W[0], None, None)
+        kept = spectral_normalise(large, bound=bound, image_shape=image).W
+        return (
+            contraction_bound(layers, skip=0.9, image_shape=image),
+            equilibrium_lipschitz(layers, skip=0.9, image_shape=image),
+            kept,
+        )
+
+    contraction, slope, kept = measure(W)
+    assert kept.dtype == dtype
+    norms = true_norms(W, image)
+    rates = 0.9 * norms**2 + 0.1
+    exact = rates[:, 0] * rates[:, 1]
+    exact_slope = 0.9 * (norms[:, 0] ** 2 * rates[:, 1] + norms[:, 1] ** 2)
+    assert np.all(exact < 1.0)
+    assert np.all(np.asarray(contraction, float) >= exact)
+    assert np.all(np.asarray(slope, float) >= exact_slope / (1.0 - exact))
+    if image is None:
+        np.testing.assert_allclose(contraction, exact, rtol=0.01)
+    assert np.all(true_norms(kept[:, None], image) <= bound)
+
+
+def true_norms(W, image):
+    W = np.asarray(W, np.float64)
+    if image is None:
+        return np.linalg.norm(W, 2, axis=(-2, -1))
+    dense = [reference.conv_matrix(each, image) for each in W.reshape(-1, *W.shape[2:])]
+    return np.linalg.norm(np.stack(dense), 2, axis=(-2, -1)).reshape(W.shape[:2])
+
+
+def test_the_rate_of_a_small_weight_loses_no_digits():
+    """|W|^2 = 1e-8 is below the spacing of float32 at 1."""
+    W = np.full((1, 1), 1e-4, np.float32)
+    rate = contraction_bound(OptEqParams(jnp.asarray(W), None, None))
+    np.testing.assert_allclose(rate, float(W[0, 0]) ** 2, rtol=1e-4)
+    assert float(rate) >= float(W[0, 0]) ** 2
+
+
+def test_known_rates_are_not_rounded_down():
+    with jax.enable_x64(False):
+        for c in (0.9999999, 0.99999, 0.3):
+            assert float(error_bound(c, 1e-3)) >= 1e-3 / (1.0 - c)
+            steps = float(picard_steps(c, 1e-3, 1e-6))
+            assert steps >= np.log(1e-6 * (1.0 - c) / 1e-3) / np.log(c)
+        low = error_bound(jnp.bfloat16(0.99), jnp.bfloat16(0.1))
+        exact = float(jnp.bfloat16(0.1)) / (1.0 - float(jnp.bfloat16(0.99)))
+        assert exact <= float(low) <= 1.001 * exact

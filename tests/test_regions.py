@@ -145,3 +145,43 @@ def test_lemma_d_3_bounds_the_proximal_step_in_t_of_kappa():
     shares = np.mean(members, axis=1)
     assert 0.0 < shares[0] < shares[1] < shares[2] < shares[3] < 1.0
     assert np.any(moved < 0.8 * whole)
+
+
+def test_the_ball_of_a_large_ratio_is_the_minimiser_of_h():
+    at_f, at_h = jnp.array([0.0, 1.0]), jnp.array([3.0, 1.0])
+    for ratio, radius in ((np.inf, 0.0), (1e20, 3e-20), (1e30, 3e-30)):
+        ball = certified.apollonian_ball(at_f, at_h, ratio)
+        np.testing.assert_allclose(ball.centre, at_h)
+        np.testing.assert_allclose(ball.radius, radius, rtol=1e-6)
+        assert not ball.inside
+    for ratio in (1e-20, 1.0, 1e20, np.inf):
+        same = certified.apollonian_ball(at_f, at_f, ratio)
+        np.testing.assert_array_equal(same.centre, at_f)
+        assert same.radius == 0.0
+    known = {"constant": jnp.inf, "smoothness_f": 1.0, "convexity_h": 1.0}
+    points = jnp.array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
+    inside = certified.in_descent_region(points, at_f, at_h, **known)
+    assert inside.tolist() == [True, True, False]
+
+
+def test_constants_have_their_limits():
+    proximal, descent = certified.proximal_constant, certified.descent_constant
+    for kappa in (0.0, 0.5, 1.0):
+        assert proximal(0.5, 0.5, 0.0, kappa=kappa) == np.inf
+    assert proximal(0.25, 0.5, 2.0, kappa=1.0) == 0.0
+    np.testing.assert_allclose(descent(1e-25, 1e-25, 1.0), 1e25, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "name"),
+    [
+        (certified.descent_constant, (-0.1, 0.5, 1.0), "f_step_size"),
+        (certified.descent_constant, (0.1, 0.0, 1.0), "g_step_size"),
+        (certified.descent_constant, (0.1, 0.5, np.nan), "smoothness_g"),
+        (certified.proximal_constant, (0.1, 0.5, 1.0, 1.5), "kappa"),
+        (certified.apollonian_ball, (np.zeros(1), np.ones(1), -1.0), "ratio"),
+    ],
+)
+def test_known_numbers_out_of_range_are_named(function, given, name, unchecked):
+    with pytest.raises(ValueError, match=name):
+        function(*given)

@@ -258,3 +258,20 @@ def test_what_is_not_a_number_has_no_number():
 
     for name, values in numbers(nan, params).items():
         assert np.all(np.isnan(jax.tree.leaves(values))), name
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+def test_the_norm_of_a_map_whose_square_leaves_the_range_of_float32(size):
+    with jax.enable_x64(False):
+        of_map = certificates.spectral_norm(lambda v: size * v, jnp.zeros(3))
+    np.testing.assert_allclose(of_map, size, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_norms_of_weights_of_low_precision_are_those_of_float32(dtype):
+    rng = np.random.default_rng(7)
+    W = jnp.asarray(rng.normal(size=(30, 12)), dtype)
+    exact = np.linalg.norm(np.asarray(W, np.float64), 2)
+    measured = jax.jit(certificates.weight_norm)(W)
+    assert measured.dtype == np.float32
+    np.testing.assert_allclose(measured, exact, rtol=1e-5)

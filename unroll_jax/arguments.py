@@ -1,5 +1,4 @@
-"""Checks of plain arguments: ranges from a decorator, and one error that names the
-argument."""
+"""Checks of plain arguments: ranges from a decorator, and errors that name them."""
 
 import functools
 import inspect
@@ -17,7 +16,7 @@ __all__ = [
     "POSITIVE",
     "SHARE",
     "SIZE",
-    "Rule",
+    "Allowed",
     "at_least",
     "check",
     "check_fields",
@@ -32,108 +31,112 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Rule(NamedTuple):
+class Allowed(NamedTuple):
     """The values that an argument may take.
 
     Attributes:
-      allowed: the values in words, after "must be".
+      words: the values in words, after "must be".
       holds: ``value -> bool``.
-      integer, number: whether only integers are allowed, and whether the values are
-        numbers.
+      integer: whether only integers are allowed.
+      number: whether the values are numbers.
     """
 
-    allowed: str
+    words: str
     holds: Callable[[Any], bool]
     integer: bool = False
     number: bool = True
 
 
-FINITE = Rule("finite", math.isfinite)
-POSITIVE = Rule("positive and finite", lambda value: 0.0 < value < math.inf)
-ODD = Rule("odd and positive", lambda value: value > 0 and value % 2 == 1, integer=True)
+FINITE = Allowed("finite", math.isfinite)
+POSITIVE = Allowed("positive and finite", lambda value: 0.0 < value < math.inf)
+ODD = Allowed(
+    "odd and positive", lambda value: value > 0 and value % 2 == 1, integer=True
+)
 
 
-def at_least(least: int | float) -> Rule:
+def at_least(least: int | float) -> Allowed:
     """Integers from an integer on, or finite numbers from a float on."""
     if isinstance(least, int):
-        return Rule(f"at least {least}", lambda value: value >= least, integer=True)
-    return Rule(
-        f"finite and at least {least:g}", lambda value: least <= value < math.inf
-    )
+        return Allowed(f"at least {least}", lambda value: value >= least, integer=True)
+    words = f"finite and at least {least:g}"
+    return Allowed(words, lambda value: least <= value < math.inf)
 
 
-def in_interval(interval: str) -> Rule:
-    """Numbers of an interval, written as ``"(0, 1]"``; an end may bear a name, as in
-    ``"[1, dim=4]"``."""
-    lower, upper = (end.split("=")[-1].strip() for end in interval[1:-1].split(","))
-    least, most = (
-        math.inf if end == "inf" else float(Fraction(end)) for end in (lower, upper)
-    )
+def in_interval(interval: str) -> Allowed:
+    """Numbers of an interval, written as ``"(0, 1]"``.
+
+    An end may have a name, as in ``"[1, dim=4]"``.
+    """
+    lower, upper = (_end(text) for text in interval[1:-1].split(","))
     above = operator.lt if interval[0] == "(" else operator.le
     below = operator.lt if interval[-1] == ")" else operator.le
-    return Rule(
-        f"in {interval}", lambda value: above(least, value) and below(value, most)
-    )
+
+    def holds(value: Any) -> bool:
+        return bool(above(lower, value) and below(value, upper))
+
+    return Allowed(f"in {interval}", holds)
 
 
-SIZE, SHARE = at_least(1), in_interval("(0, 1]")
+def _end(text: str) -> float:
+    number = text.split("=")[-1].strip()
+    return math.inf if number == "inf" else float(Fraction(number))
 
 
-def one_of(names: Iterable[Any]) -> Rule:
+SIZE = at_least(1)
+SHARE = in_interval("(0, 1]")
+
+
+def one_of(names: Iterable[Any]) -> Allowed:
     """The values listed, such as the names of a table."""
     listed = tuple(names)
-    return Rule(f"one of {listed}", lambda value: value in listed, number=False)
+    return Allowed(f"one of {listed}", lambda value: value in listed, number=False)
 
 
 def require(holds: Any, name: str, allowed: str, got: Any, way_out: str = "") -> None:
-    """A ValueError ``{name} must {allowed}, got {got}; {way_out}`` unless the
-    condition holds."""
+    """A ValueError ``{name} must {allowed}, got {got}; {way_out}`` unless ``holds``."""
     if not holds:
-        raise ValueError(
-            f"{name} must {allowed}, got {got}" + (way_out and f"; {way_out}")
-        )
+        message = f"{name} must {allowed}, got {got}"
+        raise ValueError(f"{message}; {way_out}" if way_out else message)
 
 
 def check(
-    name: str, value: Any, rule: Rule, *, optional: bool = False, way_out: str = ""
+    name: str,
+    value: Any,
+    allowed: Allowed,
+    *,
+    optional: bool = False,
+    way_out: str = "",
 ) -> None:
-    """A ValueError that names the argument and the values allowed, unless ``rule``
-    holds for a Python or NumPy value.
+    """A ValueError that names the argument unless a Python or NumPy value is allowed.
 
-    For values whose rule is known only inside a function, or that are not arguments;
+    For values whose range is known only inside a function, or that are not arguments;
     ``way_out`` ends the message.
     """
-    if not (optional and value is None):
-        number = not rule.number or _is_number(value, rule.integer)
-        words = (
-            f"be {rule.allowed}"
-            + " and an integer" * (rule.integer and not number)
-            + ", or None" * optional
-        )
-        require(
-            number and rule.holds(value),
-            name,
-            words,
-            repr(value) if isinstance(value, str) else value,
-            way_out,
-        )
+    if optional and value is None:
+        return
+    of_kind = not allowed.number or _is_number(value, allowed.integer)
+    words = f"be {allowed.words}"
+    if allowed.integer and not of_kind:
+        words += " and an integer"
+    if optional:
+        words += ", or None"
+    got = repr(value) if isinstance(value, str) else value
+    require(of_kind and allowed.holds(value), name, words, got, way_out)
 
 
-def check_fields(owner: Any, rule: Rule, *names: str) -> None:
-    """`check` of attributes, and of every entry where one is a tuple; None is let
-    through."""
+def check_fields(owner: Any, allowed: Allowed, *names: str) -> None:
+    """`check` of attributes, and of every entry of a tuple. None is allowed."""
     for name in names:
         value = getattr(owner, name)
         for entry in value if isinstance(value, tuple) else (value,):
-            check(name, entry, rule, optional=entry is None)
+            check(name, entry, allowed, optional=entry is None)
 
 
-def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Checks the ranges of arguments at each call: TypeErrors and ValueErrors that name
-    the argument.
+def checked(**ranges: Allowed) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Checks the ranges of arguments at each call, by errors that name the argument.
 
-    Numbers may be NumPy and JAX scalars, not traced; of arguments that may be arrays
-    only Python numbers are checked. None needs no rule where the signature allows it.
+    Numbers may be NumPy and JAX scalars, not traced. Of arguments that may be arrays
+    only Python numbers are checked. None is allowed where the signature allows it.
 
     Example:
       >>> @checked(size=at_least(1))
@@ -147,31 +150,14 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function).parameters
-        annotations = {name: signature[name].annotation for name in rules}
+        annotations = {name: signature[name].annotation for name in ranges}
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             given = {**dict(zip(signature, args, strict=False)), **kwargs}
-            for name in (name for name in rules if name in given):
-                rule, value, annotation = rules[name], given[name], annotations[name]
-                if "Array" in str(annotation) and not isinstance(value, int | float):
-                    continue
-                if isinstance(value, Tracer):
-                    raise TypeError(
-                        f"{name} must be known beforehand, got a traced value; pass a"
-                        " Python value"
-                    )
-                optional = type(None) in get_args(annotation)
-                if (
-                    rule.number
-                    and not (optional and value is None)
-                    and not _is_number(value, rule.integer)
-                ):
-                    kind = (
-                        "an integer" if rule.integer else "a number"
-                    ) + " or None" * optional
-                    raise TypeError(f"{name} must be {kind}, got {value!r}")
-                check(name, value, rule, optional=optional)
+            for name, allowed in ranges.items():
+                if name in given:
+                    _check_argument(name, given[name], allowed, annotations[name])
             return function(*args, **kwargs)
 
         return call
@@ -179,11 +165,32 @@ def checked(**rules: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
+def _check_argument(name: str, value: Any, allowed: Allowed, annotation: Any) -> None:
+    """`check` of an argument, by what its annotation says of arrays and of None."""
+    if "Array" in str(annotation) and not isinstance(value, int | float):
+        return
+    optional = type(None) in get_args(annotation)
+    if optional and value is None:
+        return
+    if isinstance(value, Tracer):
+        raise TypeError(
+            f"{name} must be known beforehand, got a traced value; pass a Python value"
+        )
+    if allowed.number and not _is_number(value, allowed.integer):
+        kind = "an integer" if allowed.integer else "a number"
+        if optional:
+            kind += " or None"
+        raise TypeError(f"{name} must be {kind}, got {value!r}")
+    check(name, value, allowed, optional=optional)
+
+
 def look_up(
     argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type
 ) -> Any:
-    """``value`` if of one of the kinds, or the entry of ``table`` that it names;
-    else a ValueError or TypeError."""
+    """``value`` if of one of the kinds, or the entry of ``table`` that it names.
+
+    Another name is a ValueError, another type a TypeError.
+    """
     if isinstance(value, (kind, *kinds)):
         return value
     article = "an" if kind.__name__[0] in "AEIOU" else "a"

@@ -11,11 +11,12 @@ from unroll_jax.arguments import require
 __all__ = [
     "broadcasts",
     "check_array",
+    "check_concrete",
     "check_dtype",
     "check_finite",
-    "check_known",
     "check_shape",
     "check_square",
+    "widen_integers",
 ]
 
 DTYPES = {
@@ -26,36 +27,32 @@ DTYPES = {
 
 
 def check_array(name: str, value: Any) -> None:
-    """A TypeError unless ``value`` is an array, a number, or None: JAX takes no
-    lists."""
+    """A TypeError unless a value is an array, a number or None. JAX takes no lists."""
+    if value is None or isinstance(value, int | float | complex):
+        return
     dtype = getattr(value, "dtype", None)
     # dtypes of keys have no kind
-    is_array = dtype is not None and getattr(dtype, "kind", "V") not in "OSU"
-    if (
-        value is not None
-        and not is_array
-        and not isinstance(value, int | float | complex)
-    ):
+    if dtype is None or getattr(dtype, "kind", "V") in "OSU":
         raise TypeError(
-            f"{name} must be an array, got {type(value).__name__}; jnp.asarray"
-            " makes one"
+            f"{name} must be an array, got {type(value).__name__}; jnp.asarray makes"
+            " one"
         )
 
 
 def check_dtype(name: str, value: Any, kind: Any = jnp.floating) -> None:
     """A TypeError unless an array, if there is one, is of a kind of `DTYPES`."""
-    dtype = (
-        kind
-        if value is None
-        else getattr(value, "dtype", None) or jnp.result_type(value)
-    )
+    if value is None:
+        return
+    dtype = getattr(value, "dtype", None) or jnp.result_type(value)
     if not jnp.issubdtype(dtype, kind):
         raise TypeError(f"{name} must {DTYPES[kind]}, got {dtype}; cast it first")
 
 
 def check_shape(name: str, value: Any, shape: tuple[int, ...], why: str = "") -> None:
-    """A ValueError unless an array, if there is one, has a shape; ``why`` follows
-    the shape in the message."""
+    """A ValueError unless an array, if there is one, has a shape.
+
+    ``why`` follows the shape in the message.
+    """
     require(
         value is None or np.shape(value) == shape,
         name,
@@ -77,9 +74,11 @@ def check_square(name: str, value: Any, way_out: str = "") -> None:
 
 
 def check_finite(name: str, value: Any, present: Any = None) -> None:
-    """A ValueError that names the first NaN or infinity where values are known, but
-    for rows that are not present."""
-    if value is None or any(isinstance(known, Tracer) for known in (value, present)):
+    """A ValueError that names the first NaN or infinity of known values.
+
+    Rows that are not present may hold anything.
+    """
+    if value is None or isinstance(value, Tracer) or isinstance(present, Tracer):
         return
     # parts of it lie on other hosts
     if not getattr(value, "is_fully_addressable", True):
@@ -88,7 +87,8 @@ def check_finite(name: str, value: Any, present: Any = None) -> None:
     finite = np.isfinite(value)
     if present is not None and not finite.all():
         finite, there = np.broadcast_arrays(finite, np.asarray(present)[..., None])
-        value, finite = np.broadcast_to(value, finite.shape), finite | ~there
+        finite = finite | ~there
+        value = np.broadcast_to(value, finite.shape)
     if not finite.all():
         place = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise ValueError(
@@ -96,13 +96,21 @@ def check_finite(name: str, value: Any, present: Any = None) -> None:
         )
 
 
-def check_known(name: str, value: Any) -> None:
+def check_concrete(name: str, value: Any) -> None:
     """A ValueError if an option of a layer is a traced array."""
     if isinstance(value, Tracer):
         raise ValueError(
             f"{name} must be known when the layer is made, got a traced array of shape"
             f" {value.shape}; make the layer outside jit, or from a NumPy array"
         )
+
+
+def widen_integers(values: Any) -> Any:
+    """Integers of int32 at least.
+
+    JAX gives a Python number the dtype of the array that it meets: 300 is 44 for uint8.
+    """
+    return values.astype(jnp.int32) if values.dtype.itemsize < 4 else values
 
 
 def broadcasts(shape: tuple[Any, ...], target: tuple[Any, ...]) -> bool:

@@ -1,5 +1,4 @@
-"""Optimisation in other coordinates: an optax transformation that sees parameters in
-given orthonormal bases."""
+"""Optimisation in other coordinates: an optax transformation in orthonormal bases."""
 
 from typing import Any, NamedTuple
 
@@ -17,12 +16,13 @@ __all__ = ["Sides", "in_coordinates"]
 
 
 class Sides(NamedTuple):
-    """Orthonormal bases of the two sides of a matrix (*layers, rows, columns), basis
-    vectors as rows.
+    """Orthonormal bases of the two sides of a matrix (*layers, rows, columns).
+
+    Basis vectors are rows.
 
     Attributes:
-      left, right: bases of the columns' and rows' spaces, (rows, rows) and (columns,
-        columns); None keeps it.
+      left: basis of the space of the columns, (rows, rows). None keeps it.
+      right: basis of the space of the rows, (columns, columns). None keeps it.
 
     Example: see `in_coordinates`.
     """
@@ -34,18 +34,18 @@ class Sides(NamedTuple):
 def in_coordinates(
     optimizer: optax.GradientTransformation, bases: Any
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Runs an optimiser on :math:`L W R^T` in place of W, for orthonormal L and R, and
-    turns its updates back.
+    r"""Runs an optimiser on :math:`L W R^T` in place of W, for orthonormal L and R.
 
-    Rules that work entry by entry, as Adam does, depend on the coordinates that
-    parameters are written in; functions, initial values and plain gradient descent do
-    not. Where entries of a row are pixels of a patch, Adam moves all of them alike, and
-    a step changes brightness; in the coordinates of the cosine transform it does not.
+    Its updates are turned back. Rules that work entry by entry, as Adam does, depend on
+    the coordinates that parameters are written in. Functions, initial values and plain
+    gradient descent do not. Where entries of a row are pixels of a patch, Adam moves
+    all of them alike, and a step changes brightness. In the coordinates of the cosine
+    transform it does not.
 
     Args:
       optimizer: any optax transformation. Its state is of the rotated parameters,
         shaped as these are.
-      bases: a pytree of `Sides` like the parameters or a prefix of them; None keeps the
+      bases: a pytree of `Sides` like the parameters or a prefix of them. None keeps the
         parameters below it.
 
     Returns:
@@ -60,17 +60,15 @@ def in_coordinates(
     Example:
       >>> import jax.numpy as jnp, optax
       >>> basis = jnp.array([[0.6, 0.8], [-0.8, 0.6]])
-      >>> rule = in_coordinates(
-      ...     optax.sign_sgd(1.0), {"W": Sides(right=basis), "b": None}
-      ... )
+      >>> bases = {"W": Sides(right=basis), "b": None}
+      >>> optimizer = in_coordinates(optax.sign_sgd(1.0), bases)
       >>> params = {"W": jnp.zeros((1, 2)), "b": jnp.zeros(2)}
-      >>> updates, _ = rule.update(
-      ...     {"W": jnp.array([[3.0, 4.0]]), "b": jnp.ones(2)}, rule.init(params)
-      ... )
+      >>> gradient = {"W": jnp.array([[3.0, 4.0]]), "b": jnp.ones(2)}
+      >>> updates, _ = optimizer.update(gradient, optimizer.init(params))
       >>> updates["W"].round(1), updates["b"]
       (Array([[-0.6, -0.8]], dtype=float32), Array([-1., -1.], dtype=float32))
     """
-    for sides in jax.tree.leaves(bases, is_leaf=lambda node: isinstance(node, Sides)):
+    for sides in jax.tree.leaves(bases, is_leaf=_is_sides):
         if not isinstance(sides, Sides):
             raise TypeError(
                 "bases must hold Sides or None for each parameter, got"
@@ -80,26 +78,21 @@ def in_coordinates(
             _check_orthonormal(name, basis)
     inner = optax.with_extra_args_support(optimizer)
 
-    def turned(tree: Any, *, back: bool = False) -> Any:
-        """The tree with every array turned by its bases; masked parameters have no
-        arrays and stay."""
+    def turn(tree: Any, *, back: bool = False) -> Any:
+        """Turns every array by its bases. Masked parameters have no arrays and stay."""
 
-        def each(sides: Sides | None, below: Any) -> Any:
-            return (
-                below
-                if sides is None
-                else jax.tree.map(lambda leaf: _turn(sides, leaf, back=back), below)
-            )
+        def turn_below(sides: Sides | None, below: Any) -> Any:
+            if sides is None:
+                return below
+            return jax.tree.map(lambda leaf: _turn(sides, leaf, back=back), below)
 
-        return jax.tree.map(
-            each,
-            bases,
-            tree,
-            is_leaf=lambda node: node is None or isinstance(node, Sides),
-        )
+        def ends(node: Any) -> bool:
+            return node is None or _is_sides(node)
+
+        return jax.tree.map(turn_below, bases, tree, is_leaf=ends)
 
     def init(params: optax.Params) -> optax.OptState:
-        return inner.init(turned(params))
+        return inner.init(turn(params))
 
     def update(
         updates: optax.Updates,
@@ -107,12 +100,15 @@ def in_coordinates(
         params: optax.Params | None = None,
         **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
-        moved, state = inner.update(
-            turned(updates), state, None if params is None else turned(params), **extra
-        )
-        return turned(moved, back=True), state
+        turned_params = None if params is None else turn(params)
+        moved, state = inner.update(turn(updates), state, turned_params, **extra)
+        return turn(moved, back=True), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _is_sides(node: Any) -> bool:
+    return isinstance(node, Sides)
 
 
 def _turn(sides: Sides, matrix: Float[Array, "..."], *, back: bool) -> Array:
@@ -124,12 +120,8 @@ def _turn(sides: Sides, matrix: Float[Array, "..."], *, back: bool) -> Array:
         basis = getattr(sides, name)
         if basis is not None:
             fits = matrix.ndim >= -axis and matrix.shape[axis] == basis.shape[0]
-            require(
-                fits,
-                name,
-                f"fit the parameter, of shape {matrix.shape}",
-                f"a basis of R^{basis.shape[0]}",
-            )
+            allowed = f"fit the parameter, of shape {matrix.shape}"
+            require(fits, name, allowed, f"a basis of R^{basis.shape[0]}")
             basis = jnp.asarray(basis.T if back else basis, matrix.dtype)
             # On accelerators the default precision would lose digits of the update in
             # each step.

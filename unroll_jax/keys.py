@@ -1,11 +1,18 @@
-"""Random keys whose numbers do not depend on the batch that they are drawn in."""
+"""Random keys of every kind and implementation."""
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["threefry_keys"]
+__all__ = ["as_key", "threefry_keys"]
 
 THREEFRY = "threefry2x32"
+
+
+def as_key(key: jax.Array) -> jax.Array:
+    """The key, or keys, as typed ones: arrays of uint32 are raw keys."""
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
 
 
 def threefry_keys(keys: jax.Array) -> jax.Array:
@@ -13,10 +20,11 @@ def threefry_keys(keys: jax.Array) -> jax.Array:
 
     Under `jax.vmap`, keys of "rbg" and "unsafe_rbg" draw all numbers from the first
     key of the batch. Numbers of one row would depend on the others. Keys of Threefry
-    draw the same numbers in any batch, and stay as they are.
+    draw the same numbers in any batch, and stay as they are. Others are hashed to
+    Threefry, word by word.
 
     Args:
-      keys: of `jax.random.key`, of any shape.
+      keys: of `jax.random.key` or raw, of any shape.
 
     Example:
       >>> import jax
@@ -25,16 +33,16 @@ def threefry_keys(keys: jax.Array) -> jax.Array:
       >>> bool(numbers[1] == jax.random.normal(threefry_keys(keys[1])))
       True
     """
-    if jax.random.key_impl(keys) == THREEFRY:
+    keys = as_key(keys)
+    if str(jax.random.key_impl(keys)) == THREEFRY:
         return keys
 
-    words = jax.random.key_data(keys).reshape(*keys.shape, -1)
+    words = jax.random.key_data(keys)
     fold = jax.random.fold_in
     for _ in range(keys.ndim):
         fold = jax.vmap(fold)
 
-    zeros = jnp.zeros((*keys.shape, 2), jnp.uint32)
-    made = jax.random.wrap_key_data(zeros, impl=THREEFRY)
+    hashed = jnp.broadcast_to(jax.random.key(0, impl=THREEFRY), keys.shape)
     for place in range(words.shape[-1]):
-        made = fold(made, words[..., place])
-    return made
+        hashed = fold(hashed, words[..., place])
+    return hashed

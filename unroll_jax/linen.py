@@ -13,12 +13,12 @@ __all__ = ["Equilibrium"]
 
 
 class Equilibrium(nn.Module):
-    """The fixed point z = cell(z, x) of a module, with the parameters of the cell, see
-    `unroll_jax.equilibrium`.
+    """The fixed point z = cell(z, x) of a module, see `unroll_jax.equilibrium`.
 
-    The cell is called as a function of its variables: no tracer outlives the solve.
-    Variables that it changes, such as batch norms, stay; dropout has one mask for a
-    solve. "intermediates" has the `EquilibriumInfo` as "equilibrium".
+    Its parameters are the cell's. The cell is called as a function of its variables: no
+    tracer outlives the solve. Variables that it changes, such as batch norms, stay;
+    dropout has one mask for a solve. "intermediates" has the `EquilibriumInfo` as
+    "equilibrium".
 
     Attributes:
       cell: a module of ``(z, x) -> z'``.
@@ -33,9 +33,8 @@ class Equilibrium(nn.Module):
       ...     def __call__(self, z, x):
       ...         return jnp.tanh(0.3 * nn.Dense(x.shape[-1])(z) + x)
       >>> layer, x = Equilibrium(Cell()), jnp.ones((4, 3))
-      >>> z, state = layer.apply(
-      ...     layer.init(jax.random.key(0), x), x, mutable="intermediates"
-      ... )
+      >>> variables = layer.init(jax.random.key(0), x)
+      >>> z, state = layer.apply(variables, x, mutable="intermediates")
       >>> z.shape, bool(state["intermediates"]["equilibrium"][0].converged.all())
       ((4, 3), True)
     """
@@ -46,8 +45,7 @@ class Equilibrium(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, z0: Any = None) -> Any:
-        """Returns the equilibrium for x, a pytree, from the initial state z0; None
-        is zeros like x."""
+        """Returns the equilibrium for x from the initial state z0. None is zeros."""
         z0 = jax.tree.map(jnp.zeros_like, x) if z0 is None else z0
         if self.is_initializing():
             self.cell(z0, x)
@@ -58,8 +56,7 @@ class Equilibrium(nn.Module):
             variables, keys = params
             return cell.apply(variables, z, x, rngs=keys)
 
-        z, info = equilibrium(
-            step, (variables, keys), z0, x, **{"batch_ndim": 1, **self.options}
-        )
+        options = {"batch_ndim": 1, **self.options}
+        z, info = equilibrium(step, (variables, keys), z0, x, **options)
         self.sow("intermediates", "equilibrium", info)
         return z

@@ -1,5 +1,4 @@
-"""Dtypes, scales and matrix products of energies: no overflow where the value has
-none, and fast gradients."""
+"""Dtypes, scales, rounding and matrix products of energies."""
 
 import contextlib
 import functools
@@ -20,6 +19,7 @@ __all__ = [
     "linear",
     "over",
     "powers_of_two",
+    "round_up",
     "shrink",
     "square_range",
 ]
@@ -28,15 +28,16 @@ __all__ = [
 def powers_of_two(
     sizes: Float[Array, "..."],
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Powers of two that bring ``sizes`` near 1, and those that take them back; 1 for
-    0, constants for autodiff.
+    """Powers of two that bring ``sizes`` near 1, and those that take them back.
 
-    Products with them are exact, and neither is subnormal, which compiled code takes
-    for 0.
+    They are 1 for 0, and constants for autodiff. Products with them are exact, and
+    neither is subnormal, which compiled code takes for 0.
     """
     limits = jnp.finfo(sizes.dtype)
-    lowest, mantissa = int(limits.minexp), int(limits.nmant)
-    bias, kind = 1 - lowest, jnp.dtype(f"int{limits.bits}")
+    lowest = int(limits.minexp)
+    mantissa = int(limits.nmant)
+    bias = 1 - lowest
+    kind = jnp.dtype(f"int{limits.bits}")
     # By their bits: frexp and ldexp take several times as long to compile and to run.
     biased = (
         jax.lax.bitcast_convert_type(jax.lax.stop_gradient(sizes), kind) >> mantissa
@@ -50,20 +51,23 @@ def powers_of_two(
 
 
 def over(array: Array, sizes: Array) -> Array:
-    """``array / sizes``, the array where a size is 0; XLA's reciprocal of a float32
-    size above 8.5e37 would be 0."""
+    """``array / sizes``, the array where a size is 0.
+
+    XLA's reciprocal of a float32 size above 8.5e37 would be 0.
+    """
     smaller, _ = powers_of_two(sizes)
-    return array * smaller / jnp.where(sizes == 0.0, 1.0, sizes * smaller)
+    mantissa = jnp.where(sizes == 0.0, 1.0, sizes * smaller)
+    dtype = common_dtype(array, sizes)
+    return array.astype(dtype) * smaller.astype(dtype) / mantissa.astype(dtype)
 
 
 def square_range(
     largest: Float[Array, "..."], count: int
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Powers of two that make numbers small where sums of ``count`` of their squares
-    overflow, and back; else 1.
+    """Powers of two that make numbers small, and those that take them back.
 
-    Sums of squares and products, times the second power twice, then overflow to the
-    infinity of their sign.
+    They are 1 unless sums of ``count`` of their squares overflow. Sums of squares and
+    products, times the second power twice, then overflow to the infinity of their sign.
     """
     limits = jnp.finfo(largest.dtype)
     room = 0.25 * float(limits.max) ** 0.5 / count**0.5
@@ -72,26 +76,33 @@ def square_range(
     return powers_of_two(jnp.where(largest > room, jnp.minimum(largest, most), 1.0))
 
 
-def compute_dtype(*arrays: Any) -> jnp.dtype:
-    """The dtype of energies and reductions: float32 at least, float64 if an input is.
-
-    Arrays of unlike dtypes have one, under strict promotion too.
-    """
-    given = [array for array in arrays if array is not None]
-    return common_dtype(common_dtype(*given), jnp.dtype("float32"))
-
-
 def common_dtype(*arrays: Any) -> jnp.dtype:
-    """The dtype that arrays, or dtypes, promote to, under strict promotion too."""
+    """The dtype of arrays and dtypes together, under strict promotion too."""
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.result_type(*arrays)
+        return jnp.result_type(*(array for array in arrays if array is not None))
+
+
+def compute_dtype(*arrays: Any) -> jnp.dtype:
+    """The dtype of energies and sums: float32 at least, float64 if an input is."""
+    return common_dtype(jnp.dtype(common_dtype(*arrays)), jnp.dtype(jnp.float32))
+
+
+def round_up(value: Float[Array, "..."], errors: int | float) -> Float[Array, "..."]:
+    """Raises a bound, at least 0, above the true value after ``errors`` roundings.
+
+    Each rounding takes at most half the spacing of floating-point numbers, relative to
+    the value. The factor adds a whole one for each.
+    """
+    return value * (1.0 + errors * float(jnp.finfo(value.dtype).eps))
 
 
 @contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Takes products of float32 in full, as GPUs and TPUs do not by default, unless
-    the user has set a precision."""
-    if jax.default_matmul_precision.value is None:
+def full_precision(*, always: bool = False) -> Iterator[None]:
+    """Takes products of float32 in full, as GPUs and TPUs do not by default.
+
+    A precision that the user has set stays, unless ``always``.
+    """
+    if always or jax.default_matmul_precision.value is None:
         with jax.default_matmul_precision("highest"):
             yield
     else:
@@ -101,37 +112,31 @@ def full_precision() -> Iterator[None]:
 def infinite_outside(
     value: Callable[[Array], Array], z: Array, lower: float, upper: float = math.inf
 ) -> Array:
-    """``value(z)``, elementwise, for z in [lower, upper]; infinite outside, and NaN
-    stays NaN.
+    """``value(z)``, elementwise, for z in [lower, upper]; infinite outside.
 
-    Gradients are finite: 0 outside, and at an end the slope next to it, as its own may
-    be infinite.
+    NaN stays NaN. Gradients are finite: 0 outside, and at an end the slope next to it,
+    as its own may be infinite.
     """
     limits = jnp.finfo(jnp.result_type(z))
-    gaps = [
-        max(float(limits.tiny), 0.5 * abs(end) * float(limits.eps))
-        for end in (lower, upper)
-    ]
+    tiny, eps = float(limits.tiny), float(limits.eps)
+    # the points next to the ends, where the slopes of the ends are taken
+    lowest = lower + max(tiny, 0.5 * abs(lower) * eps)
+    highest = upper - max(tiny, 0.5 * abs(upper) * eps)
+    middle = 0.5 * (lower + min(upper, lower + 2.0))
 
     @jax.custom_jvp
     def extended(z: Array) -> Array:
         outside = (z < lower) | (z > upper)
-        return jnp.where(
-            outside,
-            jnp.inf,
-            value(jnp.where(outside, 0.5 * (lower + min(upper, lower + 2.0)), z)),
-        )
+        return jnp.where(outside, jnp.inf, value(jnp.where(outside, middle, z)))
 
     @extended.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (z,), (tangent,) = primals, tangents
-        inner = jnp.where(
-            z <= lower, lower + gaps[0], jnp.where(z >= upper, upper - gaps[1], z)
-        )
+        inner = jnp.where(z >= upper, highest, z)
+        inner = jnp.where(z <= lower, lowest, inner)
         outside = (z < lower) | (z > upper)
-        return extended(z), jnp.where(
-            outside, 0.0, jax.jvp(value, (inner,), (tangent,))[1]
-        )
+        slope = jax.jvp(value, (inner,), (tangent,))[1]
+        return extended(z), jnp.where(outside, 0.0, slope)
 
     return extended(z)
 
@@ -144,8 +149,10 @@ def shrink(values: Float[Array, "..."], amount: Any) -> Float[Array, "..."]:
 def linear(
     tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]
 ) -> Float[Array, "*batch n k"]:
-    """``tokens @ weight`` as one product over all tokens, which makes the weight's
-    gradient one product too."""
+    """``tokens @ weight`` as one product over all tokens.
+
+    The weight's gradient is one product too.
+    """
     return _flat_product(tokens, weight)
 
 
@@ -153,11 +160,11 @@ def linear(
 def gram(
     tokens: Float[Array, "*batch n k"], dtype: Any = None
 ) -> Float[Array, "*batch n n"]:
-    r"""The inner products :math:`Z Z^T` of all pairs of tokens, accumulated in
-    ``dtype`` (None: the tokens').
+    r"""The inner products :math:`Z Z^T` of all pairs of tokens.
 
-    Their derivative, :math:`A + A^T` with :math:`A = \dot Z Z^T`, takes one product
-    each way; autodiff takes two.
+    They are accumulated in ``dtype`` (None: the tokens'). Their derivative,
+    :math:`A + A^T` with :math:`A = \dot Z Z^T`, takes one product each way. Autodiff
+    takes two.
     """
     return jnp.matmul(
         tokens, jnp.swapaxes(tokens, -1, -2), preferred_element_type=dtype

@@ -1,5 +1,4 @@
-"""Perturbations of a layer's output, the ``perturb`` of `unroll`: noise on it, or
-the layer left out."""
+"""Perturbations of layers, for ``perturb`` of `unroll`: noise, or one left out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import at_least, checked
+from unroll_jax.keys import threefry_keys
 
 __all__ = ["Perturbation", "layer_noise", "lost_layer"]
 
-#: ``(layer, before, after) -> after``: replaces a layer's output; layers are counted from 1.
+#: ``(layer, before, after) -> after``: replaces a layer's output. Layers are counted
+#: from 1.
 Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
 
 
@@ -21,8 +22,8 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
     """Gaussian noise on every layer's output, drawn separately for each layer.
 
     Args:
-      key: of the noise. With one for each row of the state's first axis, a row's noise
-        depends only on its key.
+      key: of the noise, of any implementation, typed or raw. With one for each row of
+        the state's first axis, a row's noise depends only on its key.
       scale: its standard deviation, in units of the state, finite, at least 0 (else a
         ValueError); may be traced.
 
@@ -35,27 +36,21 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
       >>> noise = layer_noise(jax.random.key(0), 0.1)
-      >>> y, _ = unroll_jax.unroll(
-      ...     lambda params, y, x: y,
-      ...     None,
-      ...     jnp.zeros(4),
-      ...     num_layers=3,
-      ...     record=None,
-      ...     perturb=noise,
-      ... )
+      >>> stay = lambda params, y, x: y
+      >>> options = {"num_layers": 3, "record": None, "perturb": noise}
+      >>> y, _ = unroll_jax.unroll(stay, None, jnp.zeros(4), **options)
       >>> bool((y != 0.0).all())
       True
     """
+    # rows are drawn under vmap
+    keys = threefry_keys(key)
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
         leaves, structure = jax.tree.flatten(after)
-        noises = [
-            _normal(key, (layer, place), leaf) for place, leaf in enumerate(leaves)
-        ]
-        noisy = [
-            leaf + jnp.asarray(scale, leaf.dtype) * noise
-            for leaf, noise in zip(leaves, noises, strict=True)
-        ]
+        noisy = []
+        for place, leaf in enumerate(leaves):
+            noise = _normal(keys, (layer, place), leaf)
+            noisy.append(leaf + jnp.asarray(scale, leaf.dtype) * noise)
         return jax.tree.unflatten(structure, noisy)
 
     return perturb
@@ -74,20 +69,15 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
     Example:
       >>> import jax.numpy as jnp, unroll_jax
       >>> double = lambda params, y, x: 2.0 * y
-      >>> unroll_jax.unroll(
-      ...     double,
-      ...     None,
-      ...     jnp.ones(2),
-      ...     num_layers=3,
-      ...     record=None,
-      ...     perturb=lost_layer(2),
-      ... )[0].tolist()
+      >>> options = {"num_layers": 3, "record": None, "perturb": lost_layer(2)}
+      >>> unroll_jax.unroll(double, None, jnp.ones(2), **options)[0].tolist()
       [4.0, 4.0]
     """
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
+        is_lost = layer == jnp.asarray(lost, jnp.int32)
         return jax.tree.map(
-            lambda old, new: jnp.where(layer == lost, old, new), before, after
+            lambda old, new: jnp.where(is_lost, old, new), before, after
         )
 
     return perturb

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
-from unroll_jax.numerics import full_precision, over, powers_of_two
+from unroll_jax.keys import threefry_keys
+from unroll_jax.numerics import (
+    common_dtype,
+    compute_dtype,
+    full_precision,
+    over,
+    powers_of_two,
+)
 
 __all__ = ["inner", "norm", "random_like", "scale", "spectral_norm", "unit"]
 
@@ -24,9 +31,9 @@ def spectral_norm(
     key: jax.Array | None = None,
     batch_ndim: int = 0,
 ) -> Float[Array, "*batch"]:
-    r"""The largest singular value of a linear map A, by power iteration on
-    :math:`A^T A`; never above the true value.
+    r"""The largest singular value of a linear map A, by power iteration.
 
+    It iterates :math:`A^T A`. The value is never above the true one, but for rounding.
     Differentiable in what ``apply`` closes over: the gradient of :math:`|A v|` at the
     final v, u v^T.
 
@@ -35,12 +42,12 @@ def spectral_norm(
         there are batch axes.
       like: a pytree of arrays, or of their shapes and dtypes, in the domain.
       num_steps: products with A and with its transpose.
-      key: of the random start; None is a fixed one.
+      key: of the random start. None is a fixed one.
       batch_ndim: how many leading axes of ``like`` are batch axes.
 
     Returns:
-      One number per example, below the norm by a share that falls as log(D) / num_steps
-      at worst.
+      One number per example, in float32 or wider, below the norm by a share that falls
+      as log(D) / num_steps at worst.
 
     Source: Kuczynski and Wozniakowski (1992) for the rate.
 
@@ -54,51 +61,63 @@ def spectral_norm(
     transpose = jax.linear_transpose(apply, start)
 
     def step(v: Any, _: None) -> tuple[Any, None]:
-        return unit(transpose(apply(v))[0], batch_ndim), None
+        # Both directions are unit vectors: squares of the norm leave the range of
+        # float32 beyond 1e19, and below 1e-19.
+        u = unit(apply(v), batch_ndim)
+        return unit(transpose(u)[0], batch_ndim), None
 
     v, _ = jax.lax.scan(step, unit(start, batch_ndim), length=num_steps)
-    return norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
+    v = jax.lax.stop_gradient(v)
+    # v has length 1 but for the rounding of its dtype, and 0 where A is 0
+    length = norm(_widen(v), batch_ndim)
+    return norm(_widen(apply(v)), batch_ndim) / jnp.where(length == 0.0, 1.0, length)
 
 
 def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    """The Euclidean norm over all leaves and all axes behind the first
-    ``batch_ndim``; its derivative at 0 is 0."""
-    largest = _total(
-        jnp.maximum,
-        jnp.max,
-        jax.tree.map(jnp.abs, jax.lax.stop_gradient(v)),
-        batch_ndim,
-        initial=0.0,
-    )
+    """The Euclidean norm over all leaves and all axes behind the first ``batch_ndim``.
+
+    Its derivative at 0 is 0.
+    """
+    sizes = jax.tree.map(jnp.abs, jax.lax.stop_gradient(v))
+    largest = _total(jnp.maximum, jnp.max, sizes, batch_ndim, initial=0.0)
     # squares of entries leave the range of float32 beyond 1e19, below 1e-23
     smaller, back = powers_of_two(largest)
-    square = _total(
-        jnp.add, jnp.sum, jax.tree.map(jnp.square, scale(smaller, v)), batch_ndim
-    )
+    squares = jax.tree.map(jnp.square, scale(smaller, v))
+    square = _total(jnp.add, jnp.sum, squares, batch_ndim)
     # The inner `where` keeps the derivative finite at 0; NaN stays NaN.
-    return back * jnp.where(
-        square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
-    )
+    root = jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
+    return back * jnp.where(square == 0.0, 0.0, root)
 
 
 def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    """The inner product over all leaves and all axes behind the first
-    ``batch_ndim``."""
+    """The inner product over all leaves and axes behind the first ``batch_ndim``."""
     return _total(jnp.add, jnp.sum, jax.tree.map(jnp.multiply, a, b), batch_ndim)
 
 
 def unit(v: Any, batch_ndim: int = 0) -> Any:
-    """Each example of a pytree over its norm; zeros stay zeros."""
+    """Each example of a pytree over its norm. Zeros stay zeros."""
     size = norm(v, batch_ndim)
-    return jax.tree.map(lambda leaf: over(leaf, _widened(size, leaf)), v)
+    return jax.tree.map(
+        lambda leaf: over(leaf, _align(size, leaf)).astype(leaf.dtype), v
+    )
 
 
 def scale(factor: Float[Array, "*batch"], v: Any) -> Any:
     """Each example of a pytree times its own number."""
-    return jax.tree.map(lambda leaf: _widened(factor, leaf) * leaf, v)
+
+    def times(leaf: Array) -> Array:
+        dtype = common_dtype(factor, leaf)
+        return _align(factor, leaf).astype(dtype) * leaf.astype(dtype)
+
+    return jax.tree.map(times, v)
 
 
-def _widened(numbers: Array, leaf: Array) -> Array:
+def _widen(v: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), v)
+
+
+def _align(numbers: Array, leaf: Array) -> Array:
+    """One number per example, with the axes of a leaf."""
     return jnp.expand_dims(numbers, tuple(range(numbers.ndim, leaf.ndim)))
 
 
@@ -106,21 +125,26 @@ def _total(
     join: Callable, reduction: Callable, v: Any, batch_ndim: int, **options: Any
 ) -> Array:
     """A reduction over all leaves and all axes behind the first ``batch_ndim``."""
-    leaves = [
-        reduction(leaf, axis=tuple(range(batch_ndim, leaf.ndim)), **options)
-        for leaf in jax.tree.leaves(v)
-    ]
-    return functools.reduce(join, leaves)
+    leaves = jax.tree.leaves(v)
+    dtype = common_dtype(*leaves)
+    totals = []
+    for leaf in leaves:
+        axes = tuple(range(batch_ndim, leaf.ndim))
+        totals.append(reduction(leaf, axis=axes, **options).astype(dtype))
+    return functools.reduce(join, totals)
 
 
 def random_like(like: Any, key: jax.Array | None) -> Any:
-    """Standard normal numbers in the shapes and dtypes of a pytree; a key of None is
-    a fixed one."""
+    """Standard normal numbers in the shapes and dtypes of a pytree.
+
+    A key of None is a fixed one.
+    """
     leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(jax.random.key(0) if key is None else key, len(leaves))
-    return structure.unflatten(
-        [
-            jax.random.normal(k, jnp.shape(leaf), jnp.result_type(leaf))
-            for k, leaf in zip(keys, leaves, strict=True)
-        ]
-    )
+    start = jax.random.key(0) if key is None else threefry_keys(key)
+    normals = []
+    for leaf_key, leaf in zip(
+        jax.random.split(start, len(leaves)), leaves, strict=True
+    ):
+        shape, dtype = jnp.shape(leaf), jnp.result_type(leaf)
+        normals.append(jax.random.normal(leaf_key, shape, dtype))
+    return structure.unflatten(normals)

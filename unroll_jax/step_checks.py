@@ -19,19 +19,17 @@ ORDER = "steps here are step(params, z, x), where jaxopt's are T(z, x, params)"
 
 
 def check_order(step: Callable[..., Any]) -> None:
-    """A TypeError unless a step can take (params, z, x), or where its arguments have
-    jaxopt's names."""
+    """A TypeError unless a step can take (params, z, x).
+
+    It is also one if the arguments have jaxopt's names.
+    """
     try:
         signature = inspect.signature(step)
-    # callables without one, such as some of compiled modules
     except (TypeError, ValueError):
-        return
+        return  # some callables of compiled modules have none
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [
-        name
-        for name, parameter in signature.parameters.items()
-        if parameter.kind in kinds
-    ]
+    parameters = signature.parameters.items()
+    names = [name for name, parameter in parameters if parameter.kind in kinds]
     fits = not (names and names[0] in STATES and PARAMETERS.intersection(names[1:]))
     with contextlib.suppress(TypeError):
         signature.bind(None, None, None)
@@ -43,49 +41,48 @@ def check_order(step: Callable[..., Any]) -> None:
 
 
 def check_state(name: str, y: Any) -> None:
-    """A TypeError unless a state holds arrays, or numbers, and a ValueError unless
-    at least one."""
+    """A TypeError unless a state holds arrays or numbers; a ValueError if none."""
 
-    def of_numbers(node: Any) -> bool:
-        return isinstance(node, list) and any(
-            isinstance(entry, int | float) for entry in node
-        )
+    def holds_numbers(node: Any) -> bool:
+        if not isinstance(node, list):
+            return False
+        return any(isinstance(entry, int | float) for entry in node)
 
-    leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=of_numbers)
+    leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=holds_numbers)
     require(leaves, name, "hold at least one array", f"{y!r}")
     for path, leaf in leaves:
         check_array(f"{name}{jax.tree_util.keystr(path)}", leaf)
 
 
 def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
-    """A ValueError, with both, unless a step kept structure, shapes and dtypes of
-    its state, arrays or their shapes."""
+    """A ValueError unless a step kept structure, shapes and dtypes of its state.
+
+    The states are arrays or their shapes. The message names both.
+    """
     old, new = jax.tree.structure(before), jax.tree.structure(after)
     if old != new:
         raise ValueError(f"{what} must keep the state's structure, {old} became {new}")
-    for (path, old), new in zip(
-        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
-    ):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            was, became = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (old, new))
+    leaves = jax.tree_util.tree_leaves_with_path(before)
+    for (path, leaf), moved in zip(leaves, jax.tree.leaves(after), strict=True):
+        if (leaf.shape, leaf.dtype) != (moved.shape, moved.dtype):
+            name = f"y{jax.tree_util.keystr(path)}"
+            was = f"{leaf.dtype}{list(leaf.shape)}"
+            became = f"{moved.dtype}{list(moved.shape)}"
             raise ValueError(
-                f"{what} must keep shape and dtype, y{jax.tree_util.keystr(path)} {was}"
-                f" became {became}"
+                f"{what} must keep shape and dtype, {name} {was} became {became}"
             )
 
 
 def first_layer(params: Any, num_layers: int, *, tied: bool) -> Any:
-    """The parameters of the first layer; a ValueError unless they are tied or all
-    stacked over the layers."""
-    for path, leaf in [] if tied else jax.tree_util.tree_leaves_with_path(params):
-        allowed, shape = (
-            f"have a leading axis of num_layers={num_layers} when tied=False",
-            np.shape(leaf),
-        )
-        require(
-            shape[:1] == (num_layers,),
-            f"params{jax.tree_util.keystr(path)}",
-            allowed,
-            f"shape {shape}",
-        )
-    return params if tied else jax.tree.map(lambda leaf: leaf[0], params)
+    """The parameters of the first layer.
+
+    A ValueError unless they are tied or all stacked over the layers.
+    """
+    if tied:
+        return params
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        shape = np.shape(leaf)
+        name = f"params{jax.tree_util.keystr(path)}"
+        allowed = f"have a leading axis of {num_layers=} when tied=False"
+        require(shape[:1] == (num_layers,), name, allowed, f"shape {shape}")
+    return jax.tree.map(lambda leaf: leaf[0], params)

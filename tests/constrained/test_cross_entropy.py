@@ -130,3 +130,22 @@ def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
         assert np.linalg.norm(np.asarray(ours, float) - theirs) < 0.02 * np.linalg.norm(
             theirs
         )
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32"])
+def test_labels_may_be_of_any_integer_dtype(dtype):
+    """Of 300 words, a number that 8 bits do not hold."""
+    hidden, head = drawn(7, 5), drawn(300, 5, seed=1)
+    labels = jnp.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
+    wide = np.asarray(labels, int)
+    logs = log_softmax(hidden @ head.T, axis=-1)
+    known = chunked_cross_entropy(hidden, head, labels, chunk=128)
+    traced = jax.jit(chunked_cross_entropy)(hidden, head, labels)
+    for losses in (known, traced):
+        np.testing.assert_allclose(losses, -logs[np.arange(7), wide], rtol=1e-5)
+
+
+def test_known_labels_that_32_bits_do_not_hold_are_named(unchecked):
+    hidden, head = drawn(1, 5), drawn(300, 5, seed=1)
+    with pytest.raises(ValueError, match=r"labels must be in 0..299, got 4294967301"):
+        chunked_cross_entropy(hidden, head, np.array([2**32 + 5]))

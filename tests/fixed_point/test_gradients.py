@@ -279,6 +279,7 @@ def test_a_nearly_singular_system_is_called_so_and_not_capped(adjoint):
         return jnp.sum(solve(lambda a, z0: a / (1.0 - rates))(z, jnp.zeros_like(z)))
 
     with pytest.raises(
-        fixed_point.ConvergenceError, match=r"nearly singular for its dtype.*wider dtype"
+        fixed_point.ConvergenceError,
+        match=r"nearly singular for its dtype.*wider dtype",
     ):
         jax.grad(loss)((1.0 - rates) * np.float32(1.0))

@@ -49,13 +49,16 @@ def test_states_are_those_of_a_python_loop_for_known_and_traced_numbers_of_loops
         run_loops, block, params, h, x, record=lambda h: h, remat=remat
     )
     run = jax.jit(lambda free, count: loop(loops=count, free=free, most=7))
-    for free, count in ((0, 0), (0, 7), (2, 1), (2, 4)):
+    cases = ((0, 0), (0, 7), (2, 1), (2, 4), (np.uint8(2), np.int8(4)))
+    for free, count in cases:
         state, records = run(free, count)
+        free, count = int(free), int(count)
         chex.assert_trees_all_close(
             records, states[free + np.minimum(np.arange(8), count)], rtol=1e-12
         )
         chex.assert_trees_all_close(state, states[free + count], rtol=1e-12)
-    for free in (0, 4, np.int64(4), jnp.int32(4)):
+    narrow = [jnp.asarray(4, dtype) for dtype in ("int8", "uint8", "int32", "uint32")]
+    for free in (0, np.int64(4), *narrow):
         state, records = loop(loops=5, free=free)
         chex.assert_trees_all_close(records, states[free : free + 6], rtol=1e-12)
         chex.assert_trees_all_equal(state, records[-1])

@@ -1,12 +1,9 @@
-"""Certificates, with their constants: of steps that descend, and of equilibria that
-exist and are reached.
+"""Certificates of steps that descend and of equilibria, with their constants.
 
 Example:
   >>> import jax.numpy as jnp
-  >>> (
-  ...     float(descent_constant(0.25, 0.5, 2.0)),
-  ...     Outcome.GUARANTEED.value,
-  ... )  # delta(y) up to C: the step descends
+  >>> C = descent_constant(0.25, 0.5, 2.0)  # with delta(y) up to C the step descends
+  >>> float(C), Outcome.GUARANTEED.value
   (1.0, 0)
 """
 

@@ -1,5 +1,4 @@
-"""A forward pass of any `Descent`, layer by layer: guaranteed to descend, descended
-all the same, or rose."""
+"""Certificates of a forward pass: layers guaranteed to descend, and those that rose."""
 
 import enum
 from collections.abc import Callable
@@ -27,8 +26,8 @@ Smoothness = (
     | Callable[[Params, Any, Any], Float[Array, "*batch"]]
 )
 
-# share by which the measured curvature, a difference of slopes, may exceed a smoothness
-# that holds
+# The measured curvature is a difference of slopes. It may exceed a smoothness that
+# holds by this share, which is rounding.
 ROUNDING = 1e-3
 
 
@@ -79,20 +78,19 @@ class Certificate(NamedTuple):
 
     def _lines(self) -> list[str]:
         outcome = np.asarray(self.outcome)
-        shares = [
-            f"{name.lower()} {np.mean(outcome == value):.1%}"
-            for name, value in Outcome.__members__.items()
-        ]
+        shares = []
+        for name, value in Outcome.__members__.items():
+            shares.append(f"{name.lower()} {np.mean(outcome == value):.1%}")
+
+        allowed = np.asarray(self.smoothness) * (1.0 + ROUNDING)
+        refuted = np.mean(np.asarray(self.curvature) > allowed)
+        if refuted:
+            words = "curvature above smoothness, which is too small"
+            shares.append(f"{words}, {refuted:.1%}")
+        if np.all(np.isnan(self.smoothness)):
+            shares.append("no smoothness was given")
+
         size, run, rises = energy_lines(self.energy, outcome == Outcome.ROSE)
-        if refuted := np.mean(
-            np.asarray(self.curvature) > np.asarray(self.smoothness) * (1.0 + ROUNDING)
-        ):
-            shares.append(
-                f"curvature above smoothness, which is too small, {refuted:.1%}"
-            )
-        shares += (
-            ["no smoothness was given"] if np.all(np.isnan(self.smoothness)) else []
-        )
         return [size, f"steps: {', '.join(shares)}", run, rises]
 
     def plot(self, axes: Any = None) -> Any:
@@ -116,13 +114,13 @@ def certify(
     num_points: int = 8,
     tolerance: float | None = None,
 ) -> Certificate:
-    r"""Runs ``num_layers`` steps y' of a descent and reports of each whether its energy
-    had to fall.
+    r"""Runs ``num_layers`` steps and reports whether each had to lower the energy.
 
     The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to
     y' as if L-smooth,
 
-    .. math:: (h + \phi)(y') \le (h + \phi)(y) + \langle \nabla h(y), y' - y \rangle + \phi(y') - \phi(y)
+    .. math:: (h + \phi)(y') \le (h + \phi)(y)
+              + \langle \nabla h(y), y' - y \rangle + \phi(y') - \phi(y)
               + \tfrac L2 |y' - y|^2 ,
 
     and the energy cannot rise where the last three terms add up to 0 or less. No
@@ -164,24 +162,15 @@ def certify(
       >>> import jax, unroll_jax
       >>> from unroll_jax.certificates import pairwise_smoothness
       >>> from unroll_jax.energies import transformer_parts
-      >>> parts, of_attention = (
-      ...     transformer_parts(4, step_size=0.05),
-      ...     pairwise_smoothness(),
-      ... )
-      >>> f, g, options = (
-      ...     parts.attention,
-      ...     parts.feedforward,
-      ...     {"g_step_size": parts.step_size, "phi": parts.phi},
-      ... )
+      >>> parts = transformer_parts(4, step_size=0.05)
+      >>> f, g = parts.attention, parts.feedforward
+      >>> options = {"g_step_size": parts.step_size, "phi": parts.phi}
       >>> layer = unroll_jax.alternating(f.energy, g.energy, f_step=f.step, **options)
-      >>> params, y = (
-      ...     f.init(jax.random.key(0)),
-      ...     5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4)),
-      ... )
+      >>> params = f.init(jax.random.key(0))
+      >>> y = 5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4))
+      >>> of_attention = pairwise_smoothness()
       >>> L = lambda params, y, x: of_attention(params, y, x) + 1.95  # of f and of g
-      >>> certificate: Certificate = certify(
-      ...     layer, params, y, smoothness=L, num_layers=3
-      ... )
+      >>> certificate = certify(layer, params, y, smoothness=L, num_layers=3)
       >>> certificate.outcome.shape, certificate.energy.shape
       ((3, 8), (4, 8))
     """
@@ -189,26 +178,18 @@ def certify(
     _check(descent, first, y, x, smoothness)
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
-        return _judge(
-            descent,
-            params if tied else stacked,
-            y,
-            x,
-            smoothness,
-            num_points,
-            tolerance,
-        )
+        of_layer = params if tied else stacked
+        return _judge(descent, of_layer, y, x, smoothness, num_points, tolerance)
 
     start = vary_like(jax.tree.map(jnp.asarray, y), (params, x))
     start = settle(lambda y: descent.step(first, y, x), start)
-    last, verdicts = jax.lax.scan(
-        layer, start, None if tied else params, length=num_layers
-    )
-    # as the energies before it
+    stacked = None if tied else params
+    last, verdicts = jax.lax.scan(layer, start, stacked, length=num_layers)
+
+    # The last energy is computed in the dtype of those before it.
     last = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), last)
-    end = descent.energy(
-        params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x
-    )
+    of_last = params if tied else jax.tree.map(lambda leaf: leaf[-1], params)
+    end = descent.energy(of_last, last, x)
     return verdicts._replace(energy=jnp.concatenate([verdicts.energy, end[None]]))
 
 
@@ -221,59 +202,62 @@ def _judge(
     num_points: int,
     tolerance: float | None,
 ) -> tuple[Any, Certificate]:
-    """The state after a layer, and its verdict, which is computed in float32 at
-    least."""
-    stepped, smooth = descent.step(params, y, x), descent.smooth or descent.energy
+    """Returns the state after a layer and its verdict, computed in float32 at least."""
+    smooth = descent.smooth or descent.energy
+    stepped = descent.step(params, y, x)
     check_step(y, stepped)
     y, after = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), (y, stepped))
-    before_energy, after_energy = (
-        descent.energy(params, state, x) for state in (y, after)
-    )
-    batch_ndim, move = before_energy.ndim, jax.tree.map(_movement, y, after)
-    size, direction = norm(move, batch_ndim), unit(move, batch_ndim)
-    still = size == 0.0
-    size = jnp.where(still, 1.0, size)
+    before_energy = descent.energy(params, y, x)
+    after_energy = descent.energy(params, after, x)
+
+    # Slopes are taken along the unit direction: squares of short or long steps leave
+    # the range of float32.
+    batch_ndim = before_energy.ndim
+    move = jax.tree.map(_movement, y, after)
+    direction = unit(move, batch_ndim)
+    length = norm(move, batch_ndim)
+    still = length == 0.0
+    length = jnp.where(still, 1.0, length)
 
     def slope_at(share: Array) -> Array:
         point = jax.tree.map(lambda state, change: state + share * change, y, move)
-        return inner(
-            gradient(lambda state: smooth(params, state, x), point),
-            direction,
-            batch_ndim,
-        )
+        slopes = gradient(lambda state: smooth(params, state, x), point)
+        return inner(slopes, direction, batch_ndim)
 
     shares = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
     slopes = jax.lax.map(slope_at, shares)
     slope = slopes[0]
-    curvature = jnp.max(
-        (slopes[1:] - slope) / (shares[1:].reshape(-1, *(1,) * batch_ndim) * size),
-        axis=0,
-    )
+    distances = shares[1:].reshape(-1, *(1,) * batch_ndim) * length
+    curvature = jnp.max((slopes[1:] - slope) / distances, axis=0)
+
     if descent.smooth is not None:  # phi is the rest of the energy
-        before_smooth, after_smooth = (smooth(params, state, x) for state in (y, after))
-        slope = (
-            slope
-            + ((after_energy - after_smooth) - (before_energy - before_smooth)) / size
-        )
-    limit = jnp.where(still, jnp.inf, -2.0 * slope / size)
-    constant = jnp.nan if smoothness is None else smoothness
-    constant = constant(params, y, x) if callable(constant) else constant
-    constant = jnp.asarray(constant, limit.dtype)
-    if constant.shape not in ((), limit.shape):
+        phi_before = before_energy - smooth(params, y, x)
+        phi_after = after_energy - smooth(params, after, x)
+        slope = slope + (phi_after - phi_before) / length
+    limit = jnp.where(still, jnp.inf, -2.0 * slope / length)
+
+    constant = _smoothness(smoothness, params, y, x, limit)
+    downhill = still | (slope <= 0.0)
+    consistent = curvature <= constant * (1.0 + ROUNDING)  # False for NaN
+    guaranteed = downhill & (constant <= limit) & consistent
+    outcome = _outcome(before_energy, after_energy, guaranteed, tolerance)
+    return stepped, Certificate(
+        outcome, before_energy, slope * length, limit, constant, curvature
+    )
+
+
+def _smoothness(given: Any, params: Params, y: Any, x: Any, like: Array) -> Array:
+    """Returns L of each example, shaped as ``like``; NaN where it is not given."""
+    if given is None:
+        return jnp.full_like(like, jnp.nan)
+    constant = given(params, y, x) if callable(given) else given
+    constant = jnp.asarray(constant, like.dtype)
+    if constant.shape not in ((), like.shape):
         raise ValueError(
-            f"smoothness must be a number or one per example, {limit.shape}, got shape"
+            f"smoothness must be a number or one per example, {like.shape}, got shape"
             f" {constant.shape}"
         )
-    constant = jnp.broadcast_to(constant, limit.shape)
-    known = (
-        (still | (slope <= 0.0))
-        & (constant <= limit)
-        & (curvature <= constant * (1.0 + ROUNDING))
-    )
-    outcome = _outcome(before_energy, after_energy, known, tolerance)
-    return stepped, Certificate(
-        outcome, before_energy, slope * size, limit, constant, curvature
-    )
+    return jnp.broadcast_to(constant, like.shape)
 
 
 def _movement(before: Array, after: Array) -> Array:
@@ -290,16 +274,17 @@ def _outcome(
     before: Array, after: Array, guaranteed: Array, tolerance: float | None
 ) -> Array:
     share = 16 * jnp.finfo(before.dtype).eps if tolerance is None else tolerance
-    kept = after <= before + share * jnp.where(
-        jnp.isfinite(before), jnp.abs(before), 0.0
-    )
+    slack = share * jnp.where(jnp.isfinite(before), jnp.abs(before), 0.0)
     held = jnp.where(guaranteed, int(Outcome.GUARANTEED), int(Outcome.DESCENDED))
-    return jnp.where(kept, held, int(Outcome.ROSE)).astype(jnp.int32)
+    fell = after <= before + slack  # False where an energy is NaN
+    return jnp.where(fell, held, int(Outcome.ROSE)).astype(jnp.int32)
 
 
 def _check(descent: Any, params: Params, y: Any, x: Any, smoothness: Any) -> None:
-    """Checks the layer and its smoothness; calls the energy on shapes only, to name
-    a forgotten x."""
+    """Checks the layer and its smoothness.
+
+    It calls the energy on shapes only, to name a forgotten x.
+    """
     if not isinstance(descent, Descent):
         raise TypeError(
             "descent must be a Descent(init, energy, step), got"

@@ -1,14 +1,20 @@
-"""Convergence rates of equilibria: contraction factors, iterations needed, errors
-left."""
+"""Convergence rates of equilibria: contraction factors, iterations, errors left.
+
+Every bound is computed in float32 at least, and rounded up.
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, checked
 from unroll_jax.certificates.weights import ImageShape, weight_norm_bound
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
+from unroll_jax.numerics import compute_dtype, round_up
 
 __all__ = ["contraction_bound", "equilibrium_lipschitz", "error_bound", "picard_steps"]
 
@@ -19,13 +25,12 @@ def contraction_bound(
     skip: float = 1.0,
     image_shape: ImageShape | None = None,
 ) -> Float[Array, ""]:
-    r"""A Lipschitz constant of a layer or a deep OptEq, for every state, input and
-    activation.
+    r"""A Lipschitz constant of a layer or a deep OptEq, for every state and input.
 
     .. math:: c = \prod_l \bigl( a |W_l|_2^2 + 1 - a \bigr) .
 
-    Below 1 the equilibrium is unique and Picard iterations converge to it at this rate
-    or faster.
+    It holds for every activation. Below 1 the equilibrium is unique, and Picard
+    iterations converge to it at this rate or faster.
 
     Args:
       params: of `opteq` or `opteq_conv`, or a sequence of them as `deep_opteq` has.
@@ -41,26 +46,18 @@ def contraction_bound(
       >>> params = certificates.spectral_normalise(
       ...     layer.init(jax.random.key(0)), bound=0.7
       ... )
-      >>> c, first = (
-      ...     certificates.contraction_bound(params),
-      ...     layer.step(params, start, x),
-      ... )
-      >>> k = int(
-      ...     certificates.picard_steps(c, jnp.linalg.norm(first - start), tol=1e-3)
-      ... )  # known in advance
-      >>> z, _ = unroll(layer, params, start, x, num_layers=k)
-      >>> left = certificates.error_bound(
-      ...     c, jnp.linalg.norm(layer.step(params, z, x) - z)
-      ... )
-      >>> k, bool(left <= 1e-3)
+      >>> residual = lambda z: jnp.linalg.norm(layer.step(params, z, x) - z)
+      >>> c = certificates.contraction_bound(params)
+      >>> k = int(certificates.picard_steps(c, residual(start), tol=1e-3))
+      >>> z, _ = unroll(layer, params, start, x, num_layers=k)  # k is known in advance
+      >>> k, bool(certificates.error_bound(c, residual(z)) <= 1e-3)
       (11, True)
     """
-    layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
-    rates = [
-        skip * weight_norm_bound(layer.W, image_shape) ** 2 + 1.0 - skip
-        for layer in layers
-    ]
-    return jnp.prod(jnp.stack(rates))
+    contraction = jnp.ones((), jnp.float32)
+    for layer in _layers(params):
+        rate = _rate(weight_norm_bound(layer.W, image_shape), skip)
+        contraction = _times(contraction, rate)
+    return contraction
 
 
 def equilibrium_lipschitz(
@@ -69,29 +66,31 @@ def equilibrium_lipschitz(
     skip: float = 1.0,
     image_shape: ImageShape | None = None,
 ) -> Float[Array, ""]:
-    r"""A Lipschitz constant of :math:`x \mapsto z^*(x)`, the equilibrium of a layer or
-    a deep OptEq, in its input.
+    r"""A Lipschitz constant of the equilibrium in its input, :math:`x \mapsto z^*(x)`.
 
-    A layer :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves at
-    most :math:`c_l` times as much as z and :math:`a |W_l| |U_l|` times as much as x. A
+    It is of a layer or a deep OptEq. A layer
+    :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves at most
+    :math:`c_l` times as much as z and :math:`a |W_l| |U_l|` times as much as x. A
     layer's share passes the layers behind it, and returns as z:
 
-    .. math:: |z^*(x) - z^*(x')| \le \frac{\sum_l a |W_l|_2 |U_l|_2 \prod_{k > l} c_k}{1 - \prod_l c_l} |x - x'| ,
+    .. math:: |z^*(x) - z^*(x')| \le
+              \frac{\sum_l a |W_l|_2 |U_l|_2 \prod_{k > l} c_k}{1 - \prod_l c_l}
+              |x - x'| ,
               \qquad c_l = a |W_l|_2^2 + 1 - a ,
 
     which for one layer is :math:`|W| |U| / (1 - |W|^2)` for every a. It is attained
     where all singular directions meet and sigma has slope 1. It is of the exact
-    equilibrium; `error_bound` bounds a solver's distance to it.
+    equilibrium. `error_bound` bounds a solver's distance to it.
 
     Args:
       params, skip, image_shape: as in `contraction_bound`. Layers without U add
         nothing. sigma is 1-Lipschitz.
 
     Returns:
-      The constant; infinite where `contraction_bound` is not below 1.
+      The constant, infinite where `contraction_bound` is not below 1.
 
     Source: Pabbaraju, Winston and Kolter (2021), "Estimating Lipschitz constants of
-    monotone deep equilibrium models", bound the same map of monotone networks; this
+    monotone deep equilibrium models", bound the same map of monotone networks. This
     sum, which is of contractions, is ours.
 
     Example:
@@ -101,25 +100,23 @@ def equilibrium_lipschitz(
       >>> layer = OptEqParams(
       ...     W=jnp.array([[0.5]]), U=jnp.array([[3.0]]), b=jnp.zeros(1)
       ... )
-      >>> float(
-      ...     certificates.equilibrium_lipschitz(layer)
-      ... )  # z = 0.5 (0.5 z + 3 x), so z = 2 x
+      >>> bound = certificates.equilibrium_lipschitz(layer)
+      >>> round(float(bound), 3)  # z = 0.5 (0.5 z + 3 x), so z = 2 x
       2.0
     """
-    layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
-    slope, contraction = 0.0, 1.0
-    for layer in layers:
+    slope = jnp.zeros((), jnp.float32)
+    contraction = jnp.ones((), jnp.float32)
+    for layer in _layers(params):
         size = weight_norm_bound(layer.W, image_shape)
-        rate = skip * size**2 + 1.0 - skip
-        seen = (
-            0.0
-            if layer.U is None
-            else skip * size * weight_norm_bound(layer.U, image_shape)
-        )
-        slope, contraction = rate * slope + seen, rate * contraction
+        rate = _rate(size, skip)
+        slope = _times(slope, rate)
+        contraction = _times(contraction, rate)
+        if layer.U is not None:
+            of_input = _times(size, weight_norm_bound(layer.U, image_shape))
+            slope = _plus(slope, skip * of_input)
     # NaN stays NaN
     bound = slope / jnp.where(contraction >= 1.0, 1.0, 1.0 - contraction)
-    return jnp.where(contraction >= 1.0, jnp.inf, bound)
+    return jnp.where(contraction >= 1.0, jnp.inf, round_up(bound, 4))
 
 
 @checked(tol=POSITIVE)
@@ -128,8 +125,7 @@ def picard_steps(
     residual: Float[Array, "*batch"] | float,
     tol: float,
 ) -> Float[Array, "*batch"]:
-    r"""Picard iterations after which the equilibrium is met to ``tol``, known before
-    the first.
+    r"""Picard iterations that reach the equilibrium to ``tol``, known before the first.
 
     .. math:: |z_k - z^*| \le \frac{c^k}{1 - c} |f(z_0) - z_0| \le tol .
 
@@ -139,27 +135,29 @@ def picard_steps(
       tol: of the distance to the equilibrium, in the units of the residual; positive.
 
     Returns:
-      The least such k; infinite where c is not below 1 and the residual not 0.
+      The least such k, or one more where rounding leaves it open. It is infinite where
+      c is not below 1 and the residual not 0.
 
     Source: Banach's fixed-point theorem.
 
     Example:
-      >>> float(picard_steps(0.5, residual=1.0, tol=2.0**-9))
-      10.0
+      >>> float(picard_steps(0.5, residual=1.0, tol=1e-3))  # 2^-11 / (1 - 1/2) < 1e-3
+      11.0
     """
     distance = error_bound(contraction, residual)
+    contraction = _from_above(contraction).astype(distance.dtype)
     rate = jnp.where(contraction < 1.0, contraction, 0.5)
+    rate = jnp.maximum(rate, jnp.finfo(rate.dtype).tiny)
     excess = jnp.log(jnp.maximum(distance / tol, 1.0))
-    return jnp.ceil(
-        excess / -jnp.log(jnp.maximum(rate, jnp.finfo(distance.dtype).tiny))
-    )
+    return jnp.ceil(round_up(excess / -jnp.log(rate), 8))
 
 
 def error_bound(
     contraction: Float[Array, "..."] | float, residual: Float[Array, "*batch"] | float
 ) -> Float[Array, "*batch"]:
-    """|z - z*| <= |f(z) - z| / (1 - c): how far the equilibrium can be; infinite where
-    c is not below 1.
+    """|z - z*| <= |f(z) - z| / (1 - c): how far the equilibrium can be.
+
+    It is infinite where c is not below 1.
 
     Args:
       contraction, residual: c, as of `contraction_bound`, and |f(z) - z|, (*batch,).
@@ -167,11 +165,44 @@ def error_bound(
     Source: Banach's fixed-point theorem.
 
     Example:
-      >>> float(error_bound(0.5, 0.25)), float(error_bound(1.0, 0.25))
+      >>> round(float(error_bound(0.5, 0.25)), 3), float(error_bound(1.0, 0.25))
       (0.5, inf)
     """
+    contraction, residual = _from_above(contraction), _from_above(residual)
+    dtype = compute_dtype(contraction, residual)
     contraction, residual = jnp.broadcast_arrays(
-        jnp.asarray(contraction), jnp.asarray(residual)
+        contraction.astype(dtype), residual.astype(dtype)
     )
     bound = residual / jnp.where(contraction >= 1.0, 1.0, 1.0 - contraction)
-    return jnp.where((contraction >= 1.0) & (residual > 0.0), jnp.inf, bound)
+    unbounded = (contraction >= 1.0) & (residual > 0.0)
+    return jnp.where(unbounded, jnp.inf, round_up(bound, 4))
+
+
+def _layers(params: Any) -> tuple[OptEqParams, ...]:
+    return (params,) if isinstance(params, OptEqParams) else tuple(params)
+
+
+def _rate(size: Array, skip: float) -> Array:
+    """a |W|^2 + (1 - a). 1 - a is exact in Python. The sum loses no small |W|."""
+    return round_up(skip * size**2 + (1.0 - skip), 4)
+
+
+def _times(a: Array, b: Array) -> Array:
+    dtype = compute_dtype(a, b)
+    return round_up(a.astype(dtype) * b.astype(dtype), 1)
+
+
+def _plus(a: Array, b: Array) -> Array:
+    dtype = compute_dtype(a, b)
+    return round_up(a.astype(dtype) + b.astype(dtype), 2)
+
+
+def _from_above(value: Any) -> Array:
+    """A number or array in float32 at least; a known one is not rounded down."""
+    if isinstance(value, jax.Array):
+        return value.astype(compute_dtype(value))
+    exact = np.asarray(value, np.float64)
+    dtype = jnp.result_type(float)
+    with np.errstate(over="ignore"):
+        near = exact.astype(dtype)
+        return jnp.asarray(np.where(near < exact, np.nextafter(near, np.inf), near))

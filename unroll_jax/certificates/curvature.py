@@ -1,5 +1,4 @@
-"""Extreme curvatures of an energy, from Hessian-vector products; no Hessian is
-formed."""
+"""Extreme curvatures of an energy, from Hessian-vector products."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.numerics import compute_dtype, full_precision
 from unroll_jax.spectral import inner, norm, random_like, scale, unit
 
 __all__ = ["Curvature", "curvature"]
@@ -20,6 +19,9 @@ __all__ = ["Curvature", "curvature"]
 # The chance, over the random start, that an extreme eigenvalue lies further out than
 # `Curvature.error`.
 FAILURE_PROBABILITY = 1e-6
+# Rounding of Lanczos, in machine epsilons of the largest eigenvalue; one more for each
+# step.
+ROUNDING = 16
 
 
 class Curvature(NamedTuple):
@@ -29,8 +31,8 @@ class Curvature(NamedTuple):
       smallest: the smallest one found; c of a quadratic that is strongly convex.
       largest: the largest one found; L of a convex quadratic. A Lipschitz constant is
         the larger of -smallest, largest.
-      error: how far beyond the two the extremes may lie, but with probability 1e-6; 0
-        if exact, inf if unknown.
+      error: how far beyond the two the extremes may lie, but with probability 1e-6.
+        It is that of rounding at least, and inf if unknown.
 
     Example: see `curvature`.
     """
@@ -41,8 +43,9 @@ class Curvature(NamedTuple):
 
 
 def hessian_product(f: Energy, y: Any, v: Any) -> Any:
-    """The Hessian of each example's energy times ``v``, by two reverse passes (f may
-    have a custom_vjp).
+    """The Hessian of each example's energy times ``v``, by two reverse passes.
+
+    f may have a custom_vjp.
 
     Args:
       f: ``y -> (*batch,)``, twice differentiable in reverse mode.
@@ -51,35 +54,35 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> hessian_product(
-      ...     lambda y: jnp.sum(y**3, axis=-1), jnp.array([1.0, 2.0]), jnp.ones(2)
-      ... ).tolist()  # 6 y v
+      >>> cubes = lambda y: jnp.sum(y**3, axis=-1)
+      >>> hessian_product(cubes, jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()  # 6 y v
       [6.0, 12.0]
     """
     return jax.vjp(lambda state: gradient(f, state), y)[1](v)[0]
 
 
 @checked(num_steps=at_least(2))
+@full_precision()
 def curvature(
     f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None
 ) -> Curvature:
-    r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full
-    reorthogonalisation.
+    r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos.
 
     For a quadratic f these are its convexity c and smoothness L, at every y. For any
-    other f they hold only at y. They are exact once ``num_steps`` reaches the number D
-    of entries of an example, or of distinct eigenvalues. Before that they lie inside
+    other f they hold only at y. Every vector is orthogonalised against all before it,
+    so the two are exact to rounding once ``num_steps`` reaches the number D of entries
+    of an example, or of distinct eigenvalues. Before that they lie inside
     the spectrum, and each is off by more than the share e of its width with probability
     at most :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m =
     ``num_steps``.
 
     Args:
       f, y: as in `hessian_product`.
-      num_steps: Hessian products to spend, at least 2; it keeps as many states in
+      num_steps: Hessian products to spend, at least 2. It keeps as many states in
         memory.
-      key: of the random start; None is a fixed one.
+      key: of the random start. None is a fixed one.
 
-    Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating
+    Source: Lanczos (1950). The error: Kuczynski and Wozniakowski (1992), "Estimating
     the largest eigenvalue by the power and Lanczos algorithms with a random start",
     Section 4, for the Hessian shifted to be positive semidefinite.
 
@@ -99,25 +102,26 @@ def curvature(
     )
     values = _tridiagonal_eigenvalues(diagonal, off_diagonal)
     smallest, largest = values[..., 0], values[..., -1]
-    share = 0.0
-    if num_steps < size:
-        share = (
-            math.log(1.648 * math.sqrt(size) / FAILURE_PROBABILITY)
-            / (2 * num_steps - 1)
-        ) ** 2
-    error = (
-        share / (1.0 - 2.0 * share) * jnp.max(largest - smallest)
-        if share < 0.5
-        else jnp.asarray(jnp.inf)
-    )
-    return Curvature(smallest, largest, jnp.asarray(error, values.dtype))
+    rounding = (num_steps + ROUNDING) * float(jnp.finfo(values.dtype).eps)
+    error = rounding * jnp.max(jnp.maximum(jnp.abs(smallest), jnp.abs(largest)))
+    error = error + _missed_share(size, num_steps) * jnp.max(largest - smallest)
+    return Curvature(smallest, largest, error)
+
+
+def _missed_share(size: int, num_steps: int) -> float:
+    """How far the extremes may lie beyond those found, over the width found."""
+    if num_steps >= size:
+        return 0.0
+    chance = FAILURE_PROBABILITY / (1.648 * math.sqrt(size))
+    share = (math.log(chance) / (2 * num_steps - 1)) ** 2
+    # of the true width, of which both ends may be missing
+    return share / (1.0 - 2.0 * share) if share < 0.5 else math.inf
 
 
 def _lanczos(
     apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int
 ) -> tuple[Array, Array]:
-    """The tridiagonal matrix of each example, (*batch, num_steps) and (*batch,
-    num_steps - 1)."""
+    """The tridiagonal matrix of each example, its diagonal and the one above."""
     start = unit(start, rank)
     basis = jax.tree.map(
         lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype), start
@@ -129,35 +133,38 @@ def _lanczos(
         basis, v = carry
         basis = jax.tree.map(lambda rows, row: rows.at[place].set(row), basis, v)
         moved = apply(v)
-        diagonal, before = inner(v, moved, rank), norm(moved, rank)
-        # twice is enough: the second pass removes what rounding left in the first
-        for _ in range(2):
-            shares = jax.vmap(lambda row, moved=moved: inner(row, moved, rank))(basis)
-            removed = jax.tree.map(
-                lambda leaf: jnp.sum(leaf, 0), jax.vmap(scale)(shares, basis)
-            )
-            moved = jax.tree.map(jnp.subtract, moved, removed)
-        after = norm(moved, rank)
-        # else the space is invariant: start no new one
-        alive = after > 100 * jnp.finfo(after.dtype).eps * before
-        return (basis, scale(alive.astype(after.dtype), unit(moved, rank))), (
-            diagonal,
-            jnp.where(alive, after, 0.0),
-        )
+        diagonal = inner(v, moved, rank)
+        # The second pass removes what rounding left in the first.
+        remainder = _remove(basis, _remove(basis, moved, rank), rank)
+        length = norm(remainder, rank)
+        # A small remainder may be of eigenvalues near 0, or round-off in an invariant
+        # space, which is as good a direction as any to go on: unless it lies in that
+        # space itself.
+        direction = _remove(basis, unit(remainder, rank), rank)
+        alive = norm(direction, rank) > 0.5
+        v = scale(alive.astype(length.dtype), unit(direction, rank))
+        return (basis, v), (diagonal, jnp.where(alive, length, 0.0))
 
     _, (diagonal, off_diagonal) = jax.lax.scan(
         step, (basis, start), jnp.arange(num_steps)
     )
-    # Once a space is used up, the rows that follow are 0: a value known to lie within
-    # the spectrum takes their place.
-    ended = jnp.cumsum(off_diagonal == 0.0, axis=0) - (off_diagonal == 0.0) > 0
+    # Where nothing is left the rows that follow are 0: a value known to lie within the
+    # spectrum takes their place.
+    exhausted = (off_diagonal == 0.0).astype(jnp.int32)
+    ended = jnp.cumsum(exhausted, axis=0) > exhausted
     diagonal = jnp.where(ended, diagonal[0], diagonal)
     return jnp.moveaxis(diagonal, 0, -1), jnp.moveaxis(off_diagonal, 0, -1)[..., :-1]
 
 
+def _remove(basis: Any, v: Any, rank: int) -> Any:
+    """v without its part in the span of the rows of an orthonormal basis."""
+    shares = jax.vmap(lambda row: inner(row, v, rank))(basis)
+    parts = jax.vmap(scale)(shares, basis)
+    return jax.tree.map(lambda leaf, part: leaf - jnp.sum(part, axis=0), v, parts)
+
+
 def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
-    """Ascending eigenvalues by bisection; no LAPACK, as programs may run several at
-    a time."""
+    """Ascending eigenvalues by bisection: LAPACK may not run several at a time."""
     if diagonal.shape[-1] == 1:
         return diagonal
 

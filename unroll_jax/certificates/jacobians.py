@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
+from unroll_jax.keys import threefry_keys
 from unroll_jax.numerics import full_precision
 from unroll_jax.spectral import norm, random_like, unit
 
@@ -24,19 +25,19 @@ def jacobian_radius(
     key: jax.Array | None = None,
     batch_ndim: int = 0,
 ) -> Float[Array, "*batch"]:
-    r"""The spectral radius of the Jacobian J of ``step`` at z, per example: the rate at
-    which iterations end up going.
+    r"""The spectral radius of the Jacobian J of ``step`` at z, per example.
 
-    It takes the growth of norms, for asymmetric J too, and products with J^T: a step
-    may have a `custom_vjp`.
+    It is the rate at which iterations end up going. The estimate takes the growth of
+    norms, for asymmetric J too, and products with J^T: a step may have a `custom_vjp`.
 
-    .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
+    .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} ,
+              \qquad k = num\_steps / 2 .
 
     Args:
       step: ``z -> z'``, from pytrees shaped as z to such pytrees.
       z: where, usually at the equilibrium.
       num_steps: products with J^T, at least 2.
-      key: of the random start; None is a fixed one.
+      key: of the random start. None is a fixed one.
       batch_ndim: how many leading axes of z are batch axes.
 
     Returns:
@@ -47,9 +48,8 @@ def jacobian_radius(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> round(
-      ...     float(jacobian_radius(jnp.cos, jnp.array([0.739085]))), 2
-      ... )  # at its fixed point, |sin z|
+      >>> radius = jacobian_radius(jnp.cos, jnp.array([0.739085]))
+      >>> round(float(radius), 2)  # at the fixed point of cos, |sin z|
       0.67
     """
     _, pull = jax.vjp(step, z)
@@ -73,8 +73,9 @@ def jacobian_penalty(
     num_probes: int = 1,
     batch_ndim: int = 0,
 ) -> Float[Array, "*batch"]:
-    r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z
-    and m the entries of an example.
+    r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z.
+
+    m is the number of entries of an example.
 
     .. math:: \frac{1}{m k} \sum_{i=1}^k |J^T v_i|^2 , \qquad v_i \sim N(0, 1) .
 
@@ -83,7 +84,7 @@ def jacobian_penalty(
 
     Args:
       step, z, batch_ndim: as in `jacobian_radius`, z an array.
-      key: of the probes; take a new one at every training step.
+      key: of the probes. Take a new one at every training step.
       num_probes: k, at least 1.
 
     Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian
@@ -91,14 +92,13 @@ def jacobian_penalty(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> penalty = jacobian_penalty(
-      ...     lambda z: 3.0 * z, jnp.zeros(4), jax.random.key(0), num_probes=1000
-      ... )
+      >>> step, key = lambda z: 3.0 * z, jax.random.key(0)
+      >>> penalty = jacobian_penalty(step, jnp.zeros(4), key, num_probes=1000)
       >>> abs(float(penalty) - 9.0) < 1.0  # |3 I|_F^2 / 4 = 9
       True
     """
     _, pull = jax.vjp(step, z)
-    probes = jax.random.normal(key, (num_probes, *z.shape), z.dtype)
+    probes = jax.random.normal(threefry_keys(key), (num_probes, *z.shape), z.dtype)
     pulled = jax.vmap(lambda v: pull(v)[0])(probes)
     axes = tuple(range(batch_ndim + 1, pulled.ndim))
     return jnp.mean(jnp.mean(pulled**2, axis=axes), axis=0)

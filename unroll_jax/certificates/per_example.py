@@ -14,12 +14,10 @@ Energy = Callable[[Any], Float[Array, "*batch"]]
 
 
 def batch_rank(f: Energy, y: Any) -> int:
-    """Returns the number of leading axes of ``y`` that are batch axes: the rank of
-    ``f(y)``."""
+    """Returns the number of batch axes of ``y``, which lead: the rank of ``f(y)``."""
     return jax.eval_shape(f, y).ndim
 
 
 def gradient(f: Energy, y: Any) -> Any:
-    """The gradient of each example's own energy, shaped as ``y``; examples do not
-    see each other."""
+    """The gradient of each example's own energy, shaped as ``y``."""
     return jax.grad(lambda state: jnp.sum(f(state)))(y)

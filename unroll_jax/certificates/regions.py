@@ -1,5 +1,4 @@
-"""Regions in which alternating steps are guaranteed to descend: the constants of
-Theorems 4.1 and 5.1."""
+"""Regions in which alternating steps descend: the constants of Theorems 4.1 and 5.1."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from unroll_jax.arguments import POSITIVE, checked, in_interval
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import inner, norm, scale
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
 ]
 
 Number = float | Float[Array, "..."]
+NOT_NEGATIVE = in_interval("[0, inf]")
+ZERO_TO_ONE = in_interval("[0, 1]")
 
 
 class Ball(NamedTuple):
@@ -29,7 +32,7 @@ class Ball(NamedTuple):
 
     Attributes:
       centre: the centre, shaped as the minimisers.
-      radius: a number; infinite where the boundary is a plane. The centre then is too
+      radius: a number, infinite where the boundary is a plane. The centre then is too
         where the minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
 
@@ -42,8 +45,9 @@ class Ball(NamedTuple):
 
 
 def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
-    r"""Ratio of gradient norms: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with
-    h = f + g.
+    r"""Ratio of gradient norms: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|`.
+
+    Here h = f + g.
 
     Args:
       f, g: ``y -> (*batch,)``, the half whose step is taken first and the other.
@@ -53,7 +57,7 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
       One number per example: 0 where f is stationary, infinite where only h is.
 
     Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as
-    :math:`|\Delta_t| / |\nabla h|`; the proof, eq. 40, needs the ratio given here: with
+    :math:`|\Delta_t| / |\nabla h|`. The proof, eq. 40, needs the ratio given here: with
     the text's, Theorem 4.1 is false (its bound would be 1, not C).
 
     Example:
@@ -64,17 +68,19 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     """
     rank = batch_rank(f, y)
     part, rest = gradient(f, y), gradient(g, y)
-    of_f, of_h = norm(part, rank), norm(jax.tree.map(jnp.add, part, rest), rank)
+    of_f = norm(part, rank)
+    of_h = norm(jax.tree.map(jnp.add, part, rest), rank)
     return jnp.where((of_f == 0.0) & (of_h == 0.0), 0.0, of_f / of_h)
 
 
+@checked(f_step_size=NOT_NEGATIVE, g_step_size=POSITIVE, smoothness_g=NOT_NEGATIVE)
 def descent_constant(
     f_step_size: Number, g_step_size: Number, smoothness_g: Number
 ) -> Float[Array, "..."]:
-    r"""Bound on delta up to which a step descends:
-    :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`.
+    r"""Bound on delta up to which a step descends.
 
-    A step :math:`u = y - a_1 \nabla f(y)`, :math:`y' = u - a_2 \nabla g(u)` with
+    It is :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`. A step
+    :math:`u = y - a_1 \nabla f(y)`, :math:`y' = u - a_2 \nabla g(u)` with
     :math:`\delta(y) \le C` and :math:`a_2 \le 1 / L_h` has :math:`h(y') \le h(y)`. Of
     f, g and h the proof uses no more than :math:`L_g`, a Lipschitz constant of the
     gradient of g, and
@@ -98,18 +104,19 @@ def descent_constant(
       ... )
       (1.0, inf)
     """
-    a1, a2, L_g = (
-        jnp.asarray(value, float) for value in (f_step_size, g_step_size, smoothness_g)
-    )
-    return a2 / (jnp.abs(a2 - a1) + a1 * a2 * L_g)
+    numbers = (f_step_size, g_step_size, smoothness_g)
+    a1, a2, L_g = (jnp.asarray(number, float) for number in numbers)
+    # over a2, as products of small step sizes leave the range of float32
+    return 1.0 / (jnp.abs(a2 - a1) / a2 + a1 * L_g)
 
 
+@checked(kappa=ZERO_TO_ONE)
 def proximal_constant(
     f_step_size: Number, g_step_size: Number, smoothness_g: Number, kappa: Number
 ) -> Float[Array, "..."]:
-    r"""Bound on delta up to which a step that ends in a prox descends:
-    :math:`C' = C \sqrt{(1 - \kappa) / 2}`.
+    r"""Bound on delta up to which a step descends that ends in a prox.
 
+    It is :math:`C' = C \sqrt{(1 - \kappa) / 2}`. A step
     :math:`y' = prox_{a_2 \phi}(u - a_2 \nabla g(u))` with :math:`a_2 \le 1 / L_h`,
     :math:`\delta(y) \le C'` and y in T(kappa) has
     :math:`(h + \phi)(y') \le (h + \phi)(y)`. See `in_proximal_region` for T(kappa) and
@@ -117,21 +124,27 @@ def proximal_constant(
 
     Args:
       f_step_size, g_step_size, smoothness_g: as in `descent_constant`.
-      kappa: at most 1, the share of the gradient step that the prox may take back.
+      kappa: in [0, 1], the share of the gradient step that the prox may take back.
+
+    Returns:
+      C', infinite where C is: the step is then one of proximal gradient descent on h +
+      phi, which descends from everywhere.
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs:
     c_P lambda = 1. The print has the denominator of C under the root, which has the
     wrong units and is too large where :math:`a_2 - a_1 + a_1 a_2 L_g` is. The last line
-    of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do; `certify` uses
+    of eq. 57 loses a factor 2: :math:`C \sqrt{1 - \kappa}` would do. `certify` uses
     that.
 
     Example:
       >>> float(proximal_constant(0.25, 0.5, 2.0, kappa=0.5))  # C = 1, times 1 / 2
       0.5
     """
-    return descent_constant(f_step_size, g_step_size, smoothness_g) * jnp.sqrt(
-        (1.0 - jnp.asarray(kappa, float)) / 2.0
-    )
+    constant = descent_constant(f_step_size, g_step_size, smoothness_g)
+    share = (1.0 - jnp.asarray(kappa, float)) / 2.0
+    # for kappa = 1 too, where the product would be NaN
+    unbounded = jnp.isinf(constant) & (share >= 0.0)
+    return jnp.where(unbounded, jnp.inf, constant * jnp.sqrt(share))
 
 
 def in_descent_region(
@@ -143,8 +156,9 @@ def in_descent_region(
     smoothness_f: Number,
     convexity_h: Number,
 ) -> Bool[Array, "..."]:
-    r"""Membership in :math:`S(C) = \{ y : L_f |y - y_f^*| \le c_h C |y - y_h^*| \}`,
-    where delta is at most C.
+    r"""Membership in the region S(C), where delta is at most C.
+
+    .. math:: S(C) = \{ y : L_f |y - y_f^*| \le c_h C |y - y_h^*| \}
 
     Args:
       y: points; axes in front of the shape of the minimisers number examples.
@@ -159,64 +173,79 @@ def in_descent_region(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> y, options = (
+      >>> y, at_f, at_h = (
       ...     jnp.array([[0.0], [1.5], [3.0]]),
-      ...     {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 1.0},
+      ...     jnp.zeros(1),
+      ...     3.0 + jnp.zeros(1),
       ... )
-      >>> in_descent_region(
-      ...     y, jnp.array([0.0]), jnp.array([3.0]), **options
-      ... ).tolist()  # nearer to 0 than to 3
+      >>> known = {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 1.0}
+      >>> in_descent_region(y, at_f, at_h, **known).tolist()  # nearer to 0 than to 3
       [True, True, False]
     """
     rank = y.ndim - minimiser_f.ndim
-    to_f, to_h = (norm(y - point, rank) for point in (minimiser_f, minimiser_h))
-    return smoothness_f * to_f <= convexity_h * constant * to_h
+    to_f, to_h = norm(y - minimiser_f, rank), norm(y - minimiser_h, rank)
+    within = smoothness_f * to_f <= convexity_h * constant * to_h
+    # An infinite C holds for every state, also at the minimiser of h.
+    return within | (jnp.isinf(constant) & ~jnp.isnan(to_f))
 
 
+@checked(ratio=NOT_NEGATIVE)
 def apollonian_ball(
     minimiser_f: Float[Array, "*event"],
     minimiser_h: Float[Array, "*event"],
     ratio: Number,
 ) -> Ball:
-    r"""The ball that bounds S(C), :math:`|y - y_f^*| = r |y - y_h^*|` with
-    :math:`r = c_h C / L_f`.
+    r"""The ball that bounds S(C).
 
-    .. math:: centre = \frac{y_f^* - r^2 y_h^*}{1 - r^2} , \qquad radius = \frac{r |y_f^* - y_h^*|}{|1 - r^2|} .
+    Its boundary is :math:`|y - y_f^*| = r |y - y_h^*|` with :math:`r = c_h C / L_f`.
+
+    .. math:: centre = \frac{y_f^* - r^2 y_h^*}{1 - r^2} ,
+              \qquad radius = \frac{r |y_f^* - y_h^*|}{|1 - r^2|} .
 
     Args:
       minimiser_f, minimiser_h: :math:`y_f^*` and :math:`y_h^*`, of one shape.
       ratio: r >= 0.
 
     Returns:
-      The `Ball`; for r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`.
+      The `Ball`. For r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`.
       For r = 1 the boundary is the plane half way between the two, and centre and
-      radius are the limit from r < 1.
+      radius are the limit from r < 1. For an infinite r the ball is the point
+      :math:`y_h^*`.
 
     Source: Yang, Huang, Wipf (2022), Section 4.1 and Fig. 1. The text centres the ball
-    on :math:`y_f^*` or :math:`y_h^*`; it holds that point, but its centre lies on the
+    on :math:`y_f^*` or :math:`y_h^*`. It holds that point, but its centre lies on the
     line through both, beyond it.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> ball: Ball = apollonian_ball(
-      ...     jnp.array([0.0]), jnp.array([3.0]), 0.5
-      ... )  # |y| = |y - 3| / 2 at y = 1 and -3
-      >>> ball.centre.tolist(), float(ball.radius), bool(ball.inside)
-      ([-1.0], 2.0, True)
+      >>> ball: Ball = apollonian_ball(jnp.array([0.0]), jnp.array([3.0]), 0.5)
+      >>> ball.centre.tolist(), float(ball.radius)  # |y| = |y - 3| / 2 at 1 and -3
+      ([-1.0], 2.0)
     """
-    r = jnp.asarray(ratio, float)
-    apart = minimiser_f - minimiser_h
-    centre = minimiser_f + jnp.where(apart == 0.0, 0.0, r**2 * apart / (1.0 - r**2))
-    radius = r * norm(apart) / jnp.abs(1.0 - r**2)
-    return Ball(centre=centre, radius=radius, inside=r < 1.0)
+    dtype = compute_dtype(minimiser_f, minimiser_h)
+    at_f, at_h = minimiser_f.astype(dtype), minimiser_h.astype(dtype)
+    r = jnp.asarray(ratio, dtype)
+
+    # The ball of 1 / r is the same with the minimisers exchanged. Squares of a ratio of
+    # at most 1 do not overflow.
+    swapped = r > 1.0
+    held, other = jnp.where(swapped, at_h, at_f), jnp.where(swapped, at_f, at_h)
+    r = jnp.where(swapped, 1.0 / r, r)
+    apart = held - other
+    gap = (1.0 - r) * (1.0 + r)
+
+    # Where the minimisers meet the limit for r = 1 is their place, of radius 0.
+    centre = held + jnp.where((gap == 0.0) & (apart == 0.0), 0.0, r**2 / gap * apart)
+    length = norm(apart)
+    radius = jnp.where((gap == 0.0) & (length == 0.0), 0.0, r / gap * length)
+    return Ball(centre=centre, radius=radius, inside=~swapped & (gap > 0.0))
 
 
 def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    r"""Alignment of a step -p from q with the orthant:
-    :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
+    r"""Alignment of a step -p from q with the orthant.
 
-    It lies in [-1, 0]: 0 where no entry of p is larger in size than the entry of q, -1
-    where q is 0.
+    It is :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`. It lies in [-1, 0]: 0
+    where no entry of p is larger in size than the entry of q, -1 where q is 0.
 
     Args:
       p: the gradient step, :math:`a_2 \nabla h(y)` in the paper; a pytree of arrays.
@@ -231,51 +260,44 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
 
     Example:
       >>> import jax.numpy as jnp
-      >>> p = jnp.array([1.0, 2.0])
-      >>> [
-      ...     float(orthant_alignment(p, q))
-      ...     for q in (p, jnp.array([1.0, 3.0]), jnp.zeros(2))
-      ... ]
-      [0.0, 0.0, -1.0]
+      >>> p, q = jnp.array([1.0, 2.0]), jnp.array([1.0, 3.0])
+      >>> float(orthant_alignment(p, q)), float(orthant_alignment(p, jnp.zeros(2)))
+      (0.0, -1.0)
     """
-    size = norm(p, batch_ndim)
-    p, q = (scale(1.0 / jnp.where(size == 0.0, 1.0, size), tree) for tree in (p, q))
+    length = norm(p, batch_ndim)
+    still = length == 0.0
+    p, q = (scale(1.0 / jnp.where(still, 1.0, length), tree) for tree in (p, q))
     short = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
-    total, squared = (
-        inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim),
-        inner(p, p, batch_ndim),
-    )
-    return total / jnp.where(size == 0.0, 1.0, squared)
+    total = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim)
+    return total / jnp.where(still, 1.0, inner(p, p, batch_ndim))
 
 
+@checked(step_size=POSITIVE, kappa=ZERO_TO_ONE)
 def in_proximal_region(
     h: Energy, y: Any, *, step_size: Number, kappa: Number
 ) -> Bool[Array, "*batch"]:
-    r"""Membership in :math:`T(\kappa) = \{ y : D(a_2 \nabla h(y); y) \ge -\kappa \}`,
-    for phi = relu.
+    r"""Membership in the region T(kappa), for phi = relu.
+
+    .. math:: T(\kappa) = \{ y : D(a_2 \nabla h(y); y) \ge -\kappa \}
 
     There a step of proximal gradient descent on h + phi is at least
     :math:`\sqrt{1 - \kappa}` times as long as the gradient step (Lemma D.3), which is
     all that Theorem 5.1 asks of it. This way of telling holds for the indicator of the
-    nonnegative orthant; `certify` measures the ratio itself, for any phi.
+    nonnegative orthant. `certify` measures the ratio itself, for any phi.
 
     Args:
       h, y: ``y -> (*batch,)``, the smooth part, and the state, a pytree of arrays.
       step_size, kappa: a2 > 0, and kappa in [0, 1].
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper claims that its
-    result generalises beyond ReLU; with this D it does not: at the minimiser of h + phi
+    result generalises beyond ReLU. With this D it does not: at the minimiser of h + phi
     for phi = l1, D can be 0 while delta is small.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> h, options = (
-      ...     (lambda y: 0.5 * jnp.sum((y - 3.0) ** 2, axis=-1)),
-      ...     {"step_size": 0.5, "kappa": 0.1},
-      ... )
-      >>> in_proximal_region(
-      ...     h, jnp.array([[2.0], [0.1]]), **options
-      ... ).tolist()  # D = 0, and nearly -1
+      >>> h = lambda y: 0.5 * jnp.sum((y - 3.0) ** 2, axis=-1)
+      >>> y = jnp.array([[2.0], [0.1]])  # D is 0, and nearly -1
+      >>> in_proximal_region(h, y, step_size=0.5, kappa=0.1).tolist()
       [True, False]
     """
     move = jax.tree.map(lambda leaf: step_size * leaf, gradient(h, y))

@@ -1,5 +1,4 @@
-"""Smoothness constants for `certify`: where they come from for attention and for
-quadratics."""
+"""Smoothness constants for `certify`, of attention and of quadratics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from unroll_jax.energies.attention.pairs import neighbourhood
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.tokens import as_anchor, zero_masked
 from unroll_jax.norm_bounds import matrix_norm_bound
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.numerics import compute_dtype, round_up
 
 __all__ = ["pairwise_smoothness", "quadratic_smoothness"]
 
@@ -26,8 +25,7 @@ Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 
 
 def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
-    """The smoothness L of a quadratic energy, from its Hessian at the state given (see
-    `curvature`).
+    """The smoothness L of a quadratic energy, from its Hessian (see `curvature`).
 
     Args:
       energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the
@@ -43,15 +41,10 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> smoothness = quadratic_smoothness(
-      ...     lambda W, y, x: 0.5 * jnp.sum((y @ W) ** 2), num_steps=2
-      ... )
-      >>> round(
-      ...     float(
-      ...         smoothness(jnp.diag(jnp.array([1.0, 3.0])), jnp.zeros((1, 2)), None)
-      ...     ),
-      ...     3,
-      ... )
+      >>> energy = lambda W, y, x: 0.5 * jnp.sum((y @ W) ** 2)
+      >>> smoothness = quadratic_smoothness(energy, num_steps=2)
+      >>> W, y = jnp.diag(jnp.array([1.0, 3.0])), jnp.zeros((1, 2))
+      >>> round(float(smoothness(W, y, None)), 3)
       9.0
     """
 
@@ -68,17 +61,18 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
 def pairwise_smoothness(
     *, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0
 ) -> Energy:
-    r"""The smoothness of an attention energy as seen from the state Y, by its tangent
-    majoriser.
+    r"""The smoothness of an attention energy at the state Y, by its tangent majoriser.
 
-    .. math:: L_f(Y) = |W_a|_2^2 \bigl( \min(2 \max_u \sum_v \gamma_{uv} , \, n \rho'(0)) + r \bigr) , \qquad
-              \gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2) .
+    .. math:: L_f(Y) = |W_a|_2^2
+              \bigl( \min(2 \max_u \sum_v \gamma_{uv} , \, n \rho'(0)) + r \bigr) ,
+              \qquad \gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2) .
 
     As rho is concave,
     :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every
-    Y', with the graph's Laplacian of weights gamma in the place of L; the bracket
+    Y', with the graph's Laplacian of weights gamma in the place of L. The bracket
     bounds its largest eigenvalue, with n tokens present. Far tokens have small weights:
-    L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`.
+    L is then far below :math:`(n \rho'(0) + r) |W_a|_2^2`. Sums are rounded up. The
+    weights are as exact as the distances of the tokens.
 
     Args:
       rho, mask, ridge: as in `attention`, with its errors.
@@ -87,22 +81,18 @@ def pairwise_smoothness(
       ``(params, y, x) -> (*batch,)``, summed over the heads of ``params.W_a``, (*heads,
       d, k), or None: the identity.
 
-    Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is
+    Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation). The bound is
     ours.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams
-      >>> near, far = (
-      ...     jnp.zeros((3, 1)),
-      ...     jnp.array([[0.0], [9.0], [18.0]]),
-      ... )  # n = 3 tokens
-      >>> smoothness = jax.jit(pairwise_smoothness())
-      >>> [
-      ...     round(float(smoothness(AttentionParams(None), y, None)), 3)
-      ...     for y in (near, far)
-      ... ]
-      [3.0, 0.0]
+      >>> near, far = jnp.zeros((3, 1)), jnp.array([[0.0], [9.0], [18.0]])
+      >>> smoothness = jax.jit(
+      ...     lambda y: pairwise_smoothness()(AttentionParams(None), y)
+      ... )
+      >>> round(float(smoothness(near)), 3), round(float(smoothness(far)), 3)
+      (3.0, 0.0)
     """
     chosen, graph = resolve_rho(rho), check_mask(mask)
     assert chosen.log_slope is not None
@@ -114,24 +104,22 @@ def pairwise_smoothness(
         if params.W_a is None:
             return of_head(None, tokens, present)
         heads = params.W_a.reshape(-1, *params.W_a.shape[-2:]).astype(tokens.dtype)
-        return sum(
-            (of_head(W, tokens, present) for W in heads),
-            jnp.zeros(y.shape[:-2], tokens.dtype),
-        )
+        total = jnp.zeros(y.shape[:-2], tokens.dtype)
+        for W in heads:
+            total = total + of_head(W, tokens, present)
+        return round_up(total, len(heads))
 
     def of_head(W: Array | None, tokens: Array, present: Array | None) -> Array:
         z = tokens if W is None else tokens @ W
         degree = jnp.exp(neighbourhood(chosen, z, z, graph, present).log_degree)
-        there = (
-            jnp.ones(z.shape[:-1], z.dtype)
-            if present is None
-            else jnp.broadcast_to(present, z.shape[:-1])
-        )
-        flat = jnp.sum(there, axis=-1, dtype=z.dtype) * jnp.exp(
-            log_slope(jnp.zeros((), z.dtype))
-        )
+        there = jnp.ones((), bool) if present is None else present
+        count = jnp.sum(jnp.broadcast_to(there, z.shape[:-1]), axis=-1, dtype=z.dtype)
+        flat = count * jnp.exp(log_slope(jnp.zeros((), z.dtype)))
         laplacian = jnp.minimum(2.0 * jnp.max(degree, axis=(-2, -1)), flat)
-        size = 1.0 if W is None else matrix_norm_bound(W, num_squarings=SQUARINGS)
-        return size**2 * (laplacian + ridge)
+        bound = laplacian + ridge
+        if W is not None:
+            bound = matrix_norm_bound(W, num_squarings=SQUARINGS) ** 2 * bound
+        # one rounding for each term of a degree, and a few for the rest
+        return round_up(bound, z.shape[-2] + 8)
 
     return smoothness

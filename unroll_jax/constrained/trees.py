@@ -16,7 +16,7 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from unroll_jax.arguments import Rule, require
+from unroll_jax.arguments import Allowed, require
 
 __all__ = [
     "KINDS",
@@ -78,7 +78,7 @@ def nan_unless(sound: Any, value: Array) -> Array:
     return value * jnp.where(sound, 1.0, jnp.nan).astype(value.dtype)
 
 
-def as_numbers(name: str, value: Any, rule: Rule, *, each: str) -> np.ndarray:
+def as_numbers(name: str, value: Any, rule: Allowed, *, each: str) -> np.ndarray:
     """``value`` in float64: one known number, or one for ``each``. Errors name a
     traced value and one out of range."""
     if isinstance(value, Tracer):
@@ -89,7 +89,7 @@ def as_numbers(name: str, value: Any, rule: Rule, *, each: str) -> np.ndarray:
     sound = (
         numbers.ndim <= 1 and numbers.size > 0 and all(map(rule.holds, numbers.ravel()))
     )
-    require(sound, name, f"be {rule.allowed}, one number or one for each {each}", value)
+    require(sound, name, f"be {rule.words}, one number or one for each {each}", value)
     return numbers
 
 

@@ -23,8 +23,10 @@ COLLECTIVES = (
 
 
 def check_collectives(jaxpr: Any, state: list[Any]) -> None:
-    """An error where the step combines shards, or examples of a named vmap:
-    convergence and derivatives would mix."""
+    """An error where the step combines shards, or examples of a named vmap.
+
+    Convergence and derivatives would mix.
+    """
     names: set[Any] = set()
     for equation in equations(jaxpr):
         if equation.primitive.name.startswith(COLLECTIVES):

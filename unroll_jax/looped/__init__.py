@@ -1,5 +1,4 @@
-"""Loops of one tied block, an argument of the call: random numbers of loops, far
-starts, and measures of states."""
+"""Loops of one tied block: random numbers of loops, far starts, measures of states."""
 
 from unroll_jax.looped.draws import sample_far_start, sample_loops, sample_segment
 from unroll_jax.looped.loops import run_loops

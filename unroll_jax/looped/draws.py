@@ -1,5 +1,4 @@
-"""Random numbers of loops for training: of all loops, of those before a far start,
-of segments."""
+"""Random numbers of loops for training: of all, before a far start, of segments."""
 
 import math
 
@@ -15,6 +14,7 @@ from unroll_jax.arguments import (
     one_of,
     require,
 )
+from unroll_jax.keys import threefry_keys
 
 __all__ = ["sample_far_start", "sample_loops", "sample_segment"]
 
@@ -36,13 +36,13 @@ def sample_loops(
     least: int = 1,
     mean: float | None = None,
 ) -> Int[Array, ""]:
-    r"""Draws how many loops a step of training takes, to pass as ``loops`` with
-    ``most``.
+    r"""Draws how many loops a step of training takes.
 
-    "uniform": each number from ``least`` to ``most`` alike. "log_normal_poisson":
-    Huginn's
+    Pass it as ``loops`` with ``most``. "uniform": each number from ``least`` to
+    ``most`` alike. "log_normal_poisson": Huginn's
 
-    .. math:: \tau \sim N(\log \bar r - \tfrac12 \sigma^2, \sigma^2), \quad r \sim \text{Poisson}(e^\tau) + 1 ,
+    .. math:: \tau \sim N(\log \bar r - \tfrac12 \sigma^2, \sigma^2),
+              \quad r \sim \text{Poisson}(e^\tau) + 1 ,
 
     with :math:`\sigma = \tfrac12`, cut to that range: most draws below the mean
     :math:`\bar r + 1`, with a heavy tail.
@@ -51,7 +51,7 @@ def sample_loops(
       key: of the draw.
       most, least: largest number, and smallest, at most ``most``.
       distribution: "uniform" or "log_normal_poisson".
-      mean: :math:`\bar r`, of the second one; None is ``most / 2``.
+      mean: :math:`\bar r`, of the second one. None is ``most / 2``.
 
     Source: Geiping et al. (2025), Section 3.3.
 
@@ -64,6 +64,7 @@ def sample_loops(
       [1, 2, 3, 4]
     """
     require(least <= most, "least", f"be at most most={most}", least)
+    key = threefry_keys(key)
     if distribution == "uniform":
         return jax.random.randint(key, (), least, most + 1)
     of_rate, of_count = jax.random.split(key)
@@ -78,8 +79,9 @@ def sample_loops(
 def sample_far_start(
     key: jax.Array, horizon: int, *, share: float = 0.5
 ) -> Int[Array, ""]:
-    """Draws ``free`` of `run_loops`, the loops without gradient before the trained
-    ones: 0, or from 1 to ``horizon``.
+    """Draws ``free`` of `run_loops`: 0, or from 1 to ``horizon``.
+
+    These are the loops without gradient before the trained ones.
 
     Args:
       key, horizon: of the draw; largest number.
@@ -91,21 +93,23 @@ def sample_far_start(
 
     Example:
       >>> import jax
-      >>> [
-      ...     int(sample_far_start(jax.random.key(0), 1, share=share))
-      ...     for share in (0.0, 1.0)
-      ... ]
-      [0, 1]
+      >>> key = jax.random.key(0)
+      >>> (
+      ...     int(sample_far_start(key, 1, share=0.0)),
+      ...     int(sample_far_start(key, 1, share=1.0)),
+      ... )
+      (0, 1)
     """
-    of_start, of_number = jax.random.split(key)
+    of_start, of_number = jax.random.split(threefry_keys(key))
     far = jax.random.bernoulli(of_start, share)
     return jnp.where(far, jax.random.randint(of_number, (), 1, horizon + 1), 0)
 
 
 @checked(most=at_least(1))
 def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Draws ``(free, loops)`` of `run_loops` for the progressive loss: 0 to
-    ``most - 1`` and 1 to ``most - free``.
+    """Draws ``(free, loops)`` of `run_loops` for the progressive loss.
+
+    They are in 0 to ``most - 1`` and 1 to ``most - free``.
 
     Args:
       key, most: of the draw; loops of training.
@@ -117,6 +121,6 @@ def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array
       >>> [int(number) for number in sample_segment(jax.random.key(0), 1)]
       [0, 1]
     """
-    of_free, of_loops = jax.random.split(key)
+    of_free, of_loops = jax.random.split(threefry_keys(key))
     free = jax.random.randint(of_free, (), 0, most)
     return free, jax.random.randint(of_loops, (), 1, most - free + 1)

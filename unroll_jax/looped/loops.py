@@ -1,5 +1,4 @@
-"""Loops of one tied block: any number of them in one program, with gradients through
-all or the last ones."""
+"""Any number of loops of one tied block in one program, the last with gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,13 +46,13 @@ def run_loops(
       state: h before the first loop, a pytree of arrays.
       x: the input that every loop sees, or None.
       loops: how many with gradients: an int, at least 1, or a traced integer from 0 to
-        ``most``; larger ones are cut.
+        ``most``. Larger ones are cut.
       free: how many before them: an int or a traced integer, at least 0. ``state`` has
         a gradient only at 0.
       most: largest value of traced ``loops``. Skipped loops repeat the last record:
         ``records[-1]`` is the last loop's.
       record: ``h -> pytree``, inside the scan, before the first loop and after each,
-        such as a loss; None is nothing.
+        such as a loss. None is nothing.
       remat: recompute each loop in the backward pass, see `unroll_jax.unroll`; a loop
         then keeps only its state.
 
@@ -69,19 +68,17 @@ def run_loops(
       >>> import jax, jax.numpy as jnp
       >>> step = lambda weight, h, x: jnp.tanh(h @ weight + x)
       >>> weight, x = 0.1 * jnp.eye(3), jnp.ones((8, 3))
-      >>> run = jax.jit(
-      ...     lambda n: run_loops(
-      ...         step, weight, 0.0 * x, x, loops=n, most=32, record=jnp.mean
-      ...     )
-      ... )
-      >>> state, records = run(3)
+      >>> options = {"most": 32, "record": jnp.mean}
+      >>> run = lambda n: run_loops(step, weight, 0.0 * x, x, loops=n, **options)
+      >>> state, records = jax.jit(run)(3)
       >>> records.shape, bool(records[3] == records[32])
       ((33,), True)
     """
     function = block.step if isinstance(block, Descent) else block
     check_state("state", state)
     state = jax.tree.map(jnp.asarray, state)
-    free, loops = _as_number("free", free, least=0), _as_number("loops", loops, least=1)
+    free = _as_number("free", free, least=0)
+    loops = _as_number("loops", loops, least=1)
 
     def step(h: Any) -> Any:
         return function(params, h, x)
@@ -89,25 +86,22 @@ def run_loops(
     check_step(state, jax.eval_shape(step, state), what="block")
     if not (isinstance(free, int) and free == 0):
         state = _without_gradient(step, state, free)
-    # `unroll` carries the loops that are left too: where the number is traced,
-    # `jax.lax.cond` skips the others.
-    left, count = None, loops
-    if not isinstance(loops, int):
-        require(
-            most is not None,
-            "most",
-            "be the largest number of loops where loops is traced",
-            most,
-        )
-        left, count = jnp.asarray(loops, jnp.int32), most
+    if isinstance(loops, int):
+        left = None
+        count = loops
+    else:
+        allowed = "be the largest number of loops where loops is traced"
+        require(most is not None, "most", allowed, most)
+        left = loops
+        count = most
 
+    # `unroll` carries the loops that are left too. Where their number is traced,
+    # `jax.lax.cond` skips the others.
     def advance(_: Any, carried: Any, __: Any) -> Any:
         h, left = carried
-        return (
-            (step(h), None)
-            if left is None
-            else (jax.lax.cond(left > 0, step, lambda h: h, h), left - 1)
-        )
+        if left is None:
+            return step(h), None
+        return jax.lax.cond(left > 0, step, lambda h: h, h), left - 1
 
     measure = None if record is None else lambda _, carried, __: record(carried[0])
     scan = {"num_layers": count, "remat": remat, "unroll": 1, "record": measure}
@@ -116,14 +110,10 @@ def run_loops(
 
 
 def _as_number(name: str, value: Any, *, least: int) -> Any:
-    """A known number of loops as an int, checked; a traced one, or an array of JAX,
-    as it is."""
-    if (
-        isinstance(value, jax.Array)
-        and jnp.issubdtype(value.dtype, jnp.integer)
-        and value.shape == ()
-    ):
-        return value
+    """A known number of loops as an int, checked; an array of JAX as an int32."""
+    is_number = isinstance(value, jax.Array) and value.shape == ()
+    if is_number and jnp.issubdtype(value.dtype, jnp.integer):
+        return value.astype(jnp.int32)
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     check(name, value, at_least(least))
@@ -131,8 +121,7 @@ def _as_number(name: str, value: Any, *, least: int) -> Any:
 
 
 def _without_gradient(step: Callable[[Any], Any], state: Any, free: Any) -> Any:
-    """The state after ``free`` loops, detached; where there are none the state
-    itself."""
+    """The state after ``free`` loops, detached. The state itself after none."""
     # everything differentiated, parameters included
     function, constants = jax.closure_convert(step, state)
     constants = jax.lax.stop_gradient(constants)

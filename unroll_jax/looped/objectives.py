@@ -13,11 +13,10 @@ __all__ = ["path_independence", "step_sizes"]
 
 
 def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*batch"]:
-    """Agreement of the states that loops reach from different starts: the mean cosine,
-    in [-1, 1], with the first.
+    """Agreement of the states that loops reach from different starts.
 
-    1 for each example where the limit does not depend on the start; about 0 for states
-    that have nothing in common.
+    It is the mean cosine, in [-1, 1], with the first: 1 for each example where the
+    limit does not depend on the start; about 0 for states that have nothing in common.
 
     Args:
       states: arrays (starts, *batch, ...) from two starts or more, else a ValueError,
@@ -28,34 +27,28 @@ def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*bat
 
     Example:
       >>> import jax.numpy as jnp
-      >>> path_independence(
-      ...     jnp.array([[[1.0, 0.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 1.0]]])
-      ... ).tolist()
+      >>> first = jnp.array([[1.0, 0.0], [1.0, 0.0]])
+      >>> second = jnp.array([[2.0, 0.0], [0.0, 1.0]])
+      >>> path_independence(jnp.stack([first, second])).tolist()
       [1.0, 0.0]
     """
     leaves = jax.tree.leaves(states)
     shapes = [jnp.shape(leaf) for leaf in leaves]
-    several = leaves and all(
-        len(shape) > batch_ndim and shape[0] >= 2 for shape in shapes
-    )
-    require(
-        several,
-        "states",
-        f"be (starts, *batch, ...) with 2 starts or more, batch_ndim={batch_ndim}",
-        shapes,
-    )
+    several = all(len(shape) > batch_ndim and shape[0] >= 2 for shape in shapes)
+    allowed = f"be (starts, *batch, ...) with 2 starts or more, {batch_ndim=}"
+    require(leaves and several, "states", allowed, shapes)
     directions = unit(states, 1 + batch_ndim)
-    cosines = inner(
-        jax.tree.map(lambda leaf: leaf[:1], directions), directions, 1 + batch_ndim
-    )
+    first = jax.tree.map(lambda leaf: leaf[:1], directions)
+    cosines = inner(first, directions, 1 + batch_ndim)
     return jnp.mean(cosines[1:], axis=0)
 
 
 def step_sizes(
     states: Float[Array, "loops_and_one *rest"], *, batch_ndim: int = 1
 ) -> Float[Array, "loops *batch"]:
-    """Root mean square of the step of each loop. A penalty on their mean on far windows
-    brings states to rest.
+    """Root mean square of the step of each loop.
+
+    A penalty on their mean on far windows brings states to rest.
 
     Args:
       states: (loops + 1, *batch, ...), such as ``record`` returns; a ValueError if
@@ -74,13 +67,8 @@ def step_sizes(
     """
     shape = jnp.shape(states)
     several = len(shape) > batch_ndim and shape[0] >= 2
-    require(
-        several,
-        "states",
-        f"be (loops + 1, *batch, ...) of a loop or more, batch_ndim={batch_ndim}",
-        shape,
-    )
+    allowed = f"be (loops + 1, *batch, ...) of a loop or more, {batch_ndim=}"
+    require(several, "states", allowed, shape)
     squares = jnp.diff(states, axis=0) ** 2
-    return jnp.sqrt(
-        jnp.mean(squares, axis=tuple(range(1 + batch_ndim, squares.ndim))) + 1e-12
-    )
+    means = jnp.mean(squares, axis=tuple(range(1 + batch_ndim, squares.ndim)))
+    return jnp.sqrt(means + 1e-12)  # of finite slope at rest

@@ -169,6 +169,31 @@ def test_numbers_may_be_arrays(name):
         np.testing.assert_allclose(whole, sum(rows_apart), rtol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bounds_of_a_box_may_be_arrays(dtype):
+    """One of each column, of each row, and of one side only, known and traced."""
+    columns, rows = np.array([-0.3, -1.0, 0.1, 0.0]), np.array([[0.0], [-1.0], [0.2]])
+    z = jnp.asarray(np.stack([Z, 0.0 * Z]), dtype)
+
+    def measure(z, lower, upper):
+        phi = energies.box(lower, upper)
+        near = phi.prox(z, 1.0)
+        return near, phi.penalty(near), phi.penalty(z)
+
+    for lower, upper in ((columns, columns + 0.5), (rows, 3.0), (-3.0, rows + 1.0)):
+        for run in (measure, jax.jit(measure)):
+            near, inside, outside = run(z, lower, upper)
+            assert near.dtype == dtype
+            expected = np.clip(np.asarray(z, float), lower, upper)
+            atol = 1e-2 if dtype == "bfloat16" else 1e-6
+            np.testing.assert_allclose(np.asarray(near, float), expected, atol=atol)
+            np.testing.assert_array_equal(inside, [0.0, 0.0])
+            clipped = np.any(expected != np.asarray(z, float), axis=(-2, -1))
+            np.testing.assert_array_equal(outside, np.where(clipped, np.inf, 0.0))
+    missing = jnp.full((3, 4), jnp.nan)
+    assert np.isnan(energies.box(columns, columns + 1.0).penalty(missing))
+
+
 @pytest.mark.parametrize(
     "name", [name for name, (numbers, *_) in OPERATORS.items() if numbers]
 )

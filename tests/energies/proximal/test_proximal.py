@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import spence
+from scipy.special import expit, spence
 
 import unroll_jax as uj
 from tests.energies.opteq_reference import SIGMA
@@ -257,3 +257,59 @@ def test_an_activation_can_be_made_inside_a_compiled_function():
         np.ones((1, 1), np.float32)
     )
     assert actual.item() == pytest.approx(np.pi / 4.0)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_at_step_size_0_an_activation_projects_onto_its_range(name):
+    phi, _, domain = CASES[name]
+    y = np.array([-30.0, -1.5, -0.2, 0.0, 1e-3, 0.3, 0.9, 1.5, 30.0])
+    expected = np.clip(y, *domain)
+    traced = jax.jit(phi.prox)
+    for dtype in (np.float32, np.float64):
+        near = traced(y.astype(dtype), dtype(0.0))
+        np.testing.assert_allclose(near, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(phi.prox(jnp.asarray(y, dtype), 0.0), near)
+    small = traced(y, 1e-9 * STEP)
+    np.testing.assert_allclose(small, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_derivative_in_the_step_size_holds_at_0():
+    """z + (s / a) (w - z) = y with z = tanh(w)."""
+    slope = jax.jit(jax.grad(CASES["tanh"][0].prox, argnums=1))(0.3, 0.0)
+    np.testing.assert_allclose(slope, -(np.arctanh(0.3) - 0.3) / STEP, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_step_sizes_out_of_range_are_named_or_give_nan(name, unchecked):
+    phi = CASES[name][0]
+    traced = jax.jit(phi.prox)
+    for wrong in (-1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="step_size must be finite and at least 0"):
+            phi.prox(jnp.ones(2), wrong)
+        assert np.all(np.isnan(traced(np.ones(2), wrong)))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_prox_holds_at_large_step_sizes(name):
+    """sigma(w) - y + t (w - sigma(w)) = 0, whose left side grows with w."""
+    phi, _, _ = CASES[name]
+    sigma = {
+        "tanh": np.tanh,
+        "sigmoid": expit,
+        "softplus": lambda w: np.logaddexp(0.0, w),
+        "leaky_relu": lambda w: np.where(w >= 0.0, w, 0.2 * w),
+    }[name]
+    y = np.array([-2.0, 0.3, 5.0])
+    for ratio in (1e3, 1e7):
+        near = jax.jit(phi.prox)(y, ratio * STEP)
+        for entry, value in zip(y, near, strict=True):
+            w = brentq(
+                lambda w, y=entry, t=ratio: sigma(w) - y + t * (w - sigma(w)),
+                -1e3,
+                1e3,
+                xtol=1e-14,
+            )
+            np.testing.assert_allclose(value, sigma(w), rtol=1e-5, atol=1e-9)
+    if name in ("softplus", "leaky_relu"):
+        narrow = jax.jit(phi.prox)(np.float32(1e6), np.float32(1e8))
+        np.testing.assert_allclose(narrow, 1e6, rtol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from unroll_jax.arguments import require
-from unroll_jax.arrays import check_known
+from unroll_jax.arrays import check_concrete
 
 __all__ = ["check_mask"]
 
@@ -19,7 +19,7 @@ def check_mask(mask: Any) -> Bool[np.ndarray, "n n"] | None:
     """
     if mask is None:
         return None
-    check_known("mask", mask)
+    check_concrete("mask", mask)
     table = np.asarray(mask)
     is_square = table.ndim == 2 and table.shape[0] == table.shape[1]
     got = f"{table.dtype} of shape {table.shape}"

@@ -1,4 +1,3 @@
-"""Layers with tied weights, whose fixed points minimise a convex function: OptEq and
-deep OptEq."""
+"""OptEq and deep OptEq: layers whose fixed points minimise a convex function."""
 
 __all__: list[str] = []

@@ -1,5 +1,4 @@
-"""Deep OptEq: layers one after another, or all at once on blocks, with the same
-equilibria."""
+"""Deep OptEq: layers one after another, or all at once on blocks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,8 @@ __all__ = ["deep_opteq", "deep_opteq_example", "multi_block", "residual_energy"]
 def deep_opteq(layers: Sequence[Descent]) -> Descent:
     r"""Deep OptEq: one step applies every layer once.
 
-    .. math:: T = f_L \circ \dots \circ f_1 , \qquad E(z) = \tfrac12 |T(z) - z|^2 \quad (L > 1) ,
+    .. math:: T = f_L \circ \dots \circ f_1 ,
+              \qquad E(z) = \tfrac12 |T(z) - z|^2 \quad (L > 1) ,
 
     and for L = 1 the layer itself. **No step raises E** if every :math:`|W_l|_2 \le 1`:
     then T is nonexpansive, and :math:`|T(T(z)) - T(z)| \le |T(z) - z|`. With one below
@@ -42,27 +42,21 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
     Returns:
       A `Descent` whose params are a tuple of the layers' params.
 
-    Source: Xie et al. (2021), eqs. 4 and 5; the two energies are ours, the first of
+    Source: Xie et al. (2021), eqs. 4 and 5. The two energies are ours, the first of
     all, the second from Corollary 1.
 
     Example:
       >>> import jax
       >>> from unroll_jax.energies import opteq
       >>> layer = deep_opteq([opteq(4, 8), opteq(4, 6, 3, skip=0.5)])
-      >>> params, x = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.normal(jax.random.key(1), (5, 3)),
-      ... )
-      >>> z = jax.numpy.zeros((5, 4))
-      >>> bool(
-      ...     (
-      ...         layer.energy(params, layer.step(params, z, x), x)
-      ...         < layer.energy(params, z, x)
-      ...     ).all()
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> x, z = jax.random.normal(jax.random.key(1), (5, 3)), jax.numpy.zeros((5, 4))
+      >>> after = layer.step(params, z, x)
+      >>> fell = layer.energy(params, after, x) < layer.energy(params, z, x)
+      >>> bool(fell.all())
       True
     """
-    chain = _checked(layers)
+    chain = _as_layers(layers)
     first, rest = chain[0], chain[1:]
 
     def step(params: Params, z: Array, x: Any = None) -> Array:
@@ -73,24 +67,23 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
     def first_energy(params: Params, z: Array, x: Any = None) -> Float[Array, "*batch"]:
         return first.energy(params[0], z, x)
 
+    def states(z: Array) -> tuple[Array, ...]:
+        return (z,) * len(chain)
+
     if rest:
-        return _of_layers(
-            chain,
-            residual_energy(step, first_energy),
-            step,
-            lambda z: (z,) * len(chain),
-        )
+        return _of_layers(chain, residual_energy(step, first_energy), step, states)
+    layer = _of_layers(chain, first_energy, step, states)
+    layer = layer._replace(symmetric=first.symmetric)
     factored = first.factored
-    only_factored = (
-        None if factored is None else lambda params, x: factored(params[0], x)
-    )
-    layer = _of_layers(chain, first_energy, step, lambda z: (z,))
-    return layer._replace(factored=only_factored, symmetric=first.symmetric)
+    if factored is None:
+        return layer
+    return layer._replace(factored=lambda params, x: factored(params[0], x))
 
 
 def multi_block(layers: Sequence[Descent]) -> Descent:
-    r"""All layers of a deep OptEq at once, each on its own block: a single wide layer
-    behind a cyclic shift.
+    r"""All layers of a deep OptEq at once, each on its own block.
+
+    They are a single wide layer behind a cyclic shift:
 
     .. math:: \tilde z = (z_1, \dots, z_L) , \qquad \tilde z' = F(P \tilde z) , \qquad
               P \tilde z = (z_L, z_1, \dots, z_{L-1}) , \qquad F = (f_1, \dots, f_L) ,
@@ -98,7 +91,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
     with the energy :math:`\tfrac12 |F(P \tilde z) - \tilde z|^2`, which no step raises
     if every :math:`|W_l|_2 \le 1`. At its fixed points :math:`z_L` is one of T,
     :math:`z_l = f_l \circ \dots \circ f_1 (z_L)`. One step does the work of one step of
-    `deep_opteq`, with independent layers; it takes L times as many.
+    `deep_opteq`, with independent layers. It takes L times as many.
 
     Args:
       layers: as in `deep_opteq`.
@@ -115,14 +108,11 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
       >>> layer, z = opteq(2, 3), (jnp.zeros(2), jnp.ones(2))
       >>> blocks = multi_block([layer, layer])
       >>> params = blocks.init(jax.random.key(0))
-      >>> bool(
-      ...     jnp.allclose(
-      ...         blocks.step(params, z, None)[0], layer.step(params[0], z[1], None)
-      ...     )
-      ... )  # the shift
+      >>> first, _ = blocks.step(params, z, None)  # sees the last block
+      >>> bool(jnp.allclose(first, layer.step(params[0], z[1], None)))
       True
     """
-    chain = _checked(layers)
+    chain = _as_layers(layers)
 
     def step(params: Params, z: tuple[Array, ...], x: Any = None) -> tuple[Array, ...]:
         if not isinstance(z, tuple) or len(z) != len(chain):
@@ -131,14 +121,15 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
                 f" {len(z)}"
             )
         shifted = (z[-1], *z[:-1])
-        return tuple(
-            layer.step(of_layer, z, x)
-            for layer, of_layer, z in zip(chain, params, shifted, strict=True)
-        )
+        after = []
+        for layer, layer_params, block in zip(chain, params, shifted, strict=True):
+            after.append(layer.step(layer_params, block, x))
+        return tuple(after)
 
-    energy = residual_energy(
-        step, lambda params, z, x: chain[0].energy(params[0], z[0], x)
-    )
+    def first_energy(params: Params, z: Any, x: Any) -> Float[Array, "*batch"]:
+        return chain[0].energy(params[0], z[0], x)
+
+    energy = residual_energy(step, first_energy)
     return _of_layers(chain, energy, step, lambda blocks: blocks)
 
 
@@ -147,33 +138,32 @@ def residual_energy(
     like: Callable[[Params, Any, Any], Float[Array, "*batch"]],
 ) -> Callable[..., Float[Array, "*batch"]]:
     """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees; no nonexpansive T raises it.
-    ``like`` has the batch axes."""
+
+    The value of ``like`` has the batch axes.
+    """
 
     def energy(params: Params, z: Any, x: Any = None) -> Float[Array, "*batch"]:
         batch = jax.eval_shape(like, params, z, x).shape
         dtype = compute_dtype(*jax.tree.leaves(z))
         wide = jax.tree.map(lambda leaf: leaf.astype(dtype), z)
         moved = jax.tree.map(jnp.subtract, step(params, wide, x), wide)
-        squares = [
-            jnp.sum(leaf**2, axis=tuple(range(len(batch), leaf.ndim)))
-            for leaf in jax.tree.leaves(moved)
-        ]
-        return 0.5 * sum(squares, jnp.zeros(batch, dtype))
+        total = jnp.zeros(batch, dtype)
+        for leaf in jax.tree.leaves(moved):
+            total = total + jnp.sum(leaf**2, axis=tuple(range(len(batch), leaf.ndim)))
+        return 0.5 * total
 
     return energy
 
 
 def deep_opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Two layers; only the second sees the input. Initial weights have norms below
-    1."""
+    """Two layers, of initial norms below 1; only the second sees the input."""
     _, z, x = opteq_example(key, batch)
     return deep_opteq([opteq(DIM, DIM), opteq(DIM, 2 * DIM, DIM - 1, skip=0.8)]), z, x
 
 
-def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
-    if not isinstance(layers, Sequence) or not all(
-        isinstance(layer, Descent) for layer in layers
-    ):
+def _as_layers(layers: Sequence[Descent]) -> tuple[Descent, ...]:
+    is_sequence = isinstance(layers, Sequence)
+    if not is_sequence or not all(isinstance(layer, Descent) for layer in layers):
         raise TypeError(f"layers must be a sequence of Descents, got {layers!r}")
     require(layers, "layers", "hold at least one layer", "none")
     return tuple(layers)
@@ -185,24 +175,20 @@ def _of_layers(
     step: Callable,
     states_of: Callable[[Any], tuple[Any, ...]],
 ) -> Descent:
-    """A `Descent` on a tuple of params, one per layer; its check runs each layer's
-    check on the layer's state."""
+    """A `Descent` on a tuple of params, one per layer.
+
+    Its check runs each layer's check on the layer's state.
+    """
 
     def check_all(params: Params) -> None:
         check_kind(params, tuple)
-        allowed = f"hold those of {len(layers)} layers"
-        require(
-            len(params) == len(layers),
-            "params",
-            allowed,
-            len(params),
-            "init(key) makes them",
-        )
+        allowed, way_out = f"hold those of {len(layers)} layers", "init(key) makes them"
+        fits = len(params) == len(layers)
+        require(fits, "params", allowed, len(params), way_out)
 
     def check(params: Params, state: Any) -> None:
-        for place, (layer, layer_params, z) in enumerate(
-            zip(layers, params, states_of(state), strict=True), start=1
-        ):
+        each = zip(layers, params, states_of(state), strict=True)
+        for place, (layer, layer_params, z) in enumerate(each, start=1):
             try:
                 if layer.check is not None:
                     layer.check(layer_params, z)
@@ -211,9 +197,7 @@ def _of_layers(
 
     def init(key: jax.Array) -> tuple[Params, ...]:
         keys = jax.random.split(key, len(layers))
-        return tuple(
-            layer.init(layer_key) for layer, layer_key in zip(layers, keys, strict=True)
-        )
+        return tuple(layer.init(keys[place]) for place, layer in enumerate(layers))
 
     checks = None if all(layer.check is None for layer in layers) else check
     return with_param_check(Descent(init, energy, step, check=checks), check_all)

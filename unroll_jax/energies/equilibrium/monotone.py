@@ -18,28 +18,22 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
 class Monotone(NamedTuple):
-    r"""A function :math:`\sigma` of one variable, nondecreasing and 1-Lipschitz, and
-    what convexity makes of it.
+    r"""A nondecreasing and 1-Lipschitz function :math:`\sigma` of one variable.
 
     Attributes:
       value: :math:`\sigma`, elementwise.
-      integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be
+      integral: s with :math:`s' = \sigma` and s(0) = 0. Its derivative is taken to be
         ``value``.
       conjugate: :math:`s^*(t) = \max_w t w - s(w)`, inf off sigma's closed range, for
         `opteq_objective`; or None.
 
     Example:
       >>> import jax
-      >>> half = Monotone(
-      ...     value=lambda t: t / 2,
-      ...     integral=lambda t: t**2 / 4,
-      ...     conjugate=lambda t: t**2,
-      ... )
-      >>> (
-      ...     float(half.value(3.0)),
-      ...     float(jax.grad(half.integral)(3.0)),
-      ... )  # any layer takes it: opteq(..., activation=half)
+      >>> half = Monotone(lambda t: t / 2, lambda t: t**2 / 4, lambda t: t**2)
+      >>> float(half.value(3.0)), float(jax.grad(half.integral)(3.0))
       (1.5, 1.5)
+
+    Any layer takes it, as in ``opteq(..., activation=half)``.
     """
 
     value: Elementwise
@@ -48,8 +42,10 @@ class Monotone(NamedTuple):
 
 
 def antiderivative(sigma: Monotone) -> Elementwise:
-    """s of a `Monotone`, whose derivative under autodiff is sigma itself: exact
-    where s is written with kinks."""
+    """s of a `Monotone`, whose derivative under autodiff is sigma itself.
+
+    It is exact where s is written with kinks.
+    """
 
     @jax.custom_jvp
     def integral(t: Array) -> Array:
@@ -63,16 +59,18 @@ def antiderivative(sigma: Monotone) -> Elementwise:
 
 
 def resolve_monotone(activation: str | Monotone) -> Monotone:
-    """The `Monotone` of a name of `MONOTONES`, or the `Monotone` given; else a
-    ValueError or TypeError."""
+    """The `Monotone` of a name of `MONOTONES`, or the `Monotone` given.
+
+    Anything else is a ValueError or TypeError.
+    """
     return look_up("activation", activation, MONOTONES, Monotone)
 
 
 LEAK = 0.01  # slope of leaky_relu below 0, as in `jax.nn.leaky_relu`
 
 
-#: Activations of equilibrium layers by name, each with its potential: 1-Lipschitz and monotone, as Assumptions 1 and 2
-#: of Xie et al. (2021) ask.
+#: Activations of equilibrium layers by name, each with its potential. They are
+#: 1-Lipschitz and monotone: Assumptions 1 and 2 of Xie et al. (2021).
 MONOTONES: dict[str, Monotone] = {
     "identity": Monotone(lambda t: t, lambda t: 0.5 * t**2, lambda t: 0.5 * t**2),
     "leaky_relu": Monotone(

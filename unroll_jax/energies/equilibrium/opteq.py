@@ -1,5 +1,4 @@
-"""OptEq: layers that are the gradient of a convex potential, and whose equilibria
-solve a convex problem."""
+"""OptEq: gradients of convex potentials, whose equilibria solve a convex problem."""
 
 import math
 from collections.abc import Callable
@@ -19,9 +18,9 @@ from unroll_jax.energies.equilibrium.monotone import (
 )
 from unroll_jax.energies.equilibrium.opteq_params import (
     OptEqParams,
+    absorb_input,
     event_axes,
     opteq_hidden,
-    opteq_linear,
     refuse_expansive,
 )
 from unroll_jax.energies.examples import DIM, Example
@@ -38,11 +37,11 @@ __all__ = [
     "opteq_potential",
 ]
 
-# Spectral norm of W at initialisation; below 1 the equilibrium is unique and iterations
+# Spectral norm of W at initialisation. Below 1 the equilibrium is unique and iterations
 # contract.
 INITIAL_NORM = 0.9
-# Image on which a convolution has this norm at initialisation: the norm grows with the
-# image, little beyond this.
+# Images on which a convolution has this norm at initialisation. On larger ones the norm
+# is a little larger.
 INITIAL_IMAGE = (32, 32)
 
 
@@ -58,7 +57,8 @@ def opteq(
 ) -> Descent:
     r"""OptEq: a layer that is the gradient of a convex potential.
 
-    .. math:: f(z) = \nabla_z \psi(z) , \quad \psi(z) = 1^T s(W z + U x + b) , \quad s' = \sigma , \qquad
+    .. math:: f(z) = \nabla_z \psi(z) , \quad
+              \psi(z) = 1^T s(W z + U x + b) , \quad s' = \sigma , \\
               z' = a f(z) + (1 - a) z , \qquad E(z) = \tfrac12 |z|^2 - \psi(z) .
 
     -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient
@@ -66,8 +66,8 @@ def opteq(
     is convex: then the fixed points, the same for every a, minimise E and also
     :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and
     whose Moreau envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial
-    weights have norm 0.9; training may leave
-    |W| <= 1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
+    weights have norm 0.9. Training may leave |W| <= 1 unless it is kept there
+    (`unroll_jax.certificates.spectral_normalise`).
 
     Args:
       dim, width: width m of the state z and hidden width h.
@@ -78,50 +78,37 @@ def opteq(
         have no equilibrium.
 
     Returns:
-      A `Descent` with `OptEqParams`; states are (*batch, dim), ``x`` broadcasts to
-      (*batch, input_dim); None is 0.
+      A `Descent` with `OptEqParams`. States are (*batch, dim), ``x`` broadcasts to
+      (*batch, input_dim). None is 0.
 
     Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after
-    it is :math:`a M^{1-a}_\phi`, as in Theorem 2; Section 2.2 prints it without the
+    it is :math:`a M^{1-a}_\phi`, as in Theorem 2. Section 2.2 prints it without the
     factor a.
 
     Example:
       >>> import jax
       >>> layer = opteq(4, 8, 3)
-      >>> params, x = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.normal(jax.random.key(1), (5, 3)),
-      ... )
-      >>> z = jax.numpy.zeros((5, 4))
-      >>> bool(
-      ...     (
-      ...         layer.energy(params, layer.step(params, z, x), x)
-      ...         < layer.energy(params, z, x)
-      ...     ).all()
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> x, z = jax.random.normal(jax.random.key(1), (5, 3)), jax.numpy.zeros((5, 4))
+      >>> after = layer.step(params, z, x)
+      >>> fell = layer.energy(params, after, x) < layer.energy(params, z, x)
+      >>> bool(fell.all())
       True
     """
 
     def init(key: jax.Array) -> OptEqParams:
         key_W, key_U = jax.random.split(key)
         W = jax.random.normal(key_W, (width, dim))
-        U = (
-            None
-            if input_dim is None
-            else jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
-        )
-        return OptEqParams(
-            W * (INITIAL_NORM / matrix_norm_bound(W)), U, jnp.zeros(width)
-        )
+        W = W * (INITIAL_NORM / matrix_norm_bound(W))
+        U = None
+        if input_dim is not None:
+            U = jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
+        return OptEqParams(W, U, jnp.zeros(width))
 
     layer = _layer(init, (dim,), (input_dim,), activation, skip, allow_expansive)
 
     def factored(params: OptEqParams, x: Array | None) -> Factored:
-        offset = (
-            params.b
-            if params.U is None or x is None
-            else opteq_linear(params.U, x) + params.b
-        )
+        offset = absorb_input(params, x).b
         return Factored(params.W, offset, resolve_monotone(activation).value, skip)
 
     return layer._replace(factored=factored)
@@ -138,8 +125,9 @@ def opteq_conv(
     skip: float = 1.0,
     allow_expansive: bool = False,
 ) -> Descent:
-    """OptEq whose W and U are convolutions with zero padding: the same potential,
-    energy and step as `opteq`.
+    """OptEq whose W and U are convolutions with zero padding.
+
+    Potential, energy and step are those of `opteq`.
 
     Args:
       channels, width: channels of the state z and hidden channels.
@@ -148,8 +136,8 @@ def opteq_conv(
       activation, skip, allow_expansive: as in `opteq`.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, height, width,
-      channels), ``x`` broadcasts to (*batch, height, width, input_channels); None is 0.
+      A `Descent` with params `OptEqParams`. States are (*batch, height, width,
+      channels), ``x`` broadcasts to (*batch, height, width, input_channels). None is 0.
       Initially W has norm 0.9 on 32 x 32 images, more on larger ones.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, with the
@@ -158,10 +146,8 @@ def opteq_conv(
     Example:
       >>> import jax
       >>> layer = opteq_conv(2, 4, 1)
-      >>> params, x = (
-      ...     layer.init(jax.random.key(0)),
-      ...     jax.random.normal(jax.random.key(1), (3, 6, 6, 1)),
-      ... )
+      >>> params = layer.init(jax.random.key(0))
+      >>> x = jax.random.normal(jax.random.key(1), (3, 6, 6, 1))
       >>> layer.step(params, jax.numpy.zeros((3, 6, 6, 2)), x).shape
       (3, 6, 6, 2)
     """
@@ -170,24 +156,16 @@ def opteq_conv(
     def init(key: jax.Array) -> OptEqParams:
         key_W, key_U = jax.random.split(key)
         W = jax.random.normal(key_W, (*window, channels, width))
+        W = W * (INITIAL_NORM / conv_norm_bound(W, INITIAL_IMAGE))
         U = None
         if input_channels is not None:
             fan_in = kernel_size**2 * input_channels
-            U = jax.random.normal(key_U, (*window, input_channels, width)) / math.sqrt(
-                fan_in
-            )
-        return OptEqParams(
-            W * (INITIAL_NORM / conv_norm_bound(W, INITIAL_IMAGE)), U, jnp.zeros(width)
-        )
+            normal = jax.random.normal(key_U, (*window, input_channels, width))
+            U = normal / math.sqrt(fan_in)
+        return OptEqParams(W, U, jnp.zeros(width))
 
-    return _layer(
-        init,
-        (None, None, channels),
-        (None, None, input_channels),
-        activation,
-        skip,
-        allow_expansive,
-    )
+    event, input_event = (None, None, channels), (None, None, input_channels)
+    return _layer(init, event, input_event, activation, skip, allow_expansive)
 
 
 def opteq_potential(
@@ -205,20 +183,16 @@ def opteq_potential(
 def opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """OptEq with more hidden units than its state has, and a skip connection."""
     key_z, key_x = jax.random.split(key)
-    z, x = (
-        jax.random.normal(key_z, (*batch, DIM)),
-        jax.random.normal(key_x, (*batch, DIM - 1)),
-    )
+    z = jax.random.normal(key_z, (*batch, DIM))
+    x = jax.random.normal(key_x, (*batch, DIM - 1))
     return opteq(DIM, 2 * DIM, DIM - 1, skip=0.8), z, x
 
 
 def opteq_conv_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Convolutional OptEq on small images, with a smooth activation."""
     key_z, key_x = jax.random.split(key)
-    z, x = (
-        jax.random.normal(key_z, (*batch, 4, 3, 2)),
-        jax.random.normal(key_x, (*batch, 4, 3, 1)),
-    )
+    z = jax.random.normal(key_z, (*batch, 4, 3, 2))
+    x = jax.random.normal(key_x, (*batch, 4, 3, 1))
     return opteq_conv(2, 3, 1, activation="tanh"), z, x
 
 
@@ -237,12 +211,8 @@ def _layer(
         if x is not None and input_event[-1] is not None:
             _check("x", x, input_event)
             of_z, of_x = (jnp.shape(value)[: -len(event)] for value in (z, x))
-            require(
-                broadcasts(of_x, of_z),
-                "x",
-                f"have the batch axes {of_z} of z or broadcast to them",
-                of_x,
-            )
+            allowed = f"have the batch axes {of_z} of z or broadcast to them"
+            require(broadcasts(of_x, of_z), "x", allowed, of_x)
         return vary_like(z.astype(compute_dtype(z, params.W)), (params, x))
 
     def energy(
@@ -257,10 +227,14 @@ def _layer(
 
     def step(params: OptEqParams, z: Array, x: Array | None = None) -> Array:
         wide = prepare(params, z, x)
-        moved = jax.grad(
-            lambda z: jnp.sum(opteq_potential(params, z, x, activation=sigma))
-        )(wide)
-        return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
+
+        def potential(z: Array) -> Array:
+            return jnp.sum(opteq_potential(params, z, x, activation=sigma))
+
+        moved = jax.grad(potential)(wide)
+        if skip != 1.0:
+            moved = wide + skip * (moved - wide)
+        return moved.astype(z.dtype)
 
     check = None if allow_expansive else refuse_expansive
     layer = Descent(init=init, energy=energy, step=step, symmetric=True, check=check)
@@ -272,6 +246,7 @@ def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
     if value is None:
         raise TypeError(f"{name} must be an array, got None")
     check_dtype(name, value)
-    shape, axes = jnp.shape(value), ("height, width, " if len(event) == 3 else "")
+    shape = jnp.shape(value)
+    axes = "height, width, " if len(event) == 3 else ""
     fits = len(shape) >= len(event) and shape[-1] == event[-1]
     require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")

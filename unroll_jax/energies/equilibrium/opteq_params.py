@@ -1,5 +1,4 @@
-"""The weights of OptEq layers: their action on states, and whether their norms
-promise an equilibrium."""
+"""The weights of OptEq layers: how they act on states, and a check of their norms."""
 
 import functools
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from unroll_jax.energies.equilibrium.convolution import convolve
-from unroll_jax.numerics import compute_dtype
+from unroll_jax.numerics import common_dtype, compute_dtype
 from unroll_jax.spectral import spectral_norm
 
 __all__ = [
@@ -24,7 +23,7 @@ __all__ = [
 
 
 class OptEqParams(NamedTuple):
-    """Weights of one layer; the rank of W gives its kind.
+    """Weights of one layer. The rank of W gives its kind.
 
     Attributes:
       W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a
@@ -45,13 +44,15 @@ class OptEqParams(NamedTuple):
 
 
 def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
-    """W z: a product for a matrix (h, m) and z (*batch, m), a zero-padded
-    convolution for a kernel and an image."""
+    """W z: a product for a matrix (h, m) and z (*batch, m).
+
+    For a kernel and an image it is a zero-padded convolution.
+    """
+    dtype = common_dtype(W, z)
+    W, z = W.astype(dtype), z.astype(dtype)
     if W.ndim == 2:
         return z @ W.T
-    dtype = jnp.promote_types(W.dtype, z.dtype)
-    images, kernel = z.reshape(-1, *z.shape[-3:]).astype(dtype), W.astype(dtype)
-    moved = convolve(kernel, images)
+    moved = convolve(W, z.reshape(-1, *z.shape[-3:]))
     return moved.reshape(*z.shape[:-3], *moved.shape[1:])
 
 
@@ -59,18 +60,17 @@ def opteq_hidden(
     params: OptEqParams, z: Float[Array, "..."], x: Float[Array, "..."] | None
 ) -> Float[Array, "..."]:
     """W z + U x + b, what sigma is applied to."""
-    hidden = opteq_linear(params.W, z) + params.b
-    return (
-        hidden if x is None or params.U is None else hidden + opteq_linear(params.U, x)
-    )
+    return _plus(opteq_linear(params.W, z), absorb_input(params, x).b)
 
 
 def absorb_input(params: OptEqParams, x: Float[Array, "..."] | None) -> OptEqParams:
-    """The same layer for only this x, with x = None: b becomes U x + b, computed
-    once, with the axes of x."""
+    """The same layer for only this x, with x = None.
+
+    b becomes U x + b, computed once, with the axes of x.
+    """
     if params.U is None or x is None:
         return params
-    return params._replace(U=None, b=opteq_linear(params.U, x) + params.b)
+    return params._replace(U=None, b=_plus(opteq_linear(params.U, x), params.b))
 
 
 def event_axes(params: OptEqParams) -> tuple[int, ...]:
@@ -79,11 +79,10 @@ def event_axes(params: OptEqParams) -> tuple[int, ...]:
 
 
 def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
-    """A ValueError unless a known |W|_2 is at most 1 on states like z: a layer need
-    have no equilibrium else.
+    """A ValueError unless a known |W|_2 is at most 1 on states like z.
 
-    Known are values outside of jit and in its closures. Power iteration, from below,
-    fails no valid weights.
+    A layer need have no equilibrium else. Known are values outside of jit and in its
+    closures. Power iteration, from below, fails no valid weights.
     """
     W = jax.lax.stop_gradient(params.W) if isinstance(params.W, Tracer) else params.W
     if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):
@@ -99,6 +98,11 @@ def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
             " (certificates.spectral_normalise), or pass allow_expansive=True, which"
             " promises no equilibrium"
         )
+
+
+def _plus(a: Array, b: Array) -> Array:
+    dtype = common_dtype(a, b)
+    return a.astype(dtype) + b.astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -25,9 +25,9 @@ __all__ = [
 
 
 class Regulariser(NamedTuple):
-    """A function R of one equilibrium; smaller values are preferred.
+    """A function R of one equilibrium. Smaller values are preferred.
 
-    Two ways to use it: `regularised` appends a layer, which changes the problem; the
+    Two ways to use it: `regularised` appends a layer, which changes the problem. The
     solver ``averaged(R.value, smoothness=R.smoothness)`` chooses an equilibrium of
     least R (for R convex and smooth).
 
@@ -41,14 +41,10 @@ class Regulariser(NamedTuple):
 
     Example:
       >>> import jax.numpy as jnp
-      >>> total = Regulariser(
-      ...     value=jnp.sum,
-      ...     prox=lambda z, step_size: z - step_size,
-      ...     smoothness=0.0,
-      ...     convex=True,
-      ... )
-      >>> total.prox(jnp.array([3.0, 1.0]), 0.5).tolist(), half_square(2.0).smoothness
-      ([2.5, 0.5], 2.0)
+      >>> prox = lambda z, step_size: z - step_size
+      >>> total = Regulariser(jnp.sum, prox, smoothness=0.0, convex=True)
+      >>> total.prox(jnp.array([3.0, 1.0]), 0.5).tolist()
+      [2.5, 0.5]
     """
 
     value: Callable[[Float[Array, "..."]], Float[Array, ""]]
@@ -60,8 +56,9 @@ class Regulariser(NamedTuple):
 
 @checked(strength=POSITIVE)
 def half_square(strength: float = 1.0) -> Regulariser:
-    """R = strength / 2 |z|^2; its prox scales the state down. ``strength`` is positive,
-    unitless.
+    """R = strength / 2 |z|^2. Its prox scales the state down.
+
+    ``strength`` is positive, unitless.
 
     Source: Xie et al. (2021), A.1, first regulariser.
 
@@ -80,10 +77,11 @@ def half_square(strength: float = 1.0) -> Regulariser:
 
 @checked(strength=POSITIVE)
 def absolute(strength: float = 1.0) -> Regulariser:
-    """R = strength |z|_1; its prox is the soft threshold. ``strength`` is positive, in
-    units of the state.
+    """R = strength |z|_1. Its prox is the soft threshold.
 
-    Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd
+    ``strength`` is positive, in units of the state.
+
+    Source: the shrinkage of Xie et al. (2021), Section 4.1. Its prox, Parikh and Boyd
     (2014), Section 6.5.
 
     Example:
@@ -102,7 +100,8 @@ def absolute(strength: float = 1.0) -> Regulariser:
 @checked(strength=POSITIVE, epsilon=POSITIVE)
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
-    Both are positive.
+
+    Both numbers are positive.
 
     Source: Xie et al. (2021), A.1. Theorem 4 does not cover it, and z - g grad R(z) is
     not nonexpansive.
@@ -110,12 +109,8 @@ def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regularise
     Example:
       >>> import jax.numpy as jnp
       >>> regulariser = inverse_square()
-      >>> (
-      ...     float(regulariser.value(jnp.zeros(3))),
-      ...     float(regulariser.value(jnp.ones(3))),
-      ...     regulariser.convex,
-      ... )
-      (1.0, 0.25, False)
+      >>> float(regulariser.value(jnp.zeros(3))), float(regulariser.value(jnp.ones(3)))
+      (1.0, 0.25)
     """
     return Regulariser(
         value=lambda z: strength / (jnp.sum(z**2) + epsilon),
@@ -128,25 +123,20 @@ def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regularise
 
 @checked(strength=POSITIVE)
 def decorrelation(strength: float = 1.0) -> Regulariser:
-    r"""R = strength / 2 |D Z Z^T D - I|_F^2: half the squared correlations between
-    features over a batch; not convex.
+    r"""R = strength / 2 |D Z Z^T D - I|_F^2; not convex.
 
-    Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its
-    rows; a feature that is 0 in the whole batch correlates with nothing. The state
-    passed to ``value`` is the batch, (n, m), with examples as rows.
+    It is half the squared correlations between features over a batch. Z has a row per
+    feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature
+    that is 0 in the whole batch correlates with nothing. The state passed to ``value``
+    is the batch, (n, m), with examples as rows.
 
     Source: Xie et al. (2021), A.1, which asks for convex R.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> same, apart = (
-      ...     jnp.array([[1.0, 2.0], [1.0, 2.0]]),
-      ...     jnp.eye(2),
-      ... )  # two examples of two features
-      >>> (
-      ...     round(float(decorrelation().value(same)), 4),
-      ...     round(float(decorrelation().value(apart)), 4),
-      ... )
+      >>> value = decorrelation().value
+      >>> same, apart = jnp.array([[1.0, 2.0], [1.0, 2.0]]), jnp.eye(2)
+      >>> round(float(value(same)), 4), round(float(value(apart)), 4)
       (1.0, 0.0)
     """
 
@@ -157,9 +147,8 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
         # The squares of Z^T Z and of Z Z^T add up to the same; the smaller of the two
         # is formed.
         gram = unit.T @ unit if z.shape[1] <= z.shape[0] else unit @ unit.T
-        return (
-            0.5 * strength * (jnp.sum(gram**2) - jnp.sum(jnp.sum(unit**2, axis=0) ** 2))
-        )
+        diagonal = jnp.sum(unit**2, axis=0)
+        return 0.5 * strength * (jnp.sum(gram**2) - jnp.sum(diagonal**2))
 
     return Regulariser(
         value=value, prox=None, smoothness=None, convex=False, couples_examples=True
@@ -185,14 +174,16 @@ def regularised(
 ) -> Descent:
     r"""A step with one more layer behind it, made of a regulariser.
 
-    .. math:: z' = T_R(T(z)) , \qquad T_R = prox_{g R} \quad \text{or} \quad T_R = I - g \nabla R ,
-              \qquad E(z) = \tfrac12 |T_R(T(z)) - z|^2 .
+    .. math:: z' = T_R(T(z)) , \qquad
+              T_R = prox_{g R} \quad \text{or} \quad T_R = I - g \nabla R , \qquad
+              E(z) = \tfrac12 |T_R(T(z)) - z|^2 .
 
     No step raises E if T is nonexpansive, R convex and, for the second form,
     :math:`g \le 2 / L_R`. A layer of :math:`a f + (1 - a) I` with T_R = prox behind it
     has the equilibrium
 
-    .. math:: argmin_z \; a E_{opteq}(z) + g R(z) , \qquad E_{opteq}(z) = \min_u \phi(u) + \tfrac12 |u - z|^2 .
+    .. math:: argmin_z \; a E_{opteq}(z) + g R(z) , \qquad
+              E_{opteq}(z) = \min_u \phi(u) + \tfrac12 |u - z|^2 .
 
     Args:
       descent: the step T, of `opteq`, `deep_opteq` or any other whose energy is one
@@ -212,28 +203,19 @@ def regularised(
       >>> layer = opteq(2, 3)
       >>> params, z = layer.init(jax.random.key(0)), jnp.ones(2)
       >>> small = regularised(layer, half_square(1.0))  # halves the layer's output
-      >>> bool(
-      ...     jnp.allclose(
-      ...         2.0 * small.step(params, z, None), layer.step(params, z, None)
-      ...     )
-      ... )
+      >>> halved, step = small.step(params, z, None), layer.step(params, z, None)
+      >>> bool(jnp.allclose(2.0 * halved, step))
       True
     """
     prox, smoothness = regulariser.prox, regulariser.smoothness
-    require(
-        form != "prox" or prox,
-        "form",
-        'be "gradient" for a regulariser without a prox',
-        f"{form!r}",
-    )
-    short = not regulariser.convex or (smoothness and step_size <= 2.0 / smoothness)
-    got = f"step_size={step_size} and smoothness={smoothness}"
-    require(
-        form == "prox" or short,
-        "step_size",
-        'be at most 2 / smoothness for the form "gradient"',
-        got,
-    )
+    if form == "prox":
+        allowed = 'be "gradient" for a regulariser without a prox'
+        require(prox, "form", allowed, repr(form))
+    elif regulariser.convex:
+        short = smoothness and step_size <= 2.0 / smoothness
+        got = f"step_size={step_size} and smoothness={smoothness}"
+        allowed = 'be at most 2 / smoothness for the form "gradient"'
+        require(short, "step_size", allowed, got)
 
     def append(z: Array, batch: tuple[int, ...]) -> Array:
         wide = z.astype(compute_dtype(z))

@@ -1,7 +1,6 @@
 """Elementwise activations as proximal operators of convex functions."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +9,14 @@ from jax.scipy.special import spence, xlog1py, xlogy
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, checked, in_interval, require
-from unroll_jax.energies.proximal.penalty import Proximal
+from unroll_jax.energies.proximal.penalty import Proximal, nonnegative
 from unroll_jax.numerics import compute_dtype, infinite_outside
 
 __all__ = ["ACTIVATIONS", "activation", "leaky_relu", "sigmoid", "softplus", "tanh"]
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
-# Where a user's activation is checked: steps of 1/64 around 0, where activations bend.
+# A user's activation is checked at steps of 1/64 around 0, where activations bend.
 GRID = np.linspace(-16.0, 16.0, 2049, dtype=np.float32)
 
 
@@ -31,14 +30,14 @@ def activation(
     if it is nondecreasing and 1-Lipschitz. With :math:`\psi' = \sigma` and
     :math:`\psi^*` the conjugate of :math:`\psi`,
 
-    .. math:: \phi_1(z) = \psi^*(z) - \tfrac12 z^2 , \qquad \phi_1'(\sigma(w)) = w - \sigma(w) , \qquad
-              prox_{\phi_1} = \sigma .
+    .. math:: \phi_1(z) = \psi^*(z) - \tfrac12 z^2 , \qquad
+              \phi_1'(\sigma(w)) = w - \sigma(w) , \qquad prox_{\phi_1} = \sigma .
 
     A layer that steps by a and applies :math:`\sigma` itself lowers an energy with the
-    penalty :math:`\phi_1 / a`, the pair returned for ``step_size=a``; `feedforward` and
+    penalty :math:`\phi_1 / a`, the pair returned for ``step_size=a``. `feedforward` and
     `transformer` choose it when phi is given by name. At another step size s the prox
     is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by
-    entry.
+    entry. At s = 0 it projects onto the closure of sigma's range.
 
     Args:
       function: sigma, elementwise; a ValueError if it falls or rises faster than 1 on a
@@ -46,34 +45,26 @@ def activation(
       penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
       step_size: a > 0, the step size at which the prox is sigma.
 
-    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the pair is Moreau's; Xie et
+    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU. The pair is Moreau's; Xie et
     al. (2021), Lemma 1, at s = 1.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> arctan, y = (
-      ...     activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2),
-      ...     jnp.ones((1, 1)),
-      ... )
-      >>> ready = [tanh(), sigmoid(), softplus(), leaky_relu()]
-      >>> [round(phi.prox(y, 1.0).item(), 4) for phi in (arctan, *ready)]
+      >>> arctan = activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2)
+      >>> phis = [arctan, tanh(), sigmoid(), softplus(), leaky_relu()]
+      >>> [round(phi.prox(jnp.ones(()), 1.0).item(), 4) for phi in phis]
       [0.7854, 0.7616, 0.7311, 1.3133, 1.0]
     """
     with jax.ensure_compile_time_eval():
         values = np.asarray(function(jnp.asarray(GRID)), np.float64)
     slopes = np.diff(values) / np.diff(GRID.astype(np.float64))
     tolerance = 1e-3  # float32 round-off of values up to 16, over a spacing of 1/64
-    for bad in (int(np.argmin(slopes)), int(np.argmax(slopes))):
-        inside, got = (
-            -tolerance <= slopes[bad] <= 1.0 + tolerance,
-            f"slope {slopes[bad]:.3g} at {GRID[bad]:.3g}",
-        )
-        require(
-            inside,
-            "an activation",
-            "have slopes in [0, 1] to be a proximal operator",
-            got,
-        )
+    allowed = "have slopes in [0, 1] to be a proximal operator"
+    for place in (int(np.argmin(slopes)), int(np.argmax(slopes))):
+        slope = slopes[place]
+        inside = -tolerance <= slope <= 1.0 + tolerance
+        got = f"slope {slope:.3g} at {GRID[place]:.3g}"
+        require(inside, "an activation", allowed, got)
     return _pair(function, penalty, step_size)
 
 
@@ -120,8 +111,9 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
 
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
-    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2, for a slope
-    in (0, 1].
+    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2.
+
+    The slope is in (0, 1].
 
     Example: see `activation`.
     """
@@ -134,17 +126,21 @@ def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
 
 
 ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
-    each.__name__: each for each in (leaky_relu, sigmoid, softplus, tanh)
+    "leaky_relu": leaky_relu,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "tanh": tanh,
 }
 
 
 def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Proximal:
     def prox(y: Array, length: float | Float[Array, ""]) -> Array:
-        if not isinstance(length, jax.Array) and length == step_size:
+        length = nonnegative("step_size", length)
+        if not isinstance(length, jax.Array) and np.all(length == step_size):
             return function(y)
-        return function(
-            _solve(function, y.astype(compute_dtype(y)), length / step_size)
-        ).astype(y.dtype)
+        wide = y.astype(compute_dtype(y))
+        ratio = jnp.asarray(length, wide.dtype) / step_size
+        return function(_solve(function, wide, ratio)).astype(y.dtype)
 
     def total(y: Array) -> Array:
         return jnp.sum(penalty(y.astype(compute_dtype(y))), axis=(-2, -1)) / step_size
@@ -152,21 +148,28 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
     return Proximal(penalty=total, prox=prox)
 
 
-def _solve(function: Elementwise, y: Array, ratio: Any) -> Array:
-    """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry, differentiable
-    in y and t.
+def _solve(function: Elementwise, y: Array, ratio: Array) -> Array:
+    """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry.
 
-    The slope of the left side lies between 1 and t, as sigma's lies in [0, 1]. This
-    gives the first bracket.
+    It is differentiable in y and t. The slope of the left side lies between 1 and t, as
+    sigma's lies in [0, 1]. This gives the first bracket.
     """
+    limits = jnp.finfo(y.dtype)
+    # A ratio of 0 leaves no bracket. This one moves sigma(w) by less than rounding, and
+    # the sum keeps the derivative in t.
+    least = float(limits.eps) ** 2
+    ratio = ratio + jnp.where(ratio < least, least, 0.0)
+    farthest = 0.25 * float(limits.max)
 
     def residual(w: Array) -> Array:
-        return (1.0 - ratio) * function(w) + ratio * w - y
+        value = function(w)
+        # (1 - t) sigma(w) + t w would cancel where t is large
+        return ratio * (w - value) + (value - y)
 
     def solve(residual: Callable[[Array], Array], start: Array) -> Array:
         gap = -residual(jnp.zeros_like(start))
-        ends = gap, gap / ratio
-        limits = jnp.minimum(*ends), jnp.maximum(*ends)
+        far = jnp.clip(gap / ratio, -farthest, farthest)
+        bracket = jnp.minimum(gap, far), jnp.maximum(gap, far)
         precision = 4.0 * jnp.finfo(start.dtype).eps
 
         def unfinished(state: tuple) -> Array:
@@ -176,25 +179,20 @@ def _solve(function: Elementwise, y: Array, ratio: Any) -> Array:
         def improve(state: tuple) -> tuple:
             count, lower, upper, w, moved = state
             value, slope = jax.jvp(residual, (w,), (jnp.ones_like(w),))
-            lower, upper = (
-                jnp.where(value <= 0.0, w, lower),
-                jnp.where(value >= 0.0, w, upper),
-            )
-            newton = w - value / slope
+            lower = jnp.where(value <= 0.0, w, lower)
+            upper = jnp.where(value >= 0.0, w, upper)
+
             # Newton's step where it stays inside and at least halves the last one; else
             # the bracket's middle.
-            good = (
-                (newton >= lower)
-                & (newton <= upper)
-                & (jnp.abs(newton - w) <= 0.5 * moved)
-            )
-            chosen = jnp.where(good, newton, 0.5 * (lower + upper))
+            newton = w - value / slope
+            inside = (newton >= lower) & (newton <= upper)
+            halves = jnp.abs(newton - w) <= 0.5 * moved
+            chosen = jnp.where(inside & halves, newton, 0.5 * (lower + upper))
             return count + 1, lower, upper, chosen, jnp.abs(chosen - w)
 
-        first = 0.5 * (limits[0] + limits[1])
-        return jax.lax.while_loop(
-            unfinished, improve, (0, *limits, first, jnp.full_like(first, jnp.inf))
-        )[3]
+        first = 0.5 * (bracket[0] + bracket[1])
+        state = (0, *bracket, first, jnp.full_like(first, jnp.inf))
+        return jax.lax.while_loop(unfinished, improve, state)[3]
 
     def tangent_solve(linear: Callable[[Array], Array], value: Array) -> Array:
         return value / linear(jnp.ones_like(value))

@@ -1,5 +1,4 @@
-"""Penalties phi and their proximal operators: nonlinearities of a layer, and the prox
-of `prox_gradient`.
+"""Penalties phi and their proximal operators, of layers and of `prox_gradient`.
 
 The numbers of a penalty are Python numbers or arrays that broadcast to the state,
 traced or not: a prox is differentiable in them and in its step size. A known number out
@@ -20,7 +19,7 @@ from jaxtyping import Array
 
 from unroll_jax.arguments import look_up, require
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
-from unroll_jax.energies.proximal.penalty import Proximal
+from unroll_jax.energies.proximal.penalty import Proximal, check_number, nonnegative
 from unroll_jax.numerics import compute_dtype, shrink
 from unroll_jax.spectral import norm
 
@@ -59,13 +58,11 @@ def relu() -> Proximal:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> y = jnp.array([[3.0, -2.0]])
-      >>> (
-      ...     relu().prox(y, 0.5).tolist(),
-      ...     float(relu().penalty(y)),
-      ...     float(identity().penalty(y)),
-      ... )
-      ([[3.0, 0.0]], inf, 0.0)
+      >>> phi, y = relu(), jnp.array([[3.0, -2.0]])
+      >>> phi.prox(y, 0.5).tolist(), float(phi.penalty(y))
+      ([[3.0, 0.0]], inf)
+      >>> float(identity().penalty(y))
+      0.0
     """
     return Proximal(
         penalty=lambda y: _indicator(y, lower=0.0),
@@ -84,17 +81,17 @@ def soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> y = jnp.array([[3.0, 0.5, -2.0]])
-      >>> phis = (
-      ...     soft_threshold(1.0),
-      ...     nonnegative_soft_threshold(1.0),
-      ...     box(0.0, 1.0),
-      ...     elastic_net(1.0, 2.0),
-      ... )
-      >>> [phi.prox(y, 0.5).tolist()[0] for phi in phis]
-      [[2.5, 0.0, -1.5], [2.5, 0.0, 0.0], [1.0, 0.5, 0.0], [1.25, 0.0, -0.75]]
+      >>> y = jnp.array([3.0, 0.5, -2.0])
+      >>> soft_threshold(1.0).prox(y, 0.5).tolist()
+      [2.5, 0.0, -1.5]
+      >>> nonnegative_soft_threshold(1.0).prox(y, 0.5).tolist()
+      [2.5, 0.0, 0.0]
+      >>> box(0.0, 1.0).prox(y, 0.5).tolist()
+      [1.0, 0.5, 0.0]
+      >>> elastic_net(1.0, 2.0).prox(y, 0.5).tolist()
+      [1.25, 0.0, -0.75]
     """
-    threshold = _at_least_0("threshold", threshold)
+    threshold = nonnegative("threshold", threshold)
     return Proximal(
         penalty=lambda y: _weighted_sum(threshold, jnp.abs(y)),
         prox=lambda y, step_size: shrink(y, _scaled(y, threshold, step_size)),
@@ -110,7 +107,7 @@ def nonnegative_soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
 
     Example: see `soft_threshold`.
     """
-    threshold = _at_least_0("threshold", threshold)
+    threshold = nonnegative("threshold", threshold)
     return Proximal(
         penalty=lambda y: _indicator(y, lower=0.0) + _weighted_sum(threshold, y),
         prox=lambda y, step_size: jax.nn.relu(y - _scaled(y, threshold, step_size)),
@@ -118,8 +115,9 @@ def nonnegative_soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
 
 
 def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal:
-    """phi = sum_i threshold_i |y_i| + weight_i y_i^2 / 2; the prox of `soft_threshold`,
-    over 1 + step_size weight.
+    """phi = sum_i threshold_i |y_i| + weight_i y_i^2 / 2.
+
+    Its prox is that of `soft_threshold`, over 1 + step_size weight.
 
     Args:
       threshold: as in `soft_threshold`; 0 gives ridge, whose prox is y / (1 + step_size
@@ -129,52 +127,48 @@ def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal
 
     Example: see `soft_threshold`.
     """
-    lasso, weight = soft_threshold(threshold), _at_least_0("weight", weight)
+    lasso = soft_threshold(threshold)
+    weight = nonnegative("weight", weight)
 
     def penalty(y: Array) -> Array:
-        return lasso.penalty(y) + 0.5 * _weighted_sum(
-            weight, y.astype(compute_dtype(y)) ** 2
-        )
+        squares = y.astype(compute_dtype(y)) ** 2
+        return lasso.penalty(y) + 0.5 * _weighted_sum(weight, squares)
 
-    return Proximal(
-        penalty,
-        lambda y, step_size: (
-            lasso.prox(y, step_size) / (1.0 + _scaled(y, weight, step_size))
-        ),
-    )
+    def prox(y: Array, step_size: Any) -> Array:
+        return lasso.prox(y, step_size) / (1.0 + _scaled(y, weight, step_size))
+
+    return Proximal(penalty, prox)
 
 
 def box(lower: ArrayLike = 0.0, upper: ArrayLike = 1.0) -> Proximal:
     """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
 
-    A ValueError unless known bounds have lower < upper.
+    Args:
+      lower, upper: numbers, or arrays that broadcast to y, rounded to its dtype. A
+        ValueError unless known ones have lower < upper.
 
     Example: see `soft_threshold`.
     """
-    for name, bound in (("lower", lower), ("upper", upper)):
-        _check_number(name, bound)
+    check_number("lower", lower)
+    check_number("upper", upper)
     least: Any = lower
     if isinstance(lower, Tracer) or isinstance(upper, Tracer):
         least = jnp.where(jnp.less(lower, upper), lower, jnp.nan)
     else:
-        require(
-            np.all(np.less(lower, upper)),
-            "lower",
-            "be below upper",
-            f"lower={lower}, upper={upper}",
-        )
-    return Proximal(
-        lambda y: _indicator(y, least, upper),
-        lambda y, step_size: jnp.clip(y, least, upper).astype(y.dtype),
-    )
+        got = f"lower={lower}, upper={upper}"
+        require(np.all(np.less(lower, upper)), "lower", "be below upper", got)
+
+    def prox(y: Array, step_size: Any) -> Array:
+        return jnp.clip(y, jnp.asarray(least, y.dtype), jnp.asarray(upper, y.dtype))
+
+    return Proximal(lambda y: _indicator(y, least, upper), prox)
 
 
 def group_shrinkage(threshold: ArrayLike = 1.0) -> Proximal:
-    """phi = sum_i threshold_i |y_i|_2 over tokens; prox shortens each by step_size
-    threshold, to 0 at the least.
+    """phi = sum_i threshold_i |y_i|_2 over tokens.
 
-    A token is a row, the last axis of y. ``threshold`` broadcasts to the lengths,
-    (*batch, n, 1).
+    The prox shortens each token by step_size threshold, to 0 at the least. A token is a
+    row, the last axis of y. ``threshold`` broadcasts to the lengths, (*batch, n, 1).
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
@@ -183,19 +177,19 @@ def group_shrinkage(threshold: ArrayLike = 1.0) -> Proximal:
       >>> group_shrinkage(1.0).prox(jnp.array([[3.0, 4.0], [0.3, 0.4]]), 2.5).tolist()
       [[1.5, 2.0], [0.0, 0.0]]
     """
-    threshold = _at_least_0("threshold", threshold)
+    threshold = nonnegative("threshold", threshold)
 
     def prox(y: Array, step_size: Any) -> Array:
         lengths = _lengths(y)
         cut = _scaled(lengths, threshold, step_size)
-        return (
-            jax.nn.relu(1.0 - cut / jnp.where(lengths == 0.0, 1.0, lengths)) * y
-        ).astype(y.dtype)
+        kept = jax.nn.relu(1.0 - cut / jnp.where(lengths == 0.0, 1.0, lengths))
+        return (kept * y.astype(kept.dtype)).astype(y.dtype)
 
     return Proximal(penalty=lambda y: _weighted_sum(threshold, _lengths(y)), prox=prox)
 
 
-#: Proximal operators by name, with their penalties: what follows a gradient step as a layer's nonlinearity.
+#: Proximal operators by name, with their penalties. One follows a gradient step as the
+#: nonlinearity of a layer.
 PROXIMALS: dict[str, Callable[..., Proximal]] = {
     "identity": identity,
     "relu": relu,
@@ -209,8 +203,7 @@ PROXIMALS: dict[str, Callable[..., Proximal]] = {
 
 
 def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
-    """The `Proximal` of a name of `PROXIMALS` (with its default numbers), or the
-    `Proximal` given.
+    """The `Proximal` given, or of a name of `PROXIMALS` with its default numbers.
 
     The name of an activation gives the pair whose prox at ``step_size`` is that
     activation. Another name is an error.
@@ -228,17 +221,20 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
 
 
 def _indicator(y: Array, lower: Any, upper: Any = math.inf) -> Array:
-    """0 where every entry is in [lower, upper], NaN where one is NaN, else infinite.
-
-    It compares extremes: XLA knows a prox's outputs entry by entry, and may fold a
-    constant of their size.
-    """
-    least = jnp.min(y, axis=(-2, -1))  # NaN where an entry is
-    inside = least >= lower
-    if isinstance(upper, Tracer) or upper < math.inf:
+    """0 where every entry is in [lower, upper], NaN where one is NaN, else infinite."""
+    dtype = compute_dtype(y)
+    # to the dtype of y first, as the prox rounds them
+    lower, upper = (jnp.asarray(bound, y.dtype) for bound in (lower, upper))
+    missing = jnp.isnan(jnp.min(y, axis=(-2, -1)))
+    if lower.ndim == upper.ndim == 0:
+        # Extremes are compared, not entries: XLA knows the outputs of a prox entry by
+        # entry, and may fold a constant of their size.
+        inside = jnp.min(y, axis=(-2, -1)) >= lower
         inside &= jnp.max(y, axis=(-2, -1)) <= upper
-    outside = jnp.where(jnp.isnan(least), jnp.nan, jnp.inf)
-    return jnp.where(inside, 0.0, outside).astype(compute_dtype(y))
+    else:
+        inside = jnp.all((y >= lower) & (y <= upper), axis=(-2, -1))
+    outside = jnp.where(missing, jnp.nan, jnp.inf).astype(dtype)
+    return jnp.where(inside, jnp.zeros((), dtype), outside)
 
 
 def _lengths(y: Array) -> Array:
@@ -248,30 +244,12 @@ def _lengths(y: Array) -> Array:
 
 def _weighted_sum(weight: Any, entries: Array) -> Array:
     """(*batch,) sums over the last two axes."""
-    return jnp.sum(weight * entries.astype(compute_dtype(entries)), axis=(-2, -1))
+    dtype = compute_dtype(entries)
+    return jnp.sum(jnp.asarray(weight, dtype) * entries.astype(dtype), axis=(-2, -1))
 
 
 def _scaled(y: Array, number: Any, step_size: Any) -> Array:
-    return jnp.asarray(_at_least_0("step_size", step_size) * number, y.dtype)
-
-
-def _at_least_0(name: str, value: Any) -> Any:
-    """The number or array; NaN where a traced one is out of range."""
-    _check_number(name, value)
-    if isinstance(value, Tracer):
-        return jnp.where((value >= 0.0) & (value < jnp.inf), value, jnp.nan)
-    require(
-        np.all((np.asarray(value) >= 0.0) & np.isfinite(value)),
-        name,
-        "be finite and at least 0",
-        value,
-    )
-    return value
-
-
-def _check_number(name: str, value: Any) -> None:
-    kind = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-    if not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
-        raise TypeError(
-            f"{name} must be a number or an array of numbers, got {value!r}"
-        )
+    """The number times the step size, in the dtype of y."""
+    dtype = compute_dtype(y)
+    step_size = jnp.asarray(nonnegative("step_size", step_size), dtype)
+    return (step_size * jnp.asarray(number, dtype)).astype(y.dtype)

@@ -4,11 +4,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import require
 from unroll_jax.energies.tokens import zero_masked
 
-__all__ = ["Proximal", "penalty_of_present", "prox_of_present"]
+__all__ = [
+    "Proximal",
+    "check_number",
+    "nonnegative",
+    "penalty_of_present",
+    "prox_of_present",
+]
 
 
 class Proximal(NamedTuple):
@@ -26,19 +35,45 @@ class Proximal(NamedTuple):
       ...     lambda y: 0.5 * jnp.sum(y**2, (-2, -1)),
       ...     lambda y, step_size: y / (1.0 + step_size),
       ... )
-      >>> square.prox(
-      ...     jnp.array([[2.0, -4.0]]), 1.0
-      ... ).tolist()  # any layer takes it: transformer(..., phi=square)
+      >>> square.prox(jnp.array([[2.0, -4.0]]), 1.0).tolist()
       [[1.0, -2.0]]
+
+    Any layer takes it, as in ``transformer(..., phi=square)``.
     """
 
     penalty: Callable[[Float[Array, "*batch n d"]], Float[Array, "*batch"]]
     prox: Callable[[Float[Array, "..."], Any], Float[Array, "..."]]
 
 
+def nonnegative(name: str, value: Any) -> Any:
+    """The number or array, if it is finite and at least 0.
+
+    A known one out of range is a ValueError; a traced one gives NaN.
+    """
+    check_number(name, value)
+    if isinstance(value, Tracer):
+        return jnp.where((value >= 0.0) & (value < jnp.inf), value, jnp.nan)
+    known = np.asarray(value)
+    in_range = np.all((known >= 0.0) & np.isfinite(known))
+    require(in_range, name, "be finite and at least 0", value)
+    return value
+
+
+def check_number(name: str, value: Any) -> None:
+    """A TypeError unless the value is a number or an array of real numbers."""
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    if not real:
+        raise TypeError(
+            f"{name} must be a number or an array of numbers, got {value!r}"
+        )
+
+
 def penalty_of_present(phi: Proximal, y: Any, present: Any) -> Array:
-    """phi of the tokens that are there; ``present`` is a boolean (*batch, n), or
-    None if all are."""
+    """phi of the tokens that are there.
+
+    ``present`` is a boolean (*batch, n), or None if all are.
+    """
     if present is None:
         return phi.penalty(y)
     each = phi.penalty(zero_masked(y, present)[..., None, :])
@@ -46,9 +81,8 @@ def penalty_of_present(phi: Proximal, y: Any, present: Any) -> Array:
 
 
 def prox_of_present(phi: Proximal, y: Any, step_size: float, present: Any) -> Any:
-    """The prox of the tokens that are there; the others stay as they are."""
+    """The prox of the tokens that are there. The others stay as they are."""
     if present is None:
         return phi.prox(y, step_size)
-    return jnp.where(
-        present[..., None], phi.prox(zero_masked(y, present), step_size), y
-    )
+    moved = phi.prox(zero_masked(y, present), step_size)
+    return jnp.where(present[..., None], moved, y)

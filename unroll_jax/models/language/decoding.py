@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Integer
 
 from unroll_jax.arguments import at_least, check, in_interval, require
+from unroll_jax.arrays import widen_integers
 from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
     embed,
@@ -132,6 +133,7 @@ def decode(
     # Slots after a token's position may hold rejected drafts, and are not seen.
     mask = jnp.arange(capacity, dtype=jnp.int32) <= positions[..., None]
     rows = jnp.arange(y.shape[0])[:, None]
+    positions = widen_integers(positions)
     # negative ones would count from the end
     slots = jnp.where(positions < 0, capacity, positions)
 

@@ -1,0 +1,62 @@
+"""Draws with keys of every implementation of JAX, typed and raw, alone and in batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unroll_jax.keys import threefry_keys
+from unroll_jax.looped import sample_far_start, sample_loops, sample_segment
+from unroll_jax.perturbations import layer_noise
+from unroll_jax.spectral import random_like
+
+every_kind = pytest.mark.parametrize("kind", ["threefry2x32", "rbg", "unsafe_rbg"])
+
+
+def draws_of(key):
+    return {
+        "far_start": sample_far_start(key, 10_000, share=1.0),
+        "loops": sample_loops(key, 10_000),
+        "huginn": sample_loops(key, 10_000, distribution="log_normal_poisson"),
+        "segment": jnp.stack(sample_segment(key, 10_000)),
+        "normal": random_like(jnp.zeros(3), key),
+        "noise": layer_noise(key, 1.0)(jnp.int32(1), None, jnp.zeros(3)),
+    }
+
+
+@every_kind
+def test_draws_of_a_batch_of_keys_are_those_of_each_key(kind):
+    keys = jax.random.split(jax.random.key(0, impl=kind), 4)
+    together = jax.jit(jax.vmap(draws_of))(keys)
+    single = jax.jit(draws_of)
+    for place, key in enumerate(keys):
+        alone = single(key)
+        for name, draws in together.items():
+            np.testing.assert_allclose(draws[place], alone[name], rtol=1e-6)
+    for name, draws in together.items():
+        rows = np.asarray(draws).reshape(4, -1)
+        assert len(np.unique(rows, axis=0)) == 4, name
+
+
+@every_kind
+def test_the_noise_of_a_row_depends_on_its_key_only(kind):
+    keys = jax.random.split(jax.random.key(0, impl=kind), 3)
+    y = jnp.zeros((3, 5))
+    noisy = layer_noise(keys, 1.0)(jnp.int32(2), None, y)
+    part = layer_noise(keys[1:], 1.0)(jnp.int32(2), None, y[1:])
+    np.testing.assert_array_equal(noisy[1:], part)
+    assert np.unique(noisy).size == y.size
+
+
+def test_raw_keys_draw_what_typed_ones_draw():
+    raw = jax.random.PRNGKey(5)
+    noise = [layer_noise(key, 0.1) for key in (raw, jax.random.key(5))]
+    first, second = (draw(jnp.int32(1), None, jnp.zeros(4)) for draw in noise)
+    np.testing.assert_array_equal(first, second)
+    rows = layer_noise(jnp.stack([raw, raw + 1]), 0.1)
+    assert rows(jnp.int32(1), None, jnp.zeros((2, 4))).shape == (2, 4)
+
+
+def test_keys_of_threefry_stay_as_they_are():
+    key = jax.random.key(7)
+    assert threefry_keys(key) is key
