@@ -72,7 +72,7 @@ def continue_conjugate_gradient(
             residual,
             direction,
             square,
-            carry.steps + active,
+            carry.steps + active.astype(jnp.int32),
             sound,
         )
 

@@ -74,9 +74,10 @@ def square_range(
 def compute_dtype(*arrays: Any) -> jnp.dtype:
     """The dtype energies and reductions are computed in: float32 at least, float64
     if an input is."""
-    return jnp.promote_types(
-        jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32
-    )
+    # Under strict promotion too, which is about operands.
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*(a for a in arrays if a is not None))
+        return jnp.promote_types(dtype, jnp.float32)
 
 
 @contextlib.contextmanager

@@ -15,16 +15,14 @@ from unroll_jax.arrays import check_shape
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear, asymmetric
 from unroll_jax.fixed_point.program import Program
 from unroll_jax.fixed_point.reports import (
-    MAX_STEPS,
-    ROUND_OFF,
-    STALLED,
-    EquilibriumInfo,
     Reporting,
     known,
     report_dependence,
     report_failures,
 )
-from unroll_jax.fixed_point.sizes import dot, filled
+from unroll_jax.fixed_point.rows import dot, row_constant
+from unroll_jax.fixed_point.status import MAX_STEPS, STALLED, EquilibriumInfo
+from unroll_jax.fixed_point.stopping import ROUND_OFF
 from unroll_jax.numerics import full_precision, over
 
 __all__ = [
@@ -119,7 +117,8 @@ def with_gradient(
         if probe is None
         else Probe(*(leaf.reshape(y.shape[0]) for leaf in probe))
     )
-    rows = Probe(*(leaf + filled(y, 0.0) for leaf in rows))
+    zeros = row_constant(y, 0.0)
+    rows = Probe(*(leaf + zeros.astype(leaf.dtype) for leaf in rows))
     return _corrected(
         static, _reverse_only(_apply(program, operands, y)), rows, (operands, y, saved)
     )

@@ -11,19 +11,18 @@ from jaxtyping import Array, Bool, Float, Int
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient
-from unroll_jax.fixed_point.loop import Map
-from unroll_jax.fixed_point.reports import ROUND_OFF, EquilibriumInfo
-from unroll_jax.fixed_point.sizes import (
-    Rule,
-    dot,
-    filled,
-    judge,
-    largest,
+from unroll_jax.fixed_point.rows import dot, largest, per_row, row_constant
+from unroll_jax.fixed_point.solver import Map
+from unroll_jax.fixed_point.solvers import cache_factory
+from unroll_jax.fixed_point.status import EquilibriumInfo
+from unroll_jax.fixed_point.stopping import (
+    StopRule,
     measure,
-    per_row,
+    outcome,
     relative_sizes,
+    round_off,
+    row_units,
 )
-from unroll_jax.fixed_point.solvers import shared
 from unroll_jax.numerics import over
 
 __all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]
@@ -97,15 +96,15 @@ class FactoredSolver(NamedTuple):
     activation: Activation
 
     def run(
-        self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: Rule
+        self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: StopRule
     ) -> tuple[Array, EquilibriumInfo]:
         """``(y, info)``, y = f(z) by the layer's step; steps count products with G,
         which cost as Picard steps do."""
         W, offset = saved
         gram = _gram(W, z.shape[0])
         s = self.activation(z @ W.T + offset)
-        image, none, infinite = gram(s), filled(z, 0), filled(z, jnp.inf)
-        scale, active = jnp.fmax(largest(z), _length(s, image)), filled(z, True)
+        image, none, infinite = gram(s), row_constant(z, 0), row_constant(z, jnp.inf)
+        scale, active = jnp.fmax(largest(z), _length(s, image)), row_constant(z, True)
         begin = _Carry(
             jnp.zeros((), jnp.int32),
             s,
@@ -129,20 +128,20 @@ class FactoredSolver(NamedTuple):
         z = end.best @ W
         fz = apply(z)
         sizes = measure(rule, fz, z, end.scale, first=False, frozen=True)
-        return fz, judge(
-            rule, sizes.residual, end.steps, lost=~(largest(end.fallback[1]) < jnp.inf)
-        )
+        stalled = ~end.active & (sizes.residual <= round_off(rule, fz))
+        lost = ~(largest(end.fallback[1]) < jnp.inf)
+        return fz, outcome(rule, sizes.residual, end.steps, stalled=stalled, lost=lost)
 
-    def _newton(self, gram: Map, offset: Array, rule: Rule, c: _Carry) -> _Carry:
+    def _newton(self, gram: Map, offset: Array, rule: StopRule, c: _Carry) -> _Carry:
         g = c.image + offset
         after = self.activation(g)
         after_image = gram(after)
         moved = after_image - c.image
-        unit = jnp.maximum(largest(after), 1e-6 * c.scale)
-        unit = jnp.where(unit > 0.0, unit, 1.0)
-        scaled = lambda a: over(a, unit[:, None])
-        square = jnp.maximum(dot(scaled(after - c.s), scaled(moved)), 0.0)
-        size = jnp.maximum(dot(scaled(after), scaled(after_image)), 0.0)
+        inverse, unit = row_units(after, c.scale)
+        change = inverse * after - inverse * c.s
+        image_change = inverse * after_image - inverse * c.image
+        square = jnp.maximum(dot(change, image_change), 0.0)
+        size = jnp.maximum(dot(inverse * after, inverse * after_image), 0.0)
         residual, _, _, scale = relative_sizes(
             rule, square, size, unit, c.scale, first=c.number == 0, frozen=False
         )
@@ -151,7 +150,7 @@ class FactoredSolver(NamedTuple):
             jnp.where(better, residual, c.least),
             jnp.where(better, 0, c.since + 1),
         )
-        idle = (since >= PATIENCE) & (least <= (ROUND_OFF * rule.epsilon) ** 2)
+        idle = (since >= PATIENCE) & (least <= round_off(rule, after))
         active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~idle
         root = _root_slope(self.activation, g)
         right = per_row(active, root * moved, jnp.zeros_like(moved))
@@ -177,7 +176,7 @@ class FactoredSolver(NamedTuple):
         )
 
 
-@shared
+@cache_factory
 def factored_adjoint(activation: Activation, share: float) -> Adjoint:
     r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t =
     D^{1/2} W v.
@@ -198,10 +197,10 @@ def factored_adjoint(activation: Activation, share: float) -> Adjoint:
         t, steps = _solve(gram, root, right, tol=accuracy, max_steps=max_steps)
         # The residual of w is W^T D^{1/2} times t's, so no larger where |W| <= 1.
         left = right - t + root * gram(root * t)
-        rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
-        info = judge(
-            rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2, steps
-        )
+        rule = StopRule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
+        residual = dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2
+        stalled = (steps < max_steps) & (residual <= round_off(rule, v))
+        info = outcome(rule, residual, steps, stalled=stalled)
         return (v + (root * t) @ W) / share, info
 
     return conjugate_gradient()._replace(structured=structured)

@@ -25,8 +25,8 @@ from unroll_jax.fixed_point.derivatives import (
 )
 from unroll_jax.fixed_point.program import as_state, trace
 from unroll_jax.fixed_point.reports import ON_FAILURE, Reporting, call_site
-from unroll_jax.fixed_point.sizes import dot
-from unroll_jax.fixed_point.solvers import shared
+from unroll_jax.fixed_point.rows import dot
+from unroll_jax.fixed_point.solvers import cache_factory
 from unroll_jax.numerics import full_precision
 from unroll_jax.step_checks import check_step
 
@@ -217,7 +217,7 @@ def implicit_argmin(
     return implicit_root(stationary, adjoint=adjoint or default, **options)
 
 
-@shared
+@cache_factory
 def _balanced(adjoint: Adjoint) -> Adjoint:
     """The adjoint on A s w' = v, w = s w', with A = dF/dz scaled by s to the size of
     1: F may be of any scale."""

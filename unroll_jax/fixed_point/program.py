@@ -42,7 +42,7 @@ class Program:
         # Relative spacing of the coarsest dtype of the state.
         self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
         self._dtype = functools.reduce(
-            jnp.promote_types,
+            np.promote_types,  # jnp's raises under strict promotion
             (jnp.finfo(aval.dtype).dtype for aval in avals),
             jnp.float32,
         )
