@@ -21,7 +21,7 @@ from tests.fixed_point.problems import (
 )
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import SOLVERS
-from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONFINITE, STALLED
+from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONFINITE, STALLED
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 A, ONES = (
@@ -131,6 +131,54 @@ def test_bfloat16_ends_at_its_round_off_and_not_before():
         program(grow, solver="picard", max_steps=3)(p, start, one)[1].status
         == MAX_STEPS
     )
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("bfloat16",), ("float16",), ("float32", "bfloat16")]
+)
+def test_a_solve_that_was_cut_off_has_not_stalled(dtypes):
+    """After ten steps of z' = .95 z + 1 the residual is below 16 epsilons.
+
+    The epsilon of a small leaf does not count for a large one.
+    """
+    start = [
+        jnp.zeros((1, 30 if place == 0 else 1), dtype)
+        for place, dtype in enumerate(dtypes)
+    ]
+
+    def step(params, leaves, x):
+        return [0.95 * leaf + 1.0 for leaf in leaves]
+
+    options = {"batch_ndim": 1, "on_failure": "accept"}
+
+    @jax.jit
+    def run(start):
+        ends = {
+            solver: uj.equilibrium(
+                step, (), start, solver=solver, max_steps=10, **options
+            )
+            for solver in ("picard", "damped", "averaged")
+        }
+        ends["unrolled"] = uj.equilibrium(
+            step, (), start, adjoint=fp.unrolled(10), **options
+        )
+        return ends
+
+    for name, (z, info) in run(start).items():
+        assert info.status.tolist() == [MAX_STEPS], name
+        assert float(z[0][0, 0]) < 10.0, name  # of 20
+
+
+def test_states_of_every_size_are_solved_in_the_same_steps():
+    """f(z) - z of 1e-36 is subnormal, which compiled code takes for 0."""
+    usual = growing()(0.5, np.zeros((1, 3), np.float32), ONES)
+    for size in map(np.float32, (1e-36, 1e-30, 1e36)):
+        ends = growing()(0.5, np.zeros((1, 3), np.float32), size * ONES)
+        for solver, (z, info) in ends.items():
+            assert info.status.tolist() == [CONVERGED], (solver, size)
+            assert info.steps[0] == usual[solver][1].steps[0], (solver, size)
+            error = relative_error(np.asarray(z, np.float64) / size, 2.0 * ONES)
+            assert error < 3e-5, (solver, size)
 
 
 def test_a_map_without_a_fixed_point_does_not_converge():

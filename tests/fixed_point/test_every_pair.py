@@ -110,9 +110,7 @@ def staying():
     """A solver that stays at its start. The gradient is then the adjoint's, at a
     point found before."""
     none = jnp.asarray(np.zeros(4, np.int32))
-    return fixed_point.picard()._replace(
-        whole=lambda apply, z, tol, max_steps: (z, none)
-    )
+    return fixed_point.picard()._replace(run=lambda apply, z, tol, max_steps: (z, none))
 
 
 PAIRS = {

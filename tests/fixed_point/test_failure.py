@@ -21,12 +21,8 @@ from tests.fixed_point.problems import (
 )
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
-from unroll_jax.fixed_point.reports import (
-    EquilibriumInfo,
-    Reporting,
-    call_site,
-    report_failures,
-)
+from unroll_jax.fixed_point.reports import Reporting, call_site, report_failures
+from unroll_jax.fixed_point.status import EquilibriumInfo
 
 FORWARD = {"max_steps": 2, "solver": "picard"}
 BACKWARD = {"adjoint_max_steps": 1, "adjoint_tol": 1e-6}
@@ -129,6 +125,7 @@ def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part)
             "reached max_steps .* after 50 steps; raise max_steps .*spectral_normalise",
         ),
         (np.nan, "met a value that is not finite .*; look for NaN in params and x"),
+        (-20.0, "met a value that is not finite .*; the iteration diverges: choose"),
     ],
 )
 def test_an_error_says_how_many_examples_failed_and_how(p, words):

@@ -21,8 +21,8 @@ from tests.fixed_point.problems import (
 )
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.adjoints import flag_asymmetric, unroll_solver
-from unroll_jax.fixed_point.reports import CONVERGED, MAX_STEPS, NONSYMMETRIC
-from unroll_jax.fixed_point.sizes import Rule
+from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONSYMMETRIC
+from unroll_jax.fixed_point.stopping import StopRule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 in_float64 = pytest.mark.usefixtures("x64")
@@ -40,7 +40,7 @@ def symmetric(size=8, norm=0.99):
 def iterates(solver, step, count):
     """The states after every one of a number of updates: those that the step is
     given, and the last."""
-    seen, rule = [], Rule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
+    seen, rule = [], StopRule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
 
     def watched(z):
         jax.debug.callback(lambda z: seen.append(np.array(z[0])), z, ordered=True)
@@ -353,6 +353,12 @@ def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_stat
 
     with pytest.raises(ValueError, match="jaxopt's solvers take no sharded states"):
         jax.eval_shape(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows), x)
+    _, none = program(affine, solver=solver)(A, 0.0 * x[:0], x[:0])
+    assert none.steps.shape == (0,)
+    tiny = np.float32(1e-30)  # whose squares underflow
+    small, info = program(affine, solver=solver)(A, 0.0 * x, tiny * x)
+    assert info.converged.all()
+    assert relative_error(np.asarray(small, np.float64) / tiny, z) < 1e-4
     with pytest.raises(
         ValueError,
         match='adjoint="unrolled" needs a solver whose steps can be differentiated',

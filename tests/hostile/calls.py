@@ -122,7 +122,7 @@ params: uj.equilibrium(uj.opteq(4, 3), None, Z); fp.monotone_weight(None); uj.ce
     certificates.spectral_normalise(None); uj.equilibrium(lambda z, x, params: z, 1.0, Z);
     uj.equilibrium(lambda z, params: z, 1.0, Z)
 window: fp.anderson("5")
-share: fp.damped("half")
+damping: fp.damped("half")
 num_steps: fp.unrolled("3")
 smoothness: uj.certify(uj.attention(), P, Y, smoothness="L")
 g_step_size: uj.alternating(lambda p, y, x: 0.0, lambda p, y, x: 0.0, g_step_size="0.1", f_step_size=0.1)
@@ -164,7 +164,7 @@ probe: solve(batch_ndim=1, probe=fp.zero_probe(3)); solve(probe=fp.zero_probe(),
     uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, ones(3), probe=fp.zero_probe())
 W: uj.equilibrium(uj.opteq(4, 4), energies.OptEqParams(3.0 * W, None, W[0]), Z)
 window: fp.anderson(0); fp.gmres(0)
-share: fp.damped(0.0)
+damping: fp.damped(0.0)
 terms: fp.neumann(0)
 num_steps: fp.unrolled(0); certificates.spectral_norm(lambda v: v, Z, num_steps=0);
     certificates.curvature(lambda y: jnp.sum(y**2, (-2, -1)), Y, num_steps=0)

@@ -1,13 +1,9 @@
-"""Fixed points of steps: solvers, adjoints, and the equilibrium they make
-differentiable.
+"""Fixed points of steps: solvers, adjoints, and differentiable equilibria.
 
 Example:
   >>> import jax.numpy as jnp
-  >>> step, options = (
-  ...     lambda w, z, x: w * z + x,
-  ...     {"solver": "anderson", "adjoint": "gmres"},
-  ... )
-  >>> z, info = equilibrium(step, 0.5, jnp.zeros(3), jnp.ones(3), **options)
+  >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(3)
+  >>> z, info = equilibrium(step, 0.5, start, solver="anderson", adjoint="gmres")
   >>> [round(value, 3) for value in z.tolist()], STATUS[int(info.status)]
   ([2.0, 2.0, 2.0], 'converged')
   >>> "anderson" in SOLVERS, "gmres" in ADJOINTS, ON_FAILURE
@@ -26,7 +22,6 @@ from unroll_jax.fixed_point.adjoints import (
 )
 from unroll_jax.fixed_point.derivatives import Probe, zero_probe
 from unroll_jax.fixed_point.equilibrium import equilibrium
-from unroll_jax.fixed_point.loop import Point, Solver
 from unroll_jax.fixed_point.monotone import (
     MonotoneParams,
     monotone_equilibrium,
@@ -36,11 +31,10 @@ from unroll_jax.fixed_point.monotone import (
 from unroll_jax.fixed_point.optimality import implicit_argmin, implicit_root
 from unroll_jax.fixed_point.reports import (
     ON_FAILURE,
-    STATUS,
     ConvergenceError,
     ConvergenceWarning,
-    EquilibriumInfo,
 )
+from unroll_jax.fixed_point.solver import Point, Solver
 from unroll_jax.fixed_point.solvers import (
     SOLVERS,
     accelerated_gradient,
@@ -50,6 +44,7 @@ from unroll_jax.fixed_point.solvers import (
     jaxopt_solver,
     picard,
 )
+from unroll_jax.fixed_point.status import STATUS, EquilibriumInfo
 
 __all__ = [
     "ADJOINTS",

@@ -5,19 +5,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.fixed_point.loop import Map, Point, Solver, iterate
-from unroll_jax.fixed_point.reports import (
-    CONVERGED,
-    NONSYMMETRIC,
+from unroll_jax.fixed_point.loop import iterate
+from unroll_jax.fixed_point.rows import dot, largest, per_row, row_constant
+from unroll_jax.fixed_point.solver import Map, Point, Solver
+from unroll_jax.fixed_point.solvers import anderson, cache_factory
+from unroll_jax.fixed_point.status import CONVERGED, NONSYMMETRIC, EquilibriumInfo
+from unroll_jax.fixed_point.stopping import (
+    IDLE_CHECKS,
     ROUND_OFF,
-    EquilibriumInfo,
+    Stall,
+    StopRule,
+    check_stall,
+    measure,
+    outcome,
+    round_off,
 )
-from unroll_jax.fixed_point.sizes import Rule, dot, filled, judge, largest, measure
-from unroll_jax.fixed_point.solvers import anderson, shared
 
 __all__ = [
     "ADJOINTS",
@@ -37,6 +43,8 @@ __all__ = [
 # a linear map of each row, all rows at once
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
+# Unrolled steps without a better residual, after which a row near round-off is there.
+SETTLED = 3
 # Asymmetry of a random pair of vectors above which a Jacobian counts as asymmetric. It
 # is far above round-off, and an asymmetric Jacobian is rarely below.
 ASYMMETRY = 1e-2
@@ -82,7 +90,7 @@ class Unrolled(NamedTuple):
 
 
 @checked(window=at_least(1))
-@shared
+@cache_factory
 def gmres(window: int = 10) -> Adjoint:
     """The Neumann series while it converges quickly, then truncated GMRES, for any J.
 
@@ -105,13 +113,13 @@ def gmres(window: int = 10) -> Adjoint:
     def solve(
         operator: Linear, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
-        rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps), linear=True)
+        rule = StopRule(tol, max_steps, float(jnp.finfo(v.dtype).eps), linear=True)
         return iterate(lambda w: v + operator(w), v, solver, rule)
 
     return Adjoint(solve)
 
 
-@shared
+@cache_factory
 def conjugate_gradient() -> Adjoint:
     """Conjugate gradients: the quickest where J is symmetric.
 
@@ -130,13 +138,14 @@ def conjugate_gradient() -> Adjoint:
         w, _, steps = continue_conjugate_gradient(
             product, jnp.zeros_like(v), v, bound=bound, max_steps=max_steps
         )
-        return w, _linear_info(operator, v, w, steps, tol)
+        # Rows whose recurrence ended before the cap can have no better residual.
+        return w, _linear_info(operator, v, w, steps, tol, steps < max_steps)
 
     return Adjoint(solve, symmetric=True)
 
 
 @checked(terms=at_least(1), damping=in_interval("(0, 1]"))
-@shared
+@cache_factory
 def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
     r"""The phantom gradient by the Neumann series, cut off and damped.
 
@@ -167,12 +176,12 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
             return (1.0 - damping) * w + damping * (v + operator(w))
 
         w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
-        return w, _linear_info(operator, v, w, filled(v, terms - 1), tol)
+        return w, _linear_info(operator, v, w, row_constant(v, terms - 1), tol)
 
     return Adjoint(solve, exact=False)
 
 
-@shared
+@cache_factory
 def one_step() -> Adjoint:
     """w = v: the gradient of one step at the equilibrium, Jacobian-free.
 
@@ -186,7 +195,7 @@ def one_step() -> Adjoint:
     ) -> tuple[Array, EquilibriumInfo]:
         # Its residual is not measured: that would cost the product that it saves.
         return v, EquilibriumInfo(
-            filled(v, jnp.nan), filled(v, 0), filled(v, CONVERGED)
+            row_constant(v, jnp.nan), row_constant(v, 0), row_constant(v, CONVERGED)
         )
 
     return Adjoint(solve, exact=False)
@@ -196,9 +205,9 @@ def one_step() -> Adjoint:
 def unrolled(num_steps: int = 20) -> Unrolled:
     """Differentiates steps of the solver, to any order and in both modes.
 
-    Memory grows with the steps.
-    ``max_steps`` does not count here, and ``tol`` only decides which examples count as
-    converged.
+    Memory grows with the steps. ``max_steps`` does not count here, and ``tol`` only
+    decides which examples count as converged. Examples of "anderson" that reach
+    round-off stay there. If they began there, they take plain steps.
 
     Args:
       num_steps: of the solver, at least 1.
@@ -207,12 +216,11 @@ def unrolled(num_steps: int = 20) -> Unrolled:
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
-      >>> step, start = lambda slope, z, x: slope * z + 1.0, jnp.zeros(())
-      >>> options = {"adjoint": unrolled(50), "batch_ndim": 0}
-      >>> fixed_point = lambda slope: unroll_jax.equilibrium(
-      ...     step, slope, start, **options
-      ... )[0]
-      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # of 1 / (1 - slope)
+      >>> def fixed_point(slope):  # 1 / (1 - slope)
+      ...     step, start = lambda slope, z, x: slope * z + 1.0, jnp.zeros(1)
+      ...     z, _ = unroll_jax.equilibrium(step, slope, start, adjoint=unrolled(50))
+      ...     return z[0]
+      >>> round(float(jax.grad(fixed_point)(0.5)), 3)
       4.0
     """
     return Unrolled(num_steps)
@@ -238,33 +246,111 @@ def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
     return entry if isinstance(entry, Adjoint | Unrolled) else entry()
 
 
+class _Unroll(NamedTuple):
+    """The carry of unrolled steps.
+
+    Attributes:
+      first: squared residual of the start.
+      best: f of the state of least residual.
+      ended: rows that stay at their best state.
+      plain: rows that take plain steps from here on.
+    """
+
+    z: Float[Array, "b m"]
+    memory: Any
+    scale: Float[Array, " b"]
+    stall: Stall
+    first: Float[Array, " b"]
+    best: Float[Array, "b m"]
+    ended: Bool[Array, " b"]
+    plain: Bool[Array, " b"]
+
+
 def unroll_solver(
-    apply: Map, z: Float[Array, "b m"], solver: Solver, rule: Rule
+    apply: Map, z: Float[Array, "b m"], solver: Solver, rule: StopRule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
-    """``rule.max_steps`` updates in a scan that autodiff goes through; the residual
-    is of the last evaluation."""
+    """``rule.max_steps`` updates in a scan that autodiff goes through.
+
+    At round-off an update that extrapolates divides round-off by round-off, and its
+    derivatives grow without bound. A row that is there stays at its best state, whose
+    derivative has converged with it. A row that began there has no derivative yet, and
+    takes plain steps instead.
+    """
     if solver.update is None:
         raise ValueError(
             'adjoint="unrolled" needs a solver whose steps can be differentiated, such'
             ' as "picard"'
         )
-    update, none = solver.update, filled(z, False)
+    update = solver.update
 
-    def body(carry: tuple[Array, Any, Array], number: Array) -> tuple[Any, Array]:
-        z, memory, scale = carry
-        fz = apply(z)
-        sizes = jax.lax.stop_gradient(
-            measure(rule, fz, z, scale, first=number == 0, frozen=False)
+    def body(carry: _Unroll, number: Array) -> tuple[_Unroll, Any]:
+        fz = apply(carry.z)
+        z, image = jax.lax.stop_gradient((carry.z, fz))
+        sizes = measure(rule, image, z, carry.scale, first=number == 0, frozen=False)
+        stall, stalled = check_stall(rule, carry.stall, sizes.residual, image)
+        carry = carry._replace(
+            scale=sizes.scale,
+            first=jnp.where(number == 0, sizes.residual, carry.first),
         )
-        point = Point(z, fz, jnp.sqrt(sizes.residual), sizes.unit, ~none, none, number)
-        z, memory = update(point, memory)
-        return (z, memory, sizes.scale), sizes.residual
+        if solver.extrapolates:
+            better = ~carry.ended & (sizes.residual < carry.stall.least)
+            best = per_row(better, fz, carry.best)
+            carry = _check_progress(rule, carry._replace(stall=stall, best=best), image)
 
-    begin = z, solver.init(z), jax.lax.stop_gradient(largest(z))
-    (z, _, _), residuals = jax.lax.scan(
-        body, begin, jnp.arange(rule.max_steps, dtype=jnp.int32)
+        idle = carry.ended | carry.plain
+        point = Point(
+            z=carry.z,
+            fz=fz,
+            residual=jnp.sqrt(sizes.residual),
+            unit=sizes.unit,
+            active=~idle,
+            restart=idle,
+            number=number,
+        )
+        after, memory = update(point, carry.memory)
+        if solver.extrapolates:
+            after = per_row(carry.plain, fz, after)
+            after = per_row(carry.ended, carry.best, after)
+        carry = carry._replace(z=after, memory=memory, stall=stall)
+        return carry, (sizes.residual, stalled | carry.ended)
+
+    start = jax.lax.stop_gradient(z)
+    infinite = row_constant(start, jnp.inf)
+    none = row_constant(start, False)
+    begin = _Unroll(
+        z=z,
+        memory=solver.init(z),
+        scale=largest(start),
+        stall=Stall(infinite, row_constant(start, 0)),
+        first=infinite,
+        best=z,
+        ended=none,
+        plain=none,
     )
-    return z, judge(rule, residuals[-1], filled(z, rule.max_steps))
+    numbers = jnp.arange(rule.max_steps, dtype=jnp.int32)
+    end, (residuals, stalled) = jax.lax.scan(body, begin, numbers)
+    y, residual = end.z, residuals[-1]
+    if solver.extrapolates:
+        # The last updates may have been at round-off.
+        near = ~end.plain & (end.stall.least <= round_off(rule, y))
+        y = per_row(near, end.best, y)
+        residual = jnp.where(near, end.stall.least, residual)
+    steps = row_constant(start, rule.max_steps)
+    return y, outcome(rule, residual, steps, stalled=stalled[-1])
+
+
+def _check_progress(rule: StopRule, carry: _Unroll, image: Array) -> _Unroll:
+    """Ends rows that do not improve any more, or sets them to plain steps."""
+    least, checks = carry.stall
+    limit = round_off(rule, image)
+    near = (checks >= SETTLED) & (least <= limit)
+    idle = near | (checks >= IDLE_CHECKS) & (least <= rule.tol**2)
+    idle = idle & ~carry.ended & ~carry.plain
+    # The derivative converges with the residual, from where the row began.
+    reached = jnp.maximum(least, limit) <= rule.tol**2 * carry.first
+    return carry._replace(
+        ended=carry.ended | idle & reached, plain=carry.plain | idle & ~reached
+    )
 
 
 def flag_asymmetric(
@@ -297,9 +383,17 @@ def flag_asymmetric(
 
 
 def _linear_info(
-    operator: Linear, v: Array, w: Array, steps: Array, tol: float
+    operator: Linear,
+    v: Array,
+    w: Array,
+    steps: Array,
+    tol: float,
+    ended: Bool[Array, " b"] | bool = False,
 ) -> EquilibriumInfo:
     """The true residual, not the recurrence's, and its status."""
-    left, size = v - (w - operator(w)), dot(v, v)
-    rule = Rule(tol, 0, float(jnp.finfo(v.dtype).eps))
-    return judge(rule, dot(left, left) / jnp.where(size > 0.0, size, 1.0), steps)
+    left = v - (w - operator(w))
+    size = dot(v, v)
+    residual = dot(left, left) / jnp.where(size > 0.0, size, 1.0)
+    rule = StopRule(tol, 0, float(jnp.finfo(v.dtype).eps))
+    stalled = ended & (residual <= round_off(rule, v))
+    return outcome(rule, residual, steps, stalled=stalled)

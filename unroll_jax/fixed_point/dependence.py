@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.fixed_point.program import Program
-from unroll_jax.fixed_point.reports import ROUND_OFF, known, report_dependence
-from unroll_jax.fixed_point.sizes import largest
+from unroll_jax.fixed_point.reports import known, report_dependence
+from unroll_jax.fixed_point.rows import largest
+from unroll_jax.fixed_point.stopping import ROUND_OFF
 
 __all__ = ["check_examples"]
 

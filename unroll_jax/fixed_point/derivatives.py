@@ -16,15 +16,17 @@ from unroll_jax.fixed_point.adjoints import Adjoint, Linear, flag_asymmetric
 from unroll_jax.fixed_point.compiled import call_compiled
 from unroll_jax.fixed_point.program import Program
 from unroll_jax.fixed_point.reports import (
-    MAX_STEPS,
-    ROUND_OFF,
-    SINGULAR,
-    STALLED,
-    EquilibriumInfo,
     Reporting,
     report_failures,
 )
-from unroll_jax.fixed_point.sizes import dot, filled, largest
+from unroll_jax.fixed_point.rows import dot, largest, row_constant
+from unroll_jax.fixed_point.status import (
+    MAX_STEPS,
+    SINGULAR,
+    STALLED,
+    EquilibriumInfo,
+)
+from unroll_jax.fixed_point.stopping import ROUND_OFF
 from unroll_jax.numerics import full_precision, over
 
 __all__ = [
@@ -139,7 +141,8 @@ def with_gradient(
     rows = probe or zero_probe()
     if probe is not None:
         rows = Probe(*(leaf.reshape(y.shape[0]) for leaf in probe))
-    rows = Probe(*(leaf + filled(y, 0.0).astype(leaf.dtype) for leaf in rows))
+    zeros = row_constant(y, 0.0)
+    rows = Probe(*(leaf + zeros.astype(leaf.dtype) for leaf in rows))
     messages = caller, static.advice
     after = _reverse_only(messages, _apply(program, operands, y))
     return _with_implicit_gradient(static, after, rows, (operands, y, saved))

@@ -1,10 +1,12 @@
 """Equilibria of a step, differentiated implicitly."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
@@ -29,35 +31,40 @@ from unroll_jax.fixed_point.factored import (
     factored_adjoint,
     factored_form,
 )
-from unroll_jax.fixed_point.loop import Solver, iterate
+from unroll_jax.fixed_point.loop import iterate
 from unroll_jax.fixed_point.program import Prepared, Program, prepare
 from unroll_jax.fixed_point.reports import (
     ON_FAILURE,
-    EquilibriumInfo,
     Reporting,
     call_site,
     report_failures,
     report_rows,
 )
-from unroll_jax.fixed_point.sizes import Rule, filled, row_info
+from unroll_jax.fixed_point.rows import row_constant
+from unroll_jax.fixed_point.solver import Solver
 from unroll_jax.fixed_point.solvers import resolve_solver
+from unroll_jax.fixed_point.status import EquilibriumInfo
+from unroll_jax.fixed_point.stopping import StopRule, row_info
 from unroll_jax.numerics import full_precision
 
 __all__ = ["equilibrium"]
 
-# Solver and adjoint, by name.
-GENERAL, SYMMETRIC, UNROLLED = (
-    ("anderson", "gmres"),
-    ("accelerated_gradient", "conjugate_gradient"),
-    "picard",
-)
-# products with J^T are cheap next to Newton steps, for which a cap of a few is enough
+# Default solver and adjoint, by name, and the solver of unrolled steps.
+GENERAL = ("anderson", "gmres")
+SYMMETRIC = ("accelerated_gradient", "conjugate_gradient")
+UNROLLED = "picard"
+# Products with J^T are cheap next to Newton steps, for which a cap of a few is enough.
 MIN_ADJOINT_STEPS = 200
 
 
-class _Plan(NamedTuple):
-    """The methods of one call: a solver, an adjoint or differentiated steps, and a
-    layer in its small space, if any."""
+class _Methods(NamedTuple):
+    """The methods of one call.
+
+    Attributes:
+      solver: of the forward solve.
+      adjoint: of the backward solve, or a number of differentiated steps.
+      layer: a factored layer in its small space, if any.
+    """
 
     solver: Solver | FactoredSolver
     adjoint: Adjoint | Unrolled
@@ -93,8 +100,7 @@ def equilibrium(
     has_aux: bool = False,
     check: bool = False,
 ) -> tuple[Any, ...]:
-    r"""The fixed point z = f(z) of a step, and its gradient by the implicit function
-    theorem.
+    r"""The fixed point z = f(z) of a step, with its implicit gradient.
 
     Each example is solved until it converges, separately and without a gradient. The
     result is y = f(z) of its last state, or of its best one where it fails. The
@@ -139,7 +145,7 @@ def equilibrium(
         solver under autodiff. None is conjugate gradients for a symmetric or (in its
         small space) factored layer, else "gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= atol + tol |f(z)| for
-        every example. An example that cannot get there for round-off counts as
+        every example. An example that stops improving at round-off counts as
         converged, with its own status.
       max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the
@@ -157,10 +163,10 @@ def equilibrium(
         statistics of the backward solve.
       forward_mode: enables `jax.jvp` and higher-order derivatives.
       atol: absolute tolerance of the forward solve, at least 0. None is 0, except for
-        states that go to 0, where
-        |f(z) - z| relative to the first state counts, see Your own step at equilibrium in the documentation. Unrolled
-        solves and jaxopt's loops use a number given, but not this default.
-      has_aux: whether the step returns ``(y', aux)``; not for a `Descent`.
+        states that go to 0. There |f(z) - z| relative to the first state counts, see
+        Your own step at equilibrium in the documentation. Unrolled solves and jaxopt's
+        loops use a number given, but not this default.
+      has_aux: True if the step returns ``(y', aux)``; not for a `Descent`.
       check: checks inside of `jax.jit` too that examples do not depend on each other,
         at the cost of three products.
 
@@ -181,90 +187,105 @@ def equilibrium(
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
       >>> step = lambda weight, z, x: jnp.tanh(z @ weight + x)
-      >>> weight, x = 0.1 * jnp.eye(3), jnp.ones((8, 3))
-      >>> z, info = unroll_jax.equilibrium(
-      ...     step, weight, jnp.zeros((8, 3)), x, batch_ndim=1
-      ... )
-      >>> (
-      ...     bool(info.converged.all()),
-      ...     bool(jnp.allclose(z, step(weight, z, x), atol=1e-5)),
-      ... )
-      (True, True)
+      >>> weight, x, start = 0.1 * jnp.eye(3), jnp.ones((8, 3)), jnp.zeros((8, 3))
+      >>> z, info = unroll_jax.equilibrium(step, weight, start, x, batch_ndim=1)
+      >>> bool(info.converged.all())
+      True
+      >>> bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
+      True
     """
     prepared = prepare(descent, params, y0, x, batch_ndim, has_aux)
     program, operands = prepared.program, prepared.operands
-    plan = _choose(prepared, descent, params, x, solver, adjoint)
-    check_probe(
-        probe,
-        program.batch,
-        reverse=not (forward_mode or isinstance(plan.adjoint, Unrolled)),
+    methods = _choose_methods(prepared, descent, params, x, solver, adjoint)
+    unrolled = isinstance(methods.adjoint, Unrolled)
+    check_probe(probe, program.batch, reverse=not (forward_mode or unrolled))
+    rule = StopRule(
+        tol=float(tol),
+        max_steps=int(max_steps),
+        epsilon=program.epsilon,
+        atol=None if atol is None else float(atol),
+        spacings=_spacings(program),
     )
-    rule = Rule(
-        float(tol),
-        int(max_steps),
-        program.epsilon,
-        None if atol is None else float(atol),
-    )
-    reporting, advice = (
-        Reporting(on_failure, tol, call_site()),
-        "raise max_steps or tol",
-    )
-    if isinstance(plan.adjoint, Unrolled):
-        y, info = _run_unrolled(prepared, plan, plan.adjoint, rule)
+    reporting = Reporting(on_failure, tol, call_site())
+
+    if isinstance(methods.adjoint, Unrolled):
         advice = "raise num_steps"
+        y, info = _run_unrolled(prepared, methods, methods.adjoint, rule)
     else:
+        advice = "raise max_steps or tol"
         cap = adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS)
-        backward = Backward(plan.adjoint, float(adjoint_tol or tol), int(cap))
-        inferred = (
-            batch_ndim is None
-            and not isinstance(descent, Descent)
-            and on_failure != "accept"
-        )
-        y, info, rows, saved = _solve(prepared, plan, rule, inferred)
+        backward = Backward(methods.adjoint, float(adjoint_tol or tol), int(cap))
+        # Rows may be examples where nobody said how many batch axes there are.
+        unstated = batch_ndim is None and not isinstance(descent, Descent)
+        by_rows = unstated and on_failure != "accept"
+        y, info, rows, saved = _solve(prepared, methods, rule, by_rows)
         y = check_examples(program, operands, y, in_jit=check)
         options = {"forward_mode": forward_mode, "probe": probe, "saved": saved}
         y = with_gradient(program, backward, operands, y, reporting, **options)
-        y = y if rows is None else report_rows(y, rows, reporting)
+        if rows is not None:
+            y = report_rows(y, rows, reporting)
+
     y, info = report_failures((y, info), info, "equilibrium", advice, reporting)
     info = EquilibriumInfo(*(leaf.reshape(program.batch) for leaf in info))
     state = program.state(y)
-    return (state, info, descent(params, state, x)[1]) if has_aux else (state, info)  # pyright: ignore[reportCallIssue]
+    if not has_aux:
+        return state, info
+    return state, info, descent(params, state, x)[1]  # pyright: ignore[reportCallIssue]
 
 
-def _choose(
+def _spacings(program: Program) -> tuple[tuple[Any, float], ...]:
+    """Columns and epsilon of each leaf of the state; none if their dtypes agree."""
+    epsilons = [float(jnp.finfo(aval.dtype).eps) for aval in program.avals]
+    if len(set(epsilons)) == 1:
+        return ()
+
+    ndim = len(program.batch)
+    columns = []
+    for aval in program.avals:
+        parts = 2 if jnp.issubdtype(aval.dtype, jnp.complexfloating) else 1
+        columns.append(parts * math.prod(aval.shape[ndim:]))
+    return tuple(zip(columns, epsilons, strict=True))
+
+
+def _choose_methods(
     prepared: Prepared, descent: Any, params: Params, x: Any, solver: Any, adjoint: Any
-) -> _Plan:
+) -> _Methods:
     """The solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
-    defaults = (
-        SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
-    )
+    symmetric = isinstance(descent, Descent) and descent.symmetric
+    defaults = SYMMETRIC if symmetric else GENERAL
     backward = resolve_adjoint(adjoint or defaults[1])
     if isinstance(backward, Unrolled):
-        return _Plan(resolve_solver(solver or UNROLLED), backward, None)
+        return _Methods(resolve_solver(solver or UNROLLED), backward, None)
+
     layer = None
     if solver is None or adjoint is None:
         layer = factored_form(descent, params, prepared.y0, x, prepared.start)
     if layer is None:
-        return _Plan(resolve_solver(solver or defaults[0]), backward, None)
+        return _Methods(resolve_solver(solver or defaults[0]), backward, None)
+
     if adjoint is None:
         backward = factored_adjoint(layer.activation, layer.share)
-    forward = (
-        FactoredSolver(layer.activation) if solver is None else resolve_solver(solver)
-    )
-    return _Plan(forward, backward, layer)
+    if solver is None:
+        return _Methods(FactoredSolver(layer.activation), backward, layer)
+    return _Methods(resolve_solver(solver), backward, layer)
 
 
 def _solve(
-    prepared: Prepared, plan: _Plan, rule: Rule, inferred: bool
+    prepared: Prepared, methods: _Methods, rule: StopRule, by_rows: bool
 ) -> tuple[Any, ...]:
-    """The solution without a gradient, reports of the examples and of the rows, and
-    saved values for the adjoint."""
+    """The solution without a gradient.
+
+    With it come reports of the examples and of the rows, and saved values for the
+    adjoint.
+    """
     saved, start = None, prepared.start
-    if plan.layer is not None:
-        saved = jax.lax.stop_gradient((plan.layer.matrix, plan.layer.offset))
-        start = start + filled(saved[1], 0.0)[:, None]  # sharded as the input is
+    if methods.layer is not None:
+        layer = methods.layer
+        saved = jax.lax.stop_gradient((layer.matrix, layer.offset))
+        # Zeros of the offset give the start the sharding of the input.
+        start = start + row_constant(saved[1], 0.0)[:, None]
     operands = jax.lax.stop_gradient(prepared.operands)
-    static = prepared.program, plan.solver, rule, inferred
+    static = prepared.program, methods.solver, rule, by_rows
     solved = call_compiled(_forward, static, operands, saved, start)
     return *jax.lax.stop_gradient(solved), saved
 
@@ -274,8 +295,8 @@ def _solve(
 def _forward(
     program: Program,
     solver: Any,
-    rule: Rule,
-    inferred: bool,
+    rule: StopRule,
+    by_rows: bool,
     operands: Any,
     saved: Any,
     start: Array,
@@ -285,15 +306,15 @@ def _forward(
         y, info = solver.run(saved, apply, start, rule)
     else:
         y, info = iterate(apply, start, solver, rule)
-        info = _probed(solver, program, operands, y, info)
-    return y, info, row_info(program, y, apply(y), rule) if inferred else None
+        info = _check_symmetry(solver, program, operands, y, info)
+    rows = row_info(program, y, apply(y), rule) if by_rows else None
+    return y, info, rows
 
 
-def _probed(
+def _check_symmetry(
     solver: Solver, program: Program, operands: Any, y: Array, info: EquilibriumInfo
 ) -> EquilibriumInfo:
-    """``info`` with its own status where a solver that needs a symmetric Jacobian
-    met another."""
+    """``info`` with its own status where a solver needs a symmetric Jacobian."""
     if not solver.symmetric:
         return info
     _, pull = jax.vjp(functools.partial(program.apply, operands), y)
@@ -301,12 +322,14 @@ def _probed(
 
 
 def _run_unrolled(
-    prepared: Prepared, plan: _Plan, adjoint: Unrolled, rule: Rule
+    prepared: Prepared, methods: _Methods, adjoint: Unrolled, rule: StopRule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """The last of a number of differentiated steps, and how the solve ended."""
     program, operands = prepared.program, prepared.operands
+    solver = methods.solver
+    assert isinstance(solver, Solver)
     apply = functools.partial(program.apply, operands)
     last = rule._replace(max_steps=adjoint.num_steps)
-    assert isinstance(plan.solver, Solver)
-    y, info = unroll_solver(apply, prepared.start, plan.solver, last)
-    return y, _probed(plan.solver, program, *jax.lax.stop_gradient((operands, y)), info)
+    y, info = unroll_solver(apply, prepared.start, solver, last)
+    constants = jax.lax.stop_gradient((operands, y))
+    return y, _check_symmetry(solver, program, *constants, info)

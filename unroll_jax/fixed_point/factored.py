@@ -10,19 +10,18 @@ from jaxtyping import Array, Bool, Float, Int
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient
-from unroll_jax.fixed_point.loop import Map
-from unroll_jax.fixed_point.reports import ROUND_OFF, EquilibriumInfo
-from unroll_jax.fixed_point.sizes import (
-    Rule,
-    dot,
-    filled,
-    judge,
-    largest,
+from unroll_jax.fixed_point.rows import dot, largest, per_row, row_constant
+from unroll_jax.fixed_point.solver import Map
+from unroll_jax.fixed_point.solvers import cache_factory
+from unroll_jax.fixed_point.status import EquilibriumInfo
+from unroll_jax.fixed_point.stopping import (
+    StopRule,
     measure,
-    per_row,
+    outcome,
     relative_sizes,
+    round_off,
+    row_units,
 )
-from unroll_jax.fixed_point.solvers import shared
 from unroll_jax.numerics import over
 
 __all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]
@@ -99,7 +98,7 @@ class FactoredSolver(NamedTuple):
     activation: Activation
 
     def run(
-        self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: Rule
+        self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: StopRule
     ) -> tuple[Array, EquilibriumInfo]:
         """Returns ``(y, info)``, where y = f(z) by the layer's step.
 
@@ -114,13 +113,13 @@ class FactoredSolver(NamedTuple):
             s=s,
             image=image,
             fallback=(s, image),
-            residual=filled(z, jnp.inf),
+            residual=row_constant(z, jnp.inf),
             scale=jnp.fmax(largest(z), _length(s, image)),
-            active=filled(z, True),
+            active=row_constant(z, True),
             best=s,
-            least=filled(z, jnp.inf),
-            since=filled(z, 0),
-            steps=filled(z, 0),
+            least=row_constant(z, jnp.inf),
+            since=row_constant(z, 0),
+            steps=row_constant(z, 0),
         )
         inner = rule._replace(tol=MARGIN * rule.tol)
         end = jax.lax.while_loop(
@@ -131,30 +130,28 @@ class FactoredSolver(NamedTuple):
         z = end.best @ W
         fz = apply(z)
         sizes = measure(rule, fz, z, end.scale, first=False, frozen=True)
+        stalled = ~end.active & (sizes.residual <= round_off(rule, fz))
         lost = ~(largest(end.fallback[1]) < jnp.inf)
-        return fz, judge(rule, sizes.residual, end.steps, lost=lost)
+        return fz, outcome(rule, sizes.residual, end.steps, stalled=stalled, lost=lost)
 
-    def _newton(self, gram: Map, offset: Array, rule: Rule, c: _Carry) -> _Carry:
+    def _newton(self, gram: Map, offset: Array, rule: StopRule, c: _Carry) -> _Carry:
         g = c.image + offset
         after = self.activation(g)
         after_image = gram(after)
         moved = after_image - c.image
-        unit = jnp.maximum(largest(after), 1e-6 * c.scale)
-        unit = jnp.where(unit > 0.0, unit, 1.0)
-
-        def scaled_dot(a: Array, b: Array) -> Array:
-            return jnp.maximum(dot(over(a, unit[:, None]), over(b, unit[:, None])), 0.0)
-
+        inverse, unit = row_units(after, c.scale)
+        change = inverse * after - inverse * c.s
+        image_change = inverse * after_image - inverse * c.image
         # |W^T u|^2 = u . G u, of the step and of its end
-        square = scaled_dot(after - c.s, moved)
-        size = scaled_dot(after, after_image)
+        square = jnp.maximum(dot(change, image_change), 0.0)
+        size = jnp.maximum(dot(inverse * after, inverse * after_image), 0.0)
         residual, _, _, scale = relative_sizes(
             rule, square, size, unit, c.scale, first=c.number == 0, frozen=False
         )
         better = c.active & (residual < c.least)
         least = jnp.where(better, residual, c.least)
         since = jnp.where(better, 0, c.since + 1)
-        idle = (since >= PATIENCE) & (least <= (ROUND_OFF * rule.epsilon) ** 2)
+        idle = (since >= PATIENCE) & (least <= round_off(rule, after))
         active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~idle
 
         root = _root_slope(self.activation, g)
@@ -183,7 +180,7 @@ class FactoredSolver(NamedTuple):
         )
 
 
-@shared
+@cache_factory
 def factored_adjoint(activation: Activation, share: float) -> Adjoint:
     r"""Solves (I - J) w = v with J = a W^T D W + (1 - a) I in the space of W.
 
@@ -204,9 +201,11 @@ def factored_adjoint(activation: Activation, share: float) -> Adjoint:
         t, steps = _solve(gram, root, right, tol=accuracy, max_steps=max_steps)
         # The residual of w is W^T D^{1/2} times t's, so no larger where |W| <= 1.
         left = right - t + root * gram(root * t)
-        rule = Rule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
+        rule = StopRule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
         residual = dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2
-        return (v + (root * t) @ W) / share, judge(rule, residual, steps)
+        stalled = (steps < max_steps) & (residual <= round_off(rule, v))
+        info = outcome(rule, residual, steps, stalled=stalled)
+        return (v + (root * t) @ W) / share, info
 
     return conjugate_gradient()._replace(structured=structured)
 

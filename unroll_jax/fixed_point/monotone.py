@@ -11,7 +11,7 @@ from unroll_jax.arguments import ODD, POSITIVE, at_least, checked, require
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point.equilibrium import equilibrium
-from unroll_jax.fixed_point.reports import EquilibriumInfo
+from unroll_jax.fixed_point.status import EquilibriumInfo
 from unroll_jax.spectral import unit
 
 __all__ = [

@@ -21,12 +21,12 @@ from unroll_jax.fixed_point.derivatives import (
 from unroll_jax.fixed_point.program import Program, as_state, trace
 from unroll_jax.fixed_point.reports import (
     ON_FAILURE,
-    ROUND_OFF,
     Reporting,
     call_site,
     report_solution,
 )
-from unroll_jax.fixed_point.sizes import dot, largest
+from unroll_jax.fixed_point.rows import dot, largest
+from unroll_jax.fixed_point.stopping import ROUND_OFF
 from unroll_jax.numerics import full_precision, over
 from unroll_jax.placement import place_like
 from unroll_jax.step_checks import PARAMETERS, STATES, check_step

@@ -1,5 +1,4 @@
-"""Ends of solves, and reports of those that fail: at once where values are known,
-else by one host callback."""
+"""Reports of solves that fail: at once where values are known, else by a callback."""
 
 import contextlib
 import functools
@@ -15,23 +14,22 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from unroll_jax.summaries import summary
+from unroll_jax.fixed_point.status import (
+    CONVERGED,
+    MAX_STEPS,
+    NONFINITE,
+    SINGULAR,
+    STALLED,
+    STATUS,
+    EquilibriumInfo,
+)
 
 __all__ = [
-    "CONVERGED",
-    "MAX_STEPS",
-    "NONFINITE",
-    "NONSYMMETRIC",
     "ON_FAILURE",
-    "ROUND_OFF",
-    "SINGULAR",
-    "STALLED",
-    "STATUS",
     "ConvergenceError",
     "ConvergenceWarning",
-    "EquilibriumInfo",
     "Reporting",
     "call_site",
     "known",
@@ -41,20 +39,8 @@ __all__ = [
     "report_solution",
 ]
 
-CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC, SINGULAR = range(6)
-#: Ends of the solve of an example, in words; ``info.status`` is an index into these.
-STATUS = (
-    "converged",
-    "stalled at round-off",
-    "reached max_steps",
-    "met a value that is not finite",
-    "has a Jacobian that is not symmetric, which this method needs (choose another),",
-    "has a system that is nearly singular for its dtype, or not positive definite,",
-)
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
-# epsilons: a relative residual as small is round-off of a map's values and of its sums
-ROUND_OFF = 16.0
 # Of the failed rows: how many of all, the worst, and its residual, steps and status.
 _Report = Callable[[str, int, "EquilibriumInfo"], None]
 # Files between the user's line and a report: this library, JAX, and what Python's
@@ -73,15 +59,9 @@ class ConvergenceError(RuntimeError):
     Example:
       >>> import jax.numpy as jnp
       >>> from unroll_jax import equilibrium
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(3)
       >>> try:
-      ...     equilibrium(
-      ...         lambda w, z, x: w * z + x,
-      ...         0.5,
-      ...         jnp.zeros(3),
-      ...         jnp.ones(3),
-      ...         max_steps=1,
-      ...         on_failure="error",
-      ...     )
+      ...     equilibrium(step, 0.5, start, max_steps=1, on_failure="error")
       ... except ConvergenceError as error:
       ...     print(str(error)[:35])
       equilibrium: 1 of 1 examples failed
@@ -94,111 +74,70 @@ class ConvergenceWarning(UserWarning):
     Example:
       >>> import warnings, jax.numpy as jnp
       >>> from unroll_jax import equilibrium
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(3)
       >>> with warnings.catch_warnings(record=True, action="always") as caught:
-      ...     z, info = equilibrium(
-      ...         lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1
-      ...     )
+      ...     z, info = equilibrium(step, 0.5, start, max_steps=1)
       >>> caught[0].category.__name__, bool(info.converged)
       ('ConvergenceWarning', False)
     """
 
 
-class EquilibriumInfo(NamedTuple):
-    """Diagnostics of a solve, per example; printed, it is a summary.
+class _WarningText(str):
+    """A string that compares equal up to its first colon.
 
-    Attributes:
-      residual: |f(z) - z| relative to |f(z)|, see ``tol`` and ``atol`` of
-        `equilibrium`. Where |f(z)| is above 30 times the first state and plain steps,
-        relative to that. Of an adjoint |v + J^T w - w| / |v|.
-      steps: evaluations of the step, or of its adjoint, until the example ended.
-      status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from unroll_jax import equilibrium
-      >>> z, info = equilibrium(
-      ...     lambda w, z, x: w * z + 1.0, 0.5, jnp.zeros(()), batch_ndim=0
-      ... )
-      >>> round(float(z), 3), bool(info.converged), bool(info.residual <= 1e-5)
-      (2.0, True, True)
+    Python then shows each kind of warning once per line, whatever its figures.
     """
-
-    residual: Float[Array, "*batch"]
-    steps: Int[Array, "*batch"]
-    status: Int[Array, "*batch"]
-
-    @property
-    def converged(self) -> Bool[Array, "*batch"]:
-        """True where the tolerance was met, or the residual is as small as round-off
-        lets it be."""
-        return self.status <= STALLED
-
-    def __repr__(self) -> str:
-        return summary(self, self._lines)
-
-    def _lines(self) -> list[str]:
-        residual, steps, status = (np.ravel(np.asarray(leaf)) for leaf in self)
-        if not len(status):
-            return ["no examples"]
-        counts = [
-            f"{np.sum(status == code)} {words}"
-            for code, words in enumerate(STATUS)
-            if np.any(status == code)
-        ]
-        return [
-            f"{len(status)} examples: {'; '.join(counts)}",
-            f"steps: {steps.min()} to {steps.max()}, mean {steps.mean():.1f}",
-            f"residual: {np.median(residual):.2g} median, {residual.max():.2g} worst",
-        ]
-
-
-class _Text(str):
-    """A message that the filters of `warnings` take for another of the same kind,
-    with any figures after a colon."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return (
-            hash(self) == hash(other)
-            if isinstance(other, _Text)
-            else str.__eq__(self, other)
-        )
+        if isinstance(other, _WarningText):
+            return hash(self) == hash(other)
+        return str.__eq__(self, other)
 
     def __hash__(self) -> int:
         return hash(str(self).split(":")[0])
 
 
 class Reporting(NamedTuple):
-    """The report of the rows of a solve that fail."""
+    """How failed rows of a solve are reported.
+
+    Attributes:
+      on_failure: see `equilibrium`.
+      tol: the tolerance that they missed.
+      warn: a function of `call_site`.
+      hint: the last advice of the message.
+    """
 
     on_failure: str
-    tol: float  # the tolerance that they missed
-    warn: Callable[[str], None]  # of `call_site`
+    tol: float
+    warn: Callable[[str], None]
     hint: str = ", or make the step contract (certificates.spectral_normalise)"
 
 
 def call_site() -> Callable[[str], None]:
-    """A function that gives a `ConvergenceWarning` at the user's line; by default
-    Python shows one warning a line.
+    """A function that gives a `ConvergenceWarning` at the user's line.
 
-    It is the innermost line on the stack that is not of this library, of JAX or of
-    Python's.
+    That is the innermost line on the stack outside of this library, JAX and Python's
+    own wrappers. By default Python shows one warning a line.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
+
     place = frame.f_code.co_filename, frame.f_lineno
-    # of the warnings that Python has shown
+    # The warnings that Python has shown.
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     return lambda message: warnings.warn_explicit(
-        _Text(message), ConvergenceWarning, *place, registry=registry
+        _WarningText(message), ConvergenceWarning, *place, registry=registry
     )
 
 
 def known(*arrays: Any) -> bool:
-    """True if the values of the arrays can be read now: none is traced, none lies on
-    other hosts in part."""
+    """True if the values of the arrays can be read now.
+
+    None is traced, and none lies on other hosts in part.
+    """
     return all(
         not isinstance(a, Tracer) and getattr(a, "is_fully_addressable", True)
         for a in arrays
@@ -208,17 +147,15 @@ def known(*arrays: Any) -> bool:
 def report_failures(
     tree: Any, info: EquilibriumInfo, what: str, advice: str, reporting: Reporting
 ) -> Any:
-    """``tree``, once failed rows are reported (``on_failure`` of `equilibrium`);
-    under vmap, of all calls at once."""
+    """Returns ``tree`` once failed rows are reported, as ``on_failure`` says.
+
+    Under vmap, those of all calls are reported at once.
+    """
     if reporting.on_failure == "accept":
         return tree
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
-        remedies = {
-            NONFINITE: "look for NaN in params and x",
-            SINGULAR: "choose a wider dtype or another adjoint",
-        }
-        remedy = remedies.get(int(end.status), advice)
+        remedy = _remedy(end, advice)
         message = (
             f"{what}: {count} examples failed at tol={reporting.tol:g}; example {worst}"
             f" {STATUS[int(end.status)]} at relative residual {end.residual:.3g} after"
@@ -228,12 +165,25 @@ def report_failures(
             raise ConvergenceError(message)
         reporting.warn(message)
 
-    return _watched(tree, info, report)
+    return _attach(tree, info, report)
+
+
+def _remedy(end: EquilibriumInfo, advice: str) -> str:
+    if end.status == SINGULAR:
+        return "choose a wider dtype or another adjoint"
+    if end.status != NONFINITE:
+        return advice
+    # A NaN of the arguments ends a row at its first evaluation.
+    if end.steps <= 1:
+        return "look for NaN in params and x"
+    return "the iteration diverges: choose another method"
 
 
 def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
-    """``tree``; warns if a state that was judged as one example holds rows that are
-    far from their own fixed points."""
+    """Returns ``tree``; warns of rows far from their own fixed points.
+
+    They belong to a state that was judged as one example.
+    """
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         reporting.warn(
@@ -244,12 +194,14 @@ def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
             " batch_ndim=0 where they are not"
         )
 
-    return _watched(tree, info, report)
+    return _attach(tree, info, report)
 
 
 def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int) -> Any:
-    """``tree``; an error if ``dependent`` is not 0 somewhere: the step or condition
-    mixes examples."""
+    """Returns ``tree``; an error if ``dependent`` is not 0 somewhere.
+
+    The step or condition then mixes examples.
+    """
 
     def report(count: str, worst: int, end: EquilibriumInfo) -> None:
         raise ValueError(
@@ -259,9 +211,8 @@ def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int)
         )
 
     status = jnp.where(dependent > 0.0, MAX_STEPS, CONVERGED)
-    return _watched(
-        tree, EquilibriumInfo(dependent, jnp.zeros_like(status), status), report
-    )
+    info = EquilibriumInfo(dependent, jnp.zeros_like(status), status)
+    return _attach(tree, info, report)
 
 
 def report_solution(
@@ -289,82 +240,74 @@ def report_solution(
 
     status = jnp.where(distance <= reporting.tol, CONVERGED, MAX_STEPS)
     info = EquilibriumInfo(distance, jnp.zeros_like(status), status)
-    return _watched(tree, info, report)
+    return _attach(tree, info, report)
 
 
-def _watched(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
-    """``tree``; calls ``report`` if a row failed, from compiled code by a callback that
-    ``tree`` waits for.
+def _attach(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
+    """Returns ``tree``; calls ``report`` if a row failed.
 
-    JAX sees no effect in the callback: a program with effects is dispatched in Python,
-    at .1 ms per call or more.
+    Compiled code does so by a callback that ``tree`` waits for. JAX sees no effect in
+    it: a program with effects is dispatched in Python, at .1 ms per call or more.
     """
     residual, steps, status = jax.lax.stop_gradient(tuple(info))
     if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):
         _call(report, residual, steps, status)
         return tree
-    reported = _watch.bind(
-        jnp.any(status > STALLED), residual, steps, status, report=report
-    )
+
+    failed = jnp.any(status > STALLED)
+    reported = _report_on_host.bind(failed, residual, steps, status, report=report)
     # Whichever part of the tree a program keeps depends on the report; the derivative
     # of the first leaf as well.
-    (state, *others), structure = jax.tree.flatten(
-        jax.lax.optimization_barrier((tree, reported))[0]
-    )
+    tree, reported = jax.lax.optimization_barrier((tree, reported))
+    (state, *others), structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [jnp.where(reported, jnp.nan, state), *others])
 
 
 def _call(report: _Report, *arrays: Any) -> np.ndarray:
     on_host: list[Any] = [np.asarray(array) for array in arrays]
     info = EquilibriumInfo(*on_host)
-    failed = on_host[-1] > STALLED
+    failed = info.status > STALLED
     if failed.any():
-        worst = int(
-            np.argmax(np.where(failed, np.nan_to_num(info.residual, nan=np.inf), -1.0))
-        )
-        report(
-            f"{failed.sum()} of {failed.size}",
-            worst,
-            EquilibriumInfo(*(leaf[worst] for leaf in info)),
-        )
+        residual = np.nan_to_num(info.residual, nan=np.inf)
+        worst = int(np.argmax(np.where(failed, residual, -1.0)))
+        count = f"{failed.sum()} of {failed.size}"
+        report(count, worst, EquilibriumInfo(*(leaf[worst] for leaf in info)))
     return np.zeros((), bool)
 
 
 def _lower(ctx: Any, *operands: Any, report: _Report) -> Any:
-    tell: Any = functools.partial(_call, report)
-    none = lambda failed, *_: failed & False
+    call_host: Any = functools.partial(_call, report)
 
-    def call(failed: Array, *arrays: Array) -> Array:
-        jax.debug.callback(tell, *arrays)
+    def skip(failed: Array, *arrays: Array) -> Array:
         return failed & False
 
-    guarded = lambda failed, *arrays: jax.lax.cond(failed, call, none, failed, *arrays)
+    def call(failed: Array, *arrays: Array) -> Array:
+        jax.debug.callback(call_host, *arrays)
+        return failed & False
+
+    def call_if_failed(failed: Array, *arrays: Array) -> Array:
+        return jax.lax.cond(failed, call, skip, failed, *arrays)
+
+    # An exported program cannot hold a callback.
     exported = ctx.module_context.lowering_parameters.for_export
-    return mlir.lower_fun(none if exported else guarded, multiple_results=False)(
-        ctx, *operands
-    )
+    function = skip if exported else call_if_failed
+    return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
 def _batch(operands: Any, axes: Any, *, report: _Report) -> tuple[Array, None]:
-    size = next(
-        array.shape[axis]
-        for array, axis in zip(operands, axes, strict=True)
-        if axis is not None
-    )
+    pairs = list(zip(operands, axes, strict=True))
+    size = next(array.shape[axis] for array, axis in pairs if axis is not None)
     failed, *arrays = (
-        batching.bdim_at_front(array, axis, size)
-        for array, axis in zip(operands, axes, strict=True)
+        batching.bdim_at_front(array, axis, size) for array, axis in pairs
     )
-    return (
-        _watch.bind(
-            jnp.any(failed), *(array.reshape(-1) for array in arrays), report=report
-        ),
-        None,
-    )
+    flat = [array.reshape(-1) for array in arrays]
+    return _report_on_host.bind(jnp.any(failed), *flat, report=report), None
 
 
-_watch = Primitive("watch_of_equilibrium")
-_watch.def_abstract_eval(lambda failed, *arrays, report: failed)
-_watch.def_impl(lambda failed, *arrays, report: jnp.asarray(_call(report, *arrays)))
-mlir.register_lowering(_watch, _lower, cacheable=False)
-batching.primitive_batchers[_watch] = _batch
+_report_on_host = Primitive("report_of_equilibrium")
+_report_on_host.def_abstract_eval(lambda failed, *arrays, report: failed)
+_report_on_host.def_impl(
+    lambda failed, *arrays, report: jnp.asarray(_call(report, *arrays))
+)
+mlir.register_lowering(_report_on_host, _lower, cacheable=False)
+batching.primitive_batchers[_report_on_host] = _batch

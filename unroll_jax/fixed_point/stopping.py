@@ -1,0 +1,256 @@
+"""When a solve ends: residuals of rows, and the outcome that they mean."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from unroll_jax.fixed_point.program import Program
+from unroll_jax.fixed_point.rows import dot, largest
+from unroll_jax.fixed_point.status import (
+    CONVERGED,
+    MAX_STEPS,
+    NONFINITE,
+    STALLED,
+    EquilibriumInfo,
+)
+from unroll_jax.numerics import powers_of_two
+
+__all__ = [
+    "IDLE_CHECKS",
+    "ROUND_OFF",
+    "Sizes",
+    "Stall",
+    "StopRule",
+    "check_stall",
+    "measure",
+    "outcome",
+    "relative_sizes",
+    "round_off",
+    "row_info",
+    "row_units",
+]
+
+# A relative residual of this many epsilons may be round-off of a map's values and sums.
+ROUND_OFF = 16.0
+# Stop after so many checks without improvement near round-off.
+IDLE_CHECKS = 10
+# A diverging state makes |f(z) - z| / |f(z)| small. Beyond this growth, residuals are
+# relative to the initial scale.
+GROWTH = 30.0
+# Units of rows are at least this share of their scale: a state on its way to 0 keeps
+# differences that can be squared.
+LEAST_UNIT = 1e-6
+# A row is far from the accuracy of the whole state beyond this many tolerances.
+FAR = 100.0
+
+
+class StopRule(NamedTuple):
+    """When a loop ends.
+
+    Attributes:
+      tol: relative tolerance of a row.
+      max_steps: cap of evaluations.
+      epsilon: relative spacing of the numbers that the map is computed in; of the
+        coarsest, if leaves of the state differ.
+      atol: absolute tolerance; None is the default of `equilibrium`.
+      linear: residuals are relative to 1, as of a linear system whose right-hand sides
+        are unit rows.
+      spacings: columns and epsilon of each leaf, where these differ.
+    """
+
+    tol: float
+    max_steps: int
+    epsilon: float
+    atol: float | None = None
+    linear: bool = False
+    spacings: tuple[tuple[Any, float], ...] = ()
+
+
+class Stall(NamedTuple):
+    """Progress near round-off: the least squared residual, and the checks since."""
+
+    least: Float[Array, " b"]
+    checks: Int[Array, " b"]
+
+
+class Sizes(NamedTuple):
+    """Sizes of f(z) - z for each row.
+
+    Attributes:
+      residual: squared, relative to f(z).
+      gap: squared, in units of the scale.
+      unit: see `row_units`.
+      scale: typical size of the states so far.
+    """
+
+    residual: Float[Array, " b"]
+    gap: Float[Array, " b"]
+    unit: Float[Array, " b"]
+    scale: Float[Array, " b"]
+
+
+def row_units(
+    fz: Float[Array, "b m"], scale: Float[Array, " b"]
+) -> tuple[Float[Array, "b 1"], Float[Array, " b"]]:
+    """A power of two near the largest entry of each row: its reciprocal, and it.
+
+    Products with the reciprocal are exact. Differences of such products do not
+    underflow, as those of states near the end of the range do.
+    """
+    inverse, unit = powers_of_two(jnp.maximum(largest(fz), LEAST_UNIT * scale))
+    return inverse[:, None], unit
+
+
+def measure(
+    rule: StopRule,
+    fz: Float[Array, "b m"],
+    z: Float[Array, "b m"],
+    scale: Float[Array, " b"],
+    *,
+    first: Bool[Array, ""] | bool,
+    frozen: Bool[Array, ""] | bool,
+) -> Sizes:
+    """The sizes of rows after one evaluation, see `relative_sizes`."""
+    if rule.linear:
+        d = fz - z
+        square = dot(d, d)
+        return Sizes(square, square, jnp.ones_like(square), scale)
+
+    inverse, unit = row_units(fz, scale)
+    image = fz * inverse
+    d = image - z * inverse
+    return relative_sizes(
+        rule, dot(d, d), dot(image, image), unit, scale, first=first, frozen=frozen
+    )
+
+
+def relative_sizes(
+    rule: StopRule,
+    square: Float[Array, " b"],
+    size: Float[Array, " b"],
+    unit: Float[Array, " b"],
+    scale: Float[Array, " b"],
+    *,
+    first: Bool[Array, ""] | bool,
+    frozen: Bool[Array, ""] | bool,
+) -> Sizes:
+    """The sizes of rows with squares of |f(z) - z| and |f(z)| in units of ``unit``.
+
+    The scale comes from the first state or step. Later steps may at most double it, and
+    not while it is ``frozen``.
+    """
+    past = (scale / unit) ** 2
+    doubled = jnp.minimum(square, 4.0 * past)
+    step = jnp.where(first, square, jnp.where(frozen, past, doubled))
+    grown = jnp.fmax(past, step)
+
+    # An outgrown state is known only to round-off of its size.
+    limit = GROWTH**2 * grown
+    known_to = jnp.maximum(square, rule.epsilon**2 * size)
+    square = jnp.where(size > limit, known_to, square)
+
+    reference = jnp.sqrt(jnp.minimum(size, limit))
+    if rule.atol:
+        reference = reference + rule.atol / rule.tol / unit
+    residual = square / jnp.where(reference > 0.0, reference, 1.0) ** 2
+    gap = square / jnp.where(grown > 0.0, grown, 1.0)
+
+    # An infinite scale would make every residual 0.
+    scale = jnp.minimum(unit * jnp.sqrt(grown), jnp.finfo(unit.dtype).max)
+    return Sizes(residual, gap, unit, scale)
+
+
+def round_off(rule: StopRule, fz: Float[Array, "b m"]) -> Float[Array, " b"] | float:
+    """The squared residual up to which it may be round-off.
+
+    Where leaves have other dtypes, each contributes by its size and its own epsilon.
+    """
+    if not rule.spacings:
+        return (ROUND_OFF * rule.epsilon) ** 2
+
+    inverse, _ = row_units(fz, jnp.zeros_like(fz[:, 0]))
+    image = fz * inverse
+    rounded = jnp.zeros_like(image[:, 0])
+    start = 0
+    for columns, epsilon in rule.spacings:
+        part = epsilon * image[:, start : start + columns]
+        rounded = rounded + dot(part, part)
+        start += columns
+
+    size = dot(image, image)
+    return ROUND_OFF**2 * rounded / jnp.where(size > 0.0, size, 1.0)
+
+
+def check_stall(
+    rule: StopRule, stall: Stall, residual: Float[Array, " b"], fz: Float[Array, "b m"]
+) -> tuple[Stall, Bool[Array, " b"]]:
+    """Rows that are near round-off and have not improved for long."""
+    checks = jnp.where(residual < stall.least, 0, stall.checks + 1)
+    least = jnp.fmin(stall.least, residual)
+    stalled = (checks >= IDLE_CHECKS) & (least <= round_off(rule, fz))
+    return Stall(least, checks), stalled
+
+
+def outcome(
+    rule: StopRule,
+    residual: Float[Array, " b"],
+    steps: Any,
+    *,
+    stalled: Bool[Array, " b"] | bool = False,
+    lost: Bool[Array, " b"] | bool = False,
+) -> EquilibriumInfo:
+    """The diagnostics of rows with a squared residual.
+
+    Args:
+      stalled: rows that ended since nothing improved, near round-off. A row that only
+        reached its cap has not.
+      lost: rows that ended in a value that is not finite.
+    """
+    status = jnp.where(stalled, STALLED, MAX_STEPS)
+    status = jnp.where(lost, NONFINITE, status)
+    status = jnp.where(residual <= rule.tol**2, CONVERGED, status)
+    status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
+    return EquilibriumInfo(jnp.sqrt(residual), steps, status)
+
+
+def row_info(
+    program: Program, y: Float[Array, "b m"], fy: Float[Array, "b m"], rule: StopRule
+) -> EquilibriumInfo | None:
+    """The residual of each row of the first axis, for a state that is one example.
+
+    A row has failed if it is far from its fixed point and the whole state is near. None
+    if the leaves do not share a first axis.
+    """
+    before = program.leaves(y)
+    after = program.leaves(fy)
+    count = before[0].shape[:1]
+    if any(leaf.ndim < 2 or leaf.shape[:1] != count for leaf in before):
+        return None
+
+    inverse, unit = powers_of_two(jnp.max(jnp.abs(fy)))
+    gaps = jnp.zeros((), fy.dtype)
+    sizes = jnp.zeros((), fy.dtype)
+    for leaf, image in zip(before, after, strict=True):
+        # jnp.promote_types raises under strict promotion.
+        wide = np.promote_types(leaf.dtype, fy.dtype)
+        factor = inverse.astype(wide)
+        scaled = factor * image.astype(wide)
+        gaps = gaps + _row_squares(scaled - factor * leaf.astype(wide))
+        sizes = sizes + _row_squares(scaled)
+
+    tiny = jnp.finfo(fy.dtype).tiny
+    offset = (rule.atol or 0.0) / rule.tol / unit
+    residual = jnp.sqrt(gaps) / jnp.maximum(jnp.sqrt(sizes) + offset, tiny)
+    total = jnp.sqrt(jnp.sum(sizes)) + offset
+    of_state = jnp.sqrt(jnp.sum(gaps)) / jnp.maximum(total, tiny)
+
+    limit = max(FAR * rule.tol, ROUND_OFF * program.epsilon)
+    far = (residual > limit) & (of_state <= limit)
+    status = jnp.where(far, MAX_STEPS, CONVERGED).astype(jnp.int32)
+    return EquilibriumInfo(residual, jnp.zeros_like(status), status)
+
+
+def _row_squares(leaf: Array) -> Float[Array, " b"]:
+    return jnp.sum(jnp.abs(leaf.reshape(leaf.shape[0], -1)) ** 2, axis=-1)
