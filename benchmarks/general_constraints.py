@@ -17,7 +17,7 @@ from benchmarks import torch_peer
 from benchmarks.constrained_step.cooper_peer import cooper_or_none
 from benchmarks.record import Record
 from benchmarks.timing import SAME_ALLOCATOR, interleaved, table
-from unroll_jax import dual_ascent, lagrangian
+from unroll_jax import dual_ascent, lagrangian, multipliers_of, primal_dual
 from unroll_jax.constrained import take_rows
 
 __all__ = ["Setting", "main"]
@@ -72,10 +72,13 @@ def ours(setting: Setting, kind: str, count: int) -> Callable[[], object]:
     """A call that takes the next step, compiled, its state donated; ``kind`` is
     "plain", "dense" or "indexed"."""
     weights, data = draw(setting, count)
-    primal, dual = optax.adam(RATE), dual_ascent(optax.sgd(DUAL_RATE))
+    optimizer = optax.with_extra_args_support(optax.adam(RATE))
+    if kind != "plain":
+        ascent = dual_ascent(optax.sgd(DUAL_RATE))
+        optimizer = primal_dual(optimizer, ascent, violations=count)
     rows = jnp.asarray(data.rows) if kind == "indexed" else None
 
-    def loss(weights: Any, duals: Any, data: Data) -> tuple[Any, Any]:
+    def loss(weights: Any, opt_state: Any, data: Data) -> tuple[Any, Any]:
         y = data.x
         for w in weights[:-1]:
             y = jax.nn.relu(y @ w)
@@ -84,25 +87,24 @@ def ours(setting: Setting, kind: str, count: int) -> Callable[[], object]:
             optax.softmax_cross_entropy_with_integer_labels(logits, data.labels)
         )
         if kind == "plain":
-            return objective, None
-        scores = jax.nn.sigmoid(logits[:, 0])
-        violations = (
-            data.shares @ scores if kind == "dense" else scores[: len(data.rows)]
-        ) - BOUND
-        prices = (
-            duals.multipliers if rows is None else take_rows(duals.multipliers, rows)
-        )
-        return lagrangian(objective, violations, prices), violations
+            return objective, {}
+        scores, prices = jax.nn.sigmoid(logits[:, 0]), multipliers_of(opt_state)
+        if rows is None:
+            violations = data.shares @ scores - BOUND
+        else:
+            violations = scores[: len(data.rows)] - BOUND
+            prices = take_rows(prices, rows)
+        extra = {"violations": violations, "rows": rows}
+        return lagrangian(objective, violations, prices), extra
 
     def step(state: Any, data: Data) -> Any:
-        weights, moments, duals = state
-        gradient, violations = jax.grad(loss, has_aux=True)(weights, duals, data)
-        updates, moments = primal.update(gradient, moments, weights)
-        duals = duals if violations is None else dual.update(duals, violations, rows)
-        return optax.apply_updates(weights, updates), moments, duals
+        weights, opt_state = state
+        gradient, extra = jax.grad(loss, has_aux=True)(weights, opt_state, data)
+        updates, opt_state = optimizer.update(gradient, opt_state, weights, **extra)
+        return optax.apply_updates(weights, updates), opt_state
 
     weights = list(map(jnp.asarray, weights))
-    held = [(weights, primal.init(weights), dual.init(count))]
+    held = [(weights, optimizer.init(weights))]
     program = jax.jit(step, donate_argnums=0).lower(held[0], data).compile()
 
     def run() -> None:

@@ -138,8 +138,7 @@ def dust(sizes: UnrolledSizes, sparse: Sparse) -> Problem:
         batch=batch,
         last_loss=lambda params, batch: layer_losses(params, batch, jnp.int32(0))[0],
         layer_losses=layer_losses,
-        constraints=descent_constraints(0.05),
-        num_constraints=sizes.num_layers,
+        constraints=descent_constraints(0.05, num_layers=sizes.num_layers),
         flops=(3.0 * sizes.num_layers * forward + bounds, 0.0),
     )
 

@@ -6,7 +6,7 @@ The others are plain training, and fixed weights on the losses of layers.
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +16,12 @@ import optax
 from jaxtyping import Array, Float
 
 import unroll_jax as uj
+from unroll_jax.constrained import (
+    Constraint,
+    batch_violations,
+    level_constraints,
+    suggest_alpha,
+)
 
 __all__ = ["Setting", "main"]
 
@@ -46,12 +52,12 @@ class Method:
     """A way to train.
 
     Attributes:
-      constraints: violations of the mean losses of layers; None trains without.
+      constraints: on the mean losses of layers; None trains without.
       dual: the optimiser of the multipliers.
       weights: of the losses f_0..f_L, or only the last if empty.
     """
 
-    constraints: Any = None
+    constraints: Mapping[str, Constraint] | None = None
     dual: optax.GradientTransformation | None = None
     weights: tuple[float, ...] = ()
 
@@ -136,41 +142,50 @@ def train(method: Method, setting: Setting, data: tuple[Any, ...]) -> tuple[Any,
     images, labels, test_images, test_labels = map(jnp.asarray, data)
     rate = optax.cosine_decay_schedule(setting.rate, setting.steps)
     primal = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
-    constrained = method.constraints is not None
-    dual = uj.dual_ascent(optax.sgd(1.0) if method.dual is None else method.dual)
-    count = method.constraints(jnp.ones(setting.layers + 1)).size if constrained else 1
+    constraints = method.constraints or {}
+    optimizer = optax.with_extra_args_support(primal)
+    if constraints:
+        zeros = {name: jnp.zeros(()) for name in constraints}
+        dual = uj.dual_ascent(method.dual)
+        optimizer = uj.primal_dual(primal, dual, violations=zeros)
     weights = jnp.asarray(method.weights or (0.0,) * setting.layers + (1.0,))
 
+    def multipliers(opt_state: Any) -> Array:
+        if not constraints:
+            return jnp.zeros(1)
+        prices = uj.multipliers_of(opt_state)
+        return jnp.stack([prices[name] for name in constraints])
+
     def step(carry: Any, key: Array) -> tuple[Any, Array]:
-        params, opt_state, duals = carry
+        params, opt_state = carry
         rows = jax.random.randint(key, (setting.batch,), 0, len(labels))
 
         def loss(params: Params) -> tuple[Array, Any]:
             losses = layer_losses(params, images[rows], labels[rows], setting.heads)
-            if not constrained:
-                return weights @ losses, jnp.zeros(1)
-            violations = method.constraints(losses)
             objective = weights @ losses
-            return uj.lagrangian(objective, violations, duals.multipliers), violations
+            if not constraints:
+                return objective, {}
+            smooth, strict = batch_violations(constraints, losses, None)
+            value = uj.lagrangian(objective, smooth, uj.multipliers_of(opt_state))
+            return value, {"violations": strict}
 
-        gradient, violations = jax.grad(loss, has_aux=True)(params)
-        updates, opt_state = primal.update(gradient, opt_state, params)
-        if constrained:
-            duals = dual.update(duals, violations)
+        gradient, extra = jax.grad(loss, has_aux=True)(params)
+        updates, opt_state = optimizer.update(gradient, opt_state, params, **extra)
         params = optax.apply_updates(params, updates)
-        return (params, opt_state, duals), jnp.sum(duals.multipliers)
+        return (params, opt_state), jnp.sum(multipliers(opt_state))
 
     def run(key: Array) -> tuple[Any, ...]:
         start, order = jax.random.split(key)
         params = init(start, setting)
-        carry = params, primal.init(params), dual.init(count)
+        carry = params, optimizer.init(params)
         keys = jax.random.split(order, setting.steps)
-        (params, _, duals), sums = jax.lax.scan(step, carry, keys)
+        (params, opt_state), sums = jax.lax.scan(step, carry, keys)
         guesses = jnp.argmax(layer_logits(params, test_images, setting.heads), axis=-1)
         accuracies = jnp.mean(guesses == test_labels, axis=1)
         losses = layer_losses(params, images, labels, setting.heads)
         test_losses = layer_losses(params, test_images, test_labels, setting.heads)
-        return accuracies, losses, test_losses, duals.multipliers, jnp.max(sums)
+        prices = multipliers(opt_state)
+        return accuracies, losses, test_losses, prices, jnp.max(sums)
 
     one = jax.jit(run)  # seed by seed: products with an axis of seeds are slow on CPUs
     keys = jax.random.split(jax.random.key(0), setting.seeds)
@@ -186,23 +201,25 @@ def supervised(layers: int, weight: float) -> Callable[[Any], Method]:
 def methods(layers: int) -> dict[str, Callable[[Any], Method]]:
     """Methods by name, as functions of the held-out layer losses of the plain runs."""
 
+    def bound(alpha: float, rate: float, **options: Any) -> Method:
+        constraints = uj.descent_constraints(alpha, num_layers=layers, **options)
+        return Method(constraints, optax.adam(rate))
+
     def cumulative(alpha: float, rate: float, floor: float = FLOOR) -> Method:
         options = {"reference": CHANCE, "bounds": "cumulative", "floor": floor}
-        return Method(uj.descent_constraints(alpha, **options), optax.adam(rate))
+        return bound(alpha, rate, **options)
 
     return {
         "plain": lambda plain: Method(),
-        "stepwise difference, Adam .05": lambda plain: Method(
-            uj.descent_constraints(ALPHA), optax.adam(0.05)
-        ),
-        "stepwise ratio of means, Adam .05": lambda plain: Method(
-            uj.descent_constraints(ALPHA, form="ratio", floor=FLOOR), optax.adam(0.05)
+        "stepwise difference, Adam .05": lambda plain: bound(ALPHA, 0.05),
+        "stepwise ratio of means, Adam .05": lambda plain: bound(
+            ALPHA, 0.05, form="ratio", floor=FLOOR
         ),
         "cumulative, Adam .01": lambda plain: cumulative(ALPHA, 0.01),
         "cumulative, Adam .05": lambda plain: cumulative(ALPHA, 0.05),
         "cumulative, Adam .2": lambda plain: cumulative(ALPHA, 0.2),
         "cumulative, suggest_alpha, Adam .01": lambda plain: cumulative(
-            uj.constrained.suggest_alpha(plain, reference=CHANCE), 0.01, floor=0.0
+            suggest_alpha(plain, reference=CHANCE), 0.01, floor=0.0
         ),
         "deep supervision, weight .1": supervised(layers, 0.1),
         "deep supervision, weight .3": supervised(layers, 0.3),
@@ -218,10 +235,9 @@ def exits(layers: int) -> dict[str, Callable[[Any], Method]]:
         early = (0.0,) + (1.0 / (layers - 1),) * (layers - 1) + (0.0,)
 
         def build(plain):
-            def violations(losses):
-                return jnp.log(losses[-1:] / ((1.0 + epsilon) * plain[-1]))
-
-            return Method(violations, optax.adam(0.05), early)
+            last = [(1.0 + epsilon) * float(plain[-1])]
+            constraints = level_constraints(last, num_layers=layers, form="log_ratio")
+            return Method(constraints, optax.adam(0.05), early)
 
         return build
 

@@ -320,8 +320,8 @@ ROWS = [
         f"{CONSTRAINED}layer_bounds.py",
         "constrained/test_layer_bounds.py",
         (
-            "descent_constraints - 0, descent_constraints.allowed * 0,"
-            " descent_constraints.allowed stop_gradient 0"
+            "_quotient - 0, _share_of_the_layer_before.limit * 0,"
+            " _share_of_the_layer_before.limit stop_gradient 0"
         ),
     ),
     (f"{CONSTRAINED}duals.py", "constrained/test_lagrangian.py", "_ascent / 0"),
@@ -330,12 +330,12 @@ ROWS = [
     (
         f"{CONSTRAINED}controllers.py",
         "constrained/test_controllers.py",
-        "proportional_integral.moved - 0",
+        "proportional_integral.move - 0",
     ),
     (
         f"{CONSTRAINED}lagrangian.py",
         "constrained/test_lagrangian.py",
-        "lagrangian + 0, augmented_lagrangian / 0, resilient_lagrangian * 0",
+        "lagrangian + 0, _augmented_terms.term / 0, _relax * 0",
     ),
     ("train/step.py", "train/test_state.py", "train_step + 0"),
 ]

@@ -14,12 +14,12 @@ NAMES = {
     "unroll_jax": (
         """
         ADJOINTS DESCENTS PROXIMALS RHOS SOLVERS Anchor Descent DualAscent DualState Entry EquilibriumInfo OptEqParams
-        Proximal Rho Sides Trace alternating anderson attention augmented_lagrangian causal_attention certificates
-        certify clip_spectrum constrained constraint_names constraint_report crate deep_opteq delta_rule
-        descent_constraints dual_ascent dust energies energy_transformer equilibrium fast_weights feasibility_report
-        feedforward fixed_point hopfield hyper_set implicit_argmin implicit_root in_coordinates lagrangian layer_norm
+        Proximal Rho Sides Trace alternating anderson attention causal_attention certificates
+        certify clip_spectrum constrained constraint_report crate deep_opteq delta_rule
+        descent_constraints dual_ascent dust energies energy_transformer equilibrium fast_weights
+        feedforward fixed_point held_out_report hopfield hyper_set implicit_argmin implicit_root in_coordinates lagrangian layer_norm
         lista looped mesa multihead_attention multipliers_of nu_pi opteq opteq_conv perturbations primal_dual
-        proportional_integral prox_gradient resilient_lagrangian safeguarded sample_constraints symmetric_embedding
+        proportional_integral prox_gradient safeguarded symmetric_embedding
         tail_mean transformer transformer_parts unroll
     """
     ),
@@ -33,11 +33,11 @@ NAMES = {
     ),
     "unroll_jax.constrained": (
         """
-        BOUNDS Constraint ConstraintReport DualAscent DualState LayerConstraints PenaltyRule augmented_lagrangian
-        batch_violations chunked_cross_entropy class_losses column_means column_sums constraint_names constraint_report
-        descent_constraints descent_warnings dual_ascent feasibility_report gap growing_penalty held_out_report kl
+        BOUNDS Constraint ConstraintReport DualAscent DualState PenaltyRule
+        batch_violations chunked_cross_entropy class_losses column_means column_sums constraint_report
+        descent_constraints descent_warnings dual_ascent gap growing_penalty held_out_report kl
         lagrangian level_constraints multipliers_of norm nu_pi primal_dual proportional_integral rate
-        resilient_lagrangian sample_constraints suggest_alpha tail_mean take_rows violations
+        suggest_alpha tail_mean take_rows violations
     """
     ),
     "unroll_jax.energies": (

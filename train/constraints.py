@@ -1,18 +1,34 @@
-"""Constraints on the losses of layers as an objective of the step, with their bounds
-and multipliers."""
+"""Constraints on the losses of layers, from a configuration: what a run enforces, or
+only watches."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float
 
-from unroll_jax import DualState, constrained, in_coordinates, lagrangian
-from unroll_jax.constrained.lagrangian import optimal_slacks
-from unroll_jax.constrained.layer_bounds import LayerConstraints, relative_excess
-from unroll_jax.constrained.samples import Reduction
+from unroll_jax import (
+    descent_constraints,
+    dual_ascent,
+    held_out_report,
+    in_coordinates,
+    lagrangian,
+    multipliers_of,
+    primal_dual,
+)
+from unroll_jax.constrained import (
+    Constraint,
+    ConstraintReport,
+    batch_violations,
+    column_means,
+    column_sums,
+    level_constraints,
+    violations,
+)
 
 from .config.constrained import ConstrainedConfig, check_depth
 from .config.constraints import ConstraintConfig
@@ -21,6 +37,7 @@ from .optimizers import dual_rule, make_optimizer
 from .sharding.mesh import make_mesh
 from .task import (
     MANY,
+    Objective,
     Row,
     SampleLosses,
     Training,
@@ -42,19 +59,41 @@ class Figures(NamedTuple):
     slacks: Float[Array, "constraints"] | None
 
 
-class DescentConstraints:
-    """The constraints of a run. Other methods descend a fixed sum of losses and only
-    watch them.
+def layer_constraints(
+    settings: ConstraintConfig, num_layers: int, *, tightened: bool, form: str
+) -> dict[str, Constraint]:
+    """The constraints of a configuration in a form of its options: as stated, or with
+    the margins that training tightens them by."""
+    margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
+    margins = margins if tightened else (0.0,) * num_layers
+    compared = form.removesuffix("_of_means")
+    if settings.last is not None:
+        level = settings.last * (1.0 - margins[-1])
+        return level_constraints([level], num_layers=num_layers, form=compared)
+    return descent_constraints(
+        settings.alphas(num_layers),
+        num_layers=num_layers,
+        reference=settings.reference,
+        bounds=settings.bounds,
+        floor=settings.floor,
+        margin=margins,
+        form=compared,
+        proxy=form.endswith("_of_means"),
+        of_samples=form == "ratio",
+    )
+
+
+class LayerObjective(Objective):
+    """The last loss under constraints on those of the layers. Other methods descend a
+    fixed sum of losses, and watch the same constraints.
 
     Attributes:
-      stated: ``layer_losses -> violations``, as stated to the user: validation and
-        reports judge by these.
-      tightened: The same with every descent bound lowered by the margin: training
-        enforces these.
-      number: Number of violations.
-      reduction: Of samples' violations to constraints; None where these are on means
-        and need no samples.
-      is_affine: Whether the weights of losses in the Lagrangian are known without the
+      stated: the constraints as stated to the user, as shares of their bounds:
+        validation and reports judge by these.
+      tightened: in the form of the options, with every bound lowered by the margin:
+        training enforces these.
+      ascent: of the multipliers.
+      is_affine: whether the weights of losses in the Lagrangian are known without the
         losses.
     """
 
@@ -68,64 +107,63 @@ class DescentConstraints:
     ):
         settings = config.constraints
         self._config, self._settings, self._enforced = config, settings, config.enforces
-        self._warmup, self._form = (
-            settings.warmup(num_steps),
-            settings.form.removesuffix("_of_means"),
-        )
+        self._warmup = settings.warmup(num_steps)
         self._weights = config.loss_weights(num_layers, numbers)
-        self.stated, self.tightened = _bounded(settings, num_layers)
-        self.number = (1 if settings.last else num_layers) + (
-            settings.reference is not None
-        )
-        self._names = constrained.constraint_names(
-            num_layers, reference=settings.reference
-        )[-self.number :]
-        self.reduction: Reduction | None = (
-            None if settings.of_means else constrained.tail_mean(0.0)
-        )
+        make = functools.partial(layer_constraints, settings, num_layers)
+        judged = "ratio_of_means" if settings.of_means else "ratio"
+        self.stated = make(tightened=False, form=judged)
+        self.tightened = make(tightened=True, form=settings.form)
+        self._of_means = make(tightened=False, form="ratio_of_means")
         if settings.absolute_bounds(num_layers) is not None:
-            known = self._form != "log_ratio"
+            known = not settings.form.startswith("log_ratio")
         else:
-            known = self._form == "difference" and not settings.floor
+            known = settings.form == "difference" and not settings.floor
         self.is_affine = not self._enforced or (settings.of_means and known)
 
-    @functools.cached_property
-    def ascent(self) -> constrained.DualAscent:
-        """The ascent of the multipliers."""
-        rule = dual_rule(self._config.dual, warmup=self._warmup)
-        return constrained.dual_ascent(
-            rule, resilience=self._settings.resilience, cap=self._config.dual.cap
+        rule = dual_rule(config.dual, warmup=self._warmup)
+        ascent = dual_ascent(rule, resilience=settings.resilience, cap=config.dual.cap)
+        starts = np.broadcast_to(config.dual.start, len(self.tightened))
+        start = dict(zip(self.tightened, starts.tolist(), strict=True))
+        self.ascent = dataclasses.replace(
+            ascent, init=functools.partial(ascent.init, start=start)
         )
 
-    def init(self) -> DualState:
-        """Multipliers at their start."""
-        return self.ascent.init(
-            self.number, np.broadcast_to(self._config.dual.start, self.number)
-        )
+    def optimizer(
+        self, primal: optax.GradientTransformation
+    ) -> optax.GradientTransformationExtraArgs:
+        """The optimiser of the parameters, and of the multipliers if there are any."""
+        if not self._enforced:
+            return optax.with_extra_args_support(primal)
+        zeros = {name: jnp.zeros(()) for name in self.tightened}
+        return primal_dual(primal, self.ascent, violations=zeros)
 
     def value(
-        self, samples: SampleLosses, means: Array, moving: DualState, step: Array
-    ) -> Float[Array, ""]:
-        """The Lagrangian, or the fixed sum of losses; multipliers do not count in
-        the warm-up."""
+        self, samples: SampleLosses, means: Array, opt_state: Any, step: Array
+    ) -> tuple[Float[Array, ""], dict[str, Any]]:
+        """The Lagrangian, or the fixed sum of losses, and the violations for the
+        optimiser; multipliers do not count in the warm-up."""
+        smooth, strict = batch_violations(
+            self.tightened, self._outputs(samples, means), None
+        )
+        extra = {"violations": strict}
         if not self._enforced:
-            return self._weighted(means)
-        multipliers = jnp.where(step < self._warmup, 0.0, moving.multipliers)
-        violations, normalise = (
-            self.violations(samples, means),
-            self._settings.normalise,
-        )
-        return lagrangian(
-            self._minimised(means), violations, multipliers, normalise=normalise
-        )
+            return self._weighted(means), extra
+        multipliers = multipliers_of(opt_state)
+        if self._warmup:
+            multipliers = {
+                name: jnp.where(step < self._warmup, 0.0, multiplier)
+                for name, multiplier in multipliers.items()
+            }
+        normalise = self._settings.normalise
+        objective = self._minimised(means)
+        return lagrangian(objective, smooth, multipliers, normalise=normalise), extra
 
-    def advance(
-        self, samples: SampleLosses, means: Array, moving: DualState, step: Array
-    ) -> tuple[DualState, Figures]:
-        """Multipliers after a step on the violations; and figures of before."""
-        violations = self.violations(samples, means)
-        new = self.ascent.update(moving, violations) if self._enforced else moving
-        return new, Figures(violations, moving.multipliers, self.slacks(moving))
+    def figures(self, extra: dict[str, Any], opt_state: Any) -> Figures:
+        """The figures of a step."""
+        multipliers = self._in_order(self._prices(opt_state))
+        beta = self._settings.resilience
+        slacks = None if beta is None else multipliers / beta
+        return Figures(self._in_order(extra["violations"]), multipliers, slacks)
 
     def describe(
         self, step: int, value: Any, means: Any, figures: Figures
@@ -139,85 +177,71 @@ class DescentConstraints:
             "layer_losses": means.tolist(),
             "violations": json_numbers(figures.violations, length=means.size),
             "multipliers": json_numbers(figures.multipliers, length=means.size),
-            **self._named(
-                **dict(zip(("violation", "multiplier", "slack"), figures, strict=True))
-            ),
+            **self._named("violation", figures.violations),
+            **self._named("multiplier", figures.multipliers),
         }
+        if figures.slacks is not None:
+            row |= self._named("slack", figures.slacks)
         return row, {
             "loss": f"{means[-1]:.3f}",
             "worst_violation": f"{figures.violations.max():+.3f}",
         }
 
-    def multipliers(self, moving: DualState) -> np.ndarray:
-        """Returns the multipliers."""
-        return np.asarray(moving.multipliers)
+    def multipliers(self, opt_state: Any) -> np.ndarray:
+        """The multipliers in the order of the constraints."""
+        return np.asarray(self._in_order(self._prices(opt_state)))
 
     def judge(
-        self, step: int, samples: np.ndarray, moving: DualState
+        self, step: int, samples: np.ndarray, opt_state: Any
     ) -> tuple[Row, float]:
         """Feasible first, then by loss. Infeasible checkpoints go by their worst excess
         over a bound where constraints are hard; under resilience, where bounds may be
         exceeded at a cost, by the last layer's loss with that cost.
         """
         losses = samples.mean(axis=0)
-        violations = np.asarray(self.violations(samples, losses, self.stated))
-        # Bounds on the means, as in `feasibility_report`, for any reduction of the
-        # samples.
-        allowed = self.stated.bounds(jnp.asarray(losses))
-        excess = float(
-            np.max(np.asarray(relative_excess(violations, allowed, form=self._form)))
-        )
+        report = self.check(samples, opt_state)
+        excess = max(group.worst for group in report.groups)
+        stated = self._in_form(report)
         minimised = float(self._minimised(losses))
-        feasible, score, beta = (
-            excess <= self._settings.tolerance,
-            -minimised,
-            self._settings.resilience,
-        )
-        # beta/2 |c|^2 is the least that relaxing these can cost
-        exceeded = np.maximum(violations, 0.0)
-        relaxed = (
-            None
-            if beta is None
-            else float(minimised + 0.5 * beta * np.sum(exceeded**2))
-        )
-        if not feasible and self._enforced:
-            score = INFEASIBLE - (excess if relaxed is None else relaxed)
         row = {
             "layer_losses": losses.tolist(),
-            "violations": json_numbers(violations, length=losses.size),
+            "violations": json_numbers(stated, length=losses.size),
             "worst_excess": excess,
-            "feasible": feasible,
+            "feasible": report.feasible,
             "minimised": minimised,
-            **({} if relaxed is None else {"relaxed_loss": relaxed}),
-            **self._named(violation=violations),
+            **self._named("violation", stated),
         }
-        return row, score
+        cost, beta = excess, self._settings.resilience
+        if beta is not None:
+            # beta/2 |c|^2 is the least that relaxing these can cost
+            relaxed = 0.5 * beta * np.sum(np.maximum(stated, 0.0) ** 2)
+            cost = row["relaxed_loss"] = float(minimised + relaxed)
+        infeasible = self._enforced and not report.feasible
+        return row, INFEASIBLE - cost if infeasible else -minimised
 
-    def report(self, samples: np.ndarray, moving: DualState) -> Row:
+    def report(self, samples: np.ndarray, opt_state: Any) -> Row:
         """Losses, bounds, violations, multipliers and slacks by layer, and how samples
         descend, on held-out data. Bounds and violations are as stated; complementary
         slackness is of the tightened ones, which multipliers enforced. Layer 0 has null
         without a reference.
         """
-        losses, multipliers, implied = (
-            jnp.asarray(samples),
-            jnp.asarray(moving.multipliers),
-            self.slacks(moving),
+        means = samples.mean(axis=0)
+        report, multipliers = (
+            self.check(samples, opt_state),
+            self.multipliers(opt_state),
         )
-        means = jnp.mean(losses, axis=0)
-        stated, enforced = (
-            self.violations(losses, means, one) for one in (self.stated, self.tightened)
-        )
-        slacks = jnp.zeros_like(multipliers) if implied is None else implied
+        sums = column_sums(self.tightened, self._outputs(samples, means), None)
+        enforced = self._in_order(violations(self.tightened, column_means(sums)))
+        beta = self._settings.resilience
+        slacks = np.zeros_like(multipliers) if beta is None else multipliers / beta
         figures = {
             "layer_losses": means,
-            "bounds": self.stated.bounds(means),
-            "violations": stated,
+            "bounds": self._bounds(means),
+            "violations": self._in_form(report),
             "multipliers": multipliers,
             "slacks": slacks,
             "complementary_slackness": multipliers * (enforced - slacks),
         }
-        options = {"tolerance": self._settings.tolerance, "reduction": self.reduction}
         return {
             "tolerance": self._settings.tolerance,
             "form": self._settings.form,
@@ -226,27 +250,51 @@ class DescentConstraints:
                 for name, values in figures.items()
             },
             **ratio_figures(samples),
-            "feasible": constrained.feasibility_report(
-                losses, multipliers, self.stated, **options
-            ).feasible,
+            "feasible": report.feasible,
+            "constraint_report": str(report).splitlines(),
         }
 
-    def violations(
-        self, samples: Any, means: Any, constraints: Any = None
-    ) -> Float[Array, "constraints"]:
-        """The violations of means, or of every sample in the mean; of the tightened
-        constraints if none are given."""
-        constraints = self.tightened if constraints is None else constraints
-        if self.reduction is None:
-            return constraints(jnp.asarray(means))
-        return constrained.sample_constraints(constraints, self.reduction)(
-            jnp.asarray(samples)
-        )
+    def check(self, samples: np.ndarray, opt_state: Any) -> ConstraintReport:
+        """The library's report on the constraints as stated; its prices are of the
+        losses."""
+        means = samples.mean(axis=0)
+        sums = column_sums(self.stated, self._outputs(samples, means), None)
+        prices = self._prices(opt_state)
+        if self._settings.form == "difference":
+            bounds = zip(prices, self._bounds(means), strict=True)
+            prices = {name: prices[name] * bound for name, bound in bounds}
+        tolerance = self._settings.tolerance
+        return held_out_report(self.stated, sums, prices, tolerance=tolerance)
 
-    def slacks(self, moving: DualState) -> Float[Array, "constraints"] | None:
-        """The slacks that the multipliers imply; None where constraints are hard."""
-        beta = self._settings.resilience
-        return None if beta is None else optimal_slacks(moving.multipliers, beta)
+    def _prices(self, opt_state: Any) -> dict[str, Array]:
+        if self._enforced:
+            prices = multipliers_of(opt_state)
+            return {name: prices[name] for name in self.tightened}
+        return {name: jnp.zeros(()) for name in self.tightened}
+
+    def _outputs(self, samples: Any, means: Any) -> Any:
+        """The losses that constraints read: of samples only where these are compared,
+        which keeps means over devices where they are."""
+        return means if self._settings.of_means else samples
+
+    def _bounds(self, means: Any) -> np.ndarray:
+        """The stated bounds of mean losses, in their units."""
+        sums = column_sums(self._of_means, means, None)
+        zeros = dict.fromkeys(self._of_means, 0.0)
+        groups = held_out_report(self._of_means, sums, zeros).groups
+        return np.array([group.bound for group in groups])
+
+    def _in_form(self, report: ConstraintReport) -> np.ndarray:
+        """Violations of a report in the form of the options."""
+        shares = np.array([group.worst for group in report.groups])
+        if self._settings.form == "difference":
+            return shares * [group.bound for group in report.groups]
+        if self._settings.form.startswith("log_ratio"):
+            return np.log1p(shares)
+        return shares
+
+    def _in_order(self, by_name: dict[str, Array]) -> Any:
+        return jnp.stack([by_name[name] for name in self.tightened])
 
     def _weighted(self, losses: Any) -> Float[Array, ""]:
         return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
@@ -255,55 +303,9 @@ class DescentConstraints:
         """The last loss; if it is bound, the losses before it."""
         return self._weighted(losses) if self._config.early else losses[-1]
 
-    def _named(self, **figures: Any) -> dict[str, float | None]:
-        known = {
-            figure: json_numbers(values)
-            for figure, values in figures.items()
-            if values is not None
-        }
-        return {
-            f"{figure}/{name}": values[i]
-            for figure, values in known.items()
-            for i, name in enumerate(self._names)
-        }
-
-
-def _bounded(
-    settings: ConstraintConfig, num_layers: int
-) -> tuple[LayerConstraints, LayerConstraints]:
-    """Returns the constraints on layers as stated, and with the margins that
-    training tightens them by."""
-    alphas, levels = settings.alphas(num_layers), settings.absolute_bounds(num_layers)
-    margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
-    form, of_means = (
-        settings.form.removesuffix("_of_means"),
-        settings.form.endswith("_of_means"),
-    )
-    if levels is None:
-        tight = [
-            1.0 - (1.0 - alpha) * (1.0 - margin)
-            for alpha, margin in zip(alphas, margins, strict=True)
-        ]
-        options = {
-            "reference": settings.reference,
-            "form": form,
-            "floor": settings.floor,
-            "proxy": of_means,
-        }
-        stated, tightened = (
-            constrained.descent_constraints(by, **options) for by in (alphas, tight)
-        )
-    else:
-        first = () if settings.reference is None else (settings.reference,)
-        lower = [
-            level * (1.0 - margin)
-            for level, margin in zip(levels, margins[-len(levels) :], strict=True)
-        ]
-        bounds = ([*first, *levels], [*first, *lower])
-        stated, tightened = (
-            constrained.level_constraints(by, form=form) for by in bounds
-        )
-    return stated, tightened
+    def _named(self, figure: str, values: Any) -> dict[str, float | None]:
+        names = [f"{figure}/{name}" for name in self.tightened]
+        return dict(zip(names, json_numbers(values), strict=True))
 
 
 def constrained_training(
@@ -325,12 +327,14 @@ def constrained_training(
     check_batch_size(
         config.batch_size, MANY if num_examples is None else num_examples, examples
     )
-    optimizer = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
+    primal = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
+    primal = primal if bases is None else in_coordinates(primal, bases)
+    objective = LayerObjective(
+        config, num_layers=num_layers, num_steps=config.steps, numbers=numbers
+    )
     return Training(
-        objective=DescentConstraints(
-            config, num_layers=num_layers, num_steps=config.steps, numbers=numbers
-        ),
-        optimizer=optimizer if bases is None else in_coordinates(optimizer, bases),
+        objective=objective,
+        optimizer=objective.optimizer(primal),
         num_steps=config.steps,
         validate_every=config.validate_every,
         mesh=make_mesh(

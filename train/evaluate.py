@@ -57,7 +57,8 @@ def evaluate(
         figures, losses = judge.evaluate(state.params, folder)
         layers = {}
         if losses is not None:
-            layers = task.training.objective.report(losses, state.moving)
+            layers = task.training.objective.report(losses, state.opt_state)
+            log("\n".join(layers.get("constraint_report", [])))
         tested = (
             {}
             if on is None

@@ -111,7 +111,7 @@ def export(
             run,
             experiment,
             step,
-            task.training.objective.multipliers(state.moving),
+            task.training.objective.multipliers(state.opt_state),
         ),
         "parameters": {
             name: {"shape": list(array.shape), "dtype": str(array.dtype)}

@@ -33,15 +33,13 @@ class TrainState(NamedTuple):
       step: Steps done; the next batch and its noise are functions of it.
       key: (2,) raw key that noise and augmentation are folded from.
       params: Parameters of the model.
-      opt_state: State of the optimiser.
-      moving: State of the objective, such as multipliers; None without.
+      opt_state: State of the optimiser, with the multipliers if it has any.
     """
 
     step: Int[Array, ""]
     key: UInt32[Array, "2"]
     params: Params
     opt_state: optax.OptState
-    moving: Any = None
 
 
 class Metrics(NamedTuple):
@@ -65,15 +63,13 @@ class Metrics(NamedTuple):
 def train_step(
     task: Task, state: TrainState, batch: Batch
 ) -> tuple[TrainState, Metrics]:
-    """Takes one step: the gradient of the objective of all layer losses, one update,
-    then the objective's state. Under constraints: the Lagrangian, then its multipliers
-    on the same batch (Porras-Valenzuela et al., Algorithm 1).
+    """Takes one step: the gradient of the objective of all layer losses, and an update.
+
+    Under constraints that is `unroll_jax.primal_dual`. It descends the Lagrangian in
+    the parameters, and ascends it in the multipliers by the violations of the same
+    batch (Porras-Valenzuela et al., Algorithm 1).
     """
-    objective, optimizer, config = (
-        task.training.objective,
-        task.training.optimizer,
-        task.config,
-    )
+    objective, optimizer = task.training.objective, task.training.optimizer
     batch = task.sample_noise(
         batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
     )
@@ -86,35 +82,36 @@ def train_step(
         check_rows(samples, batch, task.num_layers)
         return samples, figures
 
-    def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Array]:
+    def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Any]:
         means = _means(samples, counts)
-        return objective.value(samples, means, state.moving, state.step), means
+        value, extra = objective.value(samples, means, state.opt_state, state.step)
+        return value, (means, extra)
 
-    # The means come out of there: taken again, they would be reduced over the devices
-    # twice.
-    (value, means, samples, figures), (gradient, probed) = loss_gradient(
+    # The means come out of there already reduced over the devices.
+    (value, (means, extra), _, figures), (gradient, probed) = loss_gradient(
         losses,
         value_of,
         state.params,
         batch,
         task.probe,
-        parts=config.accumulate,
+        parts=task.config.accumulate,
         # a method of this name, as before 0.3, only costs a pass
         affine=objective.is_affine is True,
         place=lambda part, axis: keep_rows(part, axis=axis),
     )
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    moving, moved = objective.advance(samples, means, state.moving, state.step)
-    new = TrainState(
-        step=state.step + 1,
-        key=state.key,
-        params=params,
-        opt_state=opt_state,
-        moving=moving,
+    updates, opt_state = optimizer.update(
+        gradient, state.opt_state, state.params, **extra
     )
-    seen = task.summarise(figures, counts, probed)
-    return new, Metrics(value, means, optax.tree.norm(gradient), moved, seen)
+    params = optax.apply_updates(state.params, updates)
+    new = TrainState(state.step + 1, state.key, params, opt_state)
+    metrics = Metrics(
+        value=value,
+        layer_losses=means,
+        grad_norm=optax.tree.norm(gradient),
+        objective=objective.figures(extra, state.opt_state),
+        task=task.summarise(figures, counts, probed),
+    )
+    return new, metrics
 
 
 def first_state(task: Task, pretrained: Any = None) -> TrainState:
@@ -129,7 +126,6 @@ def first_state(task: Task, pretrained: Any = None) -> TrainState:
         key=jax.random.key_data(noise_key),
         params=params,
         opt_state=task.training.optimizer.init(params),
-        moving=task.training.objective.init(),
     )
 
 
@@ -187,7 +183,7 @@ def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str
 def validate(task: Task, state: TrainState) -> tuple[Row, float]:
     """Returns the row of a validation, and the score of its checkpoint."""
     objective = task.training.objective
-    validation = task.validate(state.params, objective.multipliers(state.moving))
+    validation = task.validate(state.params, objective.multipliers(state.opt_state))
     means = validation.losses.mean(axis=0)
     require_finite(
         int(state.step),
@@ -195,7 +191,7 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float]:
         "validation loss",
         each="layer" if task.num_layers else None,
     )
-    row, score = objective.judge(int(state.step), validation.losses, state.moving)
+    row, score = objective.judge(int(state.step), validation.losses, state.opt_state)
     if validation.score is not None and row.get("feasible", True):
         score = float(validation.score)
     return row | json_value(validation.row, "the row of validate"), score

@@ -27,29 +27,23 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 
 
 class Objective(Protocol):
-    """The objective of the parameters, a function of every layer's loss, and its state,
-    such as multipliers. Methods with a body serve an objective without state and
-    constraints.
+    """The objective of the parameters, a function of every layer's loss. Methods with a
+    body serve an objective without constraints.
     """
 
     is_affine: bool = True
     """True if the weights of losses in the value are known without the losses."""
 
-    def init(self) -> Any:
-        """Returns the initial state, such as multipliers; None without state."""
-        return None
-
     def value(
-        self, samples: SampleLosses, means: Array, moving: Any, step: Array
-    ) -> Float[Array, ""]:
-        """Returns the value that the parameters descend."""
+        self, samples: SampleLosses, means: Array, opt_state: Any, step: Array
+    ) -> tuple[Float[Array, ""], dict[str, Any]]:
+        """Returns the value that the parameters descend, and arguments of the optimiser
+        beyond the gradient, such as violations."""
         ...
 
-    def advance(
-        self, samples: SampleLosses, means: Array, moving: Any, step: Array
-    ) -> tuple[Any, Any]:
-        """Returns the state after the step, and figures of the state before it."""
-        return None, None
+    def figures(self, extra: dict[str, Any], opt_state: Any) -> Any:
+        """Returns the figures of a step, from these arguments and the state before."""
+        return None
 
     def describe(
         self, step: int, value: Any, means: Any, figures: Any
@@ -58,16 +52,18 @@ class Objective(Protocol):
         bar."""
         ...
 
-    def multipliers(self, moving: Any) -> np.ndarray | None:
+    def multipliers(self, opt_state: Any) -> np.ndarray | None:
         """Returns the multipliers of the constraints; None without constraints."""
         return None
 
-    def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
+    def judge(
+        self, step: int, samples: np.ndarray, opt_state: Any
+    ) -> tuple[Row, float]:
         """Returns the row of a validation, and the score of its checkpoint: the
         highest is the best."""
         ...
 
-    def report(self, samples: np.ndarray, moving: Any) -> Row:
+    def report(self, samples: np.ndarray, opt_state: Any) -> Row:
         """Returns figures by layer on held-out data, for the evaluation; empty where
         there are none."""
         return {}
@@ -78,8 +74,8 @@ class Training(NamedTuple):
 
     Attributes:
       objective: Plain risk, or a constrained objective.
-      optimizer: Optimiser of the parameters; it must keep no state for parameters that
-        are not trained.
+      optimizer: Optimiser of the parameters, a `primal_dual` under constraints; it must
+        keep no state for parameters that are not trained.
       num_steps: Steps of the whole run.
       validate_every: Steps between validations; each writes a checkpoint.
       mesh: Devices.
@@ -215,13 +211,13 @@ class Task(Protocol):
 
 
 class PlainRisk(Objective):
-    """The mean loss of the last layer; the objective has no state."""
+    """The mean loss of the last layer."""
 
     def value(
-        self, samples: SampleLosses, means: Array, moving: Any, step: Array
-    ) -> Float[Array, ""]:
+        self, samples: SampleLosses, means: Array, opt_state: Any, step: Array
+    ) -> tuple[Float[Array, ""], dict[str, Any]]:
         """The mean loss of the last layer."""
-        return means[-1]
+        return means[-1], {}
 
     def describe(
         self, step: int, value: Any, means: Any, figures: Any
@@ -229,7 +225,9 @@ class PlainRisk(Objective):
         """The loss."""
         return {"loss": float(means[-1])}, {"loss": f"{means[-1]:.3f}"}
 
-    def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
+    def judge(
+        self, step: int, samples: np.ndarray, opt_state: Any
+    ) -> tuple[Row, float]:
         """The loss; the lowest is the best."""
         loss = float(samples.mean(axis=0)[-1])
         return {"loss": loss}, -loss

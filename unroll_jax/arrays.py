@@ -1,7 +1,9 @@
 """Checks of arrays: kind, shape, and the values that are known."""
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -16,6 +18,7 @@ __all__ = [
     "check_finite",
     "check_shape",
     "check_square",
+    "common_dtype",
     "widen_integers",
 ]
 
@@ -111,6 +114,12 @@ def widen_integers(values: Any) -> Any:
     JAX gives a Python number the dtype of the array that it meets: 300 is 44 for uint8.
     """
     return values.astype(jnp.int32) if values.dtype.itemsize < 4 else values
+
+
+def common_dtype(*dtypes: Any) -> Any:
+    """The dtype that holds all of these, also under strict promotion of dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        return functools.reduce(jnp.promote_types, dtypes)
 
 
 def broadcasts(shape: tuple[Any, ...], target: tuple[Any, ...]) -> bool:

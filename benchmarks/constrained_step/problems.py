@@ -121,8 +121,7 @@ def unrolled_transformer(sizes: UnrolledSizes) -> Problem:
         batch=batch,
         last_loss=last_loss,
         layer_losses=layer_losses,
-        constraints=unroll_jax.descent_constraints(ALPHA),
-        num_constraints=sizes.num_layers,
+        constraints=unroll_jax.descent_constraints(ALPHA, num_layers=sizes.num_layers),
         flops=(3.0 * sizes.num_layers * forward, 0.0),
     )
 
@@ -242,8 +241,7 @@ def _language_problem(
         batch=batch,
         last_loss=last_loss,
         layer_losses=layer_losses,
-        constraints=unroll_jax.descent_constraints(ALPHA),
-        num_constraints=sizes.num_layers,
+        constraints=unroll_jax.descent_constraints(ALPHA, num_layers=sizes.num_layers),
         flops=(
             3.0 * (layers * batch["tokens"].size + readout * objective),
             3.0 * readout * extra,

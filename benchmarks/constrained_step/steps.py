@@ -1,6 +1,6 @@
 """One training step, plain or constrained, compiled, its state donated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from unroll_jax.constrained import DualState, LayerConstraints, dual_ascent, lagrangian
+from unroll_jax.constrained import (
+    Constraint,
+    batch_violations,
+    dual_ascent,
+    lagrangian,
+    multipliers_of,
+    primal_dual,
+)
 
 __all__ = [
     "CompiledStep",
@@ -36,20 +43,18 @@ class Problem(NamedTuple):
     batch: Any  # a pytree of arrays
     last_loss: Callable[[Any, Any], Array]
     layer_losses: Callable[[Any, Any, Array], tuple[Array, Array]]
-    constraints: LayerConstraints
-    num_constraints: int
+    constraints: Mapping[str, Constraint]
     # of a step's matrix products: of plain risk, and added by the constraints
     flops: tuple[float, float]
 
 
 class State(NamedTuple):
-    """The state of training: steps done, parameters, Adam's state and the
-    multipliers."""
+    """The state of training: steps done, parameters, and Adam's state, with the
+    multipliers under constraints."""
 
     step: Int[Array, ""]
     params: Any
     opt_state: optax.OptState
-    dual: DualState
 
 
 class CompiledStep(NamedTuple):
@@ -82,39 +87,39 @@ def training_step(
     Adam, and ascent by SGD. Multipliers start at 1: no weight of a layer is 0 by
     chance.
     """
-    optimizer, ascent = optax.adam(PRIMAL_RATE), dual_ascent(optax.sgd(DUAL_RATE))
+    optimizer = optax.with_extra_args_support(optax.adam(PRIMAL_RATE))
+    if constrained:
+        zeros = {name: jnp.zeros(()) for name in problem.constraints}
+        ascent = dual_ascent(optax.sgd(DUAL_RATE))
+        optimizer = primal_dual(optimizer, ascent, violations=zeros)
 
     def init(key: jax.Array) -> State:
-        params, dual = problem.init(key), ascent.init(problem.num_constraints)
-        dual = dual._replace(multipliers=jnp.ones_like(dual.multipliers))
-        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), dual)
+        params = problem.init(key)
+        opt_state: Any = optimizer.init(params)
+        if constrained:
+            ones = jax.tree.map(jnp.ones_like, opt_state.dual.multipliers)
+            dual = opt_state.dual._replace(multipliers=ones)
+            opt_state = opt_state._replace(dual=dual)
+        return State(jnp.zeros((), jnp.int32), params, opt_state)
 
-    def objective(
-        params: Any, state: State, batch: Any
-    ) -> tuple[Array, tuple[Array, Array | None]]:
+    def objective(params: Any, state: State, batch: Any) -> tuple[Array, Any]:
         if not constrained:
             last = problem.last_loss(params, batch)
-            return last, (last, None)
+            return last, (last, None, {})
         last, losses = problem.layer_losses(params, batch, state.step)
-        return lagrangian(last, problem.constraints(losses), state.dual.multipliers), (
-            last,
-            losses,
-        )
+        smooth, strict = batch_violations(problem.constraints, losses, None)
+        value = lagrangian(last, smooth, multipliers_of(state.opt_state))
+        return value, (last, losses, {"violations": strict})
 
     def step(state: State, batch: Any) -> tuple[State, Array, Array | None]:
-        gradients, (last, losses) = jax.grad(objective, has_aux=True)(
+        gradients, (last, losses, extra) = jax.grad(objective, has_aux=True)(
             state.params, state, batch
         )
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        dual = (
-            state.dual
-            if losses is None
-            else ascent.update(state.dual, problem.constraints(losses))
+        updates, opt_state = optimizer.update(
+            gradients, state.opt_state, state.params, **extra
         )
-        new = State(
-            state.step + 1, optax.apply_updates(state.params, updates), opt_state, dual
-        )
-        return new, last, losses
+        params = optax.apply_updates(state.params, updates)
+        return State(state.step + 1, params, opt_state), last, losses
 
     return init, step
 

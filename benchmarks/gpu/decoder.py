@@ -114,12 +114,11 @@ def programs(sizes: DecoderSizes) -> dict[str, Program]:
     A CPU compiles only the last one.
     """
     by_xla = sizes._replace(model=sizes.model._replace(attention=None))
-    init, _ = training_step(_problem(by_xla, 1, PLAIN), constrained=False)
-    state = jax.eval_shape(init, jax.random.key(0))
 
     def program(sizes: DecoderSizes, kind: str) -> Program:
         problem = _problem(sizes, 1, kind)
-        _, step = training_step(problem, constrained=kind == CONSTRAINED)
+        init, step = training_step(problem, constrained=kind == CONSTRAINED)
+        state = jax.eval_shape(init, jax.random.key(0))
         kernel = sizes.model.attention or "xla"
         return Program(step, (state, problem.batch), kernel)
 

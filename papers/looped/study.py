@@ -18,7 +18,6 @@ from unroll_jax.constrained import (
     lagrangian,
     level_constraints,
     proportional_integral,
-    sample_constraints,
     tail_mean,
 )
 from unroll_jax.looped import sample_far_start, sample_loops, sample_segment, step_sizes
@@ -131,7 +130,7 @@ def violations(
     chance = np.log(TASKS[study.task].classes)
     levels = np.maximum(chance * (1.0 - share), FLOOR)
     size = level_constraints(LARGEST, form="log_ratio")(sizes(states))
-    rise = sample_constraints(rises, tail_mean(WORST))(losses.T)
+    rise = tail_mean(WORST)(rises(losses.T))
     moved = jnp.mean(step_sizes(states), axis=1)
     # no step leads to the first state
     steps = level_constraints(STILL, form="log_ratio")(jnp.pad(moved, (1, 0)))

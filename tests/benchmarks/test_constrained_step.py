@@ -21,6 +21,7 @@ from benchmarks.constrained_step.problems import (
 )
 from benchmarks.constrained_step.steps import compiled_step, repeated
 from benchmarks.language_model import LanguageModel, cross_entropy, matmul_flops_a_token
+from unroll_jax import multipliers_of
 
 UNROLLED = UnrolledSizes(num_layers=2, dim=4, tokens=3, batch=2)
 TINY = Sizes(
@@ -59,10 +60,7 @@ def read():
 def test_plain_and_constrained_steps_have_one_objective(name, read):
     problem, plain, last, losses = read(name)
     np.testing.assert_allclose(np.full(STEPS, plain), last, rtol=1e-5)
-    assert losses.shape == (STEPS, problem.num_constraints + 1)
-    assert jax.eval_shape(problem.constraints, losses[0]).shape == (
-        problem.num_constraints,
-    )
+    assert losses.shape == (STEPS, len(problem.constraints) + 1)
     if name != "decoder, sampled":
         assert losses[0, -1] == last[0]
     params = jax.eval_shape(problem.init, jax.random.key(1))
@@ -162,7 +160,9 @@ def test_cooper_does_the_same_steps(monkeypatch):
         state, _, losses = step.program(state, step.batch)
         np.testing.assert_allclose(losses, run(), rtol=1e-4)
         np.testing.assert_allclose(
-            state.dual.multipliers, multipliers.detach(), rtol=1e-4
+            list(multipliers_of(state.opt_state).values()),
+            multipliers.detach(),
+            rtol=1e-4,
         )
     for stack, of_peer in zip(
         state.params["params"]["layers"], zip(*layers, strict=True), strict=True

@@ -55,12 +55,12 @@ def norm(params, **options):
     return violation(c.norm(at_most=1.0, **options), params)
 
 
-def sized(value, bound=1.0, count=1.0):
+def sized(value, bound=1.0, count=1.0, scale=1.0):
+    def columns(x, batch):
+        return {"x": (x, count)}
+
     return violation(
-        c.Constraint(
-            lambda x, batch: {"x": (x, count)}, lambda means: means["x"], bound
-        ),
-        value,
+        c.Constraint(columns, lambda means: means["x"], bound, scale=scale), value
     )
 
 
@@ -77,15 +77,12 @@ def solve(
 
         def value(x):
             objective, violations = problem(x)
-            prices, penalty = state.dual.multipliers, state.dual.penalty
-            if penalty is None:
-                return c.lagrangian(
-                    objective, violations, prices, normalise=normalise
-                ), violations
-            options = {"penalty": penalty, "kinds": kinds or "at_most"}
-            return c.augmented_lagrangian(
-                objective, violations, prices, **options
-            ), violations
+            options = {"penalty": state.dual.penalty, "kinds": kinds}
+            prices = state.dual.multipliers
+            loss = c.lagrangian(
+                objective, violations, prices, normalise=normalise, **options
+            )
+            return loss, violations
 
         gradient, violations = jax.grad(value, has_aux=True)(x)
         given = (

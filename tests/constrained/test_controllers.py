@@ -93,8 +93,8 @@ def test_nu_pi_equals_its_definition():
         change = np.diff(smoothed, axis=0, prepend=0.0)
         expected = by_hand(
             lambda call, c, m: np.maximum(
-                m + integral_gain * c + 0.7 * change[call],
-                0.0,  # noqa: B023
+                m + integral_gain * c + 0.7 * change[call],  # noqa: B023
+                0.0,
             ),
             0.3,
         )
@@ -239,3 +239,50 @@ def test_restarts_and_penalties_wait_with_the_multipliers():
     )[1]
     assert restarted.tolist() == [5.0, 0.0, 0.0, 0.0]
     assert grown.tolist() == [1.0, 2.0, 2.0, 4.0]
+
+
+REMEMBER = {
+    "sgd": optax.sgd(0.005),
+    "momentum": optax.sgd(0.005, momentum=0.9),
+    "adam": optax.adam(0.1),
+    "pi": proportional_integral(0.5, 1.0),
+    "nu_pi": nu_pi(0.5, 1.0, nu=0.5),
+    "average": optax.chain(optax.ema(0.9, debias=False), optax.sgd(0.1)),
+    "groups": optax.partition(
+        {"fast": optax.sgd(0.5, momentum=0.9), "slow": optax.adam(0.1)},
+        {"a": "fast", "b": "slow"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+def test_a_restart_forgets_all_that_the_optimiser_keeps_of_a_met_constraint(name):
+    """After five violations and one met call the next violation moves as from the start;
+    a constraint that was never met goes on. Counters are shared, so Adam's are put
+    back."""
+    dual = uj.dual_ascent(REMEMBER[name], restart=True)
+    violated = {"a": jnp.array([1.0, 1.0]), "b": jnp.array(1.0)}
+    met = {"a": jnp.array([-1.0, 1.0]), "b": jnp.array(1.0)}
+
+    @jax.jit
+    def run():
+        first = dual.update(dual.init(violated), violated)
+        state = dual.init(violated)
+        for each in [violated] * 5 + [met]:
+            state = dual.update(state, each)
+        fresh = dual.init(violated).opt_state
+        counted = jax.tree.map(
+            lambda new, leaf: new if leaf.dtype == jnp.int32 else leaf,
+            fresh,
+            state.opt_state,
+        )
+        again = state._replace(opt_state=counted)
+        return first, state, dual.update(again, violated)
+
+    first, state, again = run()
+    assert state.multipliers["a"][0] == 0.0 < state.multipliers["a"][1]
+    np.testing.assert_allclose(
+        again.multipliers["a"][0], first.multipliers["a"][0], rtol=1e-6
+    )
+    assert again.multipliers["a"][1] > 1.5 * first.multipliers["a"][1]
+    assert again.multipliers["b"] > 1.5 * first.multipliers["b"]

@@ -21,6 +21,7 @@ from tests.constrained.calls import (
     sized,
 )
 from unroll_jax import constrained as c
+from unroll_jax.constrained.transformation import ORDERS
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 HIDDEN, HEAD = np.ones((2, 4), np.float32), np.ones((8, 4), np.float32)
@@ -77,21 +78,23 @@ def updated(order="simultaneous", **given):
 
 
 def augmented(multipliers=ONES, penalty=1.0, **options):
-    return c.augmented_lagrangian(1.0, ONES, multipliers, penalty=penalty, **options)
+    return c.lagrangian(1.0, ONES, multipliers, penalty=penalty, **options)
 
 
 def resilient(slacks=ONES, multipliers=ONES, resilience=1.0, violations=ONES):
-    return c.resilient_lagrangian(
-        1.0, violations, slacks, multipliers, resilience=resilience
-    )
+    options = {"slacks": slacks, "resilience": resilience}
+    return c.lagrangian(1.0, violations, multipliers, **options)
 
 
 def lagrangian(multipliers, **options):
     return c.lagrangian(1.0, ONES, multipliers, **options)
 
 
-def reported(losses=LOSSES[None], multipliers=TWO, **options):
-    return c.feasibility_report(losses, multipliers, STEPWISE, **options)
+def reported(losses=LOSSES[None], prices=TWO, **options):
+    constraints = c.descent_constraints(0.2, num_layers=2)
+    prices = dict(zip(("layer 1", "layer 2"), prices, strict=True))
+    sums = c.column_sums(constraints, losses, None)
+    return c.held_out_report(constraints, sums, prices, **options)
 
 
 def held_out(price):
@@ -137,7 +140,22 @@ VALUES = [
     ("layer_losses", lambda losses: c.descent_warnings(losses, [0.0]), [1.0, NAN]),
     ("level", c.tail_mean, 1.0, -0.1, NAN, ()),
     ("level", lambda level: c.tail_mean(level)(np.ones((5, 3))), (0.1, 0.2)),
-    ("sample_losses", c.sample_constraints(STEPWISE, c.tail_mean(0.5)), LOSSES),
+    ("layer_losses", reported, LOSSES[None, None], LOSSES[:2]),
+    ("margin", lambda margin: c.descent_constraints(0.2, margin=margin), 1.0, -0.1),
+    (
+        "alpha",
+        lambda alpha: c.descent_constraints(alpha, num_layers=3),
+        [0.1, 0.2],
+        1.0,
+    ),
+    (
+        "bounds",
+        lambda bounds: c.descent_warnings(
+            [2.0, 1.0], [0.0], bounds=bounds, plain_losses=[2.0, 1.0]
+        ),
+        NAN,
+    ),
+    ("scale of one", lambda scale: sized(1.0, scale=scale), 0.0, NAN, ONES),
     ("groups", gap, [1, 2], [-1, 0], [[0], [1]], [1], [0.0, 1.0]),
     (
         "labels",
@@ -189,13 +207,13 @@ VALUES = [
     ("means", lambda name: c.violations({"a": c.norm(at_most=1.0)}, {name: {}}), "b"),
     (
         "objective",
-        lambda objective: c.augmented_lagrangian(objective, ONES, ONES, penalty=1.0),
+        lambda objective: c.lagrangian(objective, ONES, ONES, penalty=1.0),
         ONES,
     ),
     (
         "objective",
-        lambda objective: c.resilient_lagrangian(
-            objective, ONES, ONES, ONES, resilience=1.0
+        lambda objective: c.lagrangian(
+            objective, ONES, ONES, slacks=ONES, resilience=1.0
         ),
         ONES,
     ),
@@ -214,7 +232,7 @@ VALUES = [
     ),
     ("multipliers", augmented, -ONES, ONES[:, None]),
     ("multipliers", moved, -ONES),
-    ("multipliers", lambda multipliers: reported(multipliers=multipliers), -TWO, ONES),
+    ("multipliers", lambda prices: reported(prices=prices), -TWO),
     (
         "multipliers",
         lambda multipliers: c.constraint_report(ONES, multipliers),
@@ -230,6 +248,14 @@ VALUES = [
     ("multipliers", lambda missing: PI(0.1).update(ONES, ONES, missing), None),
     ("multipliers", lambda multipliers: resilient(multipliers=multipliers), -ONES, TWO),
     ("slacks", resilient, -ONES, TWO),
+    (
+        "slacks",
+        lambda kinds: c.lagrangian(
+            1.0, ONES, ONES, slacks=ONES, resilience=1.0, kinds=kinds
+        ),
+        "equal",
+    ),
+    ("resilience", lambda missing: resilient(resilience=missing), None),
     ("penalty", lambda penalty: augmented(penalty=penalty), -1.0, TWO),
     ("penalty", c.growing_penalty, 0.0, NAN, 1e7),
     ("factor", lambda factor: c.growing_penalty(1.0, factor=factor), 0.5),
@@ -257,12 +283,15 @@ VALUES = [
     ),
     ("violations", c.tail_mean(0.5), ONES, np.ones((0, 2), np.float32)),
     ("violations", lambda missing: updated(violations=missing), None),
-    (
-        "violations",
-        lambda given: updated(
-            "primal_dual", violations=given, problem=lambda x: (x[0], x)
-        ),
-        ONES[:1],
+    *(
+        (
+            "problem" if order == "simultaneous" else "violations",
+            lambda given, order=order: updated(
+                order, violations=given, problem=lambda x: (x[0], x)
+            ),
+            ONES[:1],
+        )
+        for order in ORDERS
     ),
     ("rows", lambda rows: moved_rows(*rows), [[0, 1]], [2, 7], [-1, 0]),
     ("rows", lambda rows: moved(np.float32(0.0), TWO, rows), PAIR),
@@ -293,7 +322,8 @@ VALUES = [
     ),
     ("tolerance", lambda tolerance: c.growing_penalty(1.0, tolerance=tolerance), -1.0),
     ("gradient", lambda gradient: c.constraint_report(1.0, 1.0, gradient), {}),
-    ("num_layers", c.constraint_names, 0),
+    ("num_layers", lambda count: c.descent_constraints(0.2, num_layers=count), 0),
+    ("num_layers", lambda count: c.level_constraints(0.2, num_layers=count), -1),
     (
         "start_losses",
         lambda losses: c.descent_warnings([2.0, 1.0], [0.0], start_losses=losses),
@@ -310,7 +340,7 @@ KINDS = [
     ("violations", lambda violations: c.lagrangian(1.0, violations, ONES), COMPLEX),
     (
         "violations",
-        lambda violations: c.augmented_lagrangian(1.0, violations, ONES, penalty=1.0),
+        lambda violations: c.lagrangian(1.0, violations, ONES, penalty=1.0),
         COMPLEX,
     ),
     ("violations", lambda violations: resilient(violations=violations), COMPLEX),
@@ -339,9 +369,9 @@ KINDS = [
     ("logits", lambda logits: kl(logits, logits), COMPLEX[None]),
     ("sum of one/x", sized, COMPLEX[0]),
     ("hidden", lambda hidden: cross_entropy(hidden=hidden), HIDDEN + 1j),
-    ("sample_losses", reported, COMPLEX[None]),
+    ("layer_losses", reported, COMPLEX[None]),
     (
-        "feasibility_report",
+        "held_out_report",
         lambda option: reported(**{option: 2.0}),
         "bounds",
         "resilience",

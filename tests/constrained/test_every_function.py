@@ -25,13 +25,14 @@ from tests.constrained.calls import (
     of_classes,
     rate,
     sized,
+    violation,
 )
 from unroll_jax import constrained as c
-from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 TWO, THREE, MINUS = jnp.ones(2), jnp.ones(3), np.float32(-1.0)
 LOG_RATIO = c.descent_constraints(0.2, form="log_ratio")
+LAYER = c.descent_constraints(0.2, num_layers=1)["layer 1"]
 CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
 
 
@@ -80,18 +81,18 @@ TRACED = {
         -ONES,
         False,
     ),
-    "augmented_lagrangian, multiplier": (
-        lambda m: c.augmented_lagrangian(1.0, THREE, m, penalty=1.0),
+    "lagrangian with a penalty, multiplier": (
+        lambda m: c.lagrangian(1.0, THREE, m, penalty=1.0),
         -ONES,
         True,
     ),
-    "augmented_lagrangian, penalty": (
-        lambda p: c.augmented_lagrangian(1.0, THREE, THREE, penalty=p),
+    "lagrangian, penalty": (
+        lambda p: c.lagrangian(1.0, THREE, THREE, penalty=p),
         MINUS,
         True,
     ),
-    "resilient_lagrangian": (
-        lambda s: c.resilient_lagrangian(1.0, THREE, s, THREE, resilience=1.0),
+    "lagrangian with slacks": (
+        lambda s: c.lagrangian(1.0, THREE, THREE, slacks=s, resilience=1.0),
         -ONES,
         True,
     ),
@@ -112,7 +113,6 @@ TRACED = {
         np.float32([1.0, -1.0, 0.0]),
         [False, True, False],
     ),
-    "optimal_slacks": (lambda m: optimal_slacks(m, 2.0), -ONES, [True] * 3),
     "a state's multiplier": (
         lambda m: stepped(m),
         np.float32([-1.0, 0.0, 1.0]),
@@ -173,13 +173,13 @@ WITH_NAN = {
         np.float32(NAN),
         True,
     ),
-    "augmented_lagrangian": (
-        lambda v: c.augmented_lagrangian(1.0, v, jnp.zeros(3), penalty=1.0),
+    "lagrangian with a penalty": (
+        lambda v: c.lagrangian(1.0, v, jnp.zeros(3), penalty=1.0),
         BROKEN,
         True,
     ),
-    "resilient_lagrangian": (
-        lambda v: c.resilient_lagrangian(1.0, v, THREE, THREE, resilience=1.0),
+    "lagrangian with slacks": (
+        lambda v: c.lagrangian(1.0, v, THREE, slacks=THREE, resilience=1.0),
         BROKEN,
         True,
     ),
@@ -234,21 +234,21 @@ HALF = {
         ),
         ("lagrangian", lambda v: c.lagrangian(0.0, v, v), MANY),
         (
-            "augmented_lagrangian",
-            lambda v: c.augmented_lagrangian(0.0, v, 0 * v, penalty=2.0),
+            "lagrangian with a penalty",
+            lambda v: c.lagrangian(0.0, v, 0 * v, penalty=2.0),
             MANY,
         ),
         (
-            "resilient_lagrangian",
-            lambda v: c.resilient_lagrangian(0.0, v, v, 0 * v, resilience=2.0),
+            "lagrangian with slacks",
+            lambda v: c.lagrangian(0.0, v, 0 * v, slacks=v, resilience=2.0),
             MANY,
         ),
         ("tail_mean", lambda v: c.tail_mean(0.5)(v[:, None]), [1.0]),
         ("mean", lambda v: c.tail_mean(0.0)(v[:, None]), [1.0]),
         (
-            "sample_constraints",
-            lambda f: halved(c.sample_constraints(STEPWISE, c.tail_mean(0.0)), f),
-            [-0.3],
+            "layers",
+            lambda f: halved(lambda losses: violation(LAYER, losses), f),
+            -0.3,
         ),
     ]
 }
@@ -267,9 +267,9 @@ def test_sums_are_in_at_least_float32(name):
 
 
 def test_a_report_of_layers_sums_in_at_least_float32():
-    report = halved(
-        lambda losses: c.feasibility_report(losses, np.zeros(1), STEPWISE), MANY_ONES
-    )
+    constraints = {"layer 1": LAYER}
+    sums = halved(lambda f: c.column_sums(constraints, f, None), MANY_ONES)
+    report = c.held_out_report(constraints, sums, {"layer 1": 0.0})
     assert report.groups[0].value == pytest.approx(0.5, rel=1e-3)
 
 
@@ -406,16 +406,18 @@ def test_violations_have_the_dtype_of_the_losses_and_those_of_integers_are_float
 ):
     """Their values are in tests/hostile/test_numbers.py; here are those of samples
     and of their report."""
-    samples, of_tail = (
-        np.array([[4, 2, 1], [2, 2, 2]], dtype),
-        c.sample_constraints(STEPWISE, c.tail_mean(0.5)),
-    )
-    violations, tail = jax.jit(lambda samples: (STEPWISE(samples), of_tail(samples)))(
-        samples
-    )
+    samples = np.array([[4, 2, 1], [2, 2, 2]], dtype)
+    constraints = c.descent_constraints(0.2, num_layers=2)
+
+    @jax.jit
+    def run(samples):
+        tail = c.tail_mean(0.5)(STEPWISE(samples))
+        return STEPWISE(samples), tail, c.column_sums(constraints, samples, None)
+
+    violations, tail, sums = run(samples)
     assert violations.dtype == (dtype if "float" in dtype else "float32")
     np.testing.assert_allclose(tail, [0.4, 0.4], rtol=1e-3)
-    report = c.feasibility_report(samples, np.zeros(2), STEPWISE)
+    report = c.held_out_report(constraints, sums, dict.fromkeys(constraints, 0.0))
     np.testing.assert_allclose(
         [group.value for group in report.groups], [2.0, 1.5], rtol=1e-2
     )

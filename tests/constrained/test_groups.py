@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import growing_penalty, take_rows
+from unroll_jax.constrained import growing_penalty, proportional_integral, take_rows
 
 SGD = optax.sgd(1.0)
 VIOLATIONS = {
@@ -201,11 +201,7 @@ def test_a_group_may_be_empty():
     violations = {"none": np.zeros(0, np.float32), "one": np.ones(1, np.float32)}
     state = moved(optax.adam(1.0), violations, penalty=1.0)
     assert (
-        float(
-            uj.augmented_lagrangian(
-                1.0, violations, state.multipliers, penalty=state.penalty
-            )
-        )
+        float(uj.lagrangian(1.0, violations, state.multipliers, penalty=state.penalty))
         > 2.0
     )
     none, one = uj.constraint_report(violations, state.multipliers).groups
@@ -215,3 +211,41 @@ def test_a_group_may_be_empty():
         1.0,
         "violated",
     )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32"])
+def test_rows_of_every_width_are_rows(dtype):
+    """Of 300 points, which an int8 does not count."""
+    table = jnp.arange(300.0)
+    rows = np.array([3, 127, 0], dtype)
+    dual = uj.dual_ascent(optax.sgd(1.0))
+
+    def run(rows):
+        taken = take_rows(table, rows)
+        return taken, dual.update(dual.init(300), jnp.ones(3), rows).multipliers
+
+    for function in (run, jax.jit(run)):
+        taken, moved = function(jnp.asarray(rows))
+        np.testing.assert_array_equal(taken, [3.0, 127.0, 0.0])
+        np.testing.assert_array_equal(np.flatnonzero(moved), [0, 3, 127])
+
+
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.5),
+    "clipped": optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.5)),
+    "adam": optax.adam(0.5),
+    "pi": proportional_integral(0.5),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"resilience": 2.0}, {"cap": 0.3}], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_traced_row_out_of_range_moves_nothing_and_breaks_no_other(name, options):
+    """Rows 1 and 7 of four: as row 1 with a multiplier of 0 beside it."""
+    dual = uj.dual_ascent(OPTIMIZERS[name], **options)
+    run = jax.jit(lambda rows, c: dual.update(dual.init(4), c, rows))
+    state = run(np.array([1, 7]), np.float32([1.0, 0.0]))
+    expected = run(np.array([1, 2]), np.float32([1.0, 0.0]))
+    for leaf, other in zip(*map(jax.tree.leaves, (state, expected)), strict=True):
+        np.testing.assert_array_equal(leaf, other)
+    assert state.multipliers[1] > 0.0

@@ -12,7 +12,6 @@ import unroll_jax as uj
 from tests import reference
 from tests.constrained.calls import solve
 from unroll_jax.constrained import nu_pi, proportional_integral
-from unroll_jax.constrained.lagrangian import optimal_slacks
 
 pytestmark = pytest.mark.usefixtures("x64")
 ALPHA, REFERENCE = (0.2, 0.3, 0.1), 4.0
@@ -106,9 +105,7 @@ def test_the_augmented_lagrangian_has_the_gradient_of_the_multipliers_to_come():
     @jax.jit
     @jax.value_and_grad
     def run(losses):
-        return uj.augmented_lagrangian(
-            losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7
-        )
+        return uj.lagrangian(losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7)
 
     value, gradient = run(LOSSES)
     np.testing.assert_allclose(
@@ -127,9 +124,7 @@ def test_the_augmented_lagrangian_of_equalities_equals_its_definition():
         np.array([3.0, -1.0]),
         np.array([0.5, 4.0]),
     )
-    value = uj.augmented_lagrangian(
-        1.0, violations, multipliers, penalty=rho, kinds="equal"
-    )
+    value = uj.lagrangian(1.0, violations, multipliers, penalty=rho, kinds="equal")
     assert float(value) == pytest.approx(
         1.0 + multipliers @ violations + 0.5 * rho @ violations**2
     )
@@ -162,7 +157,7 @@ def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, norma
     np.testing.assert_allclose(state.dual.multipliers, multipliers, atol=1e-3)
     if resilience is not None:
         np.testing.assert_allclose(
-            optimal_slacks(state.dual.multipliers, resilience), slacks, atol=1e-3
+            state.dual.multipliers / resilience, slacks, atol=1e-3
         )
 
 
@@ -171,7 +166,7 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
 
     def value(slacks, multipliers):
         at = problem(jnp.ones(2))
-        return uj.resilient_lagrangian(*at, slacks, multipliers, resilience=BETA), at
+        return uj.lagrangian(*at, multipliers, slacks=slacks, resilience=BETA), at
 
     run = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
     (actual, (objective, violations)), (in_slacks, in_multipliers) = run(
@@ -185,3 +180,41 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
         in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15
     )
     assert not np.any(in_multipliers)
+
+
+def test_explicit_slacks_end_where_the_decay_of_multipliers_does_also_if_reset():
+    """Slacks as parameters beside x, the dual step on c - s; they are set to 0 after
+    every "epoch" of 2,000 steps in the second run, and rise again (appendix B.2)."""
+    dual = uj.dual_ascent(optax.sgd(0.02))
+    primal = optax.sgd(0.05)
+    floor = optax.chain(primal, optax.keep_params_nonnegative())
+
+    def run(epoch):
+        def step(carry, number):
+            x, slacks, moments, duals = carry
+
+            def value(x, slacks):
+                objective, violations = problem(x)
+                options = {"slacks": slacks, "resilience": BETA}
+                prices = duals.multipliers
+                return uj.lagrangian(objective, violations, prices, **options)
+
+            in_x, in_slacks = jax.grad(value, (0, 1))(x, slacks)
+            x = x - 0.05 * in_x
+            updates, moments = floor.update(in_slacks, moments, slacks)
+            slacks = slacks + updates
+            duals = dual.update(duals, problem(x)[1] - slacks)
+            slacks = jnp.where((number + 1) % epoch == 0, 0.0, slacks)
+            return (x, slacks, moments, duals), jnp.max(slacks)
+
+        start = jnp.zeros(2), jnp.zeros(4), floor.init(jnp.zeros(4)), dual.init(4)
+        return jax.lax.scan(step, start, jnp.arange(STEPS - 1))
+
+    solution, multipliers, slacks = known_solution(BETA)
+    runs = jax.jit(lambda: [run(epoch) for epoch in (STEPS, 2000)])()
+    for (x, explicit, _, duals), _ in runs:
+        np.testing.assert_allclose(x, solution, atol=1e-3)
+        np.testing.assert_allclose(explicit, slacks, atol=1e-3)
+        np.testing.assert_allclose(duals.multipliers, multipliers, atol=1e-3)
+    history = runs[1][1]
+    assert history[1999] == 0.0 < history[1998]

@@ -7,22 +7,31 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import descent_warnings, level_constraints, suggest_alpha
-from unroll_jax.constrained.layer_bounds import FORMS, relative_excess
+from unroll_jax.constrained import (
+    batch_violations,
+    column_means,
+    column_sums,
+    descent_warnings,
+    level_constraints,
+    suggest_alpha,
+    violations,
+)
 
+FORMS = ("difference", "ratio", "log_ratio")
 LOSSES = np.random.default_rng(0).uniform(0.5, 6.0, size=(2, 3, 4))
 SAMPLES = np.random.default_rng(0).uniform(0.5, 1.5, size=(40, 4)) * np.array(
     [4.0, 3.2, 3.0, 1.0]
 )
 MULTIPLIERS = np.array([0.1, 0.0, 1.5, 0.4])
 ALPHA, REFERENCE, FLOOR = np.array([0.1, 0.2, 0.3]), 5.0, 3.0
-KEPT = 1.0 - ALPHA
+KEPT, MARGIN = 1.0 - ALPHA, np.array([0.2, 0.05, 0.0])
 CUMULATIVE = {"reference": REFERENCE, "bounds": "cumulative"}
 COMPARED = {
     "difference": lambda f, b: f - b,
     "ratio": lambda f, b: f / b - 1,
     "log_ratio": lambda f, b: np.log(f / b),
 }
+NAMES = ["f_0", "layer 1", "layer 2", "layer 3"]
 
 
 def bounds_of(losses, floor=0.0):
@@ -30,72 +39,107 @@ def bounds_of(losses, floor=0.0):
     return np.concatenate([first, np.maximum(KEPT * losses[..., :-1], floor)], axis=-1)
 
 
+def descent(**fixed):
+    return lambda **options: uj.descent_constraints(ALPHA, **fixed, **options)
+
+
 STATED = {
-    "stepwise": (
-        lambda form: uj.descent_constraints(ALPHA, reference=REFERENCE, form=form),
-        bounds_of,
-    ),
+    "stepwise": (descent(reference=REFERENCE), bounds_of),
+    "no reference": (descent(), lambda losses: bounds_of(losses)[..., 1:]),
     "floor": (
-        lambda form: uj.descent_constraints(
-            ALPHA, reference=REFERENCE, floor=FLOOR, form=form
-        ),
+        descent(reference=REFERENCE, floor=FLOOR),
         lambda losses: bounds_of(losses, FLOOR),
     ),
+    "margin": (
+        descent(reference=REFERENCE, floor=FLOOR, margin=MARGIN),
+        lambda losses: bounds_of(losses, FLOOR) * np.append(1.0, 1.0 - MARGIN),
+    ),
     "cumulative": (
-        lambda form: uj.descent_constraints(
-            ALPHA, floor=FLOOR, form=form, **CUMULATIVE
-        ),
+        descent(floor=FLOOR, **CUMULATIVE),
         lambda losses: np.broadcast_to(
             [REFERENCE, *np.maximum(REFERENCE * np.cumprod(KEPT), FLOOR)], losses.shape
         ),
     ),
     "levels": (
-        lambda form: level_constraints([4.0, 3.0, 2.0, 1.0], form=form),
+        lambda **options: level_constraints([4.0, 3.0, 2.0, 1.0], **options),
         lambda losses: np.broadcast_to([4.0, 3.0, 2.0, 1.0], losses.shape),
     ),
     "levels without f_0": (
-        lambda form: level_constraints([3.0, 2.0, 1.0], form=form),
+        lambda **options: level_constraints([3.0, 2.0, 1.0], **options),
         lambda losses: np.broadcast_to([3.0, 2.0, 1.0], (*losses.shape[:-1], 3)),
     ),
+    "level of the last": (
+        lambda **options: level_constraints([2.0], **options),
+        lambda losses: np.full_like(losses[..., 3:], 2.0),
+    ),
     "level": (
-        lambda form: level_constraints(2.0, form=form),
+        lambda **options: level_constraints(2.0, **options),
         lambda losses: np.full_like(losses[..., 1:], 2.0),
     ),
 }
 
 
 @pytest.mark.usefixtures("x64")
-def test_violations_bounds_and_excess_are_those_of_numpy():
-    """Every form of every bound for two batch axes, and every bound for one and for
-    none, in one program."""
-    made = {
-        (name, form): make(form) for name, (make, _) in STATED.items() for form in FORMS
-    }
-    cases = [(name, form, 0) for name, form in made] + [
-        (name, "difference", axes) for name in STATED for axes in (1, 2)
-    ]
-    batches = LOSSES, LOSSES[0], LOSSES[0, 0]
+def test_violations_are_those_of_numpy_of_any_number_of_axes_and_by_name():
+    """Every form of every bound as a function of the losses of two batch axes, and as
+    constraints by name, on samples and on their means."""
+    cases = [(name, form) for name in STATED for form in FORMS]
 
-    def results(batches, name, form, place):
-        constraints, losses = made[name, form], batches[place]
-        violations, bounds = constraints(losses), constraints.bounds(losses)
-        return violations, bounds, relative_excess(violations, bounds, form=form)
-
-    actual = jax.jit(lambda batches: [results(batches, *case) for case in cases])(
-        batches
-    )
-    for (name, form, place), results_of_case in zip(cases, actual, strict=True):
-        losses = batches[place]
-        bounds = STATED[name][1](losses)
-        bounded = losses[..., losses.shape[-1] - bounds.shape[-1] :]
-        expected = COMPARED[form](bounded, bounds), bounds, bounded / bounds - 1
-        for ours, theirs in zip(results_of_case, expected, strict=True):
-            np.testing.assert_allclose(
-                ours, theirs, rtol=1e-12, err_msg=f"{name}, {form}"
+    def results(losses, samples):
+        seen = {}
+        for name, form in cases:
+            make, constraints = (
+                STATED[name][0],
+                STATED[name][0](form=form, num_layers=3),
             )
-        if name in ("floor", "cumulative"):
-            assert np.any(bounds == FLOOR)
-            assert np.any((bounds != FLOOR) & (bounds != REFERENCE))
+            sums = column_sums(constraints, samples, None)
+            seen[name, form] = (
+                make(form=form)(losses),
+                violations(constraints, column_means(sums)),
+                batch_violations(constraints, jnp.mean(samples, axis=0), None)[0],
+            )
+        return seen
+
+    for (name, form), (of_losses, *by_name) in jax.jit(results)(
+        LOSSES, SAMPLES
+    ).items():
+        for losses, ours in (
+            (LOSSES, of_losses),
+            *((SAMPLES.mean(0), x) for x in by_name),
+        ):
+            bounds = STATED[name][1](losses)
+            bounded = losses[..., losses.shape[-1] - bounds.shape[-1] :]
+            expected = COMPARED[form](bounded, bounds)
+            if isinstance(ours, dict):
+                ours = [ours[key] for key in NAMES[-bounds.shape[-1] :]]
+            np.testing.assert_allclose(
+                ours, expected, rtol=1e-12, atol=1e-14, err_msg=f"{name}, {form}"
+            )
+    for name in ("floor", "cumulative"):
+        bounds = STATED[name][1](LOSSES)
+        assert np.any(bounds == FLOOR)
+        assert np.any((bounds != FLOOR) & (bounds != REFERENCE))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_ratio_of_samples_is_a_mean_over_samples_and_its_parts_add_up(form):
+    """A column: sums over two parts of the batch are those of the whole."""
+    constraints = uj.descent_constraints(
+        ALPHA, num_layers=3, reference=REFERENCE, form=form, of_samples=True
+    )
+
+    @jax.jit
+    def run(samples):
+        parts = [
+            column_sums(constraints, part, None)
+            for part in (samples[:15], samples[15:])
+        ]
+        return violations(constraints, column_means(jax.tree.map(jnp.add, *parts)))
+
+    actual = run(SAMPLES)
+    expected = COMPARED[form](SAMPLES, bounds_of(SAMPLES)).mean(axis=0)
+    np.testing.assert_allclose([actual[name] for name in NAMES], expected, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -118,9 +162,10 @@ def test_gradients_are_those_of_finite_differences_and_a_proxy_has_none_in_the_l
         np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8, err_msg=form)
 
 
+@pytest.mark.parametrize("of_samples", [False, True])
 @pytest.mark.parametrize("form", ["ratio", "log_ratio"])
-def test_losses_of_zero_give_numbers(form):
-    constraints = uj.descent_constraints(0.5, form=form)
+def test_losses_of_zero_give_numbers(form, of_samples):
+    constraints = uj.descent_constraints(0.5, form=form, of_samples=of_samples)
     losses = np.array(
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1e-10, 10.0], [1e-9, 1e4]], np.float32
     )
@@ -134,14 +179,6 @@ def test_losses_of_zero_give_numbers(form):
     np.testing.assert_array_equal(values[1:4], 0.0)
 
 
-def test_a_bound_of_zero_has_an_excess_that_is_a_number():
-    excess = relative_excess(
-        jnp.array([0.0, -1.0, 24.0]), jnp.zeros(3), form="difference"
-    )
-    np.testing.assert_array_equal(excess[:2], [0.0, -1.0])
-    assert 1e6 < excess[2] < np.inf
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -153,19 +190,17 @@ def test_a_bound_of_zero_has_an_excess_that_is_a_number():
 def test_no_layer_is_rewarded_for_a_larger_loss_but_in_differences(options):
     """With multipliers of any size no loss has a negative weight; the paper's
     difference has, and proxy=False."""
-    multipliers, cases = (
-        np.float32([0.0, 5.0, 9.0, 2.0]),
-        [options, {}, options | {"proxy": False}],
-    )
+    multipliers = np.float32([0.0, 5.0, 9.0, 2.0])
+    cases = [options, {}, options | {"proxy": False}]
 
     @jax.jit
     def least_weights(losses):
-        violations = [
+        pulls = [
             jax.vjp(uj.descent_constraints(0.3, **chosen), losses) for chosen in cases
         ]
         return [
             jnp.min(pull(multipliers[-value.size :])[0].at[-1].add(1.0))
-            for value, pull in violations
+            for value, pull in pulls
         ]
 
     least, difference, without_proxy = least_weights(np.float32([4.0, 3.0, 2.5, 1.0]))
@@ -175,55 +210,40 @@ def test_no_layer_is_rewarded_for_a_larger_loss_but_in_differences(options):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("tail", [None, 0.0, 0.75])
-def test_a_report_has_losses_bounds_and_prices_of_layers_in_units_of_the_losses(
-    form, tail
-):
-    """For means; under a tail the violations are of the worst 10 of 40 samples, and
-    the bounds of the means."""
-    constraints = uj.descent_constraints(ALPHA, reference=REFERENCE, form=form)
-    reduction, means = (
-        None if tail is None else uj.tail_mean(tail),
-        SAMPLES.mean(axis=0),
+def test_a_report_has_values_bounds_and_prices_in_units_of_the_losses(form):
+    constraints = uj.descent_constraints(
+        ALPHA, num_layers=3, reference=REFERENCE, form=form
     )
-    report = uj.feasibility_report(
-        SAMPLES, MULTIPLIERS, constraints, reduction=reduction, units="nats"
-    )
-    bounds, single = (
-        bounds_of(means),
-        np.sort(COMPARED[form](SAMPLES, bounds_of(SAMPLES)), axis=0),
-    )
-    violations = (
-        COMPARED[form](means, bounds)
-        if tail is None
-        else single[round(40 * tail) :].mean(axis=0)
-    )
-    share = {
-        "difference": violations / bounds,
-        "ratio": violations,
-        "log_ratio": np.expm1(violations),
-    }[form]
-    prices = MULTIPLIERS if form == "difference" else MULTIPLIERS / bounds
+    prices = dict(zip(NAMES, MULTIPLIERS, strict=True))
+    sums = column_sums(constraints, SAMPLES, None)
+    report = uj.held_out_report(constraints, sums, prices, tolerance=0.05, units="nats")
+    means = SAMPLES.mean(axis=0)
+    bounds = bounds_of(means)
+    scales = bounds if form == "ratio" else np.ones(4)
+    if form == "log_ratio":
+        means, bounds = np.log(means), np.log(bounds)
+    missed = (means - bounds) / scales
     columns = {
-        "value": bounds * (1.0 + share),
+        "value": means,
         "bound": bounds,
-        "worst": bounds * share,
-        "tolerance": 0.05 * bounds,
-        "price": prices,
-        "slackness": np.abs(prices * bounds * share),
+        "worst": missed,
+        "tolerance": 0.05 * scales,
+        "price": MULTIPLIERS / scales,
+        "slackness": np.abs(MULTIPLIERS * missed),
     }
     for name, expected in columns.items():
         actual = [getattr(group, name) for group in report.groups]
         np.testing.assert_allclose(
             actual, expected, rtol=1e-12, atol=1e-14, err_msg=name
         )
-    assert [group.name for group in report.groups] == uj.constraint_names(
-        3, reference=REFERENCE
-    )
-    assert [group.status == "violated" for group in report.groups] == (
-        share > 0.05
-    ).tolist()
-    assert report.feasible == np.all(share <= 0.05)
+    assert [group.name for group in report.groups] == NAMES
+    statuses = [group.status == "violated" for group in report.groups]
+    assert statuses == (missed > 0.05).tolist()
+    assert report.feasible == np.all(missed <= 0.05)
+    layer = int(np.argmax(missed))
+    unscaled = form == "difference"
+    words = f"{missed[layer]:.3g} nats" if unscaled else f"{missed[layer]:.2%}"
+    assert f"{NAMES[layer]} by {words}" in report.verdict
 
 
 @pytest.mark.parametrize(
@@ -237,18 +257,29 @@ def test_a_report_has_losses_bounds_and_prices_of_layers_in_units_of_the_losses(
         ([4.0, 1.4], {}, "met, wound up"),  # 30%
         ([4.0, np.nan], {}, "not finite"),
         ([np.nan, 2.0], {}, "not finite"),
-        ([np.inf, 2.0], {"reduction": lambda violations: jnp.zeros(1)}, "not finite"),
         ([4.0, 2.0], {"gradient": np.ones(2)}, "met, not stationary"),
     ],
 )
 def test_the_tolerance_is_a_share_of_the_bound_and_a_bound_that_is_just_met_is_met(
     losses, options, status
 ):
-    report = uj.feasibility_report(
-        jnp.array([losses]), jnp.ones(1), uj.descent_constraints(0.5), **options
-    )
+    constraints = uj.descent_constraints(0.5, num_layers=1, form="ratio")
+    sums = column_sums(constraints, jnp.array([losses]), None)
+    prices = {"layer 1": 1.0}
+    options = {"tolerance": 0.05} | options
+    report = uj.held_out_report(constraints, sums, prices, **options)
     assert report.status == status
     assert report.feasible == status.startswith("met")
+
+
+def test_the_report_has_layers_in_their_order_beyond_the_ninth():
+    constraints = level_constraints(1.0, num_layers=12)
+    sums = column_sums(constraints, jnp.arange(13.0), None)
+    prices = {name: float(place) for place, name in enumerate(constraints)}
+    report = uj.held_out_report(constraints, sums, prices)
+    assert [group.name for group in report.groups] == list(constraints)
+    assert [group.value for group in report.groups] == list(range(1, 13))
+    assert [group.price for group in report.groups] == list(range(12))
 
 
 @pytest.mark.parametrize("slack", [0.0, 0.2])
@@ -257,23 +288,27 @@ def test_the_suggested_alpha_ends_at_the_plain_loss(first, slack):
     losses = jnp.array([3.0, 2.0, 1.0, 0.25])
     alpha = suggest_alpha(losses, reference=first, slack=slack)
     constraints = uj.descent_constraints(
-        alpha, reference=first or 3.0, bounds="cumulative"
+        alpha, num_layers=3, reference=first or 3.0, bounds="cumulative"
     )
-    assert float(constraints.bounds(losses)[-1]) == pytest.approx(0.25 * (1.0 + slack))
+    assert constraints["layer 3"].bound == pytest.approx(0.25 * (1.0 + slack))
 
 
 def test_healthy_runs_have_no_warnings_and_each_sign_has_one():
     healthy = {
         "layer_losses": [2.2, 1.6, 1.1, 0.5],
-        "multipliers": [0.0, 0.5, 0.0, 0.0],
-        "constraints": uj.descent_constraints(0.3, reference=2.3, bounds="cumulative"),
+        # the last bounds the objective itself
+        "multipliers": [0.0, 0.5, 0.0, 9.0],
+        "bounds": [2.3, 1.61, 1.127, 0.7889],
         "start_losses": [2.5, 2.4, 2.4, 2.4],
         "plain_losses": [2.6, 1.9, 1.2, 0.5],
     }
     short = {"plain_losses": [2.6, 1.9, 1.2, 0.9]}
     assert descent_warnings(**healthy) == descent_warnings(**healthy | short) == []
     for words, changed in (
-        ("Multipliers end at 2.25", {"multipliers": [9.0, 0.0, 0.0, 0.0]}),
+        (
+            "Multipliers of layers before the last end at 3 in the mean",
+            {"multipliers": [9.0, 0.0, 0.0, 0.0]},
+        ),
         ("f_0 rose from 2.6 to 61", {"layer_losses": [61.0, 1.6, 1.1, 0.5]}),
         (
             "The bound 0.789 of layer 3 is not met",

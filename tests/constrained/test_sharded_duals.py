@@ -24,7 +24,7 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), growing_p
             violations, prices = margins[rows] - x, take_rows(points.multipliers, rows)
             if rule is None:
                 return uj.lagrangian(0.0, violations, prices)
-            return uj.augmented_lagrangian(0.0, violations, prices, penalty=take_rows(points.penalty, rows))
+            return uj.lagrangian(0.0, violations, prices, penalty=take_rows(points.penalty, rows))
 
         gradient, violations = total(jax.grad(value)(x)), margins[rows] - x
         average = mean.update(average, total(jnp.sum(violations)) / count)

@@ -21,6 +21,7 @@ def half(params, z, x):
     return 0.5 * z
 
 
+BOUNDS = unroll_jax.descent_constraints(0.2, num_layers=1)
 NAMES = {
     "uj": unroll_jax,
     "energies": energies,
@@ -36,7 +37,8 @@ NAMES = {
     "Y": np.ones((2, 5, 4), np.float32),
     "Z": Z,
     "W": np.eye(4, dtype=np.float32),
-    "C": unroll_jax.descent_constraints(0.2),
+    "D": BOUNDS,
+    "S": constrained.column_sums(BOUNDS, np.ones(2, np.float32), None),
     "P": energies.AttentionParams(None),
     "Transformer": models.UnrolledTransformer,
     "ones": lambda shape: np.ones(shape, np.float32),

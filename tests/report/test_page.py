@@ -249,7 +249,7 @@ FALLING = {
         ({}, []),
         (
             {"multipliers": [0.0, 3.0, 3.0, 2.0]},
-            ["Constrained: Multipliers end at 2 in the mean, above 1"],
+            ["Constrained: Multipliers of layers before the last end at 2 in the mean"],
         ),
         ({"layer_losses": [30.0, 2.6, 10.1, 0.66]}, ["Constrained: f_0 rose from "]),
         (

@@ -8,11 +8,12 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.errors import one_line
 from tests.train.ladder import batches, train
-from unroll_jax.train.constraints import INFEASIBLE, DescentConstraints
+from unroll_jax.train.constraints import INFEASIBLE, LayerObjective
 from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -170,9 +171,10 @@ def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with
     }
     options |= {"constraints.form": form}
     config, scores = changed(**options), []
-    objective = DescentConstraints(config, num_layers=2, num_steps=config.steps)
+    objective = LayerObjective(config, num_layers=2, num_steps=config.steps)
     for losses in (FEASIBLE, LATE, EARLY):
-        row, score = objective.judge(0, losses, objective.init())
+        state = objective.optimizer(optax.identity()).init(jnp.zeros(2))
+        row, score = objective.judge(0, losses, state)
         means = losses.mean(axis=0)
         bounds = np.array([1.0, 0.5 * means[0], 0.5 * means[1]])
         excess = np.max((means - bounds) / bounds)
@@ -191,10 +193,10 @@ def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with
         scores.append(score)
     assert scores[0] > INFEASIBLE > scores[1]
     assert resilience is None or scores[1] > scores[2]
-    plain = DescentConstraints(
+    plain = LayerObjective(
         changed(**options, method="plain"), num_layers=2, num_steps=config.steps
     )
-    assert plain.judge(0, LATE, plain.init())[1] == pytest.approx(-0.1)
+    assert plain.judge(0, LATE, None)[1] == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +215,17 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
             **options,
             **{"dual.learning_rate": 0.1, "constraints.resilience": share * least},
         )
-        dual = DescentConstraints(config, num_layers=2, num_steps=config.steps).ascent
+        objective = LayerObjective(config, num_layers=2, num_steps=config.steps)
+        dual = objective.ascent
 
-        def update(state, _, dual=dual):
-            return dual.update(state, jnp.full(3, 0.3)), None
+        violations = {name: jnp.full((), 0.3) for name in objective.tightened}
 
-        last = jax.lax.scan(update, dual.init(3), length=2000)[0].multipliers
-        assert np.allclose(last, 0.3 * share * least, rtol=1e-3) == (share > 1.0)
+        def update(state, _, dual=dual, violations=violations):
+            return dual.update(state, violations), None
+
+        last = jax.lax.scan(update, dual.init(violations), length=2000)[0].multipliers
+        rests = np.allclose(jax.tree.leaves(last), 0.3 * share * least, rtol=1e-3)
+        assert rests == (share > 1.0)
     with one_line(
         r"constraints.resilience must be above .*, or multipliers will oscillate"
     ):

@@ -33,11 +33,14 @@ VARIANTS = {
 def _evaluated(config, data):
     task = traced_task(config, data)
     objective, state = task.training.objective, init_state(task)
-    moving = state.moving._replace(
-        multipliers=jnp.asarray(np.arange(objective.number, dtype=np.float32))
-    )
+    opt_state = state.opt_state
+    if config.enforces:
+        numbers = np.arange(len(objective.stated), dtype=np.float32)
+        prices = dict(zip(objective.stated, map(jnp.asarray, numbers), strict=True))
+        dual = opt_state.dual._replace(multipliers=prices)
+        opt_state = opt_state._replace(dual=dual)
     figures, losses = task.evaluate(state.params, Path("unused"))
-    return task, state.params, figures | objective.report(losses, moving)
+    return task, state.params, figures | objective.report(losses, opt_state)
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 a step in NumPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.errors import one_line
@@ -18,7 +20,7 @@ CASES = {
     },
     "ratio of means, floor": {
         "constraints.form": "ratio_of_means",
-        "constraints.floor": 0.25,
+        "constraints.floor": 0.3,
     },
     "log ratio of means": {"constraints.form": "log_ratio_of_means"},
     "ratio of means, cumulative": {
@@ -79,9 +81,10 @@ def _violations(name, f):
     if "of means" in name:
         f = np.tile(f.mean(axis=0), (8, 1))
     losses, bounds = f, np.column_stack([np.full(8, 0.4), kept * f[:, :-1]])
-    if "floor" in name:
-        bounds[:, 1:] = np.maximum(bounds[:, 1:], 0.25)
-        assert np.any(bounds[:, 1:] == 0.25)
+    if "floor" in name:  # the margins tighten it, too
+        least = 0.3 * np.array([0.8, 0.95])
+        bounds[:, 1:] = np.maximum(bounds[:, 1:], least)
+        assert np.any(bounds[:, 1:] == least)
     # bounds that do not depend on the losses, tightened by the margins of the two
     # layers
     if "cumulative" in name:
@@ -125,9 +128,7 @@ def test_deep_supervision_is_a_fixed_sum_of_losses_also_in_parts(steps, name):
     weights = np.array(SUPERVISED[name][1])
     np.testing.assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
     _assert_gradient(metrics, np.tile(weights / 8, (8, 1)), in_params)
-    assert np.all(metrics.objective.multipliers == np.array(MULTIPLIERS)), (
-        "multipliers move without constraints"
-    )
+    assert not np.any(metrics.objective.multipliers), "watched constraints have a price"
 
 
 def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
@@ -202,7 +203,8 @@ def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_loss
     assert changed().judge(row).metric == 0.1
     objective = Ladder(changed(**turned)).training.objective
     samples = np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]])
-    row, score = objective.judge(1, samples, objective.init())  # warnings are errors
+    state = objective.optimizer(optax.identity()).init(jnp.zeros(2))
+    row, score = objective.judge(1, samples, state)  # warnings are errors
     assert (row["minimised"], score) == (
         pytest.approx(0.3 * 0.6),
         pytest.approx(-0.3 * 0.6),

@@ -230,9 +230,6 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
     failed = one.feasible_runs < len(one.runs) and list(layers) == list(
         range(len(losses))
     )
-    allowed = constrained.level_constraints(
-        np.maximum(bounds[bound], np.finfo(np.float32).tiny)
-    )
     known = None if plain is None else plain.mean("layer_losses")
     if known is not None:
         known = (
@@ -243,7 +240,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
     lines = constrained.descent_warnings(
         losses,
         multipliers[bound],
-        constraints=allowed if failed else None,
+        bounds=bounds[bound] if failed else None,
         plain_losses=known,
     )
     ends, plain_ends = _validated(one), None if plain is None else _validated(plain)

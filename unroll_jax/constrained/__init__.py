@@ -3,21 +3,19 @@ constraints and reports.
 
 Example:
   >>> import jax.numpy as jnp, optax
-  >>> constraints, losses = (
-  ...     descent_constraints(0.25),
-  ...     jnp.array([4.0, 2.0, 2.0]),
-  ... )  # f_0, f_1, f_2
+  >>> constraints = descent_constraints(0.25)
+  >>> losses = jnp.array([4.0, 2.0, 2.0])  # f_0, f_1, f_2
   >>> init, update = dual_ascent(optax.sgd(1.0))
   >>> multipliers = update(init(2), constraints(losses)).multipliers
-  >>> (
-  ...     multipliers.tolist(),
-  ...     float(lagrangian(losses[-1], constraints(losses), multipliers)),
-  ... )
-  ([0.0, 0.5], 2.25)
+  >>> multipliers.tolist()
+  [0.0, 0.5]
+  >>> float(lagrangian(losses[-1], constraints(losses), multipliers))
+  2.25
   >>> BOUNDS
   ('stepwise', 'cumulative')
 """
 
+from unroll_jax.constrained.advice import descent_warnings, suggest_alpha
 from unroll_jax.constrained.constraint import (
     Constraint,
     batch_violations,
@@ -33,22 +31,11 @@ from unroll_jax.constrained.controllers import (
 )
 from unroll_jax.constrained.cross_entropy import chunked_cross_entropy
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
-from unroll_jax.constrained.lagrangian import (
-    augmented_lagrangian,
-    lagrangian,
-    resilient_lagrangian,
-)
+from unroll_jax.constrained.lagrangian import lagrangian
 from unroll_jax.constrained.layer_bounds import (
     BOUNDS,
-    LayerConstraints,
-    constraint_names,
     descent_constraints,
     level_constraints,
-)
-from unroll_jax.constrained.layer_report import (
-    descent_warnings,
-    feasibility_report,
-    suggest_alpha,
 )
 from unroll_jax.constrained.points import take_rows
 from unroll_jax.constrained.ready_made import class_losses, gap, kl, norm, rate
@@ -57,7 +44,7 @@ from unroll_jax.constrained.report import (
     constraint_report,
     held_out_report,
 )
-from unroll_jax.constrained.samples import sample_constraints, tail_mean
+from unroll_jax.constrained.samples import tail_mean
 from unroll_jax.constrained.transformation import multipliers_of, primal_dual
 
 __all__ = [
@@ -66,20 +53,16 @@ __all__ = [
     "ConstraintReport",
     "DualAscent",
     "DualState",
-    "LayerConstraints",
     "PenaltyRule",
-    "augmented_lagrangian",
     "batch_violations",
     "chunked_cross_entropy",
     "class_losses",
     "column_means",
     "column_sums",
-    "constraint_names",
     "constraint_report",
     "descent_constraints",
     "descent_warnings",
     "dual_ascent",
-    "feasibility_report",
     "gap",
     "growing_penalty",
     "held_out_report",
@@ -92,8 +75,6 @@ __all__ = [
     "primal_dual",
     "proportional_integral",
     "rate",
-    "resilient_lagrangian",
-    "sample_constraints",
     "suggest_alpha",
     "tail_mean",
     "take_rows",

@@ -20,25 +20,29 @@ __all__ = [
     "without_samples",
 ]
 
-Sums = dict[str, dict[str, tuple[Array, Array]]]
+# a known count is an array of NumPy
+Sums = dict[str, dict[str, tuple[Array, Array | np.ndarray]]]
 Means = Mapping[str, Mapping[str, Array]]
 
 
 class Constraint(NamedTuple):
-    r"""A bound on a function of means over samples, :math:`v(m) - b \le 0` or
-    :math:`v(m) - b = 0`.
+    r"""A bound on a function of means over samples, :math:`v(m) \le b` or
+    :math:`v(m) = b`.
 
-    Sums and counts of samples add exactly over batches, their parts and devices. A
-    function of parameters has count 1.
+    The violation is :math:`(v(m) - b) / s`. With the bound as the scale s it is a share
+    of the bound: one rate of the multipliers then serves losses of .06 and of 110. Sums
+    and counts of samples add exactly over batches, their parts and devices. A function
+    of parameters has count 1.
 
     Attributes:
       columns: ``(outputs, batch) -> {name: (sum, count)}``, the sums over the samples
         of a batch.
       value: ``{name: mean} -> value``, an array or a pytree of arrays.
-      bound: b, a number, or one for each entry of the value.
+      bound: b, a number, one for each entry of the value, or a function as ``value``.
       equality: True for an equality.
       strict: as ``columns``, for the exact value if the columns are a smooth surrogate
         of it; None if they are exact.
+      scale: s > 0, as ``bound``; infinite where there is nothing to bound.
 
     Source: two functions for a constraint without a useful gradient are the proxy
     constraints of Cotter et al., "Two-player games for efficient non-convex constrained
@@ -61,6 +65,7 @@ class Constraint(NamedTuple):
     bound: Any
     equality: bool = False
     strict: Callable[[Any, Any], Mapping[str, tuple[Any, Any]]] | None = None
+    scale: Any = 1.0
 
 
 def column_sums(
@@ -86,28 +91,19 @@ def column_sums(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> mean = Constraint(
-      ...     lambda x, batch: {"x": (jnp.sum(x), x.size)},
-      ...     lambda means: means["x"],
-      ...     bound=0.0,
-      ... )
-      >>> parts = [
-      ...     column_sums({"mean": mean}, x, None) for x in (jnp.ones(3), jnp.zeros(1))
-      ... ]
+      >>> columns = lambda x, batch: {"x": (jnp.sum(x), x.size)}
+      >>> mean = {"mean": Constraint(columns, lambda means: means["x"], bound=0.0)}
+      >>> parts = [column_sums(mean, x, None) for x in (jnp.ones(3), jnp.zeros(1))]
       >>> float(column_means(jax.tree.map(jnp.add, *parts))["mean"]["x"])
       0.75
     """
     _check_constraints(constraints)
     sums: Sums = {}
     for name, constraint in constraints.items():
-        columns = (
-            constraint.strict
-            if strict and constraint.strict is not None
-            else constraint.columns
-        )
-        pairs = columns(outputs, batch)
+        exact = constraint.strict if strict else None
+        pairs = (exact or constraint.columns)(outputs, batch)
         sums[name] = {
-            column: _pair(f"{name}/{column}", pair) for column, pair in pairs.items()
+            column: _pair(f"{name}/{column}", pairs[column]) for column in pairs
         }
     return sums
 
@@ -117,14 +113,14 @@ def column_means(sums: Sums) -> dict[str, dict[str, Array]]:
 
     Example: see `column_sums`.
     """
-    return _means(sums, empty=jnp.nan)
+    return {name: _means(columns) for name, columns in sums.items()}
 
 
 def violations(
     constraints: Mapping[str, Constraint], means: Means
 ) -> dict[str, PyTree]:
-    """Violations by name, value minus bound; NaN where a value is not defined, such as
-    a mean over no sample.
+    """Violations by name, (value - bound) / scale; NaN where a value is not defined,
+    such as a mean over no sample.
 
     Args:
       constraints, means: constraints by name, and their columns' means, of
@@ -145,7 +141,7 @@ def violations(
         sorted(means),
     )
     excesses = {
-        name: _excess(name, one, means[name]) for name, one in constraints.items()
+        name: _excess(name, constraints[name], means[name]) for name in constraints
     }
     trees.leaf_names("constraints", excesses)
     return excesses
@@ -168,61 +164,69 @@ def batch_violations(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> mean = Constraint(
-      ...     lambda x, batch: {"x": (jnp.sum(x), x.size)},
-      ...     lambda means: means["x"],
-      ...     bound=2.0,
-      ... )
-      >>> [
-      ...     float(each["mean"])
-      ...     for each in batch_violations({"mean": mean}, jnp.array([3.0, 4.0]), None)
-      ... ]
-      [1.5, 1.5]
+      >>> columns = lambda x, batch: {"x": (jnp.sum(x), x.size)}
+      >>> mean = {"mean": Constraint(columns, lambda means: means["x"], bound=2.0)}
+      >>> smooth, strict = batch_violations(mean, jnp.array([3.0, 4.0]), None)
+      >>> float(smooth["mean"]), float(strict["mean"])
+      (1.5, 1.5)
     """
 
     def of(strict: bool) -> dict[str, PyTree]:
         sums = column_sums(constraints, outputs, batch, strict=strict)
-        # a gradient of the value at NaN would be NaN
-        known = violations(constraints, _means(sums, empty=1.0))
-        return jax.tree.map(
-            lambda c, none: jnp.where(none, 0.0, c),
-            known,
-            without_samples(constraints, sums),
+        filled = {name: _fill(one, sums[name]) for name, one in constraints.items()}
+        known = violations(
+            constraints, {name: means for name, (means, _) in filled.items()}
         )
+        for name, (_, absent) in filled.items():
+            if absent is not False:
+                known[name] = jax.tree.map(
+                    lambda c, none: jnp.where(none, 0.0, c), known[name], absent
+                )
+        return known
 
     smooth = of(False)
-    exact = (
-        smooth if all(one.strict is None for one in constraints.values()) else of(True)
-    )
-    return smooth, jax.lax.stop_gradient(exact)
+    exact = any(one.strict is not None for one in constraints.values())
+    return smooth, jax.lax.stop_gradient(of(True) if exact else smooth)
 
 
 def without_samples(
     constraints: Mapping[str, Constraint], sums: Sums
 ) -> dict[str, PyTree]:
     """Marks the violations that are NaN because a column has no sample."""
+    return {name: _fill(one, sums[name])[1] for name, one in constraints.items()}
 
-    def values(empty: float) -> dict[str, PyTree]:
-        means = jax.tree.map(jax.lax.stop_gradient, _means(sums, empty=empty))
-        return {
-            name: constraint.value(means[name])
-            for name, constraint in constraints.items()
-        }
 
-    return jax.tree.map(
-        lambda gone, there: jnp.isnan(gone) & ~jnp.isnan(there),
-        values(jnp.nan),
-        values(1.0),
-    )
+def terms(
+    name: str, constraint: Constraint, means: Mapping[str, Array]
+) -> tuple[PyTree, PyTree, PyTree]:
+    """The value of a constraint, and its bound and scale of the same structure."""
+    values = trees.as_violations(f"value of {name}", constraint.value(means))
+
+    def option(field: str, allowed: trees.Range) -> PyTree:
+        given, where = getattr(constraint, field), f"{field} of {name}"
+        if callable(given):
+            given = given(means)
+        else:
+            trees.check_known(where, given, allowed)
+        full = trees.broadcast_option(where, given, values)
+        return jax.tree.map(lambda v, one: jnp.asarray(one, v.dtype), values, full)
+
+    return values, option("bound", trees.FINITE), option("scale", SCALE)
+
+
+# an infinite one takes a constraint out
+SCALE = trees.Range("positive", lambda scale: scale > 0.0)
+# Means over no sample: points of most domains (shares, losses, their negatives) where
+# few functions are singular.
+PLACEHOLDERS = (0.36788, 2.71828, 54.59815, -0.36788, -2.71828, -54.59815)
 
 
 def _check_constraints(constraints: Any) -> None:
     sound = isinstance(constraints, Mapping) and constraints
-    sound = sound and all(
-        isinstance(name, str) and isinstance(one, Constraint)
-        for name, one in constraints.items()
-    )
-    if not sound:
+    sound = sound and all(isinstance(name, str) for name in constraints)
+    if not sound or not all(
+        isinstance(one, Constraint) for one in constraints.values()
+    ):
         raise ValueError(
             f"constraints must be one Constraint or more by name, got {constraints!r}"
         )
@@ -233,39 +237,71 @@ def _check_constraints(constraints: Any) -> None:
             )
 
 
-def _pair(name: str, pair: Any) -> tuple[Array, Array]:
+def _pair(name: str, pair: Any) -> tuple[Array, Array | np.ndarray]:
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise ValueError(f"column {name} must be (sum, count), got {pair!r}")
-    total, count = (
-        trees.wide(f"sum of {name}", pair[0]),
-        jax.lax.stop_gradient(trees.wide(f"count of {name}", pair[1])),
-    )
+    total, count = trees.wide(f"sum of {name}", pair[0]), pair[1]
+    if isinstance(count, int | float | np.ndarray | np.generic):
+        # a known count stays known: it takes no operation to see that it is not 0
+        count = trees.known_numbers(f"count of {name}", count).astype(total.dtype)
+    else:
+        count = jax.lax.stop_gradient(trees.wide(f"count of {name}", count))
     trees.check_matching(f"count of {name}", count, total, of="its sum")
-    trees.check_known(
-        f"count of {name}", count, lambda number: ~(number < 0.0), "at least 0"
-    )
-    return total, count
+    return total, trees.within(f"count of {name}", count, trees.NOT_NEGATIVE)
 
 
-def _means(sums: Sums, *, empty: float) -> dict[str, dict[str, Array]]:
+def _means(
+    columns: Mapping[str, tuple[Array, Any]], empty: Any = jnp.nan
+) -> dict[str, Array]:
     """Means of columns, ``empty`` over no sample."""
 
-    def mean(total: Array, count: Array) -> Array:
-        value = jnp.where(
-            count > 0.0, total / jnp.where(count > 0.0, count, 1.0), jnp.nan
-        )
-        return jnp.where(count == 0.0, empty, value)
+    def mean(total: Array, count: Any) -> Array:
+        if _all_have_samples(count):
+            return total / count
+        none = count == 0.0
+        return jnp.where(none, empty, total / jnp.where(none, 1.0, count))
 
-    return {
-        name: {column: mean(*pair) for column, pair in columns.items()}
-        for name, columns in sums.items()
-    }
+    return {column: mean(*pair) for column, pair in columns.items()}
+
+
+def _zero_where(none: Array, violation: Array) -> Array:
+    return jnp.where(none, 0.0, violation)
+
+
+def _all_have_samples(count: Any) -> bool:
+    return isinstance(count, np.ndarray) and bool(np.all(count > 0.0))
+
+
+def _fill(
+    constraint: Constraint, columns: Mapping[str, tuple[Array, Any]]
+) -> tuple[dict[str, Array], PyTree[Array] | bool]:
+    """Means of columns, with a placeholder over no sample, and marks of the violations
+    that depend on one; False if there are none for certain."""
+    if all(_all_have_samples(count) for _, count in columns.values()):
+        return _means(columns), False
+
+    def excess(empty: Any) -> PyTree:
+        return _excess("", constraint, _means(columns, empty))
+
+    def is_finite(empty: Array) -> Array:
+        def total(means: Mapping[str, Array]) -> Array:
+            return sum(map(jnp.sum, jax.tree.leaves(_excess("", constraint, means))))
+
+        means = jax.lax.stop_gradient(_means(columns, empty))
+        value, slopes = jax.value_and_grad(total)(means)
+        return jnp.isfinite(sum(map(jnp.sum, jax.tree.leaves(slopes)), value))
+
+    # Autodiff multiplies the slope there by 0: an infinite one would give NaN.
+    candidates = jnp.asarray(PLACEHOLDERS, jnp.result_type(float))
+    empty = candidates[jnp.argmax(jax.vmap(is_finite)(candidates))]
+    absent = jax.tree.map(
+        lambda gone, there: jnp.isnan(gone) & ~jnp.isnan(there),
+        excess(jnp.nan),
+        excess(empty),
+    )
+    return _means(columns, empty), absent
 
 
 def _excess(name: str, constraint: Constraint, means: Mapping[str, Array]) -> PyTree:
-    values = trees.as_violations(f"value of {name}", constraint.value(means))
-    trees.check_known(f"bound of {name}", constraint.bound, np.isfinite, "finite")
-    bounds = trees.broadcast_option(f"bound of {name}", constraint.bound, values)
-    return jax.tree.map(
-        lambda v, bound: v - jnp.asarray(bound, v.dtype), values, bounds
-    )
+    values, bounds, scales = terms(name, constraint, means)
+    return jax.tree.map(lambda v, b, s: (v - b) / s, values, bounds, scales)

@@ -17,7 +17,7 @@ from unroll_jax.arguments import (
     in_interval,
     one_of,
 )
-from unroll_jax.constrained.trees import broadcast_option, check_known, check_penalty
+from unroll_jax.constrained.trees import RHO, Range, broadcast_option, check_known
 
 __all__ = [
     "IntegralState",
@@ -73,18 +73,16 @@ def proportional_integral(
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
-      >>> init, update = unroll_jax.dual_ascent(
-      ...     proportional_integral(0.5, proportional_gain=1.0)
-      ... )
+      >>> controller = proportional_integral(0.5, proportional_gain=1.0)
+      >>> init, update = unroll_jax.dual_ascent(controller)
       >>> state = update(init(1), jnp.array([2.0]))
-      >>> (
-      ...     state.multipliers.tolist(),
-      ...     update(state, jnp.array([0.0])).multipliers.tolist(),
-      ... )
-      ([3.0], [1.0])
+      >>> state.multipliers.tolist()
+      [3.0]
+      >>> update(state, jnp.array([0.0])).multipliers.tolist()
+      [1.0]
     """
 
-    def moved(start: Any, gradient: Any, gain: float) -> Any:
+    def move(start: Any, gradient: Any, gain: float) -> Any:
         return jnp.clip(start - gain * gradient, 0.0, cap)
 
     def init(multipliers: optax.Params) -> IntegralState:
@@ -101,10 +99,10 @@ def proportional_integral(
                 " state, multipliers)"
             )
         grown = jax.tree.map(
-            lambda i, g: moved(i, g, integral_gain), state.integral, gradients
+            lambda i, g: move(i, g, integral_gain), state.integral, gradients
         )
         target = jax.tree.map(
-            lambda i, g: moved(i, g, proportional_gain), grown, gradients
+            lambda i, g: move(i, g, proportional_gain), grown, gradients
         )
         return jax.tree.map(jnp.subtract, target, multipliers), IntegralState(grown)
 
@@ -128,7 +126,8 @@ def nu_pi(
     the violation.
 
     .. math:: \xi_t = \nu \xi_{t-1} + (1 - \nu) c_t , \qquad
-        \lambda_{t+1} = [\lambda_t + k_i c_t + k_p (\xi_t - \xi_{t-1})]_+ , \qquad \xi_{-1} = 0 .
+        \lambda_{t+1} = [\lambda_t + k_i c_t + k_p (\xi_t - \xi_{t-1})]_+ , \qquad
+        \xi_{-1} = 0 .
 
     `dual_ascent` does the projection. As long as nothing is projected,
     :math:`\lambda_{t+1} = \lambda_0 + k_i \sum_\tau c_\tau + k_p \xi_t`. The state
@@ -159,9 +158,8 @@ def nu_pi(
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
-      >>> init, update = unroll_jax.dual_ascent(
-      ...     nu_pi(0.5, proportional_gain=1.0, nu=0.5)
-      ... )
+      >>> controller = nu_pi(0.5, proportional_gain=1.0, nu=0.5)
+      >>> init, update = unroll_jax.dual_ascent(controller)
       >>> update(init(1), jnp.array([2.0])).multipliers.tolist()
       [2.0]
     """
@@ -215,7 +213,7 @@ class PenaltyRule(NamedTuple):
 def constant_penalty(penalty: Any) -> PenaltyRule:
     """Penalties that never change: rho > 0, one number or a prefix tree of numbers
     or arrays."""
-    check_penalty(penalty)
+    check_known("penalty", penalty, RHO)
 
     def init(multipliers: PyTree[Array]) -> PyTree[Array]:
         # Copies, as a caller may donate the state.
@@ -269,14 +267,12 @@ def growing_penalty(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> growing_penalty(1.0, shrinkage=0.25).update(
-      ...     jnp.ones(2), jnp.array([0.5, 0.1]), jnp.ones(2)
-      ... ).tolist()
+      >>> rule = growing_penalty(1.0, shrinkage=0.25)
+      >>> rule.update(jnp.ones(2), jnp.array([0.5, 0.1]), jnp.ones(2)).tolist()
       [2.0, 1.0]
     """
-    check_known(
-        "penalty", penalty, lambda rho: ~(rho > maximum), f"at most maximum={maximum:g}"
-    )
+    most = Range(f"at most maximum={maximum:g}", lambda rho: ~(rho > maximum))
+    check_known("penalty", penalty, most)
 
     def grown(rho: Array, size: Array, last: Array) -> Array:
         grows = size > tolerance

@@ -17,10 +17,14 @@ from unroll_jax.constrained.controllers import (
     PenaltyRule,
     constant_penalty,
 )
-from unroll_jax.constrained.points import check_rows, rows_of, set_rows
+from unroll_jax.constrained.points import check_rows, owners, rows_of, set_rows
 from unroll_jax.summaries import summary
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
+
+NOT_DIVERGED = trees.FINITE._replace(
+    allowed="finite (lower the learning rate if training diverges)"
+)
 
 
 class DualState(NamedTuple):
@@ -32,15 +36,14 @@ class DualState(NamedTuple):
       opt_state: state of the optimiser that moves them.
       skipped: number of calls whose violations were not finite; such a call changes
         nothing else.
-      penalty: rho of `augmented_lagrangian`, one for each constraint; None without.
+      penalty: rho of `lagrangian`, one for each constraint; None without.
       sizes: sizes of the violations at the last step, by which the penalty's rule
         decides; None without.
 
     Example:
       >>> import jax.numpy as jnp, optax
-      >>> dual_ascent(optax.sgd(0.5)).init({"gap": jnp.zeros(2)}).multipliers[
-      ...     "gap"
-      ... ].tolist()
+      >>> state = dual_ascent(optax.sgd(0.5)).init({"gap": jnp.zeros(2)})
+      >>> state.multipliers["gap"].tolist()
       [0.0, 0.0]
     """
 
@@ -123,32 +126,27 @@ def dual_ascent(
 
     .. code-block:: python
 
-        dual_ascent(
-            optax.chain(optax.ema(0.9), optax.sgd(0.1))
-        )  # on a moving average of the violations
-        dual_ascent(
-            optax.MultiSteps(optax.sgd(0.1), 4).gradient_transformation()
-        )  # one step on the mean of four calls
-        dual_ascent(
-            optax.conditionally_mask(optax.sgd(0.1), lambda step, **_: step >= 100)
-        )  # still for 100 calls
-        dual_ascent(
-            optax.partition(
-                {"a": optax.sgd(0.1), "b": optax.set_to_zero()},
-                {"gap": "a", "norm": "b"},
-            )
-        )
+        # on a moving average of the violations
+        dual_ascent(optax.chain(optax.ema(0.9), optax.sgd(0.1)))
+        # one step on the mean of four calls
+        dual_ascent(optax.MultiSteps(optax.sgd(0.1), 4).gradient_transformation())
+        # still for 100 calls
+        warm = lambda step, **_: step >= 100
+        dual_ascent(optax.conditionally_mask(optax.sgd(0.1), warm))
+        # one rate for each group
+        rates = {"fast": optax.sgd(0.1), "slow": optax.sgd(0.01)}
+        dual_ascent(optax.partition(rates, {"gap": "fast", "norm": "slow"}))
 
     Violations that are NaN or infinite are an error if they are known; under `jax.jit`
-    the call changes nothing, and ``state.skipped`` counts it. With explicit slacks
-    (`resilient_lagrangian`) pass c - s, and no ``resilience``.
+    the call changes nothing, and ``state.skipped`` counts it. With explicit slacks (of
+    `lagrangian`) pass c - s, and no ``resilience``.
 
     Args:
       optimizer: any optax gradient transformation; None takes the penalty as the rate,
         :math:`\lambda \leftarrow [\lambda + \rho c]_+` (the method of multipliers).
       kinds: "at_most" (c <= 0) or "equal" (c = 0, signed multipliers), one for all
         constraints or a prefix tree.
-      penalty: rho > 0 of `augmented_lagrangian`, kept in ``state.penalty``: a number, a
+      penalty: rho > 0 of `lagrangian`, kept in ``state.penalty``: a number, a
         prefix tree of numbers, or a rule such as `growing_penalty` that raises it; None
         without.
       resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed
@@ -159,9 +157,10 @@ def dual_ascent(
       cap: largest |multiplier|, one number or a prefix tree of numbers or arrays; None
         for no bound. A controller with a cap must be given it as well
         (``proportional_integral(..., cap=...)``).
-      restart: set the multiplier of an inequality to 0 at a call that finds it met.
-        Restarts and the penalty's rule act at every call, except while an
-        ``optax.MultiSteps`` waits for more.
+      restart: at a call that finds an inequality met, set its multiplier to 0 and what
+        the optimiser keeps of it (moments, integrals) to its start. `optax.flatten`
+        joins these, and keeps them. Restarts and the penalty's rule act at every call,
+        except while an ``optax.MultiSteps`` waits for more.
 
     Returns:
       A `DualAscent`, which unpacks as ``init, update``.
@@ -176,32 +175,24 @@ def dual_ascent(
 
     Example:
       >>> import jax.numpy as jnp, optax
-      >>> init, update = dual_ascent(
-      ...     optax.sgd(0.5), kinds={"gap": "at_most", "sum": "equal"}
-      ... )
+      >>> kinds = {"gap": "at_most", "sum": "equal"}
+      >>> init, update = dual_ascent(optax.sgd(0.5), kinds=kinds)
       >>> violations = {"gap": jnp.array([1.0, -1.0]), "sum": jnp.array(-2.0)}
       >>> state = update(init(violations), violations)
       >>> state.multipliers["gap"].tolist(), state.multipliers["sum"].tolist()
       ([0.5, 0.0], -1.0)
     """
-    rule = (
-        penalty
-        if isinstance(penalty, PenaltyRule) or penalty is None
-        else constant_penalty(penalty)
-    )
+    rule = penalty
+    if penalty is not None and not isinstance(penalty, PenaltyRule):
+        rule = constant_penalty(penalty)
     ascent = _ascent(optimizer, rule, resilience)
-    trees.check_known(
-        "cap",
-        cap,
-        lambda value: (value > 0.0) & (value < np.inf),
-        "positive and finite",
-    )
+    trees.check_known("cap", cap, trees.RHO)
 
     def init(violations: Any, start: Any = 0.0) -> DualState:
         zeros = trees.zeros_like_violations(violations)
         kind = trees.check_kinds(kinds, zeros)
         starts = trees.broadcast_option("start", start, zeros)
-        trees.check_known("start", starts, np.isfinite, "finite")
+        trees.check_known("start", starts, trees.FINITE)
         starts = trees.signed(starts, kind, "start")
         multipliers = jax.tree.map(
             lambda z, one: z + jnp.asarray(one, z.dtype), zeros, starts
@@ -236,12 +227,7 @@ def dual_ascent(
 
     def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
         values = trees.as_violations("violations", violations)
-        trees.check_known(
-            "violations",
-            values,
-            np.isfinite,
-            "finite (lower the learning rate if training diverges)",
-        )
+        trees.check_known("violations", values, NOT_DIVERGED)
         trees.check_matching("violations", values, state.multipliers, of="multipliers")
         values = jax.tree.map(
             lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype),
@@ -250,9 +236,12 @@ def dual_ascent(
         )
         kind = trees.check_kinds(kinds, values)
         state = state._replace(multipliers=trees.signed(state.multipliers, kind))
-        updates, opt_state = ascent.update(
-            jax.tree.map(jnp.negative, values), state.opt_state, state.multipliers
-        )
+        slope = jax.tree.map(jnp.negative, values)
+        # optax's own counters mix dtypes
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = ascent.update(
+                slope, state.opt_state, state.multipliers
+            )
         if optimizer is None:  # SGD with a rate of 1
             updates = jax.tree.map(jnp.multiply, updates, state.penalty)
         moved = trees.project(optax.apply_updates(state.multipliers, updates), kind)
@@ -262,6 +251,7 @@ def dual_ascent(
                 lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind
             )
             moved = jax.tree.map(lambda m, now: jnp.where(now, 0.0, m), moved, met)
+            opt_state = _reset(ascent, opt_state, moved, met)
         if cap is not None:
             moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, caps)
         after = DualState(moved, opt_state, state.skipped, state.penalty, state.sizes)
@@ -272,7 +262,7 @@ def dual_ascent(
                 lambda new, old: jnp.where(due, new, old), raised, after[3:]
             )
             after = after._replace(penalty=penalty_now, sizes=sizes_now)
-        return trees.kept_if_sound(values, after, state)
+        return trees.keep_if_finite(values, after, state)
 
     return DualAscent(init, update, kinds)
 
@@ -307,6 +297,24 @@ def _check_signed(opt_state: Any, kind: PyTree[str]) -> None:
         }
         fits = "equal" not in kinds.values() or moved <= {"at_most"}
         require(fits, "optimizer", "be one for equalities such as nu_pi", got)
+
+
+def _reset(
+    ascent: optax.GradientTransformation,
+    opt_state: Any,
+    multipliers: PyTree,
+    met: PyTree,
+) -> Any:
+    """The state of the optimiser with that of ``init`` for the multipliers that are
+    met: a momentum or an integral of theirs would move them at the next call."""
+    owner, numbers = owners(ascent, multipliers)
+    by_number = dict(zip(jax.tree.leaves(numbers), jax.tree.leaves(met), strict=True))
+    fresh = ascent.init(jax.tree.map(jnp.zeros_like, multipliers))
+
+    def restart(owner: int, old: Array, new: Array) -> Array:
+        return old if owner < 0 else jnp.where(by_number[owner], new, old)
+
+    return jax.tree.map(restart, owner, opt_state, fresh)
 
 
 def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:

@@ -1,9 +1,7 @@
-"""Constraints that bound the loss of every layer: stepwise, cumulatively, or at
-levels."""
+"""Bounds on the loss of every layer as constraints: stepwise, cumulative, or levels."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -18,181 +16,99 @@ from unroll_jax.arguments import (
     one_of,
     require,
 )
-from unroll_jax.constrained.trees import as_losses, as_numbers, check_known, nan_unless
+from unroll_jax.constrained import trees
+from unroll_jax.constrained.constraint import Constraint, batch_violations
 
-__all__ = [
-    "BOUNDS",
-    "FORMS",
-    "Constraints",
-    "LayerConstraints",
-    "constraint_names",
-    "descent_constraints",
-    "level_constraints",
-    "relative_excess",
-]
+__all__ = ["BOUNDS", "descent_constraints", "level_constraints"]
 
-#: Violations of constraints on layer losses: losses (..., L + 1) to violations (..., C); positive is violated.
-Constraints = Callable[
-    [Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]
-]
-
-#: Bounds of `descent_constraints`: shares of the loss of the layer before, or of the reference.
+#: Bounds of `descent_constraints`: shares of the loss of the layer before, or of the
+#: reference.
 BOUNDS = ("stepwise", "cumulative")
+# a loss minus its bound, that over the bound, or the logarithm of their quotient
+FORMS = ("difference", "ratio", "log_ratio")
 
-Losses = Float[Array, "*batch layers_and_one"]
-Violations = Float[Array, "*batch constraints"]
-
-LEAST_BOUND = 1e-9  # size of a bound of 0
-
-
-def _ratio(losses: Violations, bounds: Violations) -> Violations:
-    return _if_binding(bounds, losses, losses / _above_zero(bounds) - 1.0)
+Numbers = float | Sequence[float] | np.ndarray
+Constraints = dict[str, Constraint]
+# (..., L + 1) -> (..., C)
+Violations = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch c"]]
 
 
-def _log_ratio(losses: Violations, bounds: Violations) -> Violations:
-    return _if_binding(
-        bounds, losses, jnp.log(_above_zero(losses)) - jnp.log(_above_zero(bounds))
-    )
-
-
-def _if_binding(
-    bounds: Violations, losses: Violations, values: Violations
-) -> Violations:
-    """0 under a bound of 0, which leaves no share to remove; NaN for losses and
-    bounds below 0, and for NaN."""
-    values = jnp.where(bounds <= _least(bounds), 0.0 * losses, values)
-    return nan_unless((losses >= 0.0) & (bounds >= 0.0), values)
-
-
-def _above_zero(losses: Violations) -> Violations:
-    return jnp.maximum(losses, _least(losses))
-
-
-def _least(losses: Violations) -> float:
-    # The fourth root of the smallest number, 3e-10 in float32: no gradient of a
-    # quotient overflows.
-    return float(jnp.finfo(losses.dtype).tiny) ** 0.25
-
-
-#: Forms of `descent_constraints` by name: how a loss is compared with its bound.
-FORMS: dict[str, Callable[[Any, Any], Any]] = {
-    "difference": lambda losses, bounds: losses - bounds,
-    "ratio": _ratio,
-    "log_ratio": _log_ratio,
-}
-
-
-def relative_excess(violations: Any, bounds: Any, *, form: str) -> Array:
-    """The share of its bound by which each constraint is exceeded, at least -1. A
-    bound may be 0."""
-    violations, bounds = jnp.asarray(violations), jnp.asarray(bounds)
-    require(
-        violations.shape == bounds.shape,
-        "bounds",
-        f"have shape {violations.shape}",
-        bounds.shape,
-    )
-    if form == "difference":
-        return jnp.maximum(violations / jnp.maximum(jnp.abs(bounds), LEAST_BOUND), -1.0)
-    return violations if form == "ratio" else jnp.expm1(violations)
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerConstraints:
-    """Violations of bounds on the last of the layer losses, as a function of them.
-
-    Attributes:
-      bounds: ``layer_losses (..., L + 1) -> bounds (..., C)``, in units of the losses,
-        of the last C of them.
-      form: "difference", "ratio" or "log_ratio", by which a loss is compared with its
-        bound.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> constraints, losses = (
-      ...     level_constraints([3.0, 1.0]),
-      ...     jnp.array([9.0, 4.5, 0.5]),
-      ... )
-      >>> constraints.bounds(losses).tolist(), constraints(losses).tolist()
-      ([3.0, 1.0], [0.5, -0.5])
-    """
-
-    bounds: Callable[[Losses], Violations]
-    form: str
-
-    def __call__(self, layer_losses: Losses) -> Violations:
-        """Returns the violations; positive entries are violated."""
-        losses = as_losses("layer_losses", layer_losses)
-        several = losses.ndim >= 1 and losses.shape[-1] >= 2
-        require(
-            several,
-            "layer_losses",
-            "hold f_0..f_L with L >= 1",
-            f"shape {losses.shape}",
-        )
-        if self.form != "difference":
-            check_known(
-                "layer_losses",
-                losses,
-                lambda loss: ~(loss < 0.0),
-                f"at least 0 with form {self.form!r}",
-            )
-        bounds = self.bounds(losses)
-        return FORMS[self.form](
-            losses[..., losses.shape[-1] - bounds.shape[-1] :], bounds
-        )
+@overload
+def descent_constraints(
+    alpha: Numbers, *, num_layers: int, **options: Any
+) -> Constraints: ...
+@overload
+def descent_constraints(
+    alpha: Numbers, *, num_layers: None = None, **options: Any
+) -> Violations: ...
 
 
 @checked(
-    reference=POSITIVE, form=one_of(FORMS), bounds=one_of(BOUNDS), floor=at_least(0.0)
+    num_layers=at_least(1),
+    reference=POSITIVE,
+    form=one_of(FORMS),
+    bounds=one_of(BOUNDS),
+    floor=at_least(0.0),
 )
 def descent_constraints(
-    alpha: float | Sequence[float] | np.ndarray,
+    alpha: Numbers,
     *,
+    num_layers: int | None = None,
     reference: float | None = None,
     bounds: str = "stepwise",
     floor: float = 0.0,
+    margin: Numbers = 0.0,
     form: str | None = None,
     proxy: bool | None = None,
-) -> LayerConstraints:
-    r"""Violations of the layerwise descent constraints.
+    of_samples: bool = False,
+) -> Constraints | Violations:
+    r"""Constraints by which every layer lowers the loss.
 
-    .. math:: c_l = f_l - (1 - \alpha_l) f_{l-1} \le 0 , \; l = 1..L ; \qquad c_0 = f_0 - f_{ref} \le 0 .
+    .. math:: f_l \le (1 - \alpha_l) f_{l-1} , \; l = 1..L ; \qquad f_0 \le f_{ref} .
 
     These are the paper's, ``bounds="stepwise"``. An early layer that does more than
     required tightens the next bound. With a trained readout a layer may be rewarded for
     a *larger* loss, which eases the next constraint. Bounds from the reference only do
     neither. They are the conclusion of Theorem 2. With ``bounds="cumulative"``
 
-    .. math:: f_l \le b_l = \max \Bigl( f_{ref} \prod_{k \le l} (1 - \alpha_k), \; \text{floor} \Bigr) .
+    .. math::
+        f_l \le b_l = \max \Bigl( f_{ref} \prod_{k \le l} (1 - \alpha_k), \;
+        \text{floor} \Bigr) .
 
-    Two forms are shares of the bound, without units. So one rate of the multipliers
-    serves losses of any size:
+    A violation is the difference :math:`f_l - b_l`, or without units, so that one rate
+    of the multipliers serves losses of any size:
 
-    .. math:: \text{ratio: } c_l = \frac{f_l}{b_l} - 1 , \qquad \text{log\_ratio: } c_l = \log \frac{f_l}{b_l} .
+    .. math::
+        \text{ratio: } \frac{f_l - b_l}{b_l} , \qquad
+        \text{log\_ratio: } \log \frac{f_l}{b_l} .
 
-    Mean losses give ratios of means; with `sample_constraints` and ``tail_mean(0.0)``
-    all samples count alike. A bound of 0 (under 3e-10 in float32) gives the violation
-    0. A known loss below 0 is an error, a traced one NaN.
+    A bound of 0 (under 3e-10 in float32) has the violation 0 in these two. A known loss
+    below 0 is an error there, a traced one NaN.
 
     Args:
       alpha: the share of the loss every layer must remove, in (0, 1), one or L untraced
         numbers (see `suggest_alpha`).
-      reference: f_ref > 0, bound on the loss at the embedded input; None leaves c_0
-        out. Cumulative bounds need it.
+      num_layers: L; None for a function of the losses of any number of layers.
+      reference: f_ref > 0, bound on the loss at the embedded input; None leaves it out.
+        Cumulative bounds need it.
       bounds: one of `BOUNDS`.
       floor: least bound of layers 1..L, in units of the losses: one that plain training
         reaches at its end.
+      margin: share by which the bounds of layers 1..L are lowered, in [0, 1), one or L
+        numbers. Train with a margin, and the bounds without it hold on more new data.
       form: "difference", "ratio" or "log_ratio"; None: "difference" for stepwise
         bounds, "ratio" for cumulative ones.
       proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a
         larger loss; multipliers still see the true violations. None for True, but False
         for stepwise differences.
+      of_samples: compare each sample's losses, and bind the mean: all samples count
+        alike. None of it changes differences.
 
     Returns:
-      ``violations(layer_losses)``: layer losses f_0..f_L on the last axis, (..., L +
-      1), give (..., L), or (..., L + 1) with c_0 first when there is a reference.
-      Positive entries are violated.
+      `Constraint` by name, "f_0" and "layer 1" to "layer L". Their outputs are losses
+      of samples, (samples, L + 1), or mean losses, (L + 1,), as of one sample; they
+      read no batch. Without ``num_layers`` the function ``layer_losses -> violations``
+      of these constraints: (..., L + 1) to (..., L), or (..., L + 1) with a reference.
 
     Raises:
       ValueError: if an option is out of range, cumulative bounds have no reference, or
@@ -204,21 +120,19 @@ def descent_constraints(
     "Two-player games for efficient non-convex constrained optimization" (2019).
 
     Example:
-      >>> import jax, jax.numpy as jnp
+      >>> import jax.numpy as jnp
+      >>> constraints = descent_constraints(0.25, num_layers=2, reference=4.0)
       >>> losses = jnp.array([4.0, 2.0, 2.0])
+      >>> smooth, _ = batch_violations(constraints, losses, None)
+      >>> {name: float(violation) for name, violation in smooth.items()}
+      {'f_0': 0.0, 'layer 1': -1.0, 'layer 2': 0.5}
       >>> descent_constraints(0.25, reference=4.0)(losses).tolist()
       [0.0, -1.0, 0.5]
       >>> descent_constraints(0.5, reference=4.0, bounds="cumulative")(losses).tolist()
       [0.0, 0.0, 1.0]
-      >>> [
-      ...     jax.grad(lambda f: descent_constraints(0.25, proxy=proxy)(f)[1])(
-      ...         losses
-      ...     ).tolist()
-      ...     for proxy in (False, True)
-      ... ]
-      [[0.0, -0.75, 1.0], [0.0, 0.0, 1.0]]
     """
-    schedule = as_numbers("alpha", alpha, in_interval("(0, 1)"), each="layer")
+    shares = trees.as_numbers("alpha", alpha, in_interval("(0, 1)"), each="layer")
+    margins = trees.as_numbers("margin", margin, in_interval("[0, 1)"), each="layer")
     cumulative = bounds == "cumulative"
     require(
         reference is not None or not cumulative,
@@ -226,52 +140,51 @@ def descent_constraints(
         "be a number with bounds='cumulative'",
         reference,
     )
-    first = 0.0 if reference is None else float(reference)
-    form = ("ratio" if cumulative else "difference") if form is None else form
+    form = form or ("ratio" if cumulative else "difference")
     proxy = (form != "difference") if proxy is None else proxy
 
-    def allowed(losses: Losses) -> Violations:
-        layers = losses.shape[-1] - 1
-        fits = schedule.ndim == 0 or schedule.size == layers
-        require(
-            fits,
-            "alpha",
-            f"have one entry for each of L={layers} layers",
-            schedule.size,
-        )
-        shares = np.broadcast_to(1.0 - schedule, layers)
+    def make(depth: int) -> Constraints:
+        kept = 1.0 - _for_each("alpha", shares, depth)
+        lowered = 1.0 - _for_each("margin", margins, depth)
         if cumulative:
-            before, shares = jnp.full_like(losses[..., 1:], first), np.cumprod(shares)
+            levels = np.maximum((reference or 0.0) * np.cumprod(kept), floor) * lowered
+            limits = list(map(float, levels))
         else:
-            before = (
-                jax.lax.stop_gradient(losses[..., :-1]) if proxy else losses[..., :-1]
-            )
-        descent = jnp.asarray(shares, losses.dtype) * before
-        descent = jnp.maximum(descent, floor) if floor > 0.0 else descent
-        if reference is None:
-            return descent
-        return jnp.concatenate(
-            [jnp.full_like(losses[..., :1], first), descent], axis=-1
-        )
+            limits = [
+                _share_of_the_layer_before(float(share), float(least), proxy)
+                for share, least in zip(kept * lowered, floor * lowered, strict=True)
+            ]
+        first = {} if reference is None else {0: float(reference)}
+        of_layers = first | dict(enumerate(limits, start=1))
+        return _constraints(of_layers, form, of_samples=of_samples)
 
-    return LayerConstraints(allowed, form)
+    return _violations(make, form) if num_layers is None else make(num_layers)
 
 
-@checked(form=one_of(FORMS))
+@overload
 def level_constraints(
-    levels: float | Sequence[float] | np.ndarray, *, form: str = "ratio"
-) -> LayerConstraints:
-    r"""Violations of absolute bounds on layer losses, :math:`f_l / b_l - 1 \le 0`.
+    levels: Numbers, *, num_layers: int, **options: Any
+) -> Constraints: ...
+@overload
+def level_constraints(
+    levels: Numbers, *, num_layers: None = None, **options: Any
+) -> Violations: ...
+
+
+@checked(num_layers=at_least(1), form=one_of(FORMS))
+def level_constraints(
+    levels: Numbers, *, num_layers: int | None = None, form: str = "ratio"
+) -> Constraints | Violations:
+    r"""Constraints that bound layer losses by numbers, :math:`f_l \le b_l`.
 
     Args:
       levels: b > 0, in units of the losses: a number for layers 1..L, or a sequence of
         one for layer L, of L for layers 1..L, or of L + 1 for f_0 and layers 1..L;
         numbers, not traced values.
-      form: "difference", "ratio" or "log_ratio".
+      num_layers, form: as in `descent_constraints`.
 
     Returns:
-      ``violations(layer_losses)``, (..., L + 1) to (..., C). A ValueError names bad
-      levels or a wrong number.
+      As `descent_constraints`. A ValueError names bad levels or a wrong number.
 
     Source: constraints (4) of Porras-Valenzuela, Hadou, Ribeiro with constants on their
     right sides.
@@ -280,39 +193,143 @@ def level_constraints(
       >>> import jax.numpy as jnp
       >>> level_constraints([4.0, 2.0, 1.0])(jnp.array([4.0, 3.0, 0.5])).tolist()
       [0.0, 0.5, -0.5]
+      >>> list(level_constraints([1.0], num_layers=3))
+      ['layer 3']
     """
-    numbers = as_numbers("levels", levels, POSITIVE, each="layer")
+    numbers = trees.as_numbers("levels", levels, POSITIVE, each="layer")
 
-    def allowed(losses: Losses) -> Violations:
-        layers = losses.shape[-1] - 1
-        fits = numbers.ndim == 0 or numbers.size in (1, layers, layers + 1)
+    def make(depth: int) -> Constraints:
         require(
-            fits,
+            numbers.ndim == 0 or numbers.size in (1, depth, depth + 1),
             "levels",
-            f"be 1, {layers} or {layers + 1} numbers, for f_0..f_{layers}",
+            f"be 1, {depth} or {depth + 1} numbers, for f_0..f_{depth}",
             numbers.size,
         )
-        count = layers if numbers.ndim == 0 else numbers.size
-        return jnp.broadcast_to(
-            jnp.asarray(numbers, losses.dtype), (*losses.shape[:-1], count)
+        each = np.broadcast_to(numbers, depth) if numbers.ndim == 0 else numbers
+        of_layers = enumerate(map(float, each), start=depth + 1 - each.size)
+        return _constraints(dict(of_layers), form)
+
+    return _violations(make, form) if num_layers is None else make(num_layers)
+
+
+# A bound on a layer: a number, or a function of the loss of the layer before.
+Limit = float | Callable[[Array], Array]
+
+
+def _share_of_the_layer_before(share: float, floor: float, proxy: bool) -> Limit:
+    def limit(before: Array) -> Array:
+        before = jax.lax.stop_gradient(before) if proxy else before
+        bound = share * before
+        return jnp.maximum(bound, floor) if floor > 0.0 else bound
+
+    return limit
+
+
+def _constraints(
+    limits: dict[int, Limit], form: str, *, of_samples: bool = False
+) -> Constraints:
+    """Constraints from the bounds of layers by their numbers."""
+    of_samples = of_samples and form != "difference"
+    return {
+        f"layer {layer}" if layer else "f_0": _constraint(
+            layer, limit, form, of_samples
         )
+        for layer, limit in limits.items()
+    }
 
-    return LayerConstraints(allowed, form)
+
+def _constraint(layer: int, limit: Limit, form: str, of_samples: bool) -> Constraint:
+    def bound(means: dict[str, Array]) -> Array:
+        if not callable(limit):
+            return jnp.asarray(limit, means["loss"].dtype)
+        return limit(means["before"])
+
+    def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, int]]:
+        losses = jnp.atleast_2d(trees.wide("layer_losses", outputs))
+        require(
+            losses.ndim == 2 and losses.shape[1] > layer,
+            "layer_losses",
+            f"be (samples, L + 1) or (L + 1,) with L of at least {layer}",
+            f"shape {losses.shape}",
+        )
+        if form != "difference":
+            losses = trees.within("layer_losses", losses, trees.NOT_NEGATIVE)
+        each = {"loss": losses[:, layer]}
+        if callable(limit):
+            each["before"] = losses[:, layer - 1]
+        if of_samples:
+            each = {"quotient": _quotient(each["loss"], bound(each), form)}
+        return {name: (jnp.sum(one), len(losses)) for name, one in each.items()}
+
+    if of_samples:
+        at_most = 1.0 if form == "ratio" else 0.0
+        return Constraint(columns, lambda means: means["quotient"], at_most)
+    stated: Any = bound if callable(limit) else limit
+    if form == "log_ratio":
+        return Constraint(
+            columns,
+            lambda means: _log(means["loss"]),
+            lambda means: _log(bound(means)),
+            scale=lambda means: jnp.where(_is_zero(bound(means)), jnp.inf, 1.0),
+        )
+    scale = 1.0 if form == "difference" else lambda means: _scale(bound(means))
+    return Constraint(columns, lambda means: means["loss"], stated, scale=scale)
 
 
-@checked(num_layers=at_least(1))
-def constraint_names(
-    num_layers: int, *, reference: bool | float | None = None
-) -> list[str]:
-    """Names of the constraints of `descent_constraints`, in its order.
+def _quotient(losses: Array, bounds: Array, form: str) -> Array:
+    """Losses over their bounds, or the logarithm of that."""
+    zero = _is_zero(bounds)
+    if form == "ratio":
+        return jnp.where(zero, 1.0, losses / _scale(bounds))
+    return jnp.where(zero, 0.0, _log(losses) - _log(bounds))
 
-    Args:
-      num_layers: L, at least 1.
-      reference: whether c_0 is there; the reference itself will do.
 
-    Example:
-      >>> constraint_names(2, reference=4.0), constraint_names(2)
-      (['f_0', 'layer 1', 'layer 2'], ['layer 1', 'layer 2'])
-    """
-    first = [] if reference is None or reference is False else ["f_0"]
-    return [*first, *(f"layer {layer}" for layer in range(1, num_layers + 1))]
+def _is_zero(bounds: Array) -> Array:
+    # The fourth root of the smallest number, 3e-10 in float32: no gradient of a
+    # quotient overflows.
+    return bounds <= _least(bounds)
+
+
+def _scale(bounds: Array) -> Array:
+    """The bounds, infinite where they are 0 and leave no share to remove."""
+    return jnp.where(_is_zero(bounds), jnp.inf, bounds)
+
+
+def _log(losses: Array) -> Array:
+    return jnp.log(jnp.maximum(losses, _least(losses)))
+
+
+def _least(losses: Array) -> float:
+    return float(jnp.finfo(losses.dtype).tiny) ** 0.25
+
+
+def _for_each(name: str, numbers: np.ndarray, count: int) -> np.ndarray:
+    require(
+        numbers.ndim == 0 or numbers.size == count,
+        name,
+        f"have one entry for each of L={count} layers",
+        numbers.size,
+    )
+    return np.broadcast_to(numbers, count)
+
+
+def _violations(make: Callable[[int], Constraints], form: str) -> Violations:
+    """The violations of constraints as a function of the losses of any depth."""
+
+    def violations(layer_losses: Any) -> Array:
+        losses = trees.as_losses("layer_losses", layer_losses)
+        several = losses.ndim >= 1 and losses.shape[-1] >= 2
+        wanted = "hold f_0..f_L with L >= 1"
+        require(several, "layer_losses", wanted, f"shape {losses.shape}")
+        if form != "difference":
+            trees.check_known("layer_losses", losses, trees.NOT_NEGATIVE)
+        constraints = make(losses.shape[-1] - 1)
+
+        def of_one(losses: Array) -> Array:
+            smooth, _ = batch_violations(constraints, losses, None)
+            return jnp.stack([smooth[name] for name in constraints])
+
+        each = jnp.vectorize(of_one, signature="(l)->(c)")(losses)
+        return each.astype(losses.dtype)
+
+    return violations

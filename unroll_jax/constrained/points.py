@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.core import Tracer
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Integer, PyTree
 
 from unroll_jax.arguments import require
-from unroll_jax.constrained.trees import states_of
+from unroll_jax.constrained.trees import as_indices, states_of
 
-__all__ = ["check_rows", "rows_of", "set_rows", "take_rows"]
+__all__ = ["check_rows", "owners", "rows_of", "set_rows", "take_rows"]
 
-Rows = Int[Array | np.ndarray, "batch"]
+Rows = Integer[Array | np.ndarray, "batch"]
 
 
 def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
@@ -27,9 +26,8 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
 
     Example:
       >>> import jax.numpy as jnp
-      >>> take_rows({"margin": jnp.array([0.0, 1.0, 2.0])}, jnp.array([2, 0]))[
-      ...     "margin"
-      ... ].tolist()
+      >>> multipliers = {"margin": jnp.array([0.0, 1.0, 2.0])}
+      >>> take_rows(multipliers, jnp.array([2, 0]))["margin"].tolist()
       [2.0, 0.0]
     """
     check_rows(rows, multipliers)
@@ -42,34 +40,29 @@ def check_rows(rows: Any, multipliers: PyTree) -> None:
     if not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
         raise TypeError(f"rows must be integers, got {jnp.result_type(rows)}")
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(multipliers)]
-    vector = np.ndim(rows) == 1 and () not in shapes
-    require(
-        vector, "rows", f"be a vector of indices along the first axis of {shapes}", rows
-    )
-    least = min(shape[0] for shape in shapes)
-    inside = isinstance(rows, Tracer) or np.all(
-        (np.asarray(rows) >= 0) & (np.asarray(rows) < least)
-    )
-    require(inside, "rows", f"be in 0..{least - 1}, the rows of the multipliers", rows)
+    wanted = f"be a vector of indices along the first axis of {shapes}"
+    require(np.ndim(rows) == 1 and () not in shapes, "rows", wanted, rows)
+    as_indices("rows", rows, min(shape[0] for shape in shapes))
 
 
 def rows_of(
     state: Any, rows: Rows, transformation: optax.GradientTransformation
 ) -> Any:
     """The `DualState` of some rows; counters and other leaves without an entry for
-    each row are shared."""
-    means = states_of(optax.MultiStepsState, state.opt_state)
+    each row are shared. Of traced rows out of range it has zeros: they are not set."""
     require(
-        not means,
+        not states_of(optax.MultiStepsState, state.opt_state),
         "rows",
         "not come with optax.MultiSteps",
         "one, which averages calls with other rows",
     )
-    return jax.tree.map(
-        lambda by_row, leaf: _taken(leaf, rows) if by_row else leaf,
-        _by_row(state, transformation),
-        state,
-    )
+
+    def take(by_row: bool, leaf: Array) -> Array:
+        if not by_row:
+            return leaf
+        return leaf.at[_in_range(leaf, rows)].get(mode="fill", fill_value=0)
+
+    return jax.tree.map(take, _by_row(state, transformation), state)
 
 
 def set_rows(
@@ -84,6 +77,30 @@ def set_rows(
     return jax.tree.map(put, _by_row(state, transformation), state, part)
 
 
+def owners(
+    transformation: optax.GradientTransformation, multipliers: PyTree
+) -> tuple[Any, PyTree[int]]:
+    """For each leaf of an optimiser's state the number of the leaf of the multipliers
+    whose shape it has, -1 for none; and the numbers of these."""
+    leaves, structure = jax.tree.flatten(multipliers)
+    numbers = jax.tree.unflatten(structure, range(len(leaves)))
+
+    # A leaf belongs to the multipliers that it grows with, each in a way of its own.
+    def grow(leaf: Any, number: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((number + 2, *leaf.shape), leaf.dtype)
+
+    longer = jax.tree.map(grow, multipliers, numbers)
+    now, then = (
+        jax.eval_shape(transformation.init, tree) for tree in (multipliers, longer)
+    )
+
+    def owner(leaf: Any, grown: Any) -> int:
+        same = len(grown.shape) > 0 and grown.shape[1:] == leaf.shape
+        return grown.shape[0] - 2 if same and grown.shape != leaf.shape else -1
+
+    return jax.tree.map(owner, now, then), numbers
+
+
 def _taken(leaf: Array, rows: Rows) -> Array:
     """Rows of an array, NaN for indices out of range."""
     return leaf.at[_in_range(leaf, rows)].get(mode="fill")
@@ -91,20 +108,13 @@ def _taken(leaf: Array, rows: Rows) -> Array:
 
 def _in_range(leaf: Array, rows: Rows) -> Array:
     """Indices with those below 0 beyond the end, as JAX counts them from there."""
-    return jnp.where(jnp.asarray(rows) < 0, leaf.shape[0], jnp.asarray(rows))
+    indices, _ = as_indices("rows", rows, leaf.shape[0])
+    return jnp.where(indices < 0, leaf.shape[0], indices)
 
 
 def _by_row(state: Any, transformation: optax.GradientTransformation) -> Any:
-    """Marks the leaves of a `DualState` that have an entry for each row: they grow
-    with the number of rows."""
-    longer = jax.tree.map(
-        lambda m: jax.ShapeDtypeStruct((m.shape[0] + 1, *m.shape[1:]), m.dtype),
-        state.multipliers,
-    )
-    now, then = (
-        jax.eval_shape(transformation.init, tree)
-        for tree in (state.multipliers, longer)
-    )
-    opt_state = jax.tree.map(lambda one, other: one.shape != other.shape, now, then)
+    """Marks the leaves of a `DualState` that have an entry for each row."""
+    opt_state, _ = owners(transformation, state.multipliers)
+    opt_state = jax.tree.map(lambda owner: owner >= 0, opt_state)
     every = jax.tree.map(lambda _: True, state)
     return every._replace(opt_state=opt_state, skipped=False)

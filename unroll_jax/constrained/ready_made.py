@@ -1,13 +1,13 @@
 """Ready-made constraints: rates, gaps of rates between groups, losses of classes,
 norms, distance to a model."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
 from unroll_jax.arguments import (
@@ -18,10 +18,19 @@ from unroll_jax.arguments import (
     in_interval,
     require,
 )
+from unroll_jax.arrays import common_dtype
 from unroll_jax.constrained.constraint import Constraint
-from unroll_jax.constrained.trees import check_function, check_known, nan_unless, wide
+from unroll_jax.constrained.trees import (
+    NOT_NEGATIVE,
+    as_indices,
+    check_function,
+    nan_unless,
+    wide,
+    within,
+)
+from unroll_jax.numerics import powers_of_two
 
-__all__ = ["class_losses", "divergences", "gap", "kl", "norm", "rate"]
+__all__ = ["class_losses", "gap", "kl", "norm", "rate"]
 
 SHARE = in_interval("[0, 1]")
 Select = Callable[[Any], Any]
@@ -58,7 +67,9 @@ def rate(
       [1.0, 2.0]
     """
 
-    sums = lambda chances, weights, batch: {"rate": _sums(chances, weights)}
+    def sums(chances: Array, weights: Array | None, batch: Any) -> dict[str, Any]:
+        return {"rate": _sums(chances, weights)}
+
     columns, strict = _soft_and_strict(sums, of, where, several=True)
     return Constraint(columns, lambda means: means["rate"], at_most, strict=strict)
 
@@ -69,25 +80,30 @@ def gap(
     *,
     at_most: float,
     groups: Select,
+    between: bool = False,
     of: Select | None = None,
     where: Select | None = None,
 ) -> Constraint:
-    r"""Groups receive positive predictions at nearly equal rates.
+    r"""The rate of positive predictions of each group is near the rate of all samples.
 
     .. math:: |P(\hat y = 1 \mid g) - P(\hat y = 1)| \le \epsilon , \; g = 1..G ,
 
-    as two inequalities for each group: demographic parity. On one label (``where``) it
-    is half of equalised odds.
+    as two inequalities for each group: demographic parity. Two groups may then be up to
+    :math:`2 \epsilon` apart. With ``between`` the bound is on the distance of any two
+    groups, :math:`|P(\hat y = 1 \mid g) - P(\hat y = 1 \mid h)| \le \epsilon`. On one
+    label (``where``) it is half of equalised odds.
 
     Args:
       num_groups: G, at least 2.
       at_most: epsilon in [0, 1], a difference of rates.
       groups: ``batch -> (samples,)``, integers in 0..G - 1; a known one out of range is
         an error.
+      between: bound the distance between groups, not that to the rate of all.
       of, where: as in `rate`; weights are (samples,).
 
     Returns:
       A `Constraint`, its value (2, G): rates above the rate of all samples, and below.
+      With ``between`` it is (2, G (G - 1) / 2), of the pairs of groups.
 
     Source: Dwork et al., "Fairness through awareness" (2012); as constraints Agarwal et
     al., "A reductions approach to fair classification" (2018), Example 1; Hardt, Price,
@@ -103,6 +119,7 @@ def gap(
       [[2.0, 1.0], [2.0, 2.0]]
     """
     check_function("groups", groups, "lambda batch: batch['group']")
+    first, second = np.triu_indices(num_groups, 1)
 
     def sums(
         chances: Array, weights: Array | None, batch: Any
@@ -115,7 +132,8 @@ def gap(
         }
 
     def value(means: Mapping[str, Array]) -> Array:
-        above = means["groups"] - means["all"]
+        rates = means["groups"]
+        above = rates[first] - rates[second] if between else rates - means["all"]
         return jnp.stack([above, -above])
 
     columns, strict = _soft_and_strict(sums, of, where)
@@ -241,9 +259,9 @@ def kl(
         logits, reference = outputs if of is None else of(outputs)
         logits, reference = wide("logits", logits), wide("reference_logits", reference)
         require(
-            reference.shape == logits.shape,
+            reference.shape == logits.shape and logits.ndim > 0,
             "reference_logits",
-            f"have shape {logits.shape}",
+            f"have the shape of logits, {logits.shape}, (*positions, classes)",
             reference.shape,
         )
         weights = _weights(where, batch, logits.shape[:-1])
@@ -253,7 +271,7 @@ def kl(
                 jnp.where((weights != 0.0)[..., None], each, 0.0)
                 for each in (logits, reference)
             )
-        each = divergences(logits, reference)
+        each = _divergences(logits, reference)
         return {
             "kl": _sums(
                 each.reshape(-1), None if weights is None else weights.reshape(-1)
@@ -263,20 +281,9 @@ def kl(
     return Constraint(columns, lambda means: means["kl"], at_most)
 
 
-def divergences(logits: Any, reference_logits: Any) -> Array:
-    """KL(p_theta | p_ref) of every position, nats, in at least float32; no gradient
-    flows to the reference."""
-    logits, reference = (
-        wide("logits", logits),
-        wide("reference_logits", reference_logits),
-    )
-    same = logits.shape == reference.shape and logits.ndim > 0
-    require(
-        same,
-        "reference_logits",
-        f"have the shape of logits, {logits.shape}",
-        reference.shape,
-    )
+def _divergences(logits: Array, reference: Array) -> Array:
+    """KL(p_theta | p_ref) of every position, nats; no gradient flows to the
+    reference."""
     logs = jax.nn.log_softmax(logits)
     others = jax.lax.stop_gradient(jax.nn.log_softmax(reference))
     possible = ~(logs == -jnp.inf)  # 0 log 0 is 0, as of classes that are masked
@@ -287,17 +294,19 @@ def divergences(logits: Any, reference_logits: Any) -> Array:
 def euclidean(params: PyTree) -> Array:
     """The Euclidean norm of all parameters, in at least float32; its gradient at 0
     is 0."""
-    leaves = jax.tree.leaves(params)
-    parts = [
-        part
-        for leaf in leaves
-        for part in ((leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,))
-    ]
-    squares = jnp.asarray(sum(jnp.sum(wide("params", part) ** 2) for part in parts))
+    parts = []
+    for leaf in jax.tree.leaves(params):
+        both = (leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,)
+        parts += [wide("params", part) for part in both]
+    dtype = common_dtype(*(part.dtype for part in parts))
+    largest = [jnp.max(jnp.abs(part), initial=0.0).astype(dtype) for part in parts]
+    # squares of 1e20 are infinite in float32, and those of 1e-25 are 0
+    smaller, larger = powers_of_two(functools.reduce(jnp.maximum, largest))
+    squares = [jnp.sum((part.astype(dtype) * smaller) ** 2) for part in parts]
+    total = functools.reduce(jnp.add, squares)
     # The gradient of a norm is NaN at 0.
-    return jnp.where(
-        squares == 0.0, 0.0, jnp.sqrt(jnp.where(squares == 0.0, 1.0, squares))
-    )
+    root = jnp.sqrt(jnp.where(total == 0.0, 1.0, total))
+    return jnp.where(total == 0.0, 0.0, root * larger)
 
 
 def _soft_and_strict(
@@ -349,8 +358,7 @@ def _weights(
     weights = wide("where", given.astype(jnp.float32) if given.dtype == bool else given)
     fits = weights.shape == shape or (several and weights.shape[:-1] == shape)
     require(fits, "where", f"have shape {shape}", weights.shape)
-    check_known("where", weights, lambda weight: ~(weight < 0.0), "at least 0")
-    return nan_unless(weights >= 0.0, jax.lax.stop_gradient(weights))
+    return jax.lax.stop_gradient(within("where", weights, NOT_NEGATIVE))
 
 
 def _kept(values: Array, weights: Array) -> Array:
@@ -365,6 +373,7 @@ def _sums(values: Array, weights: Array | None) -> tuple[Array, Array]:
     among them."""
     if weights is None:
         return jnp.sum(values), jnp.asarray(values.size, values.dtype)
+    weights = weights.astype(values.dtype)
     return jnp.sum(_kept(values, weights) * weights, axis=0), jnp.sum(weights, axis=0)
 
 
@@ -373,20 +382,11 @@ def _class_sums(
 ) -> tuple[Array, Array]:
     """Sums and counts of each class; a NaN is in the sum of its class, a traced
     class out of range makes all NaN."""
-    classes = jnp.asarray(places)
-    require(
-        jnp.issubdtype(classes.dtype, jnp.integer), name, "be integers", classes.dtype
-    )
-    require(
-        classes.shape == values.shape, name, f"have shape {values.shape}", classes.shape
-    )
+    shape = np.shape(places)
+    require(shape == values.shape, name, f"have shape {values.shape}", shape)
     weights = jnp.ones_like(values) if weights is None else weights.astype(values.dtype)
-    sound = (classes >= 0) & (classes < count) | (weights == 0.0)
-    if not isinstance(sound, Tracer) and not np.all(sound):
-        wrong = np.asarray(classes)[~np.asarray(sound)][0]
-        raise ValueError(f"{name} must be in 0..{count - 1}, got {wrong}")
+    classes, inside = as_indices(name, places, count, weights != 0.0)
     members = jnp.where(classes[:, None] == jnp.arange(count), weights[:, None], 0.0)
     sums = jnp.sum(jnp.where(members != 0.0, values[:, None], 0.0) * members, axis=0)
-    return nan_unless(jnp.all(sound), sums), nan_unless(
-        jnp.all(sound), jnp.sum(members, axis=0)
-    )
+    every = jnp.all(inside)
+    return nan_unless(every, sums), nan_unless(every, jnp.sum(members, axis=0))

@@ -1,6 +1,7 @@
 """A report on any constraints: which hold and bind, at which price, and whether the
 point is stationary."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from unroll_jax.constrained import trees
 from unroll_jax.constrained.constraint import (
     Constraint,
     column_means,
+    terms,
     violations,
     without_samples,
 )
@@ -21,8 +23,8 @@ from unroll_jax.summaries import new_axes
 
 __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_report"]
 
-BINDING, IDLE, SLACK, VIOLATED = "binding", "idle", "slack", "violated"
-NO_SAMPLES, NOT_FINITE = "no samples", "not finite"
+STATUSES = ("not finite", "violated", "no samples", "binding", "slack", "idle")
+NOT_FINITE, VIOLATED, NO_SAMPLES, BINDING, SLACK, IDLE = STATUSES
 # A constraint has room this many tolerances from its bound, or one in so many of a
 # known bound if that is less.
 ROOM = 10.0
@@ -39,15 +41,15 @@ class GroupReport(NamedTuple):
         with room, ten tolerances or a tenth of a known bound; "idle" if there is none.
       worst: the violation furthest above its tolerance (of equalities in absolute
         value), in units of the violations; NaN without any.
-      bound, value: bound of that constraint, NaN if none was given, and its bound plus
-        its violation.
-      tolerance: its largest violation that counts as met.
+      bound, value: of that constraint, NaN if no bound was given.
+      tolerance: its largest violation that counts as met, in units of the value.
       met: share of the constraints within their tolerances, of those that are known.
-      price: the multiplier of largest absolute value: objective per unit of relaxation.
+      price: the multiplier of largest absolute value, for one unit of the value.
       wound_up: the largest such multiplier of the constraints with room: not a price; 0
         without one.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
-      unit, size: of the violations, and number of constraints.
+      unit, size: of the value, and number of constraints.
+      scale: of the worst violation; NaN if it is in units of the value.
     """
 
     name: str
@@ -63,6 +65,24 @@ class GroupReport(NamedTuple):
     slackness: float
     unit: str
     size: int
+    scale: float = np.nan
+
+    @property
+    def excess(self) -> str:
+        """The worst violation in words: with its unit, or as a share in percent."""
+        if np.isnan(self.scale):
+            return f"{self.worst:.3g}{self.unit and ' '}{self.unit}"
+        return f"{self.worst:.2%}"
+
+    @property
+    def words(self) -> str:
+        """The group in a sentence of its status."""
+        if self.status == VIOLATED:
+            return f"{self.name} by {self.excess}"
+        if self.status == BINDING:
+            price, unit = abs(self.price), self.unit or "unit"
+            return f"{self.name} ({price:.3g} of the objective for 1 {unit})"
+        return self.name
 
 
 class ConstraintReport(NamedTuple):
@@ -78,8 +98,8 @@ class ConstraintReport(NamedTuple):
       >>> report = constraint_report(
       ...     {"gap": jnp.array(0.0)}, {"gap": jnp.array(2.0)}, units={"gap": "rate"}
       ... )
-      >>> report.feasible, report.status, report.verdict
-      (True, 'met', 'Every constraint is met. Binding: gap (2 of the objective for 1 rate).')
+      >>> report.feasible, report.verdict
+      (True, 'Every constraint is met. Binding: gap (2 of the objective for 1 rate).')
     """
 
     groups: tuple[GroupReport, ...]
@@ -100,104 +120,57 @@ class ConstraintReport(NamedTuple):
 
         "met, wound up": a constraint with room has a multiplier, so its price is none.
         """
-        finite = self.gradient_norm is None or np.isfinite(self.gradient_norm)
-        there = {group.status for group in self.groups} | (
-            set() if finite else {NOT_FINITE}
-        )
+        norm = 0.0 if self.gradient_norm is None else self.gradient_norm
+        statuses = [group.status for group in self.groups]
+        statuses += [] if np.isfinite(norm) else [NOT_FINITE]
         for status in (NOT_FINITE, VIOLATED, NO_SAMPLES):
-            if status in there:
+            if status in statuses:
                 return status
-        moves = (
-            self.gradient_norm is not None
-            and self.gradient_norm > self.gradient_tolerance
-        )
+        if norm > self.gradient_tolerance:
+            return "met, not stationary"
         wound_up = any(group.wound_up > 0.0 for group in self.groups)
-        return (
-            "met, not stationary" if moves else "met, wound up" if wound_up else "met"
-        )
+        return "met, wound up" if wound_up else "met"
 
     @property
     def verdict(self) -> str:
         """The constraints by status, and the gain of relaxing those that bind."""
-        words = {
-            NOT_FINITE: lambda g: g.name,
-            VIOLATED: lambda g: f"{g.name} by {g.worst:.3g}{_unit(g)}",
-            NO_SAMPLES: lambda g: g.name,
-            BINDING: lambda g: (
-                f"{g.name} ({abs(g.price):.3g} of the objective for"
-                f" 1{_unit(g) or ' unit'})"
-            ),
-            SLACK: lambda g: (
-                f"{g.name} (a multiplier of {g.wound_up:.3g} has wound up)"
-            ),
-            IDLE: lambda g: g.name,
-        }
-        wound_up = [
-            g
-            for g in self.groups
-            if g.status == SLACK or (self.feasible and g.wound_up > 0.0)
-        ]
+        norm = "" if self.gradient_norm is None else f"{self.gradient_norm:.3g}"
+        size = f"the gradient of the Lagrangian has norm {norm}"
         lines = []
-        for status, name in words.items():
-            if groups := (
-                wound_up
-                if status == SLACK
-                else [g for g in self.groups if g.status == status]
-            ):
-                lines.append(f"{status.capitalize()}: {', '.join(map(name, groups))}.")
-        size = (
-            ""
-            if self.gradient_norm is None
-            else f"the gradient of the Lagrangian has norm {self.gradient_norm:.3g}"
-        )
         if self.feasible:
-            open_ended = self.status in ("met, not stationary", NOT_FINITE)
-            ending = (
-                " and the point is stationary"
-                if self.status == "met"
-                else f", but {size}"
-                if open_ended
-                else ""
-            )
-            lines.insert(0, f"Every constraint is met{ending if size else ''}.")
-        elif size and not np.isfinite(self.gradient_norm):
-            lines.insert(0, f"Not finite: {size}.")
+            endings = {"met": " and the point is stationary", "met, wound up": ""}
+            ending = endings.get(self.status, f", but {size}")
+            lines = [f"Every constraint is met{ending if norm else ''}."]
+        elif not np.isfinite(self.gradient_norm or 0.0):
+            lines = [f"Not finite: {size}."]
+        named: dict[str, list[str]] = {status: [] for status in STATUSES}
+        for group in self.groups:
+            if group.status != SLACK:
+                named[group.status].append(group.words)
+            if group.wound_up > 0.0 and (self.feasible or group.status == SLACK):
+                wound_up = f"(a multiplier of {group.wound_up:.3g} has wound up)"
+                named[SLACK].append(f"{group.name} {wound_up}")
+        for status, words in named.items():
+            lines += [f"{status.capitalize()}: {', '.join(words)}."] if words else []
         return " ".join(lines)
 
     def __str__(self) -> str:
-        bounded = not all(np.isnan(group.bound) for group in self.groups)
-        names = ["value", "bound"] * bounded
-        rows = [
-            [
-                "constraint",
-                "kind",
-                "status",
-                *names,
-                "worst violation",
-                "met",
-                "price",
-                "slackness",
-            ]
-        ]
+        titles = "kind,status,value,bound,tolerance,worst violation,met,price,slackness"
+        rows = [["constraint", *titles.split(",")]]
         for g in self.groups:
-            row = [g.name if g.size == 1 else f"{g.name} ({g.size})", g.kind, g.status]
-            row += [f"{g.value:.3g}", f"{g.bound:.3g}"] * bounded
-            rows.append(
-                [
-                    *row,
-                    f"{g.worst:+.3g}{_unit(g)}",
-                    f"{g.met:.0%}",
-                    f"{g.price:.3g}",
-                    f"{g.slackness:.2g}",
-                ]
-            )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-            ).rstrip()
-            for row in rows
-        ]
+            name = g.name if g.size == 1 else f"{g.name} ({g.size})"
+            row = [name, g.kind, g.status, f"{g.value:.3g}", f"{g.bound:.3g}"]
+            sign = "+" if g.worst >= 0.0 else ""
+            row += [f"{g.tolerance:.2g}", f"{sign}{g.excess}", f"{g.met:.0%}"]
+            rows.append([*row, f"{g.price:.3g}", f"{g.slackness:.2g}"])
+        columns = list(zip(*rows, strict=True))
+        if all(np.isnan(group.bound) for group in self.groups):
+            del columns[3:6]
+        widths = [max(map(len, column)) for column in columns]
+        lines = []
+        for row in zip(*columns, strict=True):
+            cells = map(str.ljust, row, widths)
+            lines.append("  ".join(cells).rstrip())
         return "\n".join([*lines, self.verdict])
 
     def plot(self, axes: Any = None) -> Any:
@@ -207,33 +180,25 @@ class ConstraintReport(NamedTuple):
         ``axes`` of None makes a figure. It needs matplotlib, the extra ``plot``.
         """
         axes = new_axes() if axes is None else axes
-        units = [f" [{group.unit}]" if group.unit else "" for group in self.groups]
-        names = [
-            f"{g.name}{unit}\n{g.status}, price {g.price:.3g}"
-            for g, unit in zip(self.groups, units, strict=True)
-        ]
-        colours = [
-            "C2" if group.status in (BINDING, SLACK, IDLE) else "C3"
-            for group in self.groups
-        ]
-        axes.barh(
-            names, [group.worst for group in self.groups], color=colours, height=0.5
-        )
+        names, colours, allowed = [], [], []
+        for g in self.groups:
+            unit = f" [{g.unit}]" if g.unit else ""
+            names.append(f"{g.name}{unit}\n{g.status}, price {g.price:.3g}")
+            colours.append("C2" if g.status in (BINDING, SLACK, IDLE) else "C3")
+            allowed.append(g.tolerance / np.nan_to_num(g.scale, nan=1.0))
+        worst = [group.worst for group in self.groups]
+        axes.barh(names, worst, color=colours, height=0.5)
         axes.axvline(0.0, color="black", linewidth=0.8)
-        axes.plot(
-            [group.tolerance for group in self.groups],
-            range(len(names)),
-            "k|",
-            markersize=18,
-            label="tolerance",
-        )
+        axes.plot(allowed, range(len(names)), "k|", markersize=18, label="tolerance")
         axes.invert_yaxis()
         axes.set_xlabel("worst violation")
         axes.legend()
         return axes
 
 
-@checked(least_price=at_least(0.0), gradient_tolerance=at_least(0.0))
+@checked(
+    least_price=at_least(0.0), gradient_tolerance=at_least(0.0), rtol=at_least(0.0)
+)
 def constraint_report(
     violations: PyTree,
     multipliers: PyTree,
@@ -241,17 +206,20 @@ def constraint_report(
     *,
     kinds: Any = "at_most",
     tolerance: Any = 1e-3,
+    rtol: float = 0.0,
     least_price: float = 1e-4,
     gradient_tolerance: float = 1e-2,
     units: Any = "",
     bounds: Any = np.nan,
+    scales: Any = np.nan,
     absent: Any = False,
 ) -> ConstraintReport:
     r"""Judges a point by its strict violations, on data that training did not see.
 
     A multiplier is a price: at an optimum, relaxing :math:`c_i \le 0` to
     :math:`c_i \le \delta` lowers the objective by about :math:`\lambda_i \delta`. An
-    idle constraint could be left out.
+    idle constraint could be left out. `held_out_report` takes violations, bounds and
+    scales from constraints.
 
     Args:
       violations, multipliers: c and lambda, pytrees of known arrays of one structure
@@ -260,12 +228,13 @@ def constraint_report(
       kinds: as in `dual_ascent`.
       tolerance: largest violation that counts as met, in units of the violations, one
         or a prefix tree.
+      rtol: share of a known bound that is added to it.
       least_price: a met constraint with multipliers up to this size is idle: objective
         per unit of violation.
       gradient_tolerance: largest norm of the gradient that counts as stationary.
-      units: names of the violations' units, one or a prefix tree.
-      bounds: b where violations are a value minus a bound, one or a prefix tree; NaN
-        leaves values out.
+      units: names of the values' units, one or a prefix tree.
+      bounds, scales: b and s where violations are (value - b) / s, one or a prefix
+        tree; NaN for b leaves values out, NaN for s is 1.
       absent: True for violations that no sample gave, one or a prefix tree.
 
     Returns:
@@ -279,11 +248,8 @@ def constraint_report(
       >>> import jax.numpy as jnp
       >>> violations = {"gap": jnp.array([0.25, -1.0]), "sum": jnp.array(0.0)}
       >>> prices = {"gap": jnp.array([3.0, 0.0]), "sum": jnp.array(-1.5)}
-      >>> print(
-      ...     constraint_report(
-      ...         violations, prices, kinds={"gap": "at_most", "sum": "equal"}
-      ...     )
-      ... )
+      >>> kinds = {"gap": "at_most", "sum": "equal"}
+      >>> print(constraint_report(violations, prices, kinds=kinds))
       constraint  kind     status    worst violation  met   price  slackness
       gap (2)     at_most  violated  +0.25            50%   3      0.75
       sum         equal    binding   +0               100%  -1.5   0
@@ -291,32 +257,31 @@ def constraint_report(
     """
     violations = trees.as_violations("violations", violations)
     multipliers = trees.as_violations("multipliers", multipliers)
-    if any(
-        isinstance(leaf, Tracer)
-        for leaf in jax.tree.leaves((violations, multipliers, gradient))
-    ):
+    given = jax.tree.leaves((violations, multipliers, gradient))
+    if any(isinstance(leaf, Tracer) for leaf in given):
         raise TypeError(
             "violations must be known, got a traced value; return them from the jitted"
             " function"
         )
     trees.check_matching("multipliers", multipliers, violations)
-    names = [
-        name or "constraint" for name in trees.leaf_names("violations", violations)
-    ]
-    trees.check_known(
-        "tolerance",
-        tolerance,
-        lambda least: (least >= 0.0) & (least < np.inf),
-        "finite and at least 0",
-    )
+    names = trees.leaf_names("violations", violations)
+    trees.check_known("tolerance", tolerance, TOLERANCE)
     kinds = trees.check_kinds(kinds, violations)
     units = trees.broadcast_prefix("units", units, violations)
-    options = (("bounds", bounds), ("absent", absent), ("tolerance", tolerance))
-    others = [
-        trees.broadcast_option(name, option, violations) for name, option in options
+    options = {
+        "tolerance": tolerance,
+        "bounds": bounds,
+        "scales": scales,
+        "absent": absent,
+    }
+    for name, option in options.items():
+        options[name] = trees.broadcast_option(name, option, violations)
+    columns = map(jax.tree.leaves, (violations, multipliers, kinds, units))
+    others = map(jax.tree.leaves, options.values())
+    groups = [
+        _group(*parts, rtol=rtol, least_price=least_price)
+        for parts in zip(names, *columns, *others, strict=True)
     ]
-    columns = map(jax.tree.leaves, (violations, multipliers, kinds, units, *others))
-    groups = (_group(parts, least_price) for parts in zip(names, *columns, strict=True))
     size = None if gradient is None else _norm(gradient)
     return ConstraintReport(tuple(groups), size, gradient_tolerance)
 
@@ -328,146 +293,156 @@ def held_out_report(
     gradient: PyTree = None,
     *,
     tolerance: Any = 1e-3,
+    rtol: float = 0.0,
     least_price: float = 1e-4,
     gradient_tolerance: float = 1e-2,
     units: Any = "",
 ) -> ConstraintReport:
-    """Judges constraints by their sums over any number of batches, with values and
-    bounds in their units.
+    """Judges constraints by their sums over any number of batches, with values, bounds
+    and tolerances in units of the values.
 
     Args:
-      constraints: constraints by name.
+      constraints: constraints by name; the report keeps their order.
       sums: their `column_sums`, strict ones where they have them, added over batches.
       multipliers: lambda by name, of the structure of `violations`.
       gradient: as in `constraint_report`.
-      tolerance, least_price, gradient_tolerance, units: as in `constraint_report`.
+      tolerance: as in `constraint_report`: in units of the violations, so for
+        constraints with a scale a share of it.
+      rtol, least_price, gradient_tolerance, units: as in `constraint_report`.
 
     Returns:
       A `ConstraintReport`; a constraint on a group without samples has the status "no
       samples".
 
     Example:
-      >>> import jax.numpy as jnp
-      >>> from unroll_jax.constrained import class_losses, column_sums
-      >>> constraints = {
-      ...     "loss": class_losses(2, at_most=1.0, labels=lambda labels: labels)
-      ... }
-      >>> sums = column_sums(constraints, jnp.array([1.5, 2.5]), jnp.array([0, 0]))
-      >>> report = held_out_report(
-      ...     constraints, sums, {"loss": jnp.zeros(2)}, units="nats"
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> from unroll_jax.constrained import column_sums
+      >>> constraints = unroll_jax.descent_constraints(
+      ...     0.5, num_layers=2, reference=4.0, bounds="cumulative"
       ... )
-      >>> report.groups[0].value, report.groups[0].bound, report.verdict
-      (2.0, 1.0, 'Violated: loss by 1 nats.')
+      >>> losses = jnp.array([[4.0, 2.0, 1.0], [4.0, 2.0, 1.5]])  # of two samples
+      >>> prices = {"f_0": 0.0, "layer 1": 0.5, "layer 2": 1.0}
+      >>> sums = column_sums(constraints, losses, None)
+      >>> report = held_out_report(constraints, sums, prices, tolerance=0.05)
+      >>> [(group.name, group.status, group.excess) for group in report.groups[1:]]
+      [('layer 1', 'binding', '0.00%'), ('layer 2', 'violated', '25.00%')]
+      >>> report.groups[2].value, report.groups[2].bound, report.groups[2].tolerance
+      (1.25, 1.0, 0.05)
     """
-    excesses = violations(constraints, column_means(sums))
-    options = {
+    means = column_means(sums)
+    kinds, bounds, scales = {}, {}, {}
+    for name, one in constraints.items():
+        kinds[name] = "equal" if one.equality else "at_most"
+        _, bounds[name], scales[name] = terms(name, one, means[name])
+        if isinstance(one.scale, float) and one.scale == 1.0:
+            scales[name] = np.nan
+
+    def in_order(given: Any) -> Any:
+        # JAX sorts the keys of other dicts: layer 10 would come before layer 2
+        named = isinstance(given, Mapping) and set(given) == set(constraints)
+        return OrderedDict((n, given[n]) for n in constraints) if named else given
+
+    trees_by_name = {
+        "kinds": kinds,
         "tolerance": tolerance,
-        "least_price": least_price,
-        "gradient_tolerance": gradient_tolerance,
+        "units": units,
+        "bounds": bounds,
+        "scales": scales,
+        "absent": without_samples(constraints, sums),
     }
-    kinds = {
-        name: "equal" if one.equality else "at_most"
-        for name, one in constraints.items()
-    }
-    bounds, absent = (
-        {name: one.bound for name, one in constraints.items()},
-        without_samples(constraints, sums),
-    )
     return constraint_report(
-        excesses,
-        multipliers,
+        in_order(violations(constraints, means)),
+        in_order(multipliers),
         gradient,
-        kinds=kinds,
-        units=units,
-        bounds=bounds,
-        absent=absent,
-        **options,
+        rtol=rtol,
+        least_price=least_price,
+        gradient_tolerance=gradient_tolerance,
+        **{name: in_order(tree) for name, tree in trees_by_name.items()},
     )
+
+
+TOLERANCE = trees.Range(
+    "finite and at least 0", lambda least: (least >= 0.0) & (least < np.inf)
+)
 
 
 def _norm(gradient: PyTree) -> float:
-    squares = [
-        np.sum(np.abs(np.asarray(leaf).astype(complex)) ** 2)
-        for leaf in jax.tree.leaves(gradient)
-    ]
-    require(squares, "gradient", "hold at least one array", gradient)
-    return float(np.sqrt(sum(squares)))
+    leaves = [np.asarray(leaf).astype(complex) for leaf in jax.tree.leaves(gradient)]
+    require(leaves, "gradient", "hold at least one array", gradient)
+    return float(np.sqrt(sum(np.sum(np.abs(leaf) ** 2) for leaf in leaves)))
 
 
-def _group(parts: tuple[Any, ...], least_price: float) -> GroupReport:
-    """The report of a leaf, from its name, violations, multipliers, kind, unit,
-    bound, absence and tolerance."""
-    name, violation, multiplier, kind, unit, bound, absent, tolerance = parts
-    values, prices = np.asarray(violation, float), np.asarray(multiplier, float)
+def _group(
+    name: str,
+    violation: Any,
+    multiplier: Any,
+    kind: str,
+    unit: str,
+    tolerance: Any,
+    bound: Any,
+    scale: Any,
+    absent: Any,
+    rtol: float,
+    least_price: float,
+) -> GroupReport:
+    """The report of one leaf."""
+    values, prices, bounds, shares, tolerances, missing = (
+        np.ravel(np.broadcast_to(np.asarray(each, float), np.shape(violation)))
+        for each in (violation, multiplier, bound, scale, tolerance, absent)
+    )
+    name = name or "constraint"
     if kind == "at_most" and np.any(prices < 0.0):
         raise ValueError(
             f"multipliers of {name} must be at least 0, as it is an inequality, got"
             f" {prices}"
         )
-    sizes, missing = (
-        np.abs(values) if kind == "equal" else values,
-        np.broadcast_to(absent, values.shape),
-    )
-    tolerances, bounds = (
-        np.broadcast_to(np.asarray(each, float), values.shape)
-        for each in (tolerance, bound)
-    )
-    share = np.maximum(
-        np.where(bounds == 0.0, np.nan, np.abs(bounds)) / ROOM, tolerances
-    )
-    known, priced = np.isfinite(sizes), np.abs(prices) > least_price
-    # the first where no bound is known
-    at_bound = np.abs(values) <= np.fmin(ROOM * tolerances, share)
-    binding, wound_up = (
-        np.abs(prices)[priced & part].max(initial=0.0) for part in (at_bound, ~at_bound)
-    )
-    if not np.all(known | missing) or not np.all(np.isfinite(prices)):
+    scales = np.nan_to_num(shares, nan=1.0, posinf=np.inf)
+    tolerances = tolerances + rtol * np.nan_to_num(np.abs(bounds)) / scales
+    sizes = np.abs(values) if kind == "equal" else values
+    known, met = np.isfinite(sizes), sizes <= tolerances
+
+    # The first where no bound is known.
+    room = np.where(bounds == 0.0, np.nan, np.abs(bounds / scales)) / ROOM
+    room = np.fmin(ROOM * tolerances, np.maximum(room, tolerances))
+    at_bound = np.abs(values) <= room
+    of_value = np.where(np.abs(prices) > least_price, np.abs(prices) / scales, 0.0)
+    binding = of_value[at_bound].max(initial=0.0)
+    wound_up = of_value[~at_bound].max(initial=0.0)
+
+    if not np.all(known | (missing > 0.0)) or not np.all(np.isfinite(prices)):
         status = NOT_FINITE
-    elif np.any((sizes > tolerances)[known]):
+    elif not np.all(met[known]):
         status = VIOLATED
-    elif np.any(missing):
+    elif not np.all(known):
         status = NO_SAMPLES
+    elif wound_up > binding:
+        status = SLACK
     else:
-        status = (
-            BINDING
-            if binding > 0.0 and binding >= wound_up
-            else SLACK
-            if wound_up > 0.0
-            else IDLE
-        )
-    worst = (
-        int(np.argmax(np.where(known, sizes - tolerances, -np.inf)))
-        if np.any(known)
-        else None
+        status = BINDING if binding > 0.0 else IDLE
+
+    none = np.nan if sizes.size else 0.0
+    place = (
+        np.argmax(np.where(known, sizes - tolerances, -np.inf)) if any(known) else None
     )
+
+    def at(column: np.ndarray) -> float:
+        return none if place is None else float(column[place])
+
+    # an infinite scale is of a bound of 0, which leaves nothing to bound
+    finite = np.where(np.isinf(scales), 0.0, scales)
     return GroupReport(
         name=name,
         kind=kind,
         status=status,
-        worst=(
-            float(sizes.flat[worst])
-            if worst is not None
-            else np.nan
-            if sizes.size
-            else 0.0
-        ),
-        bound=np.nan if worst is None else float(bounds.flat[worst]),
-        value=np.nan if worst is None else float((bounds + values).flat[worst]),
-        tolerance=np.nan if worst is None else float(tolerances.flat[worst]),
-        met=(
-            float(np.mean((sizes <= tolerances)[known]))
-            if np.any(known)
-            else 0.0
-            if sizes.size
-            else 1.0
-        ),
-        price=float(prices.flat[np.argmax(np.abs(prices))]) if prices.size else 0.0,
+        worst=at(sizes),
+        bound=at(bounds),
+        value=at(bounds + finite * values),
+        tolerance=at(finite * tolerances),
+        met=float(not sizes.size) if place is None else float(np.mean(met[known])),
+        price=float(max(prices / scales, key=abs, default=0.0)),
         wound_up=float(wound_up) if status in (BINDING, SLACK) else 0.0,
-        slackness=float(np.abs(prices[known] * values[known]).max(initial=0.0)),
+        slackness=float(np.abs(prices * values)[known].max(initial=0.0)),
         unit=unit,
         size=values.size,
+        scale=at(shares),
     )
-
-
-def _unit(group: GroupReport) -> str:
-    return f" {group.unit}" if group.unit else ""

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from unroll_jax.arguments import checked, one_of, require
 from unroll_jax.constrained.duals import DualAscent, DualState
-from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian
+from unroll_jax.constrained.lagrangian import lagrangian
 from unroll_jax.constrained.points import take_rows
 from unroll_jax.constrained.trees import check_optimizer, states_of
 
@@ -76,8 +76,8 @@ def primal_dual(
 
     Args:
       primal: optimiser of the parameters.
-      dual: ascent of the multipliers, from `dual_ascent`. With a penalty the Lagrangian
-        is the augmented one.
+      dual: ascent of the multipliers, from `dual_ascent`. Its penalty makes the
+        Lagrangian the augmented one.
       violations: arrays or shapes like the violations, or a number of constraints:
         multipliers are made like them.
       order: one of these.
@@ -95,20 +95,17 @@ def primal_dual(
       >>> import jax, jax.numpy as jnp, optax
       >>> from unroll_jax import dual_ascent, lagrangian
       >>> dual = dual_ascent(optax.sgd(0.5), kinds="equal")
-      >>> optimizer, params = (
-      ...     primal_dual(optax.sgd(0.2), dual, violations=jnp.zeros(())),
-      ...     jnp.array([1.0, -1.0]),
-      ... )
+      >>> optimizer = primal_dual(optax.sgd(0.2), dual, violations=jnp.zeros(()))
+      >>> params = jnp.array([1.0, -1.0])
       >>> def loss(params, multipliers):
       ...     violations = params[0] + params[1] - 1.0
       ...     return lagrangian(jnp.sum(params**2), violations, multipliers), violations
       >>> state = optimizer.init(params)
+      >>> slope = jax.grad(loss, has_aux=True)
       >>> for _ in range(100):
-      ...     gradient, violations = jax.grad(loss, has_aux=True)(
-      ...         params, multipliers_of(state)
-      ...     )
+      ...     gradient, missed = slope(params, multipliers_of(state))
       ...     updates, state = optimizer.update(
-      ...         gradient, state, params, violations=violations
+      ...         gradient, state, params, violations=missed
       ...     )
       ...     params = optax.apply_updates(params, updates)
       >>> params.round(3).tolist(), round(float(multipliers_of(state)), 3)
@@ -118,6 +115,11 @@ def primal_dual(
     if not isinstance(dual, DualAscent):
         raise TypeError(f"dual must be a dual_ascent(...), got {dual!r}")
     primal = optax.with_extra_args_support(primal)
+
+    # optax's own counters mix dtypes
+    def descend(*given: Any, **extra: Any) -> tuple[optax.Updates, optax.OptState]:
+        with jax.numpy_dtype_promotion("standard"):
+            return primal.update(*given, **extra)
 
     def init(params: optax.Params) -> PrimalDualState:
         return PrimalDualState(primal.init(params), dual.init(violations))
@@ -133,14 +135,8 @@ def primal_dual(
         def value(params: optax.Params) -> tuple[Array, PyTree]:
             objective, values, *strict = problem(params)
             last = strict[0] if strict else values
-            if penalty is None:
-                return lagrangian(objective, values, prices, kinds=dual.kinds), last
-            return (
-                augmented_lagrangian(
-                    objective, values, prices, penalty=penalty, kinds=dual.kinds
-                ),
-                last,
-            )
+            options = {"penalty": penalty, "kinds": dual.kinds}
+            return lagrangian(objective, values, prices, **options), last
 
         gradient, last = jax.grad(value, has_aux=True)(params)
         # of complex parameters, the direction that optax descends
@@ -156,40 +152,36 @@ def primal_dual(
         rows: Any = None,
         **extra: Any,
     ) -> tuple[optax.Updates, PrimalDualState]:
+        wanted = "violations" if order == "simultaneous" else "problem"
+        given = {"violations": violations, "problem": problem}
+        for name, value in given.items():
+            allowed = "be given" if name == wanted else "be left out"
+            require(
+                (value is not None) == (name == wanted),
+                name,
+                f"{allowed} in order {order!r}",
+                "none" if value is None else "one",
+                f"call update(gradient, state, params, {wanted}={wanted})",
+            )
         duals, moments = state.dual, state.primal
         if order == "simultaneous":
-            if violations is None:
-                raise ValueError(
-                    "violations are missing: call update(gradient, state, params,"
-                    " violations=violations)"
-                )
-            updates, opt_state = primal.update(gradient, state.primal, params, **extra)
-            return updates, PrimalDualState(
-                opt_state, dual.update(duals, violations, rows)
-            )
+            updates, moments = descend(gradient, moments, params, **extra)
+            duals = dual.update(duals, violations, rows)
+            return updates, PrimalDualState(moments, duals)
         if problem is None or params is None:
-            raise ValueError(
-                f"order {order!r} needs update(gradient, state, params,"
-                " problem=problem)"
-            )
-        if violations is not None and order != "dual_primal":
-            raise ValueError(
-                f"violations must be left out in order {order!r}, which takes them at"
-                " other parameters; for strict ones let problem return (objective,"
-                " violations, strict)"
-            )
-        if violations is None and order != "primal_dual":
+            raise ValueError(f"params must be given in order {order!r}, got None")
+        if order != "primal_dual":
             violations = problem(params)[-1]
         if order == "dual_primal":
             duals = dual.update(duals, violations, rows)
             gradient, _ = slope(problem, params, duals, rows)
         elif order == "extragradient":
-            trial, moments = primal.update(gradient, moments, params, **extra)
+            trial, moments = descend(gradient, moments, params, **extra)
             ahead = dual.update(duals, violations, rows)
             gradient, violations = slope(
                 problem, optax.apply_updates(params, trial), ahead, rows
             )
-        updates, opt_state = primal.update(gradient, moments, params, **extra)
+        updates, opt_state = descend(gradient, moments, params, **extra)
         if order == "primal_dual":
             violations = problem(optax.apply_updates(params, updates))[-1]
         if order != "dual_primal":

@@ -1,13 +1,13 @@
-"""Trees of violations and arrays of losses: checks of known values, NaN for traced
-ones, kinds and names.
+"""Trees of violations and arrays of losses: ranges of values, kinds, names and shapes.
 
-One rule holds in this package: a known value out of range is an error that names the
-argument, a traced one gives NaN. NaN in gives NaN out, sums are in at least float32,
-and shapes must match.
+One rule holds in this package, and `within` is the place of it: a known value out of
+range is an error that names the argument, a traced one becomes NaN. NaN in gives NaN
+out, sums are in at least float32, and shapes must match.
 """
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,17 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 from unroll_jax.arguments import Allowed, require
+from unroll_jax.arrays import common_dtype, widen_integers
 
 __all__ = [
+    "FINITE",
     "KINDS",
+    "NOT_NEGATIVE",
+    "RHO",
+    "Range",
+    "as_indices",
     "as_losses",
     "as_numbers",
-    "as_samples",
     "as_scalar",
     "as_violations",
     "broadcast_option",
@@ -32,9 +37,9 @@ __all__ = [
     "check_known",
     "check_matching",
     "check_optimizer",
-    "check_penalty",
     "group_name",
-    "kept_if_sound",
+    "is_known",
+    "keep_if_finite",
     "known_numbers",
     "leaf_names",
     "nan_unless",
@@ -43,11 +48,71 @@ __all__ = [
     "states_of",
     "violation_sizes",
     "wide",
+    "within",
     "zeros_like_violations",
 ]
 
-#: Kinds of constraints: ``c <= 0`` with multipliers of at least 0, or ``c = 0`` with signed ones.
+#: Kinds of constraints: ``c <= 0`` with multipliers of at least 0, or ``c = 0`` with
+#: signed ones.
 KINDS = ("at_most", "equal")
+
+
+class Range(NamedTuple):
+    """Values that an array may hold: in words, after "be", and as a function of it."""
+
+    allowed: str
+    holds: Callable[[Any], Any]
+
+
+FINITE = Range("finite", lambda value: abs(value) < np.inf)
+# NaN passes, and stays NaN
+NOT_NEGATIVE = Range("at least 0", lambda value: ~(value < 0.0))
+SIGNED = Range(
+    "at least 0, as its constraints are inequalities", lambda value: value >= 0.0
+)
+# a larger one is infinite in float32
+LARGEST = float(np.finfo(np.float32).max)
+RHO = Range("positive and finite", lambda rho: (rho > 0.0) & (rho <= LARGEST))
+
+
+def within(name: str, tree: PyTree, values: Range) -> PyTree:
+    """``tree`` if its known values are in a range, else a ValueError; traced ones
+    outside become NaN."""
+    check_known(name, tree, values)
+    return jax.tree.map(
+        lambda leaf: leaf if is_known(leaf) else nan_unless(values.holds(leaf), leaf),
+        tree,
+    )
+
+
+def check_known(name: str, tree: PyTree, values: Range) -> None:
+    """Checks the values of leaves that are known; traced ones are not checked."""
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        if is_known(leaf):
+            where = group_name(name, path)
+            numbers = known_numbers(where, leaf)
+            require(np.all(values.holds(numbers)), where, f"be {values.allowed}", leaf)
+
+
+def is_known(leaf: Any) -> bool:
+    """False for traced values, and for arrays with parts on other hosts."""
+    return not isinstance(leaf, Tracer) and getattr(leaf, "is_fully_addressable", True)
+
+
+def as_indices(
+    name: str, value: Any, count: int, counted: Any = True
+) -> tuple[Array, Array]:
+    """``value`` as integers of at least 32 bits, and where they are in 0..count - 1 or
+    not ``counted``; a known one that is in neither is an error."""
+    indices = jnp.asarray(value)
+    integers = jnp.issubdtype(indices.dtype, jnp.integer)
+    require(integers, name, "be integers", indices.dtype)
+    indices = widen_integers(indices)
+    inside = (indices >= 0) & (indices < count) | ~jnp.asarray(counted)
+    if is_known(inside) and not np.all(inside):
+        wrong = np.asarray(indices)[~np.asarray(inside)][0]
+        raise ValueError(f"{name} must be in 0..{count - 1}, got {wrong}")
+    return indices, inside
 
 
 def as_losses(name: str, value: Any) -> Float[Array, "..."]:
@@ -60,7 +125,7 @@ def as_losses(name: str, value: Any) -> Float[Array, "..."]:
             f"{name} must be an array of numbers, got {type(value).__name__}"
         ) from error
     if jnp.issubdtype(array.dtype, jnp.integer):
-        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+        return array.astype(common_dtype(array.dtype, jnp.float32))
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
     return array
@@ -70,12 +135,12 @@ def wide(name: str, value: Any) -> Float[Array, "..."]:
     """`as_losses` in at least float32, as everything that is summed: float16 ends at
     65504 and counts to 2048."""
     array = as_losses(name, value)
-    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    return array.astype(common_dtype(array.dtype, jnp.float32))
 
 
 def nan_unless(sound: Any, value: Array) -> Array:
     """``value`` where ``sound`` holds, elsewhere NaN; so is the gradient."""
-    return value * jnp.where(sound, 1.0, jnp.nan).astype(value.dtype)
+    return value * jnp.where(sound, 1.0, jnp.nan).astype(jnp.result_type(value))
 
 
 def as_numbers(name: str, value: Any, rule: Allowed, *, each: str) -> np.ndarray:
@@ -97,19 +162,6 @@ def as_scalar(name: str, value: Any) -> Float[Array, ""]:
     """`as_losses` of a scalar."""
     array = as_losses(name, value)
     require(array.ndim == 0, name, "be a scalar", f"shape {array.shape}")
-    return array
-
-
-def as_samples(losses: Any) -> Float[Array, "samples layers_and_one"]:
-    """`wide` losses of samples, (samples, L + 1)."""
-    array = wide("sample_losses", losses)
-    fits = array.ndim == 2 and len(array) >= 1
-    require(
-        fits,
-        "sample_losses",
-        "be (samples, L + 1) with at least one sample",
-        f"shape {array.shape}",
-    )
     return array
 
 
@@ -240,60 +292,28 @@ def check_matching(
         )
 
 
-def check_known(name: str, tree: PyTree, rule: Any, allowed: str) -> None:
-    """Checks the values of leaves that are known; traced ones are not checked."""
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
-            continue
-        where = group_name(name, path)
-        require(np.all(rule(known_numbers(where, leaf))), where, f"be {allowed}", leaf)
-
-
-def check_penalty(penalty: Any) -> None:
-    """Checks that known penalties are positive and do not overflow in float32."""
-    largest = float(np.finfo(np.float32).max)
-    check_known(
-        "penalty",
-        penalty,
-        lambda rho: (rho > 0.0) & (rho <= largest),
-        "positive and finite",
-    )
-
-
 def signed(
     multipliers: PyTree, kinds: PyTree[str], name: str = "multipliers"
 ) -> PyTree:
-    """Multipliers whose inequalities have values of at least 0: known ones are
-    checked, traced ones below 0 are NaN."""
+    """Multipliers whose inequalities have values of at least 0, by `within`."""
     kinds = broadcast_prefix("kinds", kinds, multipliers)
-    least = jax.tree.map(
-        lambda m, kind: 0.0 if kind == "equal" else m, multipliers, kinds
-    )
-    check_known(
-        name,
-        least,
-        lambda value: value >= 0.0,
-        "at least 0, as its constraints are inequalities",
-    )
-    return jax.tree.map(
-        lambda m, kind: (
-            nan_unless(m >= 0.0, m)
-            if kind == "at_most" and isinstance(m, Tracer)
-            else m
-        ),
-        multipliers,
-        kinds,
-    )
+
+    def one(path: Any, multiplier: Any, kind: str) -> Any:
+        if kind == "equal":
+            return multiplier
+        return within(group_name(name, path), multiplier, SIGNED)
+
+    return jax.tree.map_with_path(one, multipliers, kinds)
 
 
-def kept_if_sound(violations: PyTree[Array], after: Any, before: Any) -> Any:
+def keep_if_finite(violations: PyTree[Array], after: Any, before: Any) -> Any:
     """The state ``after`` a call, or ``before`` with one more skipped call if a
     violation is not finite."""
-    sound = jnp.all(
-        jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(violations)])
-    )
-    kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
-    return kept._replace(skipped=before.skipped + jnp.logical_not(sound))
+    leaves = jax.tree.leaves(violations)
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, before)
+    missed = jnp.logical_not(finite).astype(before.skipped.dtype)
+    return kept._replace(skipped=before.skipped + missed)
 
 
 def known_numbers(name: str, value: Any) -> np.ndarray:
@@ -363,7 +383,7 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape of a leaf, in at least float32 also for float16 losses."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         leaf = as_losses("violations", leaf)
-    return jax.ShapeDtypeStruct(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+    return jax.ShapeDtypeStruct(leaf.shape, common_dtype(leaf.dtype, jnp.float32))
 
 
 def _is_flat(value: Any) -> bool:
