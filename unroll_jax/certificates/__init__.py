@@ -24,7 +24,7 @@ from unroll_jax.certificates.isometries import (
     unit_columns,
 )
 from unroll_jax.certificates.jacobians import jacobian_penalty, jacobian_radius
-from unroll_jax.certificates.lipschitz import LipschitzBound, lipschitz
+from unroll_jax.certificates.lipschitz_bound import LipschitzBound, lipschitz
 from unroll_jax.certificates.margins import certified_radius, margin_loss
 from unroll_jax.certificates.regions import (
     Ball,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import POSITIVE, at_least, check, checked, require
 from unroll_jax.arrays import check_dtype
-from unroll_jax.certificates.lipschitz import LipschitzBound
+from unroll_jax.certificates.lipschitz_bound import LipschitzBound
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import norm
 
@@ -41,7 +41,7 @@ def certified_radius(
     With a `LipschitzBound`, :math:`e_{yj}` bounds the rounding errors of the margin at
     the input and at any other in the ball: the radius is of the network as it is
     computed. With a number it is of exact arithmetic. Worst-case errors of float32 can
-    cost hundredths of a radius; evaluate in float64 where that matters.
+    take most of a radius; evaluate certificates in float64.
 
     Args:
       logits: (*batch, classes).

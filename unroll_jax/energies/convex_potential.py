@@ -294,7 +294,8 @@ def _layer(
         params: ConvexPotentialParams, z: Array, x: Any = None
     ) -> Float[Array, "*batch"]:
         check_event("z", z, event)
-        return potential(*as_wide(params, z), sigma)
+        params, wide = as_wide(params, z)
+        return potential(params, wide, sigma)
 
     def step(params: ConvexPotentialParams, z: Array, x: Any = None) -> Array:
         check_event("z", z, event)
@@ -307,7 +308,7 @@ def _layer(
 
 def _inverse_scaling(params: ConvexPotentialParams, z: Array) -> Array:
     """1 / T; 0 for units without weights, and NaN where T overflows."""
-    image_shape = None if params.W.ndim == 2 else z.shape[-3:-1]
+    image_shape = None if params.W.ndim == 2 else (z.shape[-3], z.shape[-2])
     scaling = potential_scaling(params, image_shape)
     # The reciprocal of a subnormal number may be infinite.
     absent = scaling < jnp.finfo(scaling.dtype).tiny

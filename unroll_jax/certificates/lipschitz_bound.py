@@ -172,10 +172,13 @@ def _single(parts: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _of_map(
-    part: float | np.ndarray, bound: LipschitzBound, unit: float, unit_of_state: float
+    part: float | Float[np.ndarray, "_ _"],
+    bound: LipschitzBound,
+    unit: float,
+    unit_of_state: float,
 ) -> LipschitzBound:
     """The bound behind a linear map."""
-    if isinstance(part, float):
+    if isinstance(part, int | float):
         constant = part
         local = (_gamma(MAX_WINDOW, unit) + unit_of_state) * constant
     else:
