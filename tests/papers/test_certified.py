@@ -94,7 +94,9 @@ def test_the_command_prints_figures_of_every_setting(monkeypatch, capsys):
     assert "55.0 (50.0 to 60.0)" in lines[2]
     assert lines[-1].endswith("| 2.0 |")
     certified.main(["--search"])
-    assert "| offset 0.8, temperature 0.15, rate 0.01 | 50.0 |" in capsys.readouterr().out
+    assert (
+        "| offset 0.8, temperature 0.15, rate 0.01 | 50.0 |" in capsys.readouterr().out
+    )
 
 
 def test_trials_hold_the_chosen_settings(monkeypatch):
