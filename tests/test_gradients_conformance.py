@@ -15,7 +15,14 @@ from unroll_jax.descent import Anchor
 pytestmark = pytest.mark.usefixtures("unchecked")
 # two examples: three tokens of five, and none
 PRESENT = np.array([[True, False, True, True, False], [False] * 5])
-WITHOUT_PRESENCE = {"opteq", "opteq_conv", "deep_opteq"}
+WITHOUT_PRESENCE = {
+    "opteq",
+    "opteq_conv",
+    "deep_opteq",
+    "convex_potential",
+    "convex_potential_conv",
+    "convex_equilibrium",
+}
 # whose anchors mark keys or pairs, and no tokens
 OF_KEYS = {"cross_attention", "fast_weights", "proximal_fast_weights"}
 NUMBERS = (

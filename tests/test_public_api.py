@@ -15,7 +15,8 @@ NAMES = {
         """
         ADJOINTS DESCENTS PROXIMALS RHOS SOLVERS Anchor Descent DualAscent DualState Entry EquilibriumInfo OptEqParams
         Proximal Rho Sides Trace alternating anderson attention causal_attention certificates
-        certify clip_spectrum constrained constraint_report crate deep_opteq delta_rule
+        certify clip_spectrum constrained constraint_report convex_equilibrium convex_potential
+        convex_potential_conv crate deep_opteq delta_rule
         descent_constraints dual_ascent dust energies energy_transformer equilibrium fast_weights
         feedforward fixed_point held_out_report hopfield hyper_set implicit_argmin implicit_root in_coordinates lagrangian layer_norm
         lista looped mesa multihead_attention multipliers_of nu_pi opteq opteq_conv perturbations primal_dual
@@ -25,10 +26,12 @@ NAMES = {
     ),
     "unroll_jax.certificates": (
         """
-        Ball Certificate Curvature Outcome apollonian_ball certify contraction_bound conv_norm_bound curvature
-        descent_constant equilibrium_lipschitz error_bound gradient_ratio in_descent_region in_proximal_region
-        jacobian_penalty jacobian_radius matrix_norm_bound orthant_alignment pairwise_smoothness picard_steps
-        proximal_constant quadratic_smoothness spectral_norm spectral_normalise weight_norm weight_norm_bound
+        Ball Certificate Curvature LipschitzBound Outcome apollonian_ball certified_radius certify
+        contraction_bound conv_norm_bound curvature descent_constant equilibrium_lipschitz error_bound
+        gradient_ratio in_descent_region in_proximal_region jacobian_penalty jacobian_radius lipschitz
+        margin_loss matrix_norm_bound orthant_alignment orthonormal pad_channels pairwise_smoothness
+        picard_steps pool proximal_constant quadratic_smoothness space_to_depth spectral_norm
+        spectral_normalise unit_columns weight_norm weight_norm_bound
     """
     ),
     "unroll_jax.constrained": (
@@ -42,11 +45,11 @@ NAMES = {
     ),
     "unroll_jax.energies": (
         """
-        DESCENTS MONOTONES PROXIMALS REGULARISERS RHOS AsymmetricLayer AttentionParams CrateParams DustParams
+        DESCENTS MONOTONES PROXIMALS REGULARISERS RHOS AsymmetricLayer AttentionParams ConvexPotentialParams CrateParams DustParams
         EnergyTransformerParams FeedForwardParams HeadsParams HopfieldParams HyperSetParams ListaLayerParams ListaParams
         MesaState Monotone OptEqParams Proximal Regulariser Rho SymmetricEmbedding TransformerParams TransformerParts
-        UnrolledLayerParams absolute activation attention box causal_attention clip_spectrum cosine_dictionary crate
-        decorrelation deep_opteq deep_opteq_objective delta_rule dust elastic_net energy_transformer fast_weights
+        UnrolledLayerParams absolute activation attention box causal_attention clip_spectrum convex_equilibrium
+        convex_potential convex_potential_conv cosine_dictionary crate decorrelation deep_opteq deep_opteq_objective delta_rule dust elastic_net energy_transformer fast_weights
         feedforward group_shrinkage half_square hopfield hyper_set identity inverse_square layer_norm leaky_relu lista
         lista_layer mesa multi_block multihead_attention nonnegative_soft_threshold opteq opteq_conv opteq_objective
         regularised relu safeguarded sigmoid soft_threshold softplus symmetric_embedding tanh transformer

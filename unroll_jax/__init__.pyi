@@ -34,6 +34,9 @@ from .energies import Rho as Rho
 from .energies import attention as attention
 from .energies import causal_attention as causal_attention
 from .energies import clip_spectrum as clip_spectrum
+from .energies import convex_equilibrium as convex_equilibrium
+from .energies import convex_potential as convex_potential
+from .energies import convex_potential_conv as convex_potential_conv
 from .energies import crate as crate
 from .energies import deep_opteq as deep_opteq
 from .energies import delta_rule as delta_rule

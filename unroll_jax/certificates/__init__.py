@@ -1,4 +1,5 @@
-"""Certificates of steps that descend and of equilibria, with their constants.
+"""Certificates of steps that descend, of equilibria and of predictions, with their
+constants.
 
 Example:
   >>> import jax.numpy as jnp
@@ -15,7 +16,16 @@ from unroll_jax.certificates.contraction import (
     picard_steps,
 )
 from unroll_jax.certificates.curvature import Curvature, curvature
+from unroll_jax.certificates.isometries import (
+    orthonormal,
+    pad_channels,
+    pool,
+    space_to_depth,
+    unit_columns,
+)
 from unroll_jax.certificates.jacobians import jacobian_penalty, jacobian_radius
+from unroll_jax.certificates.lipschitz_bound import LipschitzBound, lipschitz
+from unroll_jax.certificates.margins import certified_radius, margin_loss
 from unroll_jax.certificates.regions import (
     Ball,
     apollonian_ball,
@@ -39,8 +49,10 @@ __all__ = [
     "Ball",
     "Certificate",
     "Curvature",
+    "LipschitzBound",
     "Outcome",
     "apollonian_ball",
+    "certified_radius",
     "certify",
     "contraction_bound",
     "conv_norm_bound",
@@ -53,14 +65,21 @@ __all__ = [
     "in_proximal_region",
     "jacobian_penalty",
     "jacobian_radius",
+    "lipschitz",
+    "margin_loss",
     "matrix_norm_bound",
     "orthant_alignment",
+    "orthonormal",
+    "pad_channels",
     "pairwise_smoothness",
     "picard_steps",
+    "pool",
     "proximal_constant",
     "quadratic_smoothness",
+    "space_to_depth",
     "spectral_norm",
     "spectral_normalise",
+    "unit_columns",
     "weight_norm",
     "weight_norm_bound",
 ]

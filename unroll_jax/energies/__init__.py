@@ -34,6 +34,17 @@ from unroll_jax.energies.attention.pairwise import (
     softmax_attention_example,
 )
 from unroll_jax.energies.attention.rho import RHOS, Rho
+from unroll_jax.energies.convex_equilibrium import (
+    convex_equilibrium,
+    convex_equilibrium_example,
+)
+from unroll_jax.energies.convex_potential import (
+    ConvexPotentialParams,
+    convex_potential,
+    convex_potential_conv,
+    convex_potential_conv_example,
+    convex_potential_example,
+)
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.crate import CrateParams, crate, crate_example
 from unroll_jax.energies.double_width import (
@@ -142,6 +153,7 @@ __all__ = [
     "RHOS",
     "AsymmetricLayer",
     "AttentionParams",
+    "ConvexPotentialParams",
     "CrateParams",
     "DustParams",
     "EnergyTransformerParams",
@@ -167,6 +179,9 @@ __all__ = [
     "box",
     "causal_attention",
     "clip_spectrum",
+    "convex_equilibrium",
+    "convex_potential",
+    "convex_potential_conv",
     "cosine_dictionary",
     "crate",
     "decorrelation",
@@ -232,4 +247,11 @@ DESCENTS: dict[str, Entry] = {
     "opteq": Entry(opteq, opteq_example, event_ndim=1),
     "opteq_conv": Entry(opteq_conv, opteq_conv_example, event_ndim=3),
     "deep_opteq": Entry(deep_opteq, deep_opteq_example, event_ndim=1),
+    "convex_potential": Entry(convex_potential, convex_potential_example, event_ndim=1),
+    "convex_potential_conv": Entry(
+        convex_potential_conv, convex_potential_conv_example, event_ndim=3
+    ),
+    "convex_equilibrium": Entry(
+        convex_equilibrium, convex_equilibrium_example, event_ndim=1
+    ),
 }

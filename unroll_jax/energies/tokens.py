@@ -28,6 +28,7 @@ __all__ = [
     "Tokens",
     "as_anchor",
     "check_kind",
+    "check_params",
     "check_tokens",
     "no_params",
     "on_tokens",
@@ -151,7 +152,7 @@ def on_tokens(
         None if step_and_energy is None else checked_both,
         unchecked=functions,
     )
-    return with_param_check(layer, lambda params: _check_params(params, param_shapes()))
+    return with_param_check(layer, lambda params: check_params(params, param_shapes()))
 
 
 def unchecked(descent: Descent) -> Unchecked:
@@ -302,7 +303,7 @@ def check_kind(params: Any, kind: type) -> None:
             )
 
 
-def _check_params(params: Any, like: Any) -> None:
+def check_params(params: Any, like: Any) -> None:
     """Raises unless params, a NamedTuple, have the type and shapes that ``init`` makes.
 
     ``like`` is what ``init`` makes, None for a layer without parameters.

@@ -1,0 +1,132 @@
+"""Equilibria on convex potentials: values, implicit gradients and distances."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests.energies import potential_reference as reference
+from unroll_jax.energies import ConvexPotentialParams, convex_equilibrium
+
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
+IMAGE = (4, 3)
+KINDS = {"dense": ((6, 4), (4,), None), "conv": ((3, 3, 2, 5), (*IMAGE, 2), 3)}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def drawn(kind, batch, activation="relu", strength=0.5):
+    shape, event, kernel_size = KINDS[kind]
+    rng = np.random.default_rng(0)
+    width = shape[0] if kind == "dense" else shape[-1]
+    arrays = (
+        rng.normal(size=shape),
+        rng.normal(size=width),
+        0.3 * rng.normal(size=width),
+    )
+    layer = convex_equilibrium(
+        event[-1],
+        width,
+        kernel_size=kernel_size,
+        activation=activation,
+        strength=strength,
+    )
+    return (
+        layer,
+        ConvexPotentialParams(*map(jnp.asarray, arrays)),
+        jnp.asarray(rng.normal(size=(*batch, *event))),
+    )
+
+
+def solve(layer, params, x):
+    z, info = uj.equilibrium(
+        layer, params, jnp.zeros_like(x), x, tol=1e-11, on_failure="accept"
+    )
+    return z, info.converged
+
+
+@every_kind
+def test_equilibria_and_their_gradients_are_those_of_numpy(kind):
+    """z by plain iterations; dz/dx = (I - c H)^-1 c H with H the Hessian of psi."""
+    layer, params, x = drawn(kind, (3,), activation="tanh", strength=0.4)
+    weight = np.random.default_rng(1).normal(size=x.shape)
+
+    @jax.jit
+    def solved(x):
+        def total(x):
+            z, converged = solve(layer, params, x)
+            return jnp.sum(weight * z), (z, converged)
+
+        (_, (z, converged)), gradient = jax.value_and_grad(total, has_aux=True)(x)
+        return z, converged, gradient
+
+    z, converged, gradient = map(np.asarray, solved(x))
+    assert np.all(converged)
+    W, scaling = reference.matrix_and_scaling(params.W, params.log_q, IMAGE)
+    b = np.tile(params.b, len(W) // len(params.b))
+    for one, state, pull, slope in zip(np.asarray(x), z, weight, gradient, strict=True):
+        signal, expected = np.ravel(one), np.zeros(one.size)
+        for _ in range(100):
+            expected = 0.4 * reference.gradient(
+                expected + signal, W, scaling, b, activation="tanh"
+            )
+        np.testing.assert_allclose(np.ravel(state), expected, atol=1e-9)
+        slopes = 1.0 - np.tanh(W @ (expected + signal) + b) ** 2
+        H = W.T @ np.diag(slopes / scaling) @ W
+        by_x = np.linalg.solve(np.eye(len(H)) - 0.4 * H, 0.4 * H)
+        np.testing.assert_allclose(np.ravel(slope), np.ravel(pull) @ by_x, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "kind", ["dense", pytest.param("conv", marks=pytest.mark.slow)]
+)
+def test_equilibria_and_their_reflections_move_no_two_inputs_apart(kind):
+    """Random pairs, near and far, and pairs that gradient ascent moved apart."""
+    layer, params, x = drawn(kind, (100,))
+    axes = tuple(range(1, x.ndim))
+
+    def lengths(v):
+        return jnp.sqrt(jnp.sum(v**2, axis=axes))
+
+    apart = np.random.default_rng(2).normal(size=x.shape) * np.logspace(
+        -3, 1, 100
+    ).reshape(-1, *(1,) * len(axes))
+
+    @jax.jit
+    def ratios(u, v):
+        def of_pair(pair):
+            (y, _), (w, _) = (solve(layer, params, one) for one in pair)
+            moved = jnp.stack(
+                [lengths(y - w), lengths(pair[0] - pair[1] - 2.0 * (y - w))]
+            )
+            return moved / lengths(pair[0] - pair[1])
+
+        def ascend(pair, _):
+            slopes = jax.grad(lambda pair: jnp.sum(of_pair(pair)[0]))(pair)
+            return jax.tree.map(
+                lambda leaf, slope: leaf + 0.3 * slope, pair, slopes
+            ), None
+
+        far, _ = jax.lax.scan(ascend, (u, v), length=10)
+        return of_pair((u, v)), of_pair(far)
+
+    for measured in map(np.asarray, ratios(x, x + apart)):
+        assert np.max(measured) <= 1.0 + 1e-7
+        assert np.max(measured[1]) > 0.9
+
+
+def test_low_precision_and_empty_batches():
+    layer, params, x = drawn("dense", (3,))
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    exact, _ = solve(layer, params, jnp.asarray(x, jnp.float32))
+    for dtype in ("bfloat16", "float16"):
+        given = jnp.asarray(x, dtype)
+        z, _ = uj.equilibrium(
+            layer, params, jnp.zeros_like(given), given, on_failure="accept"
+        )
+        assert z.dtype == jnp.dtype(dtype)
+        np.testing.assert_allclose(
+            z.astype(jnp.float32), exact, atol=16.0 * float(jnp.finfo(dtype).eps)
+        )
+    assert solve(layer, params, x[:0].astype(np.float32))[0].shape == (0, 4)

@@ -1,0 +1,255 @@
+"""Steps on convex potentials against the published formula in float64 NumPy, and the
+distances that they keep."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests.energies import potential_reference as reference
+from tests.energies.opteq_reference import conv_matrix
+from unroll_jax.energies import (
+    MONOTONES,
+    ConvexPotentialParams,
+    convex_potential,
+    convex_potential_conv,
+)
+from unroll_jax.energies.convex_potential import potential_scaling
+
+# arrays are float64 unless a test makes them float32
+pytestmark = pytest.mark.usefixtures("x64")
+DIM, WIDTH, IMAGE = 4, 6, (5, 4)
+CASES = [("dense", name, 2.0, (2, 3)) for name in MONOTONES]
+CASES += [
+    ("conv", "relu", 2.0, (2,)),
+    ("conv", "tanh", 0.7, ()),
+    ("dense", "relu", 0.3, ()),
+]
+
+
+def drawn(kind, batch=(), seed=0, **options):
+    """A layer, its parameters and states."""
+    rng = np.random.default_rng(seed)
+    shape, event, width = (WIDTH, DIM), (DIM,), WIDTH
+    if kind == "conv":
+        shape, event, width = (3, 3, 2, 5), (*IMAGE, 2), 5
+    W, b, log_q = rng.normal(size=shape), rng.normal(size=width), rng.normal(size=width)
+    make, sizes = (
+        (convex_potential, (DIM, WIDTH))
+        if kind == "dense"
+        else (convex_potential_conv, (2, 5))
+    )
+    params = ConvexPotentialParams(*map(jnp.asarray, (W, b, log_q)))
+    return (
+        make(*sizes, **options),
+        params,
+        jnp.asarray(rng.normal(size=(*batch, *event))),
+    )
+
+
+def test_step_and_energy_equal_the_published_formula():
+    made = [
+        drawn(kind, batch, activation=name, step_size=a)
+        for kind, name, a, batch in CASES
+    ]
+    points = [case[1:] for case in made]
+    run = jax.jit(
+        lambda points: [
+            (layer.step(*point), layer.energy(*point))
+            for (layer, *_), point in zip(made, points, strict=True)
+        ]
+    )
+    for case, (params, z), (stepped, energy) in zip(
+        CASES, points, run(points), strict=True
+    ):
+        _, name, a, batch = case
+        W, scaling = reference.matrix_and_scaling(params.W, params.log_q, IMAGE)
+        b = np.tile(params.b, len(W) // len(params.b))
+        assert stepped.shape == z.shape
+        assert energy.shape == batch
+        for place in itertools.product(*map(range, batch)):
+            one = np.ravel(z[place])
+            slope = reference.gradient(one, W, scaling, b, activation=name)
+            np.testing.assert_allclose(
+                np.ravel(stepped[place]),
+                one - a * slope,
+                rtol=1e-11,
+                atol=1e-12,
+                err_msg=str(case),
+            )
+            value = reference.potential(one, W, scaling, b, activation=name)
+            np.testing.assert_allclose(
+                energy[place], value, rtol=1e-11, err_msg=str(case)
+            )
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_gradients_equal_central_differences_of_the_published_formula(kind):
+    """In W, b, log q and z along one direction, of the step and of the energy."""
+    layer, params, z = drawn(kind, activation="tanh")
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=z.shape)
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), (params, z))
+
+    def of_library(params, z):
+        return jnp.sum(weight * layer.step(params, z)) + layer.energy(params, z)
+
+    def of_formula(t):
+        moved, one = jax.tree.map(
+            lambda leaf, d: np.asarray(leaf) + t * d, (params, z), direction
+        )
+        W, scaling = reference.matrix_and_scaling(moved.W, moved.log_q, IMAGE)
+        arguments = np.ravel(one), W, scaling, np.tile(moved.b, len(W) // len(moved.b))
+        stepped = np.ravel(one) - 2.0 * reference.gradient(
+            *arguments, activation="tanh"
+        )
+        return np.ravel(weight) @ stepped + reference.potential(
+            *arguments, activation="tanh"
+        )
+
+    gradient = jax.jit(jax.grad(of_library, (0, 1)))(params, z)
+    along = sum(
+        np.sum(g * d)
+        for g, d in zip(
+            jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True
+        )
+    )
+    h = 1e-6
+    np.testing.assert_allclose(
+        along, (of_formula(h) - of_formula(-h)) / (2.0 * h), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("scaling", ["gershgorin", "norm"])
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_the_scaling_bounds_the_matrix_in_1000_draws(kind, scaling):
+    """The largest eigenvalue of W^T T^-1 W is at most 1, of zero-padded convolutions as
+    matrices. Random q over three orders of magnitude, W with nearly equal rows too."""
+    rng, draws = np.random.default_rng(1), 1000 if scaling == "gershgorin" else 100
+    shape, hidden = ((draws, 5, 4), 5) if kind == "dense" else ((draws, 3, 3, 2, 3), 3)
+    W = rng.normal(size=shape) * rng.choice([0.0, 1.0], size=shape, p=[0.2, 0.8])
+    W[: draws // 4] = np.abs(W[: draws // 4])
+    log_q = rng.normal(size=(draws, hidden)) * rng.uniform(0.0, 3.0, (draws, 1))
+    log_q = log_q if scaling == "gershgorin" else None
+
+    def of_one(W, log_q):
+        return potential_scaling(
+            ConvexPotentialParams(W, jnp.zeros(hidden), log_q), IMAGE
+        )
+
+    T = np.asarray(jax.jit(jax.vmap(of_one))(W, log_q))
+    shares = []
+    for kernel, diagonal in zip(W, T, strict=True):
+        matrix = kernel if kind == "dense" else conv_matrix(kernel, IMAGE)
+        rows = np.tile(diagonal, len(matrix) // hidden)
+        kept = rows > 0.0
+        assert not np.any(matrix[~kept])
+        shares.append(
+            np.linalg.norm(matrix[kept] / np.sqrt(rows[kept])[:, None], 2) ** 2
+        )
+    assert np.max(shares) <= 1.0 + 1e-12
+    assert np.max(shares) > (0.99 if scaling == "norm" and kind == "dense" else 0.7)
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_no_step_moves_two_states_apart(kind):
+    """Jacobians at sampled states, near and far pairs, and pairs that gradient ascent
+    moved apart as far as it could."""
+    layer, params, z = drawn(kind, (300,))
+    near = z + 1e-3 * np.random.default_rng(5).normal(size=z.shape)
+    axes = tuple(range(1, z.ndim))
+
+    def lengths(v):
+        return jnp.sqrt(jnp.sum(v**2, axis=axes))
+
+    @jax.jit
+    def measured(u, v):
+        def ratio(u, v):
+            return lengths(layer.step(params, u) - layer.step(params, v)) / lengths(
+                u - v
+            )
+
+        def ascend(pair, _):
+            slopes = jax.grad(lambda pair: jnp.sum(ratio(*pair)))(pair)
+            return jax.tree.map(
+                lambda leaf, slope: leaf + 0.3 * slope, pair, slopes
+            ), None
+
+        far, _ = jax.lax.scan(ascend, (u, u[::-1] + 1e-2), length=50)
+        jacobians = jax.vmap(jax.jacobian(lambda z: layer.step(params, z)))(u[:50])
+        return ratio(u, v), ratio(u, u[::-1] + 1e-2), ratio(*far), jacobians
+
+    of_near, of_far, of_ascent, jacobians = map(np.asarray, measured(z, near))
+    size = z[0].size
+    norms = np.linalg.norm(jacobians.reshape(-1, size, size), 2, axis=(1, 2))
+    for ratios in (of_near, of_far, of_ascent, norms):
+        assert np.max(ratios) <= 1.0 + 1e-9
+    assert np.max(of_ascent) > 0.9, "the bound is nearly reached"
+    assert np.mean(of_ascent) > np.mean(of_far)
+
+
+def test_units_without_weights_have_no_effect_and_finite_gradients():
+    layer, params, z = drawn("dense", (3,))
+    dead = params._replace(W=params.W.at[1].set(0.0).at[4].set(0.0))
+    rest = np.array([0, 2, 3, 5])
+    fewer = ConvexPotentialParams(*(leaf[rest] for leaf in dead))
+
+    def value(params):
+        return jnp.sum(layer.step(params, z) ** 2)
+
+    small = convex_potential(DIM, 4)
+    stepped, expected, gradient, still = jax.jit(
+        lambda params, fewer, none: (
+            (layer.step(params, z), layer.energy(params, z)),
+            (small.step(fewer, z), small.energy(fewer, z)),
+            jax.grad(value)(params),
+            (layer.step(none, z), jax.grad(value)(none)),
+        )
+    )(dead, fewer, jax.tree.map(jnp.zeros_like, params))
+    for one, other in zip(stepped, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    np.testing.assert_array_equal(still[0], z)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((gradient, still)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_states_keep_their_dtype_and_are_computed_in_float32(dtype):
+    layer, params, z = drawn("dense", (3,))
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    state = jnp.asarray(z, dtype)
+    stepped, energy = jax.jit(
+        lambda z: (layer.step(params, z), layer.energy(params, z))
+    )(state)
+    exact = layer.step(
+        jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params),
+        state.astype(jnp.float64),
+    )
+    assert (stepped.dtype, energy.dtype) == (jnp.dtype(dtype), jnp.float32)
+    units = 2.0 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        stepped.astype(jnp.float64), exact, atol=units * np.max(np.abs(exact))
+    )
+
+
+def test_weights_out_of_range_give_nan_and_never_the_identity_in_silence():
+    """W W^T overflows beyond 1e19 in float32; below 1e-19 a unit is as good as absent."""
+    layer, params, z = drawn("dense", (2,))
+    params, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, z))
+    step = jax.jit(lambda scale: layer.step(params._replace(W=scale * params.W), z))
+    assert np.all(np.isnan(step(1e25)))
+    np.testing.assert_array_equal(step(1e-25), z)
+    assert not np.array_equal(step(1e-10), z)
+
+
+def test_an_empty_batch_and_one_certificate():
+    """No states are no error; `certify` with the smoothness 1 guarantees every step."""
+    layer, params, z = drawn("dense", (4,), step_size=1.9)
+    assert layer.step(params, z[:0]).shape == (0, DIM)
+    assert layer.energy(params, z[:0]).shape == (0,)
+    outcome = jax.jit(
+        lambda z: uj.certify(layer, params, z, smoothness=1.0, num_layers=3)
+    )(z).outcome
+    assert np.all(outcome == uj.certificates.Outcome.GUARANTEED)

@@ -1,0 +1,323 @@
+"""Certified radii against exhaustive search, attacks and NumPy; losses of margins."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.certificates import (
+    LipschitzBound,
+    certified_radius,
+    lipschitz,
+    margin_loss,
+    pad_channels,
+    pool,
+    unit_columns,
+)
+from unroll_jax.constrained import batch_violations, rate
+from unroll_jax.energies import convex_potential, convex_potential_conv
+
+DEPTH = 3
+
+
+def of_points(seed):
+    """Three classes of points in the plane."""
+    layer, rng = convex_potential(8, 8), np.random.default_rng(seed)
+    shapes = jax.eval_shape(layer.init, jax.random.key(0))
+    params = jax.tree.map(
+        lambda leaf: rng.normal(size=(DEPTH, *leaf.shape)).astype(np.float32), shapes
+    )
+    head, bias = rng.normal(size=(8, 3)), 0.3 * rng.normal(size=3)
+    weights = {
+        "layers": params,
+        "head": head.astype(np.float32),
+        "bias": bias.astype(np.float32),
+    }
+
+    def network(weights, x):
+        z = pad_channels(x, 8)
+        z, _ = uj.unroll(
+            layer, weights["layers"], z, num_layers=DEPTH, tied=False, record=None
+        )
+        return z @ weights["head"] + weights["bias"]
+
+    return network, weights
+
+
+def of_images(seed):
+    """Four classes of small images."""
+    layer, rng = convex_potential_conv(4, 6), np.random.default_rng(seed)
+    shapes = jax.eval_shape(layer.init, jax.random.key(0))
+    params = jax.tree.map(
+        lambda leaf: rng.normal(size=(DEPTH, *leaf.shape)).astype(np.float32), shapes
+    )
+    weights = {"layers": params, "head": rng.normal(size=(16, 4)).astype(np.float32)}
+
+    def network(weights, x):
+        z = pad_channels(x, 4)
+        z, _ = uj.unroll(
+            layer, weights["layers"], z, num_layers=DEPTH, tied=False, record=None
+        )
+        return pool(z, 2).reshape(*x.shape[:-3], -1) @ unit_columns(
+            jnp.asarray(weights["head"])
+        )
+
+    return network, weights
+
+
+def test_no_point_within_a_radius_of_the_plane_has_another_class():
+    """Exhaustive search: 90 directions times 10 distances up to the radius, for 300
+    points of four networks. Nearly all radii are within a factor of 10 of the nearest
+    other class."""
+    x = np.random.default_rng(0).uniform(-2.0, 2.0, (300, 2)).astype(np.float32)
+    angles = np.linspace(0.0, 2.0 * np.pi, 90, endpoint=False)
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    shares = np.linspace(0.1, 1.0, 10)
+    for seed in range(4):
+        network, weights = of_points(seed)
+        run = jax.jit(network)
+        logits = run(weights, x)
+        bound = lipschitz(1.0, weights["layers"], size=10.0)
+        head = jnp.asarray(weights["head"])
+        radius = np.asarray(certified_radius(logits, head, bound=bound))
+        places = np.argmax(logits, -1)
+
+        def classes(scale, run=run, weights=weights):
+            """Of all points of a disc."""
+            moved = directions[:, None] * shares[:, None] * scale[:, None, None, None]
+            points = x[:, None, None] + moved
+            return np.argmax(
+                run(weights, points.reshape(-1, 2).astype(np.float32)), -1
+            ).reshape(len(x), -1)
+
+        assert np.all(radius >= 0.0)
+        assert np.all(classes(radius) == places[:, None])
+        if seed == 0:
+            assert (
+                np.mean(np.any(classes(10.0 * radius) != places[:, None], axis=1)) > 0.5
+            )
+
+
+def test_certified_accuracy_is_never_above_accuracy_under_a_strong_attack():
+    """Projected gradients on the margin, 100 steps with 3 starts, on small images; with
+    the radius itself as budget, and with larger ones, which the attack uses."""
+    network, weights = of_images(0)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(200, 4, 4, 2)).astype(np.float32)
+    head = unit_columns(jnp.asarray(weights["head"]))
+    bound = lipschitz(1.0, weights["layers"], 1.0, size=20.0, image_shape=(4, 4))
+
+    def lengths(v):
+        return jnp.sqrt(jnp.sum(v**2, (-3, -2, -1), keepdims=True))
+
+    @jax.jit
+    def attack(x, start, labels, budget):
+        def margin(moved):
+            logits = network(weights, x + moved)
+            chosen = jnp.take_along_axis(logits, labels[:, None], -1)
+            rest = jnp.where(jnp.arange(4) == labels[:, None], -jnp.inf, logits)
+            return chosen[:, 0] - jnp.max(rest, -1)
+
+        def step(state, _):
+            moved, broken = state
+            slope = jax.grad(lambda moved: jnp.sum(margin(moved)))(moved)
+            moved = moved - 0.1 * budget * slope / jnp.maximum(lengths(slope), 1e-12)
+            moved = moved * jnp.minimum(
+                1.0, budget / jnp.maximum(lengths(moved), 1e-12)
+            )
+            return (moved, broken | (margin(moved) < 0.0)), None
+
+        return jax.lax.scan(step, (start, margin(start) < 0.0), length=100)[0][1]
+
+    logits = jax.jit(network)(weights, x)
+    labels = np.where(rng.uniform(size=200) < 0.9, np.argmax(logits, -1), 0)
+    radius = np.asarray(certified_radius(logits, head, labels=labels, bound=bound))
+    right = np.argmax(logits, -1) == labels
+    # a few margins are within rounding
+    assert np.all(right[radius > 0.0])
+    assert np.mean(radius[right] > 0.0) > 0.9
+
+    def broken(budget):
+        any_start = np.zeros(200, bool)
+        for _ in range(3):
+            start = rng.normal(size=x.shape)
+            start = (
+                start
+                * (budget / np.linalg.norm(start.reshape(200, -1), axis=1))[
+                    :, None, None, None
+                ]
+            )
+            any_start |= np.asarray(
+                attack(
+                    x,
+                    start.astype(np.float32),
+                    labels,
+                    budget.astype(np.float32)[:, None, None, None],
+                )
+            )
+        return any_start
+
+    assert not np.any(broken(np.maximum(radius, 0.0))[right])
+    assert np.mean(broken(np.maximum(3.0 * radius, 0.0))[right]) > 0.3
+    for budget in (0.1, 0.3, 1.0):
+        attacked = ~broken(np.full(200, budget)) & right
+        assert np.all(attacked[radius > budget])
+        assert np.mean(radius > budget) <= np.mean(attacked)
+
+
+def test_radii_are_the_formula_of_numpy_and_below_it_by_rounding():
+    rng = np.random.default_rng(2)
+    logits, head = (
+        rng.normal(size=(3, 5, 4)).astype(np.float32),
+        rng.normal(size=(7, 4)).astype(np.float32),
+    )
+    labels = rng.integers(0, 4, (3, 5))
+    expected = np.empty((3, 5))
+    for place in np.ndindex(3, 5):
+        row, y = np.float64(logits[place]), labels[place]
+        others = [j for j in range(4) if j != y]
+        apart = np.float64(head[:, [y]]) - head[:, others]
+        lengths = np.linalg.norm(apart, axis=0)
+        expected[place] = np.min((row[y] - row[others]) / (2.0 * lengths))
+    logits, head = jnp.asarray(logits), jnp.asarray(head)
+    radius = np.asarray(certified_radius(logits, head, labels=labels, bound=2.0))
+    np.testing.assert_allclose(radius, expected, rtol=1e-4, atol=1e-5)
+    assert np.all(radius[expected > 0.0] <= expected[expected > 0.0])
+    assert np.any(expected < 0.0)
+    of_prediction = np.asarray(certified_radius(logits, head, bound=2.0))
+    np.testing.assert_array_equal(of_prediction[expected > 0.0], radius[expected > 0.0])
+    assert np.all(of_prediction >= 0.0)
+    top = np.sort(logits, axis=-1)
+    plain = np.asarray(certified_radius(logits))
+    np.testing.assert_allclose(
+        plain, (top[..., -1] - top[..., -2]) / np.sqrt(2.0), rtol=1e-5
+    )
+    errors = certified_radius(logits, head, bound=LipschitzBound(2.0, 0.1, 1.0))
+    np.testing.assert_allclose(errors, np.maximum(of_prediction - 0.1, 0.0), atol=1e-4)
+
+
+def test_opposite_unit_columns_halve_a_margin():
+    """A margin over sqrt(2) would claim more than the boundary's distance."""
+    head = jnp.array([[1.0, -1.0]])
+    radius = float(certified_radius(jnp.array([0.3, -0.3]), head))
+    assert 0.2999 < radius <= 0.3 < 0.6 / np.sqrt(2.0)
+
+
+def test_a_tie_or_a_margin_within_rounding_has_the_radius_0():
+    tie, close = jnp.array([1.0, 1.0, 0.0]), jnp.array([1.0, 1.0 - 1e-7, 0.0])
+    for labels in (None, np.array(0)):
+        assert float(certified_radius(tie, jnp.eye(3), labels=labels)) == 0.0
+    rounded = LipschitzBound(1.0, 1e-6, 1.0)
+    assert float(certified_radius(close, jnp.eye(3), bound=rounded)) == 0.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite_are_never_certified(bad):
+    logits = jnp.array([[1.0, bad, 0.0], [1.0, 0.0, 0.0]])
+    radius = np.asarray(certified_radius(logits, jnp.eye(3)))
+    assert np.isnan(radius[0])
+    assert radius[1] > 0.0
+    of_head = jnp.eye(3).at[0, 0].set(bad)
+    assert not float(certified_radius(logits[1], of_head)) > 0.0
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_a_label_that_is_no_class_is_named_or_gives_nan(bad):
+    logits, label = jnp.array([1.0, 0.5, 0.0]), np.array(bad)
+
+    def loss(label):
+        return margin_loss(logits, label, offset=0.1, temperature=1.0)
+
+    for function in (loss, lambda label: certified_radius(logits, labels=label)):
+        assert np.isnan(jax.jit(function)(label))
+        with pytest.raises(ValueError, match=f"labels must be in 0..2, got {bad}"):
+            function(label)
+
+
+def test_empty_batches_single_classes_and_equal_columns():
+    """Classes with equal columns keep their order for every input."""
+    assert certified_radius(jnp.ones((0, 3)), jnp.eye(3)).shape == (0,)
+    assert float(certified_radius(jnp.ones(1))) == np.inf
+    same, logits = jnp.ones((2, 2)), jnp.array([1.0, 0.0])
+    assert float(certified_radius(logits, same)) == np.inf
+    assert float(certified_radius(logits, same, labels=np.array(1))) == -np.inf
+    assert float(certified_radius(jnp.ones(2), same)) == 0.0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_logits_are_widened(dtype):
+    logits = jnp.asarray([[1.0, 0.5], [0.25, 3.0]], dtype)
+    radius = certified_radius(logits, jnp.eye(2, dtype=dtype))
+    assert radius.dtype == jnp.float32
+    np.testing.assert_allclose(radius, np.array([0.5, 2.75]) / np.sqrt(2.0), rtol=1e-4)
+    loss = margin_loss(logits, np.array([0, 0]), offset=0.5, temperature=0.1)
+    assert loss.dtype == jnp.float32
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_loss_with_a_head_is_the_loss_of_radii():
+    rng = np.random.default_rng(6)
+    logits, head, labels = (
+        rng.normal(size=(5, 3)),
+        rng.normal(size=(4, 3)),
+        rng.integers(0, 3, 5),
+    )
+    loss = margin_loss(
+        jnp.asarray(logits), labels, jnp.asarray(head), offset=0.5, temperature=0.2
+    )
+    for value, row, y in zip(loss, logits, labels, strict=True):
+        others = [j for j in range(3) if j != y]
+        lengths = np.linalg.norm(head[:, [y]] - head[:, others], axis=0)
+        radii = (row[y] - row[others]) / lengths
+        terms = np.exp((0.5 - np.sqrt(2.0) * radii) / 0.2)
+        np.testing.assert_allclose(value, 0.2 * np.log(1.0 + np.sum(terms)), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_losses_and_their_gradients_are_those_of_optax_with_an_offset():
+    rng = np.random.default_rng(4)
+    logits, labels = rng.normal(size=(2, 5, 3)), rng.integers(0, 3, (2, 5))
+
+    def expected(logits):
+        shifted = (logits - 0.7 * jax.nn.one_hot(labels, 3)) / 0.2
+        return 0.2 * optax.softmax_cross_entropy_with_integer_labels(shifted, labels)
+
+    def ours(logits):
+        return margin_loss(logits, labels, offset=0.7, temperature=0.2)
+
+    def with_slope(loss):
+        return loss(logits), jax.grad(lambda logits: jnp.sum(loss(logits)))(logits)
+
+    logits = jnp.asarray(logits)
+    (value, slope), (other, other_slope) = with_slope(ours), with_slope(expected)
+    np.testing.assert_allclose(value, other, rtol=1e-12)
+    np.testing.assert_allclose(slope, other_slope, atol=1e-12)
+    assert value.shape == (2, 5)
+
+
+def test_a_rate_of_uncertified_samples_is_a_constraint_with_finite_gradients():
+    rng = np.random.default_rng(5)
+    logits, labels = rng.normal(size=(40, 3)).astype(np.float32), rng.integers(0, 3, 40)
+    head = rng.normal(size=(6, 3)).astype(np.float32)
+    constraint = rate(at_most=0.1, of=lambda radius: (0.3 - radius) / 0.1)
+
+    @jax.jit
+    def violation(logits, head):
+        def smooth(logits, head):
+            radius = certified_radius(logits, head, labels=labels)
+            of_batch, exact = batch_violations(
+                {"uncertified": constraint}, radius, None
+            )
+            return of_batch["uncertified"], (exact["uncertified"], radius)
+
+        return jax.value_and_grad(smooth, (0, 1), has_aux=True)(logits, head)
+
+    (_, (exact, radius)), slopes = violation(logits, head)
+    np.testing.assert_allclose(
+        exact, np.mean(np.asarray(radius) < 0.3) - 0.1, rtol=1e-5
+    )
+    assert all(np.all(np.isfinite(slope)) and np.any(slope) for slope in slopes)
+    tied = violation(np.zeros_like(logits), np.zeros_like(head))[1]
+    assert all(np.all(np.isfinite(slope)) for slope in tied)

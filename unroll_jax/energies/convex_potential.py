@@ -1,0 +1,332 @@
+"""Gradient steps on convex potentials, dense and convolutional, which move no two
+states apart."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import ODD, SIZE, checked, in_interval, one_of, require
+from unroll_jax.arrays import check_array, check_dtype
+from unroll_jax.descent import Descent
+from unroll_jax.energies.equilibrium.monotone import (
+    Monotone,
+    antiderivative,
+    resolve_monotone,
+)
+from unroll_jax.energies.equilibrium.opteq_params import opteq_linear
+from unroll_jax.energies.examples import DIM, Example
+from unroll_jax.energies.tokens import check_params, with_param_check
+from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
+from unroll_jax.numerics import compute_dtype, full_precision
+from unroll_jax.placement import vary_like
+
+__all__ = [
+    "SCALINGS",
+    "ConvexPotentialParams",
+    "as_wide",
+    "check_event",
+    "convex_potential",
+    "convex_potential_conv",
+    "convex_potential_conv_example",
+    "convex_potential_example",
+    "potential",
+    "potential_gradient",
+    "potential_init",
+    "potential_scaling",
+    "with_checked_params",
+]
+
+# Choices of T.
+SCALINGS = ("gershgorin", "norm")
+
+
+class ConvexPotentialParams(NamedTuple):
+    """Weights of one layer; the rank of W gives its kind.
+
+    Attributes:
+      W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a
+        convolution.
+      b: one number per hidden unit or channel.
+      log_q: the same, the logarithm of q; None for ``scaling="norm"``.
+
+    Example:
+      >>> import jax
+      >>> from unroll_jax.energies import convex_potential
+      >>> params = convex_potential(4, 6).init(jax.random.key(0))
+      >>> jax.tree.map(lambda leaf: leaf.shape, params)
+      ConvexPotentialParams(W=(6, 4), b=(6,), log_q=(6,))
+    """
+
+    W: Float[Array, "..."]
+    b: Float[Array, " hidden"]
+    log_q: Float[Array, " hidden"] | None = None
+
+
+@checked(
+    dim=SIZE, width=SIZE, step_size=in_interval("(0, 2]"), scaling=one_of(SCALINGS)
+)
+def convex_potential(
+    dim: int,
+    width: int,
+    *,
+    step_size: float = 2.0,
+    activation: str | Monotone = "relu",
+    scaling: str = "gershgorin",
+) -> Descent:
+    r"""A gradient step on a convex potential whose gradient is 1-Lipschitz.
+
+    .. math:: \psi(z) = \sum_i \frac{s((W z + b)_i)}{T_i} , \quad s' = \sigma , \qquad
+              z' = z - a \nabla \psi(z) = z - a W^T T^{-1} \sigma(W z + b) .
+
+    T is diagonal with :math:`W^T T^{-1} W \le I`. Slopes of sigma lie in [0, 1], so the
+    Hessian of psi lies between 0 and I. For every :math:`0 < a \le 2` and every W, b
+
+    .. math:: \psi(z') \le \psi(z) , \qquad |z'_1 - z'_2| \le |z_1 - z_2| .
+
+    A chain of such steps is 1-Lipschitz, whatever its depth:
+    `unroll_jax.certificates.certified_radius` turns its margins into radii. By default
+
+    .. math:: T_i = \sum_j |W W^T|_{ij} \, q_j / q_i , \qquad q > 0 ,
+
+    which by Gershgorin's theorem bounds :math:`W W^T` for every q, without iterations;
+    log q is learned. ``scaling="norm"`` has :math:`T_i = |W|_2^2` for all units, by
+    `matrix_norm_bound`. Units with W_i = 0 have no effect.
+
+    Args:
+      dim, width: width of the state z, and number of hidden units.
+      step_size: a in (0, 2], unitless. At 2 a step can reflect, and keeps most of z.
+      activation: sigma, a name of `MONOTONES` or a `Monotone`.
+      scaling: "gershgorin", or "norm".
+
+    Returns:
+      A `Descent` with `ConvexPotentialParams`; states are (*batch, dim), and the layer
+      ignores x.
+
+    Source: Araujo et al. (2023), "A unified algebraic perspective on Lipschitz neural
+    networks", their layer SLL (a = 2, ReLU); with "norm", Meunier et al. (2022), "A
+    dynamical system perspective for Lipschitz neural networks", the convex potential
+    layer.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> layer = convex_potential(4, 8)
+      >>> params = layer.init(jax.random.key(0))
+      >>> z = jax.random.normal(jax.random.key(1), (2, 4))
+      >>> stepped = layer.step(params, z)
+      >>> bool(jnp.linalg.norm(stepped[0] - stepped[1]) <= jnp.linalg.norm(z[0] - z[1]))
+      True
+      >>> bool((layer.energy(params, stepped) <= layer.energy(params, z)).all())
+      True
+    """
+    init = potential_init((width, dim), dim, scaling)
+    return _layer(init, (dim,), step_size, resolve_monotone(activation))
+
+
+@checked(
+    channels=SIZE,
+    width=SIZE,
+    kernel_size=ODD,
+    step_size=in_interval("(0, 2]"),
+    scaling=one_of(SCALINGS),
+)
+def convex_potential_conv(
+    channels: int,
+    width: int,
+    *,
+    kernel_size: int = 3,
+    step_size: float = 2.0,
+    activation: str | Monotone = "relu",
+    scaling: str = "gershgorin",
+) -> Descent:
+    r"""`convex_potential` whose W is a convolution with zero padding.
+
+    T has one number per hidden channel. With :math:`K_{ij}` the autocorrelation of the
+    kernel between hidden channels i and j,
+
+    .. math:: T_i = \sum_j \sum_\delta |K_{ij}(\delta)| \, q_j / q_i , \qquad
+              K_{ij}(\delta) = \sum_{t, c} W_{t, c, i} W_{t + \delta, c, j} ,
+
+    which bounds the convolution on images of any size: zero padding takes a part of the
+    unbounded operator, whose norm is no larger.
+
+    Args:
+      channels, width: channels of the state z, and hidden channels.
+      kernel_size: side of the square kernel, odd.
+      step_size, activation: as in `convex_potential`.
+      scaling: "gershgorin", or "norm" by `conv_norm_bound` on images of z's size.
+
+    Returns:
+      A `Descent` with `ConvexPotentialParams`; states are (*batch, height, width,
+      channels).
+
+    Source: as `convex_potential`.
+
+    Example:
+      >>> import jax
+      >>> layer = convex_potential_conv(2, 4)
+      >>> params = layer.init(jax.random.key(0))
+      >>> layer.step(params, jax.numpy.ones((3, 6, 6, 2))).shape
+      (3, 6, 6, 2)
+    """
+    shape = (kernel_size, kernel_size, channels, width)
+    init = potential_init(shape, kernel_size**2 * channels, scaling)
+    return _layer(init, (None, None, channels), step_size, resolve_monotone(activation))
+
+
+def potential_init(
+    shape: tuple[int, ...], fan_in: int, scaling: str
+) -> Callable[[jax.Array], ConvexPotentialParams]:
+    """The ``init`` of weights W of a shape; T takes their scale out of the step."""
+    width = shape[0] if len(shape) == 2 else shape[-1]
+
+    def init(key: jax.Array) -> ConvexPotentialParams:
+        W = jax.random.normal(key, shape) / math.sqrt(fan_in)
+        log_q = jnp.zeros(width) if scaling == "gershgorin" else None
+        return ConvexPotentialParams(W, jnp.zeros(width), log_q)
+
+    return init
+
+
+def potential(
+    params: ConvexPotentialParams, z: Float[Array, "..."], sigma: Monotone
+) -> Float[Array, "*batch"]:
+    """psi(z), of params and z in one dtype."""
+    hidden = opteq_linear(params.W, z) + params.b
+    weighted = _inverse_scaling(params, z) * antiderivative(sigma)(hidden)
+    axes = (-1,) if params.W.ndim == 2 else (-3, -2, -1)
+    return jnp.sum(weighted, axis=axes)
+
+
+def potential_gradient(
+    params: ConvexPotentialParams, z: Float[Array, "..."], sigma: Monotone
+) -> Float[Array, "..."]:
+    """The gradient of psi, W^T T^-1 sigma(W z + b), of params and z in one dtype."""
+    hidden = opteq_linear(params.W, z) + params.b
+    weighted = _inverse_scaling(params, z) * sigma.value(hidden)
+    if params.W.ndim == 2:
+        return weighted @ params.W
+    # The transpose of a zero-padded convolution with an odd kernel is one with the
+    # kernel turned by half a circle.
+    return opteq_linear(jnp.swapaxes(params.W[::-1, ::-1], 2, 3), weighted)
+
+
+@full_precision()  # a T below its bound would let states move apart
+def potential_scaling(
+    params: ConvexPotentialParams, image_shape: tuple[int, int] | None = None
+) -> Float[Array, " hidden"]:
+    """T, one number per hidden unit or channel; 0 for units with W_i = 0.
+
+    Args:
+      params: weights, with log_q for Gershgorin's bound or without for the norm.
+      image_shape: height and width of the images, for the norm of a convolution.
+    """
+    W, log_q = params.W, params.log_q
+    if log_q is None:
+        if W.ndim == 2:
+            size = matrix_norm_bound(W)
+        else:
+            assert image_shape is not None
+            size = conv_norm_bound(W, image_shape)
+        return jnp.broadcast_to(size**2, params.b.shape)
+
+    overlap = jnp.abs(W @ W.T) if W.ndim == 2 else _absolute_autocorrelation(W)
+    # only ratios of q count
+    q = jnp.exp(log_q - jax.lax.stop_gradient(jnp.max(log_q)))
+    return overlap @ q / q
+
+
+def as_wide(
+    params: ConvexPotentialParams, *states: Any
+) -> tuple[ConvexPotentialParams, *tuple[Any, ...]]:
+    """Params and states in one dtype, float32 at least, varying over the same axes of a
+    `jax.shard_map`."""
+    dtype = compute_dtype(*states, *params)
+    wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (params, *states))
+    return (wide[0], *(vary_like(state, wide) for state in wide[1:]))
+
+
+def check_event(name: str, value: Any, event: tuple[int | None, ...]) -> None:
+    """A TypeError or ValueError unless an array is (*batch, *event); None is any
+    size."""
+    check_array(name, value)
+    if value is None:
+        raise TypeError(f"{name} must be an array, got None")
+    check_dtype(name, value)
+    shape = jnp.shape(value)
+    axes = "height, width, " if len(event) == 3 else ""
+    fits = len(shape) >= len(event) and shape[-1] == event[-1]
+    require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")
+
+
+def with_checked_params(descent: Descent) -> Descent:
+    """The descent with functions that take only params of the shapes of ``init``."""
+
+    @functools.cache
+    def made() -> ConvexPotentialParams:
+        return jax.eval_shape(descent.init, jax.eval_shape(lambda: jax.random.key(0)))
+
+    return with_param_check(descent, lambda params: check_params(params, made()))
+
+
+def convex_potential_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """More hidden units than the state has numbers, and the longest step."""
+    return convex_potential(DIM, 2 * DIM), jax.random.normal(key, (*batch, DIM)), None
+
+
+def convex_potential_conv_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Small images, with a smooth activation and shorter steps."""
+    layer = convex_potential_conv(2, 3, step_size=1.5, activation="tanh")
+    return layer, jax.random.normal(key, (*batch, 4, 3, 2)), None
+
+
+def _layer(
+    init: Callable[[jax.Array], ConvexPotentialParams],
+    event: tuple[int | None, ...],
+    step_size: float,
+    sigma: Monotone,
+) -> Descent:
+    def energy(
+        params: ConvexPotentialParams, z: Array, x: Any = None
+    ) -> Float[Array, "*batch"]:
+        check_event("z", z, event)
+        params, wide = as_wide(params, z)
+        return potential(params, wide, sigma)
+
+    def step(params: ConvexPotentialParams, z: Array, x: Any = None) -> Array:
+        check_event("z", z, event)
+        params, wide = as_wide(params, z)
+        moved = wide - step_size * potential_gradient(params, wide, sigma)
+        return moved.astype(z.dtype)
+
+    return with_checked_params(Descent(init=init, energy=energy, step=step))
+
+
+def _inverse_scaling(params: ConvexPotentialParams, z: Array) -> Array:
+    """1 / T; 0 for units without weights, and NaN where T overflows."""
+    image_shape = None if params.W.ndim == 2 else (z.shape[-3], z.shape[-2])
+    scaling = potential_scaling(params, image_shape)
+    # The reciprocal of a subnormal number may be infinite.
+    absent = scaling < jnp.finfo(scaling.dtype).tiny
+    inverse = jnp.where(absent, 0.0, 1.0 / jnp.where(absent, 1.0, scaling))
+    # At 0 the layer would be the identity in silence.
+    return jnp.where(jnp.isinf(scaling), jnp.nan, inverse)
+
+
+def _absolute_autocorrelation(W: Float[Array, "k k i o"]) -> Float[Array, "o o"]:
+    """The sums over all shifts of |K(shift)|, as one product over shifted copies."""
+    rows, columns, inner, outer = W.shape
+    margins = [(rows - 1, rows - 1), (columns - 1, columns - 1), (0, 0), (0, 0)]
+    padded = jnp.pad(W, margins)
+    shifted = [
+        padded[down : down + rows, right : right + columns]
+        for down in range(2 * rows - 1)
+        for right in range(2 * columns - 1)
+    ]
+    flat = jnp.stack(shifted).reshape(len(shifted), rows * columns * inner, outer)
+    correlation = jnp.tensordot(flat, W.reshape(-1, outer), [[1], [0]])
+    return jnp.sum(jnp.abs(correlation), axis=0)
