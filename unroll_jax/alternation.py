@@ -41,9 +41,9 @@ def alternating(
     .. math:: u = y - a_1 \nabla f(y) , \qquad v = u - a_2 \nabla g(u) , \qquad
               y' = prox_{a_2 \phi}(v) .
 
-    The step is not a descent step everywhere: at the minimiser of h it moves, unless f
-    and g agree there. It descends where f's share of the gradient is small, by Theorems
-    4.1 and 5.1; `unroll_jax.certify` reports where, by layer.
+    The step does not descend everywhere: at the minimiser of h it moves, unless f and g
+    agree there. By Theorems 4.1 and 5.1 it descends where the gradient of f is small
+    beside that of h. `unroll_jax.certify` reports where, by layer.
 
     Args:
       f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of
@@ -52,20 +52,20 @@ def alternating(
       f_step_size, g_step_size: a1 > 0 and a2 > 0, the lengths of the gradient steps on
         f and g.
       f_step: ``(params, y, x) -> u``, a step on f that replaces the gradient step, such
-        as the majorise-minimise step of `attention`. Give it or f_step_size. Its
-        movement :math:`y - u` then replaces :math:`a_1 \nabla f(y)`.
+        as the majorise-minimise step of `attention`. :math:`y - u` then replaces
+        :math:`a_1 \nabla f(y)`. Give either f_step or f_step_size.
       phi: a name of `PROXIMALS` (for states (*batch, n, d)), a `Proximal` (for any
         state), or None. The step applies a named activation as it is: its penalty is
         the one of `activation` at a2, as in `transformer`.
-      init: ``key -> params``; None returns None, for f and g without parameters.
+      init: ``key -> params``. None is for f and g without parameters.
 
     Returns:
-      A `Descent` with energy f + g + phi; f and g interpret ``x``. Where it is an
-      `Anchor` that marks which tokens are there, y must be an array (*batch, n, d) if
-      there is a phi, and phi covers only those tokens.
+      A `Descent` with energy f + g + phi. f and g interpret ``x``. If x is an `Anchor`
+      that marks absent tokens, phi leaves these out, and y must be an array (*batch, n,
+      d).
 
-    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2; the prox is scaled by a2 for
-    Theorem 5.1 (no matter for ReLU).
+    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2. The prox is scaled by a2 for
+    Theorem 5.1. For ReLU this makes no difference.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -78,13 +78,9 @@ def alternating(
       >>> bool(jnp.all(fall > 0.0))
       True
     """
-    given = f"f_step_size={f_step_size} and f_step={f_step}"
-    require(
-        (f_step_size is None) != (f_step is None),
-        "one of f_step_size and f_step",
-        "be given",
-        given,
-    )
+    one_is_given = (f_step_size is None) != (f_step is None)
+    got = f"f_step_size={f_step_size} and f_step={f_step}"
+    require(one_is_given, "one of f_step_size and f_step", "be given", got)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
 
     def smooth(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
@@ -117,8 +113,12 @@ def alternating(
 
 
 def _descend(f: Energy, step_size: Any, params: Params, y: Any, x: Any) -> Any:
-    """A gradient step, by autodiff; examples do not see each other."""
-    gradient = jax.grad(lambda y: jnp.sum(f(params, y, x)))(vary_like(y, (params, x)))
-    return jax.tree.map(
-        lambda leaf, slope: (leaf - step_size * slope).astype(leaf.dtype), y, gradient
-    )
+    """Returns a gradient step on f, of each example."""
+    # No example enters the energy of another: the gradient of the sum is theirs.
+    total = jax.grad(lambda y: jnp.sum(f(params, y, x)))
+    gradient = total(vary_like(y, (params, x)))
+
+    def move(leaf: Array, slope: Array) -> Array:
+        return (leaf - step_size * slope).astype(leaf.dtype)
+
+    return jax.tree.map(move, y, gradient)

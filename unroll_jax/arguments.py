@@ -109,7 +109,7 @@ def check(
 ) -> None:
     """A ValueError that names the argument unless a Python or NumPy value is allowed.
 
-    For values whose range is known only inside a function, or that are not arguments;
+    For values whose range is known only inside a function, or that are not arguments.
     ``way_out`` ends the message.
     """
     if optional and value is None:

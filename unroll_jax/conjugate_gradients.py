@@ -1,4 +1,4 @@
-"""Conjugate gradients for many systems at once; each row stops separately."""
+"""Conjugate gradients for many systems at once. Each row stops separately."""
 
 from collections.abc import Callable
 from typing import NamedTuple

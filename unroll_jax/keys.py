@@ -9,7 +9,7 @@ THREEFRY = "threefry2x32"
 
 
 def as_key(key: jax.Array) -> jax.Array:
-    """The key, or keys, as typed ones: arrays of uint32 are raw keys."""
+    """Returns the key, or keys, as typed ones. Raw keys are arrays of uint32."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key
     return jax.random.wrap_key_data(key)
@@ -18,10 +18,10 @@ def as_key(key: jax.Array) -> jax.Array:
 def threefry_keys(keys: jax.Array) -> jax.Array:
     """Returns keys of Threefry, one for each key of any implementation.
 
-    Under `jax.vmap`, keys of "rbg" and "unsafe_rbg" draw all numbers from the first
-    key of the batch. Numbers of one row would depend on the others. Keys of Threefry
-    draw the same numbers in any batch, and stay as they are. Others are hashed to
-    Threefry, word by word.
+    Under `jax.vmap`, keys of "rbg" and "unsafe_rbg" draw all numbers from the first key
+    of the batch, so the numbers of one row would depend on the others. Keys of Threefry
+    draw the same numbers in any batch, and are returned unchanged. Other keys are
+    hashed to Threefry, word by word.
 
     Args:
       keys: of `jax.random.key` or raw, of any shape.

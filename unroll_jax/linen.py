@@ -1,4 +1,4 @@
-"""Equilibrium layers for flax.linen; imported on first use, as flax is optional."""
+"""Equilibrium layers for flax.linen. Imported on first use, as flax is optional."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ class Equilibrium(nn.Module):
     """The fixed point z = cell(z, x) of a module, see `unroll_jax.equilibrium`.
 
     Its parameters are the cell's. The cell is called as a function of its variables: no
-    tracer outlives the solve. Variables that it changes, such as batch norms, stay;
-    dropout has one mask for a solve. "intermediates" has the `EquilibriumInfo` as
+    tracer outlives the solve. Variables that it changes, such as batch norms, stay.
+    Dropout has one mask for a solve. "intermediates" has the `EquilibriumInfo` as
     "equilibrium".
 
     Attributes:
       cell: a module of ``(z, x) -> z'``.
-      options: keyword arguments of `unroll_jax.equilibrium`, such as ``{"tol": 1e-4}``;
+      options: keyword arguments of `unroll_jax.equilibrium`, such as ``{"tol": 1e-4}``.
         ``batch_ndim`` is 1 by default.
       rngs: names of the random streams that the cell needs, such as ("dropout",).
 

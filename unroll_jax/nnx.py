@@ -1,4 +1,4 @@
-"""Equilibrium layers for flax.nnx; imported on first use, as flax is optional."""
+"""Equilibrium layers for flax.nnx. Imported on first use, as flax is optional."""
 
 import functools
 from collections.abc import Callable

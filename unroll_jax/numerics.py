@@ -28,24 +28,26 @@ __all__ = [
 def powers_of_two(
     sizes: Float[Array, "..."],
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Powers of two that bring ``sizes`` near 1, and those that take them back.
+    """Powers of two that bring ``sizes`` near 1, and their inverses.
 
-    They are 1 for 0, and constants for autodiff. Products with them are exact, and
-    neither is subnormal, which compiled code takes for 0.
+    They are 1 for 0, and constants for autodiff. Products with them are exact. Neither
+    is subnormal, as compiled code flushes subnormal numbers to 0.
     """
     limits = jnp.finfo(sizes.dtype)
     lowest = int(limits.minexp)
-    mantissa = int(limits.nmant)
+    mantissa_bits = int(limits.nmant)
     bias = 1 - lowest
-    kind = jnp.dtype(f"int{limits.bits}")
-    # By their bits: frexp and ldexp take several times as long to compile and to run.
-    biased = (
-        jax.lax.bitcast_convert_type(jax.lax.stop_gradient(sizes), kind) >> mantissa
-    ) & (2 * bias + 1)
-    exponent = jnp.where(biased == 0, 0, jnp.clip(biased - (bias - 1), lowest, -lowest))
+
+    # Read from the bits: frexp and ldexp compile and run several times slower.
+    integer = jnp.dtype(f"int{limits.bits}")
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(sizes), integer)
+    biased = (bits >> mantissa_bits) & (2 * bias + 1)  # without the sign bit
+    exponent = jnp.clip(biased - (bias - 1), lowest, -lowest)
+    exponent = jnp.where(biased == 0, 0, exponent)
 
     def power(exponent: Array) -> Array:
-        return jax.lax.bitcast_convert_type((exponent + bias) << mantissa, sizes.dtype)
+        bits = (exponent + bias) << mantissa_bits
+        return jax.lax.bitcast_convert_type(bits, sizes.dtype)
 
     return power(-exponent), power(exponent)
 
@@ -55,25 +57,26 @@ def over(array: Array, sizes: Array) -> Array:
 
     XLA's reciprocal of a float32 size above 8.5e37 would be 0.
     """
-    smaller, _ = powers_of_two(sizes)
-    mantissa = jnp.where(sizes == 0.0, 1.0, sizes * smaller)
+    down, _ = powers_of_two(sizes)
+    mantissa = jnp.where(sizes == 0.0, 1.0, sizes * down)
     dtype = common_dtype(array, sizes)
-    return array.astype(dtype) * smaller.astype(dtype) / mantissa.astype(dtype)
+    return array.astype(dtype) * down.astype(dtype) / mantissa.astype(dtype)
 
 
 def square_range(
     largest: Float[Array, "..."], count: int
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Powers of two that make numbers small, and those that take them back.
+    """Powers of two that keep sums of ``count`` squares finite, and their inverses.
 
-    They are 1 unless sums of ``count`` of their squares overflow. Sums of squares and
-    products, times the second power twice, then overflow to the infinity of their sign.
+    They are 1 unless such a sum, of numbers up to ``largest``, overflows. A sum of
+    squares or products, times the inverse twice, then overflows to the infinity of its
+    sign.
     """
     limits = jnp.finfo(largest.dtype)
-    room = 0.25 * float(limits.max) ** 0.5 / count**0.5
-    # compilers multiply the two powers first: their product is finite
+    safe = 0.25 * float(limits.max) ** 0.5 / count**0.5
+    # Compilers multiply the two inverses first. Their product must be finite.
     most = 2.0 ** (int(limits.maxexp) // 2 - 2)
-    return powers_of_two(jnp.where(largest > room, jnp.minimum(largest, most), 1.0))
+    return powers_of_two(jnp.where(largest > safe, jnp.minimum(largest, most), 1.0))
 
 
 def common_dtype(*arrays: Any) -> jnp.dtype:
@@ -90,15 +93,15 @@ def compute_dtype(*arrays: Any) -> jnp.dtype:
 def round_up(value: Float[Array, "..."], errors: int | float) -> Float[Array, "..."]:
     """Raises a bound, at least 0, above the true value after ``errors`` roundings.
 
-    Each rounding takes at most half the spacing of floating-point numbers, relative to
-    the value. The factor adds a whole one for each.
+    A rounding loses at most half an epsilon, relative to the value. The factor adds a
+    full epsilon for each.
     """
     return value * (1.0 + errors * float(jnp.finfo(value.dtype).eps))
 
 
 @contextlib.contextmanager
 def full_precision(*, always: bool = False) -> Iterator[None]:
-    """Takes products of float32 in full, as GPUs and TPUs do not by default.
+    """Computes float32 products in full precision. GPUs and TPUs do not by default.
 
     A precision that the user has set stays, unless ``always``.
     """
@@ -112,30 +115,32 @@ def full_precision(*, always: bool = False) -> Iterator[None]:
 def infinite_outside(
     value: Callable[[Array], Array], z: Array, lower: float, upper: float = math.inf
 ) -> Array:
-    """``value(z)``, elementwise, for z in [lower, upper]; infinite outside.
+    """``value(z)``, elementwise, for z in [lower, upper], and infinite outside.
 
-    NaN stays NaN. Gradients are finite: 0 outside, and at an end the slope next to it,
-    as its own may be infinite.
+    NaN stays NaN. Gradients are finite. They are 0 outside. At an end, where the slope
+    may be infinite, the slope of the next number inside replaces it.
     """
     limits = jnp.finfo(jnp.result_type(z))
     tiny, eps = float(limits.tiny), float(limits.eps)
-    # the points next to the ends, where the slopes of the ends are taken
+    # the numbers next to the ends, for their slopes
     lowest = lower + max(tiny, 0.5 * abs(lower) * eps)
     highest = upper - max(tiny, 0.5 * abs(upper) * eps)
+    # a point inside, where `value` is finite
     middle = 0.5 * (lower + min(upper, lower + 2.0))
 
     @jax.custom_jvp
     def extended(z: Array) -> Array:
         outside = (z < lower) | (z > upper)
-        return jnp.where(outside, jnp.inf, value(jnp.where(outside, middle, z)))
+        inside_z = jnp.where(outside, middle, z)
+        return jnp.where(outside, jnp.inf, value(inside_z))
 
     @extended.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (z,), (tangent,) = primals, tangents
-        inner = jnp.where(z >= upper, highest, z)
-        inner = jnp.where(z <= lower, lowest, inner)
+        inside_z = jnp.where(z >= upper, highest, z)
+        inside_z = jnp.where(z <= lower, lowest, inside_z)
         outside = (z < lower) | (z > upper)
-        slope = jax.jvp(value, (inner,), (tangent,))[1]
+        slope = jax.jvp(value, (inside_z,), (tangent,))[1]
         return extended(z), jnp.where(outside, 0.0, slope)
 
     return extended(z)
@@ -166,21 +171,18 @@ def gram(
     :math:`A + A^T` with :math:`A = \dot Z Z^T`, takes one product each way. Autodiff
     takes two.
     """
-    return jnp.matmul(
-        tokens, jnp.swapaxes(tokens, -1, -2), preferred_element_type=dtype
-    )
+    return jnp.matmul(tokens, tokens.mT, preferred_element_type=dtype)
 
 
 @gram.defjvp
 def _(dtype: Any, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (tokens,), (moved,) = primals, tangents
-    half = jnp.matmul(moved, jnp.swapaxes(tokens, -1, -2), preferred_element_type=dtype)
-    return gram(tokens, dtype), half + jnp.swapaxes(half, -1, -2)
+    (tokens,), (tangent,) = primals, tangents
+    half = jnp.matmul(tangent, tokens.mT, preferred_element_type=dtype)
+    return gram(tokens, dtype), half + half.mT
 
 
 # the backward pass keeps the tokens, not a flat copy of them
 @functools.partial(jax.checkpoint, prevent_cse=False)
 def _flat_product(tokens: Array, weight: Array) -> Array:
-    return (tokens.reshape(-1, tokens.shape[-1]) @ weight).reshape(
-        *tokens.shape[:-1], weight.shape[-1]
-    )
+    flat = tokens.reshape(-1, tokens.shape[-1]) @ weight
+    return flat.reshape(*tokens.shape[:-1], weight.shape[-1])

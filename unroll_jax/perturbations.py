@@ -25,7 +25,7 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
       key: of the noise, of any implementation, typed or raw. With one for each row of
         the state's first axis, a row's noise depends only on its key.
       scale: its standard deviation, in units of the state, finite, at least 0 (else a
-        ValueError); may be traced.
+        ValueError). It may be traced.
 
     Returns:
       ``(layer, before, after) -> after + noise``.
@@ -60,8 +60,8 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
     """One layer left out: its output is its input.
 
     Args:
-      lost: the layer, counted from 1; may be traced: one program serves all. 0 drops no
-        layer.
+      lost: the layer, counted from 1. 0 drops no layer. It may be traced, for one
+        program of all layers.
 
     Returns:
       ``(layer, before, after) -> before`` where ``layer == lost``, else ``after``.

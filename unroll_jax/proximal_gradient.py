@@ -27,22 +27,22 @@ def prox_gradient(
 
     .. math:: z' = prox_{s \phi}(z - s \nabla_z h(\theta, z, x)) .
 
-    Every step descends for convex h with an L-Lipschitz gradient and s <= 1/L; the
+    Every step descends for convex h with an L-Lipschitz gradient and s <= 1/L. The
     fixed points are the minimisers for any s. `equilibrium` finds one, with implicit
-    gradients; ``solver=accelerated_gradient(proximal=True)`` is FISTA with restarts.
-    `unroll` takes steps by number.
+    gradients. ``solver=accelerated_gradient(proximal=True)`` is FISTA with restarts.
+    `unroll` takes a given number of steps.
 
     Args:
-      smooth: ``(params, z, x) -> (*batch,)``, h of each example; its rank is the number
+      smooth: ``(params, z, x) -> (*batch,)``, h of each example. Its rank is the number
         of batch axes of z.
       prox: ``(params, z, step_size) -> z``, such as
         ``lambda weight, z, s: soft_threshold(weight).prox(z, s)`` or one of
-        `optax.projections`; a `Proximal` or a name of `PROXIMALS`, for states (*batch,
-        n, d); None is plain descent.
+        `optax.projections`. Also a `Proximal` or a name of `PROXIMALS`, for states
+        (*batch, n, d). None is plain descent.
       step_size: s, a positive number or array, or ``(params, x) -> s``, such as 1/L of
         the data.
-      penalty: ``(params, z) -> (*batch,)``, phi of each example, which the energy adds;
-        None is 0, or a `Proximal`'s.
+      penalty: ``(params, z) -> (*batch,)``, phi of each example, which the energy adds.
+        None is 0, or the penalty of a `Proximal`.
 
     Returns:
       A `Descent` on pytrees z. Its ``init`` gives None: the parameters are yours.
@@ -52,7 +52,7 @@ def prox_gradient(
         the state's structure or shapes.
       TypeError: if smooth or prox is not a function.
 
-    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 4.2; Beck and
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 4.2. Beck and
     Teboulle (2009) for FISTA.
 
     Example:

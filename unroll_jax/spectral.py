@@ -33,21 +33,21 @@ def spectral_norm(
 ) -> Float[Array, "*batch"]:
     r"""The largest singular value of a linear map A, by power iteration.
 
-    It iterates :math:`A^T A`. The value is never above the true one, but for rounding.
-    Differentiable in what ``apply`` closes over: the gradient of :math:`|A v|` at the
-    final v, u v^T.
+    It iterates :math:`A^T A`. The value is never above the true one, except for
+    rounding. It is differentiable in everything that ``apply`` closes over. The
+    gradient is u v^T, that of :math:`|A v|` at the final v.
 
     Args:
-      apply: the linear map, of pytrees shaped as ``like``; one map per example where
-        there are batch axes.
+      apply: the linear map, of pytrees shaped as ``like``. With batch axes it is one
+        map per example.
       like: a pytree of arrays, or of their shapes and dtypes, in the domain.
       num_steps: products with A and with its transpose.
       key: of the random start. None is a fixed one.
       batch_ndim: how many leading axes of ``like`` are batch axes.
 
     Returns:
-      One number per example, in float32 or wider, below the norm by a share that falls
-      as log(D) / num_steps at worst.
+      One number per example, in float32 or wider. The relative error falls at least as
+      fast as log(D) / num_steps, with D entries per example.
 
     Source: Kuczynski and Wozniakowski (1992) for the rate.
 
@@ -68,7 +68,7 @@ def spectral_norm(
 
     v, _ = jax.lax.scan(step, unit(start, batch_ndim), length=num_steps)
     v = jax.lax.stop_gradient(v)
-    # v has length 1 but for the rounding of its dtype, and 0 where A is 0
+    # The length of v is 1, up to the rounding of its dtype, or 0 if A is 0.
     length = norm(_widen(v), batch_ndim)
     return norm(_widen(apply(v)), batch_ndim) / jnp.where(length == 0.0, 1.0, length)
 
@@ -78,15 +78,16 @@ def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
 
     Its derivative at 0 is 0.
     """
+    # Squares of entries leave the range of float32 beyond 1e19, and below 1e-23.
     sizes = jax.tree.map(jnp.abs, jax.lax.stop_gradient(v))
     largest = _total(jnp.maximum, jnp.max, sizes, batch_ndim, initial=0.0)
-    # squares of entries leave the range of float32 beyond 1e19, below 1e-23
-    smaller, back = powers_of_two(largest)
-    squares = jax.tree.map(jnp.square, scale(smaller, v))
+    down, up = powers_of_two(largest)
+    squares = jax.tree.map(jnp.square, scale(down, v))
     square = _total(jnp.add, jnp.sum, squares, batch_ndim)
-    # The inner `where` keeps the derivative finite at 0; NaN stays NaN.
+
+    # The inner `where` keeps the derivative finite at 0. NaN stays NaN.
     root = jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
-    return back * jnp.where(square == 0.0, 0.0, root)
+    return up * jnp.where(square == 0.0, 0.0, root)
 
 
 def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
@@ -97,9 +98,11 @@ def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
 def unit(v: Any, batch_ndim: int = 0) -> Any:
     """Each example of a pytree over its norm. Zeros stay zeros."""
     size = norm(v, batch_ndim)
-    return jax.tree.map(
-        lambda leaf: over(leaf, _align(size, leaf)).astype(leaf.dtype), v
-    )
+
+    def divide(leaf: Array) -> Array:
+        return over(leaf, _align(size, leaf)).astype(leaf.dtype)
+
+    return jax.tree.map(divide, v)
 
 
 def scale(factor: Float[Array, "*batch"], v: Any) -> Any:
@@ -141,10 +144,9 @@ def random_like(like: Any, key: jax.Array | None) -> Any:
     """
     leaves, structure = jax.tree.flatten(like)
     start = jax.random.key(0) if key is None else threefry_keys(key)
+    keys = jax.random.split(start, len(leaves))
     normals = []
-    for leaf_key, leaf in zip(
-        jax.random.split(start, len(leaves)), leaves, strict=True
-    ):
-        shape, dtype = jnp.shape(leaf), jnp.result_type(leaf)
-        normals.append(jax.random.normal(leaf_key, shape, dtype))
+    for leaf_key, leaf in zip(keys, leaves, strict=True):
+        drawn = jax.random.normal(leaf_key, jnp.shape(leaf), jnp.result_type(leaf))
+        normals.append(drawn)
     return structure.unflatten(normals)

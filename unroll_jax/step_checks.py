@@ -41,7 +41,7 @@ def check_order(step: Callable[..., Any]) -> None:
 
 
 def check_state(name: str, y: Any) -> None:
-    """A TypeError unless a state holds arrays or numbers; a ValueError if none."""
+    """A TypeError unless a state holds arrays or numbers, a ValueError if empty."""
 
     def holds_numbers(node: Any) -> bool:
         if not isinstance(node, list):

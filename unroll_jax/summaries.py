@@ -11,9 +11,9 @@ __all__ = ["energy_lines", "new_axes", "plot_layers", "summary"]
 
 
 def summary(record: Any, lines: Callable[[], list[str]]) -> str:
-    """The name of a record's type and lines about it.
+    """Returns the name of a record's type and lines about it.
 
-    Where values cannot be read they are the shapes of its fields.
+    If its values cannot be read, the lines are the shapes of its fields.
     """
     leaves = jax.tree.leaves(record)
     if leaves and all(map(_is_readable, leaves)):
@@ -33,9 +33,9 @@ def _is_readable(leaf: Any) -> bool:
 
 
 def energy_lines(energy: Any, rising: Any = None) -> list[str]:
-    """Lines about an energy (num_layers + 1, *batch).
+    """Returns lines about an energy (num_layers + 1, *batch).
 
-    ``rising`` (num_layers, *batch) marks the rises of note. None is all.
+    ``rising`` (num_layers, *batch) marks the rises to report. None reports all.
     """
     energy = np.asarray(energy, np.float64)
     flat = energy.reshape(len(energy), -1)
@@ -47,9 +47,9 @@ def energy_lines(energy: Any, rising: Any = None) -> list[str]:
     if rising is not None:
         rises = np.asarray(rising).reshape(len(flat) - 1, -1)
     places = []
-    for layer, share in enumerate(rises.mean(axis=1), start=1):
-        if share > 0.0:
-            places.append(f"layer {layer} ({share:.1%})")
+    for layer, fraction in enumerate(rises.mean(axis=1), start=1):
+        if fraction > 0.0:
+            places.append(f"layer {layer} ({fraction:.1%})")
     listed = ", ".join(places[:4]) or "none"
     if len(places) > 4:
         listed += f" and {len(places) - 4} more"
@@ -87,16 +87,21 @@ def plot_layers(values: Any, *, label: str, axes: Any = None, marks: Any = None)
     flat = flat.reshape(len(flat), -1)
     layers = np.arange(len(flat))
     median = np.median(flat, axis=1)
+
+    # One example has no range, and needs no legend.
     several = flat.shape[1] > 1
     axes.plot(layers, median, marker=".", label="median" if several else None)
     if several:
-        low, high = flat.min(axis=1), flat.max(axis=1)
-        axes.fill_between(layers, low, high, alpha=0.2, label="range")
+        lowest = flat.min(axis=1)
+        highest = flat.max(axis=1)
+        axes.fill_between(layers, lowest, highest, alpha=0.2, label="range")
+
     if marks is not None:
         marked = np.asarray(marks).reshape(len(flat) - 1, -1).any(axis=1)
         risen = np.flatnonzero(marked) + 1
         if len(risen):
             axes.plot(risen, median[risen], "x", color="C3", label="rises for some")
+
     axes.set(xlabel="layer", ylabel=label)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()

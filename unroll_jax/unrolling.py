@@ -16,7 +16,7 @@ from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]
 
-# Up to so many layers a program without a scan is no slower to compile.
+# Up to this number of layers a program without a loop compiles no slower.
 UNROLLED = 16
 
 Record = Callable[[Params, Any, Any], Any]
@@ -65,29 +65,30 @@ def unroll(
 ) -> tuple[Any, Any]:
     """Applies ``num_layers`` steps, recording at every layer.
 
-    The layers run in one `lax.scan`. Beyond `UNROLLED` of them compile time does not
+    The layers run in one `lax.scan`. Beyond `UNROLLED` layers compile time does not
     grow with depth.
 
     Args:
-      descent: a `Descent`, or just a step ``(params, y, x) -> y'`` (then ``record``
-        must be a function or None).
+      descent: a `Descent`, or a step ``(params, y, x) -> y'``. With a step ``record``
+        must be a function or None.
       params: parameters of one layer if ``tied``. Else a pytree whose leaves have a
         leading axis ``num_layers``.
       y: the state before the first layer, a pytree of arrays.
       x: the input every layer sees, or None.
       num_layers: number of steps, at least 1.
       tied: True if all layers share ``params``.
-      record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it;
-        a function ``(params, y, x) -> pytree`` records its value, stacked along a new
-        leading axis of num_layers + 1. None records nothing. Entry l < num_layers is
-        taken before layer l + 1 with its parameters, the last after the last layer.
+      record: "energy" records `Trace`, by ``step_and_energy`` if the descent has it. A
+        function ``(params, y, x) -> pytree`` records its values, stacked along a new
+        leading axis of num_layers + 1. Entry l < num_layers is of the state before
+        layer l + 1, with the parameters of that layer. The last entry is of the state
+        after the last layer. None records nothing.
       remat: recomputes each layer in the backward pass, or a policy of
         `jax.checkpoint_policies` for the values stored.
-      unroll: layers in one iteration of the scan. None takes up to `UNROLLED` layers
-        all at once, without ``remat``: that spares a scan's copies for the backward
-        pass, for some more memory. It takes one beyond: a part gains nothing.
-      perturb: ``(layer, before, after) -> after``, replaces the output of each layer
-        1..num_layers, such as `unroll_jax.perturbations.layer_noise`. The next layer
+      unroll: layers in one iteration of the scan. None puts up to `UNROLLED` layers in
+        one, unless ``remat``. That takes some memory, and saves the copies that a scan
+        makes for the backward pass. With more layers None is 1.
+      perturb: ``(layer, before, after) -> after`` replaces the output of each layer
+        1..num_layers, as `unroll_jax.perturbations.layer_noise` does. The next layer
         and the record see its result.
 
     Returns:
@@ -112,9 +113,10 @@ def unroll(
     step = descent.step if isinstance(descent, Descent) else descent
     measure = _resolve_record(descent, record)
     advance = _step_and_record(descent, step, measure, record)
+    at_once = _layers_at_once(unroll, num_layers, remat=bool(remat))
+
     check_state("y", y)
     y = jax.tree.map(jnp.asarray, y)
-    at_once = _layers_at_once(unroll, num_layers, remat=bool(remat))
     first = first_layer(params, num_layers, tied=tied)
     y = settle(lambda y: step(first, y, x), y)
     check_step(y, jax.eval_shape(step, first, y, x))
@@ -128,13 +130,13 @@ def unroll(
             after = perturb(number, state, after)
         return after, recorded
 
-    policy = None if isinstance(remat, bool) else remat
-    body = jax.checkpoint(layer, prevent_cse=False, policy=policy) if remat else layer
+    if remat:
+        policy = None if isinstance(remat, bool) else remat
+        layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
     stacked = None if tied else params
     numbers = None if perturb is None else jnp.arange(1, num_layers + 1)
-    y, trace = jax.lax.scan(
-        body, y, (stacked, numbers), length=num_layers, unroll=at_once
-    )
+    each = (stacked, numbers)
+    y, trace = jax.lax.scan(layer, y, each, length=num_layers, unroll=at_once)
     if record is None:
         return y, None
 
@@ -150,7 +152,7 @@ def _append(entries: Any, last: Any) -> Any:
 def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
     """Returns the number of layers in one iteration of a scan, see `unroll`.
 
-    ``remat`` needs a loop: compilers else reuse forward values.
+    ``remat`` needs a loop. Without one compilers reuse the forward values.
     """
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers

@@ -56,12 +56,12 @@ class Certificate(NamedTuple):
       energy: (num_layers + 1, *batch), before the first layer and after each.
       slope: <grad h(y), y' - y> + phi(y') - phi(y), negative where the step goes
         downhill.
-      limit: -2 slope / |y' - y|^2, the largest smoothness with which descent is sure;
-        infinite at a fixed point.
+      limit: -2 slope / |y' - y|^2, the largest smoothness for which descent is sure. It
+        is infinite at a fixed point.
       smoothness: L as given, NaN if it was not.
       curvature: the largest growth of the slope of h towards y', over the distance
-        squared, at the points looked at. Up to ``limit`` it is evidence of descent, and
-        no proof; above ``smoothness`` it refutes that.
+        squared, at the points measured. Up to ``limit`` it is evidence of descent, but
+        no proof. Above ``smoothness`` it shows that ``smoothness`` is too small.
 
     Example: see `certify`.
     """
@@ -94,8 +94,7 @@ class Certificate(NamedTuple):
         return [size, f"steps: {', '.join(shares)}", run, rises]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the energy by layer and marks the layers that rose for some example;
-        returns the matplotlib axes."""
+        """Draws the energy by layer, marks rises, and returns the matplotlib axes."""
         return plot_layers(
             self.energy, label="energy", axes=axes, marks=self.outcome == Outcome.ROSE
         )
@@ -140,13 +139,13 @@ def certify(
         count: energy and step must leave them out.
       smoothness: L, a number or one per example, or a function
         ``(params, y, x) -> (*batch,)`` of the state before the layer, such as
-        `pairwise_smoothness` and `quadratic_smoothness`; None if unknown. A guarantee
+        `pairwise_smoothness` and `quadratic_smoothness`. None if unknown. A guarantee
         is as good as L.
       num_layers, tied: number of steps, at least 1, and whether they share ``params``.
       num_points: how many points of each step, y' among them, the slope is measured at,
         at least 1.
-      tolerance: a rise by less than this share of the energy is put down to rounding;
-        None is 16 machine epsilons.
+      tolerance: relative rise of the energy that counts as rounding. None is 16 machine
+        epsilons.
 
     Raises:
       ValueError: if an option or the shape of smoothness does not fit, or the step
@@ -155,7 +154,7 @@ def certify(
         or a leaf of y not an array.
 
     Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma
-    1.2.3, here with phi; Yang, Huang, Wipf (2022), proofs C.1 and D, for alternating
+    1.2.3, here with phi. Yang, Huang, Wipf (2022), proofs C.1 and D, for alternating
     steps.
 
     Example:
@@ -247,7 +246,7 @@ def _judge(
 
 
 def _smoothness(given: Any, params: Params, y: Any, x: Any, like: Array) -> Array:
-    """Returns L of each example, shaped as ``like``; NaN where it is not given."""
+    """Returns L of each example, shaped as ``like``, or NaN if it is not given."""
     if given is None:
         return jnp.full_like(like, jnp.nan)
     constant = given(params, y, x) if callable(given) else given

@@ -1,4 +1,4 @@
-"""Convergence rates of equilibria: contraction factors, iterations, errors left.
+"""Convergence of equilibria: contraction factors, iterations and remaining errors.
 
 Every bound is computed in float32 at least, and rounded up.
 """
@@ -53,10 +53,11 @@ def contraction_bound(
       >>> k, bool(certificates.error_bound(c, residual(z)) <= 1e-3)
       (11, True)
     """
-    contraction = jnp.ones((), jnp.float32)
-    for layer in _layers(params):
-        rate = _rate(weight_norm_bound(layer.W, image_shape), skip)
-        contraction = _times(contraction, rate)
+    layers, dtype = _layers(params)
+    contraction = jnp.ones((), dtype)
+    for layer in layers:
+        size = weight_norm_bound(layer.W, image_shape).astype(dtype)
+        contraction = round_up(contraction * _rate(size, skip), 1)
     return contraction
 
 
@@ -68,19 +69,20 @@ def equilibrium_lipschitz(
 ) -> Float[Array, ""]:
     r"""A Lipschitz constant of the equilibrium in its input, :math:`x \mapsto z^*(x)`.
 
-    It is of a layer or a deep OptEq. A layer
-    :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves at most
-    :math:`c_l` times as much as z and :math:`a |W_l| |U_l|` times as much as x. A
-    layer's share passes the layers behind it, and returns as z:
+    The equilibrium is that of a layer or a deep OptEq. A layer
+    :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` has the
+    Lipschitz constant :math:`c_l` in z and :math:`a |W_l| |U_l|` in x. The change of x
+    in layer l passes through the layers behind it. At the equilibrium it also returns
+    as a change of z:
 
     .. math:: |z^*(x) - z^*(x')| \le
               \frac{\sum_l a |W_l|_2 |U_l|_2 \prod_{k > l} c_k}{1 - \prod_l c_l}
               |x - x'| ,
-              \qquad c_l = a |W_l|_2^2 + 1 - a ,
+              \qquad c_l = a |W_l|_2^2 + 1 - a .
 
-    which for one layer is :math:`|W| |U| / (1 - |W|^2)` for every a. It is attained
-    where all singular directions meet and sigma has slope 1. It is of the exact
-    equilibrium. `error_bound` bounds a solver's distance to it.
+    For one layer this is :math:`|W| |U| / (1 - |W|^2)` for every a. It is attained if
+    the largest singular directions agree and sigma has slope 1. The bound is for the
+    exact equilibrium. `error_bound` bounds a solver's distance to it.
 
     Args:
       params, skip, image_shape: as in `contraction_bound`. Layers without U add
@@ -104,16 +106,17 @@ def equilibrium_lipschitz(
       >>> round(float(bound), 3)  # z = 0.5 (0.5 z + 3 x), so z = 2 x
       2.0
     """
-    slope = jnp.zeros((), jnp.float32)
-    contraction = jnp.ones((), jnp.float32)
-    for layer in _layers(params):
-        size = weight_norm_bound(layer.W, image_shape)
+    layers, dtype = _layers(params)
+    slope = jnp.zeros((), dtype)
+    contraction = jnp.ones((), dtype)
+    for layer in layers:
+        size = weight_norm_bound(layer.W, image_shape).astype(dtype)
         rate = _rate(size, skip)
-        slope = _times(slope, rate)
-        contraction = _times(contraction, rate)
+        slope = round_up(slope * rate, 1)
+        contraction = round_up(contraction * rate, 1)
         if layer.U is not None:
-            of_input = _times(size, weight_norm_bound(layer.U, image_shape))
-            slope = _plus(slope, skip * of_input)
+            input_size = weight_norm_bound(layer.U, image_shape).astype(dtype)
+            slope = round_up(slope + skip * round_up(size * input_size, 1), 2)
     # NaN stays NaN
     bound = slope / jnp.where(contraction >= 1.0, 1.0, 1.0 - contraction)
     return jnp.where(contraction >= 1.0, jnp.inf, round_up(bound, 4))
@@ -132,7 +135,7 @@ def picard_steps(
     Args:
       contraction: c, of `contraction_bound`.
       residual: \|f(z_0) - z_0\| of the first state.
-      tol: of the distance to the equilibrium, in the units of the residual; positive.
+      tol: of the distance to the equilibrium, positive, in units of the residual.
 
     Returns:
       The least such k, or one more where rounding leaves it open. It is infinite where
@@ -178,27 +181,22 @@ def error_bound(
     return jnp.where(unbounded, jnp.inf, round_up(bound, 4))
 
 
-def _layers(params: Any) -> tuple[OptEqParams, ...]:
-    return (params,) if isinstance(params, OptEqParams) else tuple(params)
+def _layers(params: Any) -> tuple[tuple[OptEqParams, ...], Any]:
+    """Returns the layers, and the dtype of their bounds."""
+    layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
+    return layers, compute_dtype(*jax.tree.leaves(layers))
 
 
 def _rate(size: Array, skip: float) -> Array:
-    """a |W|^2 + (1 - a). 1 - a is exact in Python. The sum loses no small |W|."""
+    """Returns a |W|^2 + (1 - a), rounded up.
+
+    Python computes 1 - a, in float64.
+    """
     return round_up(skip * size**2 + (1.0 - skip), 4)
 
 
-def _times(a: Array, b: Array) -> Array:
-    dtype = compute_dtype(a, b)
-    return round_up(a.astype(dtype) * b.astype(dtype), 1)
-
-
-def _plus(a: Array, b: Array) -> Array:
-    dtype = compute_dtype(a, b)
-    return round_up(a.astype(dtype) + b.astype(dtype), 2)
-
-
 def _from_above(value: Any) -> Array:
-    """A number or array in float32 at least; a known one is not rounded down."""
+    """Returns a number or array in float32 at least. A Python number is rounded up."""
     if isinstance(value, jax.Array):
         return value.astype(compute_dtype(value))
     exact = np.asarray(value, np.float64)

@@ -16,11 +16,10 @@ from unroll_jax.spectral import inner, norm, random_like, scale, unit
 
 __all__ = ["Curvature", "curvature"]
 
-# The chance, over the random start, that an extreme eigenvalue lies further out than
+# Probability, over the random start, that an extreme eigenvalue lies beyond
 # `Curvature.error`.
 FAILURE_PROBABILITY = 1e-6
-# Rounding of Lanczos, in machine epsilons of the largest eigenvalue; one more for each
-# step.
+# Rounding of Lanczos, in epsilons of the largest eigenvalue. Each step adds one.
 ROUNDING = 16
 
 
@@ -28,11 +27,11 @@ class Curvature(NamedTuple):
     """Extreme eigenvalues of a Hessian, one per example.
 
     Attributes:
-      smallest: the smallest one found; c of a quadratic that is strongly convex.
-      largest: the largest one found; L of a convex quadratic. A Lipschitz constant is
-        the larger of -smallest, largest.
-      error: how far beyond the two the extremes may lie, but with probability 1e-6.
-        It is that of rounding at least, and inf if unknown.
+      smallest: the smallest one found, which is c of a strongly convex quadratic.
+      largest: the largest one found, which is L of a convex quadratic. The larger of
+        -smallest and largest is a Lipschitz constant of the gradient.
+      error: how far beyond the two the extremes may lie, with probability 1 - 1e-6. It
+        includes rounding, and is inf if unknown.
 
     Example: see `curvature`.
     """
@@ -69,16 +68,17 @@ def curvature(
     r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos.
 
     For a quadratic f these are its convexity c and smoothness L, at every y. For any
-    other f they hold only at y. Every vector is orthogonalised against all before it,
-    so the two are exact to rounding once ``num_steps`` reaches the number D of entries
-    of an example, or of distinct eigenvalues. Before that they lie inside
-    the spectrum, and each is off by more than the share e of its width with probability
-    at most :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m =
-    ``num_steps``.
+    other f they hold only at y.
+
+    Every vector is orthogonalised against all before it. The two are exact to rounding
+    once ``num_steps`` reaches the number D of entries of an example, or of distinct
+    eigenvalues. With m = ``num_steps`` below that they lie inside the spectrum. The
+    probability over the start that one is off by more than a fraction e of the
+    spectrum's width is at most :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})`.
 
     Args:
       f, y: as in `hessian_product`.
-      num_steps: Hessian products to spend, at least 2. It keeps as many states in
+      num_steps: number of Hessian products, at least 2. As many states are kept in
         memory.
       key: of the random start. None is a fixed one.
 
@@ -97,25 +97,31 @@ def curvature(
     rank = batch_rank(f, y)
     start = random_like(y, key)
     size = sum(math.prod(leaf.shape[rank:]) for leaf in jax.tree.leaves(start))
-    diagonal, off_diagonal = _lanczos(
-        lambda v: hessian_product(f, y, v), start, min(num_steps, size), rank
-    )
-    values = _tridiagonal_eigenvalues(diagonal, off_diagonal)
-    smallest, largest = values[..., 0], values[..., -1]
+
+    def product(v: Any) -> Any:
+        return hessian_product(f, y, v)
+
+    tridiagonal = _lanczos(product, start, min(num_steps, size), rank)
+    values = _tridiagonal_eigenvalues(*tridiagonal)
+    smallest = values[..., 0]
+    largest = values[..., -1]
+
     rounding = (num_steps + ROUNDING) * float(jnp.finfo(values.dtype).eps)
     error = rounding * jnp.max(jnp.maximum(jnp.abs(smallest), jnp.abs(largest)))
-    error = error + _missed_share(size, num_steps) * jnp.max(largest - smallest)
+    error = error + _missed_fraction(size, num_steps) * jnp.max(largest - smallest)
     return Curvature(smallest, largest, error)
 
 
-def _missed_share(size: int, num_steps: int) -> float:
-    """How far the extremes may lie beyond those found, over the width found."""
+def _missed_fraction(size: int, num_steps: int) -> float:
+    """Returns how far the extremes may lie beyond those found, over the width found."""
     if num_steps >= size:
         return 0.0
     chance = FAILURE_PROBABILITY / (1.648 * math.sqrt(size))
-    share = (math.log(chance) / (2 * num_steps - 1)) ** 2
-    # of the true width, of which both ends may be missing
-    return share / (1.0 - 2.0 * share) if share < 0.5 else math.inf
+    of_true_width = (math.log(chance) / (2 * num_steps - 1)) ** 2
+    # So much may be missing at either end.
+    if of_true_width >= 0.5:
+        return math.inf
+    return of_true_width / (1.0 - 2.0 * of_true_width)
 
 
 def _lanczos(
@@ -132,24 +138,26 @@ def _lanczos(
     ) -> tuple[tuple[Any, Any], tuple[Array, Array]]:
         basis, v = carry
         basis = jax.tree.map(lambda rows, row: rows.at[place].set(row), basis, v)
-        moved = apply(v)
-        diagonal = inner(v, moved, rank)
-        # The second pass removes what rounding left in the first.
-        remainder = _remove(basis, _remove(basis, moved, rank), rank)
-        length = norm(remainder, rank)
-        # A small remainder may be of eigenvalues near 0, or round-off in an invariant
-        # space, which is as good a direction as any to go on: unless it lies in that
-        # space itself.
-        direction = _remove(basis, unit(remainder, rank), rank)
-        alive = norm(direction, rank) > 0.5
-        v = scale(alive.astype(length.dtype), unit(direction, rank))
-        return (basis, v), (diagonal, jnp.where(alive, length, 0.0))
+        image = apply(v)
+        diagonal = inner(v, image, rank)
 
-    _, (diagonal, off_diagonal) = jax.lax.scan(
-        step, (basis, start), jnp.arange(num_steps)
-    )
-    # Where nothing is left the rows that follow are 0: a value known to lie within the
-    # spectrum takes their place.
+        # The second pass removes the rounding of the first.
+        remainder = _remove(basis, _remove(basis, image, rank), rank)
+        length = norm(remainder, rank)
+
+        # A small remainder may belong to eigenvalues near 0, or be round-off in an
+        # invariant space. Either is a direction to go on in, unless it lies in the
+        # space of the basis.
+        direction = _remove(basis, unit(remainder, rank), rank)
+        is_new = norm(direction, rank) > 0.5
+        v = scale(is_new.astype(length.dtype), unit(direction, rank))
+        return (basis, v), (diagonal, jnp.where(is_new, length, 0.0))
+
+    places = jnp.arange(num_steps)
+    _, (diagonal, off_diagonal) = jax.lax.scan(step, (basis, start), places)
+
+    # Without a new direction all later rows are 0. The first diagonal entry, which lies
+    # within the spectrum, replaces theirs.
     exhausted = (off_diagonal == 0.0).astype(jnp.int32)
     ended = jnp.cumsum(exhausted, axis=0) > exhausted
     diagonal = jnp.where(ended, diagonal[0], diagonal)
@@ -157,14 +165,17 @@ def _lanczos(
 
 
 def _remove(basis: Any, v: Any, rank: int) -> Any:
-    """v without its part in the span of the rows of an orthonormal basis."""
-    shares = jax.vmap(lambda row: inner(row, v, rank))(basis)
-    parts = jax.vmap(scale)(shares, basis)
+    """Returns v less its projection onto the rows of an orthonormal basis."""
+    coefficients = jax.vmap(lambda row: inner(row, v, rank))(basis)
+    parts = jax.vmap(scale)(coefficients, basis)
     return jax.tree.map(lambda leaf, part: leaf - jnp.sum(part, axis=0), v, parts)
 
 
 def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
-    """Ascending eigenvalues by bisection: LAPACK may not run several at a time."""
+    """Returns ascending eigenvalues, by bisection.
+
+    LAPACK may not run several calls at a time.
+    """
     if diagonal.shape[-1] == 1:
         return diagonal
 

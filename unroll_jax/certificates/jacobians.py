@@ -27,8 +27,8 @@ def jacobian_radius(
 ) -> Float[Array, "*batch"]:
     r"""The spectral radius of the Jacobian J of ``step`` at z, per example.
 
-    It is the rate at which iterations end up going. The estimate takes the growth of
-    norms, for asymmetric J too, and products with J^T: a step may have a `custom_vjp`.
+    It is the asymptotic rate of iterations. J need not be symmetric. The estimate is
+    the growth of norms under products with J^T, so a step may have a `custom_vjp`.
 
     .. math:: r = ( |(J^T)^{2 k} v| / |(J^T)^k v| )^{1 / k} ,
               \qquad k = num\_steps / 2 .
@@ -41,8 +41,8 @@ def jacobian_radius(
       batch_ndim: how many leading axes of z are batch axes.
 
     Returns:
-      One number per example; an estimate, from neither side, and exactly 0 where powers
-      of J vanish.
+      One number per example. It is an estimate, neither an upper nor a lower bound, and
+      exactly 0 if powers of J vanish.
 
     Source: Gelfand's formula, with the growth of the start divided out.
 
@@ -55,12 +55,12 @@ def jacobian_radius(
     _, pull = jax.vjp(step, z)
 
     def grow(v: Any, _: None) -> tuple[Any, Array]:
-        moved = pull(v)[0]
-        return unit(moved, batch_ndim), norm(moved, batch_ndim)
+        (image,) = pull(v)
+        return unit(image, batch_ndim), norm(image, batch_ndim)
 
-    _, growths = jax.lax.scan(
-        grow, unit(random_like(z, key), batch_ndim), length=num_steps
-    )
+    start = unit(random_like(z, key), batch_ndim)
+    _, growths = jax.lax.scan(grow, start, length=num_steps)
+    # The geometric mean of the later half.
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
@@ -79,8 +79,8 @@ def jacobian_penalty(
 
     .. math:: \frac{1}{m k} \sum_{i=1}^k |J^T v_i|^2 , \qquad v_i \sim N(0, 1) .
 
-    Unbiased; differentiable in what ``step`` closes over and in z. Added to the loss it
-    keeps equilibria easy to find.
+    It is unbiased, and differentiable in z and in everything that ``step`` closes over.
+    As a term of the loss it keeps equilibria easy to find.
 
     Args:
       step, z, batch_ndim: as in `jacobian_radius`, z an array.

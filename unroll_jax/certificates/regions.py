@@ -32,9 +32,9 @@ class Ball(NamedTuple):
 
     Attributes:
       centre: the centre, shaped as the minimisers.
-      radius: a number, infinite where the boundary is a plane. The centre then is too
-        where the minimisers differ.
-      inside: whether S(C) is the ball itself; else it is all but the open ball.
+      radius: a number, infinite if the boundary is a plane. The centre is then infinite
+        wherever the minimisers differ.
+      inside: True if S(C) is the ball. False if S(C) is all except the open ball.
 
     Example: see `apollonian_ball`.
     """
@@ -81,11 +81,10 @@ def descent_constant(
 
     It is :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`. A step
     :math:`u = y - a_1 \nabla f(y)`, :math:`y' = u - a_2 \nabla g(u)` with
-    :math:`\delta(y) \le C` and :math:`a_2 \le 1 / L_h` has :math:`h(y') \le h(y)`. Of
-    f, g and h the proof uses no more than :math:`L_g`, a Lipschitz constant of the
-    gradient of g, and
-    :math:`h(y') \le h(y) + \nabla h(y)^T (y' - y) + L_h |y' - y|^2 / 2`. Neither
-    convexity nor a Lipschitz gradient of f is needed.
+    :math:`\delta(y) \le C` and :math:`a_2 \le 1 / L_h` has :math:`h(y') \le h(y)`. The
+    proof uses only :math:`L_g`, a Lipschitz constant of the gradient of g, and
+    :math:`h(y') \le h(y) + \nabla h(y)^T (y' - y) + L_h |y' - y|^2 / 2`. It needs
+    neither convexity nor a Lipschitz gradient of f.
 
     Args:
       f_step_size, g_step_size, smoothness_g: a1 >= 0, a2 > 0 and L_g >= 0.
@@ -94,19 +93,20 @@ def descent_constant(
       C, infinite where the two steps are a gradient step of h.
 
     Source: Yang, Huang, Wipf (2022), Theorem 4.1, which has :math:`a_2 - a_1` and asks
-    for :math:`a_1 \le a_2`. The absolute value does away with that hypothesis; without
-    it the constant is too large for :math:`a_1 > a_2`.
+    for :math:`a_1 \le a_2`. The absolute value removes that hypothesis. Without it the
+    constant is too large for :math:`a_1 > a_2`.
 
     Example:
-      >>> (
-      ...     float(descent_constant(0.25, 0.5, 2.0)),
-      ...     float(descent_constant(0.5, 0.5, 0.0)),
-      ... )
-      (1.0, inf)
+      >>> [
+      ...     float(descent_constant(a1, 0.5, L_g))
+      ...     for a1, L_g in [(0.25, 2.0), (0.5, 0.0)]
+      ... ]
+      [1.0, inf]
     """
-    numbers = (f_step_size, g_step_size, smoothness_g)
-    a1, a2, L_g = (jnp.asarray(number, float) for number in numbers)
-    # over a2, as products of small step sizes leave the range of float32
+    a1 = jnp.asarray(f_step_size, float)
+    a2 = jnp.asarray(g_step_size, float)
+    L_g = jnp.asarray(smoothness_g, float)
+    # Divided by a2: products of small step sizes leave the range of float32.
     return 1.0 / (jnp.abs(a2 - a1) / a2 + a1 * L_g)
 
 
@@ -141,10 +141,10 @@ def proximal_constant(
       0.5
     """
     constant = descent_constant(f_step_size, g_step_size, smoothness_g)
-    share = (1.0 - jnp.asarray(kappa, float)) / 2.0
-    # for kappa = 1 too, where the product would be NaN
-    unbounded = jnp.isinf(constant) & (share >= 0.0)
-    return jnp.where(unbounded, jnp.inf, constant * jnp.sqrt(share))
+    square = (1.0 - jnp.asarray(kappa, float)) / 2.0
+    # An infinite C stays infinite for kappa = 1 too, where the product would be NaN.
+    unbounded = jnp.isinf(constant) & (square >= 0.0)
+    return jnp.where(unbounded, jnp.inf, constant * jnp.sqrt(square))
 
 
 def in_descent_region(
@@ -161,31 +161,29 @@ def in_descent_region(
     .. math:: S(C) = \{ y : L_f |y - y_f^*| \le c_h C |y - y_h^*| \}
 
     Args:
-      y: points; axes in front of the shape of the minimisers number examples.
+      y: points. The axes before the shape of the minimisers are batch axes.
       minimiser_f, minimiser_h: :math:`y_f^*`, a stationary point of f, and
         :math:`y_h^*`, the minimiser of h.
       constant: C, as `descent_constant` or `proximal_constant`.
       smoothness_f, convexity_h: L_f, of the gradient of f, and c_h > 0, the strong
         convexity of h.
 
-    Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere;
+    Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere,
     see `apollonian_ball`.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> y, at_f, at_h = (
-      ...     jnp.array([[0.0], [1.5], [3.0]]),
-      ...     jnp.zeros(1),
-      ...     3.0 + jnp.zeros(1),
-      ... )
+      >>> y = jnp.array([[0.0], [1.5], [3.0]])
+      >>> at_f, at_h = jnp.array([0.0]), jnp.array([3.0])
       >>> known = {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 1.0}
       >>> in_descent_region(y, at_f, at_h, **known).tolist()  # nearer to 0 than to 3
       [True, True, False]
     """
     rank = y.ndim - minimiser_f.ndim
-    to_f, to_h = norm(y - minimiser_f, rank), norm(y - minimiser_h, rank)
+    to_f = norm(y - minimiser_f, rank)
+    to_h = norm(y - minimiser_h, rank)
     within = smoothness_f * to_f <= convexity_h * constant * to_h
-    # An infinite C holds for every state, also at the minimiser of h.
+    # An infinite C holds for every state, the minimiser of h included.
     return within | (jnp.isinf(constant) & ~jnp.isnan(to_f))
 
 
@@ -223,19 +221,22 @@ def apollonian_ball(
       ([-1.0], 2.0)
     """
     dtype = compute_dtype(minimiser_f, minimiser_h)
-    at_f, at_h = minimiser_f.astype(dtype), minimiser_h.astype(dtype)
+    at_f = minimiser_f.astype(dtype)
+    at_h = minimiser_h.astype(dtype)
     r = jnp.asarray(ratio, dtype)
 
     # The ball of 1 / r is the same with the minimisers exchanged. Squares of a ratio of
     # at most 1 do not overflow.
     swapped = r > 1.0
-    held, other = jnp.where(swapped, at_h, at_f), jnp.where(swapped, at_f, at_h)
+    inner_point = jnp.where(swapped, at_h, at_f)
+    outer_point = jnp.where(swapped, at_f, at_h)
     r = jnp.where(swapped, 1.0 / r, r)
-    apart = held - other
-    gap = (1.0 - r) * (1.0 + r)
+    apart = inner_point - outer_point
+    gap = (1.0 - r) * (1.0 + r)  # 1 - r^2
 
-    # Where the minimisers meet the limit for r = 1 is their place, of radius 0.
-    centre = held + jnp.where((gap == 0.0) & (apart == 0.0), 0.0, r**2 / gap * apart)
+    # For r = 1 and equal minimisers the limit is their place, of radius 0.
+    shift = jnp.where((gap == 0.0) & (apart == 0.0), 0.0, r**2 / gap * apart)
+    centre = inner_point + shift
     length = norm(apart)
     radius = jnp.where((gap == 0.0) & (length == 0.0), 0.0, r / gap * length)
     return Ball(centre=centre, radius=radius, inside=~swapped & (gap > 0.0))
@@ -248,9 +249,9 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
     where no entry of p is larger in size than the entry of q, -1 where q is 0.
 
     Args:
-      p: the gradient step, :math:`a_2 \nabla h(y)` in the paper; a pytree of arrays.
+      p: the gradient step, :math:`a_2 \nabla h(y)` in the paper, a pytree of arrays.
       q: the point, of the same structure and shapes.
-      batch_ndim: how many leading axes number examples.
+      batch_ndim: how many leading axes are batch axes.
 
     Returns:
       One number per example, 0 where p is 0.
@@ -264,11 +265,16 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
       >>> float(orthant_alignment(p, q)), float(orthant_alignment(p, jnp.zeros(2)))
       (0.0, -1.0)
     """
+    # D does not change with the units of p and q. With |p| = 1 squares stay in range.
     length = norm(p, batch_ndim)
     still = length == 0.0
-    p, q = (scale(1.0 / jnp.where(still, 1.0, length), tree) for tree in (p, q))
-    short = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
-    total = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim)
+    unit = 1.0 / jnp.where(still, 1.0, length)
+    p = scale(unit, p)
+    q = scale(unit, q)
+
+    terms = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
+    ones = jax.tree.map(jnp.ones_like, terms)
+    total = inner(terms, ones, batch_ndim)
     return total / jnp.where(still, 1.0, inner(p, p, batch_ndim))
 
 
@@ -281,9 +287,9 @@ def in_proximal_region(
     .. math:: T(\kappa) = \{ y : D(a_2 \nabla h(y); y) \ge -\kappa \}
 
     There a step of proximal gradient descent on h + phi is at least
-    :math:`\sqrt{1 - \kappa}` times as long as the gradient step (Lemma D.3), which is
-    all that Theorem 5.1 asks of it. This way of telling holds for the indicator of the
-    nonnegative orthant. `certify` measures the ratio itself, for any phi.
+    :math:`\sqrt{1 - \kappa}` times as long as the gradient step (Lemma D.3). Theorem
+    5.1 needs no more. This test holds only for the indicator of the nonnegative
+    orthant. `certify` measures the ratio for any phi.
 
     Args:
       h, y: ``y -> (*batch,)``, the smooth part, and the state, a pytree of arrays.

@@ -28,10 +28,10 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """The smoothness L of a quadratic energy, from its Hessian (see `curvature`).
 
     Args:
-      energy: ``(params, y, x) -> (*batch,)``. If not quadratic, L holds only at the
-        state, certificates nowhere.
-      num_steps: Hessian products; L is exact at an example's number of entries, else a
-        bound but with probability 1e-6.
+      energy: ``(params, y, x) -> (*batch,)``. If it is not quadratic, L holds only at
+        the state, and certificates do not hold.
+      num_steps: Hessian products. L is exact if there are as many as entries of an
+        example. Else it is an upper bound with probability 1 - 1e-6.
 
     Returns:
       A function ``(params, y, x) -> (*batch,)``: the largest eigenvalue of the Hessian
@@ -49,9 +49,10 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """
 
     def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
-        extremes = curvature(
-            lambda state: energy(params, state, x), y, num_steps=num_steps
-        )
+        def energy_of(state: Any) -> Float[Array, "*batch"]:
+            return energy(params, state, x)
+
+        extremes = curvature(energy_of, y, num_steps=num_steps)
         return jnp.maximum(extremes.largest, -extremes.smallest) + extremes.error
 
     return smoothness

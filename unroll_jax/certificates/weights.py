@@ -28,11 +28,11 @@ def weight_norm(
 ) -> Float[Array, ""]:
     """|W|_2 of a matrix or of a zero-padded convolution, by power iteration.
 
-    It is approached from below, in float32 at least; see `spectral_norm`.
+    It is approached from below, in float32 at least, see `spectral_norm`.
 
     Args:
-      W: (h, m), or a kernel (height, width, channels in, channels out); else a
-        ValueError.
+      W: (h, m), or a kernel (height, width, channels in, channels out). Another rank is
+        a ValueError.
       image_shape: height and width of the images, which a kernel needs.
       num_steps, key: as in `spectral_norm`.
 
@@ -81,18 +81,17 @@ def spectral_normalise(
     passes through the norm.
 
     Args:
-      params: of `opteq` or `opteq_conv`: W is scaled; or any pytree, such as parameters
-        of flax or a module of Equinox: every matrix and every kernel (height, width,
-        channels in, channels out) is scaled.
-      bound: positive; below 1 an OptEq layer contracts, and a step z -> s(z W + u) with
-        a 1-Lipschitz s.
+      params: of `opteq` or `opteq_conv`, whose W is scaled. Or any pytree, such as
+        parameters of flax or a module of Equinox, of which every matrix and every
+        kernel (height, width, channels in, channels out) is scaled.
+      bound: positive. Below 1 an OptEq layer contracts, and so does a step
+        z -> s(z W + u) with a 1-Lipschitz s.
       image_shape: height and width of the images, for convolutions.
-      certified: whether to divide by an upper bound of the norm, with room for the
-        rounding to W's dtype: the result then keeps to ``bound`` for certain. In
-        bfloat16 the norm ends up to some percent below. Else by power iteration of
-        ``num_steps``, which may end slightly above and costs less for wide
-        convolutions.
-      num_steps: of power iteration.
+      certified: divides by an upper bound of the norm, with room for the rounding to
+        W's dtype. The result is then within ``bound`` for certain. In bfloat16 its norm
+        is up to some percent below. False divides by the result of a power iteration.
+        The norm may then end slightly above, at less cost for wide convolutions.
+      num_steps: steps of the power iteration.
       where: chooses weights of a pytree by their path, as in
         ``lambda path: "recurrent" in path``. None takes all.
 
@@ -130,15 +129,15 @@ def spectral_normalise(
 
 
 def _rounding_of_norm(W: Array, dtype: Any) -> Array:
-    """Bounds what the rounding of W, and of W times a factor below 1, adds to |W|_2.
+    """Bounds how much rounding W, and W times a factor below 1, adds to |W|_2.
 
-    Each entry moves by half the spacing of ``dtype`` and twice that of products. The
-    norm of this change is at most its Frobenius norm, times the root of the number of
-    taps of a kernel.
+    Each entry changes by at most half the spacing of ``dtype`` and twice that of
+    products. The norm of the change is at most its Frobenius norm, times the root of
+    the number of taps of a kernel.
     """
     taps = math.prod(W.shape[:-2])
     spacing = 0.5 * jnp.finfo(dtype).eps + 2.0 * jnp.finfo(W.dtype).eps
-    # numbers near 0 have a fixed spacing
+    # Numbers near 0 have a fixed spacing.
     least = jnp.finfo(dtype).smallest_subnormal * math.sqrt(W.size)
     return math.sqrt(taps) * (float(spacing) * norm(W) + float(least))
 
@@ -146,10 +145,10 @@ def _rounding_of_norm(W: Array, dtype: Any) -> Array:
 def _map_weights(
     function: Callable[[Array], Any], params: Any, where: Callable[[str], bool] | None
 ) -> Any:
-    """The pytree with ``function`` of its weights.
+    """Applies ``function`` to the matrices and kernels at paths that ``where`` chooses.
 
-    They are the matrices and kernels at paths that ``where`` chooses. A TypeError if
-    there are none.
+    Raises:
+      TypeError: if there are none.
     """
 
     def is_chosen(path: Any, leaf: Any) -> bool:
@@ -166,10 +165,10 @@ def _map_weights(
             "params must hold a weight W, as OptEqParams do, or matrices at paths that"
             f" where chooses, got {type(params).__name__} with {paths}"
         )
-    pairs = zip(leaves, chosen, strict=True)
-    return structure.unflatten(
-        [function(jnp.asarray(leaf)) if use else leaf for (_, leaf), use in pairs]
-    )
+    results = []
+    for (_, leaf), use in zip(leaves, chosen, strict=True):
+        results.append(function(jnp.asarray(leaf)) if use else leaf)
+    return structure.unflatten(results)
 
 
 def _domain(W: Array, image_shape: ImageShape | None) -> tuple[int, ...]:

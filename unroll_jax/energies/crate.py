@@ -58,8 +58,8 @@ def crate(
                   \text{ for } Z \ge 0 , \qquad
               R_m(Z) = \tfrac12 \log\det( I + \tfrac{m}{n \epsilon^2} Z^T Z ) ,
 
-    in nats, with n the number of tokens: a code that is short within the subspaces and
-    long as a whole.
+    in nats, with n the number of tokens. The code is short within the subspaces and
+    long in the space of all tokens.
 
     The published step (``form="published"``) is multi-head subspace attention, then an
     ISTA step of size eta on D,
@@ -71,9 +71,10 @@ def crate(
                   - \eta \lambda \big) ,
 
     with w = ``compression``. The public code has :math:`Z^{1/2} = Z + A`
-    (``compression=None``). Neither half is a gradient step on E. Where the U_k together
-    are an orthonormal basis, the paper's first half lowers :math:`\sum_k R_p` for all
-    tokens drawn, and the public code's raises it (tests/energies/test_field.py).
+    (``compression=None``). Neither half is a gradient step on E. With U_k that are
+    together an orthonormal basis, the paper's first half lowers :math:`\sum_k R_p` on
+    all tokens of our tests, and the public code's raises it
+    (tests/energies/test_field.py).
 
     With ``form="proximal"`` the step is the proximal gradient step on E itself,
 
@@ -81,13 +82,13 @@ def crate(
                   - a \lambda \big) , \qquad
               a = \frac{step\_size}{L} , \quad
               L = \tfrac{p}{n \epsilon^2} \textstyle\sum_k |U_k|_2^2
-                  + \tfrac{2 d}{n \epsilon^2} ,
+                  + \tfrac{2 d}{n \epsilon^2} .
 
-    which never raises E: with :math:`M = I + c Z Z^T` and :math:`S = Z V^T + V Z^T`,
-    the second derivative of :math:`\tfrac12 \log\det M` along V is
-    :math:`c \, tr(M^{-1} V V^T) - \tfrac{c^2}{2} tr(M^{-1} S M^{-1} S)`: at most
-    :math:`c |V|^2`, and at least :math:`-2 c |V|^2` as
-    :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. E's terms sum to at most L.
+    It never raises E. With :math:`M = I + c Z Z^T` and :math:`S = Z V^T + V Z^T`, the
+    second derivative of :math:`\tfrac12 \log\det M` along V is
+    :math:`c \, tr(M^{-1} V V^T) - \tfrac{c^2}{2} tr(M^{-1} S M^{-1} S)`. It is at most
+    :math:`c |V|^2`, and at least :math:`-2 c |V|^2` because
+    :math:`|M^{-1/2} Z|_2 \le c^{-1/2}`. The terms of E sum to at most L.
 
     Args:
       dim, num_heads, head_dim: width d of the tokens, number of subspaces, width p of
@@ -126,20 +127,21 @@ def crate(
         bases = jax.random.normal(key_u, (num_heads, dim, head_dim)) / math.sqrt(dim)
         if not published:
             return CrateParams(bases, None)
-        return CrateParams(bases, jax.random.normal(key_d, (dim, dim)) / math.sqrt(dim))
+        dictionary = jax.random.normal(key_d, (dim, dim)) / math.sqrt(dim)
+        return CrateParams(bases, dictionary)
 
     def energy(params: CrateParams, tokens: Tokens) -> Float[Array, "*batch"]:
         unit = _unit(tokens, precision)
-        of_heads = _rate(_heads(params, tokens.y), head_dim * unit[..., None])
-        smooth = jnp.sum(of_heads, axis=-1) - _rate(tokens.y, dim * unit)
+        rates = _rate(_heads(params, tokens.y), head_dim * unit[..., None])
+        smooth = jnp.sum(rates, axis=-1) - _rate(tokens.y, dim * unit)
         return smooth + penalty_of_present(phi, tokens.y, tokens.present)
 
     def published_step(params: CrateParams, tokens: Tokens) -> Array:
         heads = _heads(params, tokens.y)
         scores = jnp.einsum("...hip,...hjp->...hij", heads, heads) / math.sqrt(head_dim)
         seen = None if tokens.present is None else tokens.present[..., None, None, :]
-        shares = jax.nn.softmax(scores, axis=-1, where=seen)
-        attended = jnp.einsum("...hij,...hjp,hdp->...id", shares, heads, params.U)
+        weights = jax.nn.softmax(scores, axis=-1, where=seen)
+        attended = jnp.einsum("...hij,...hjp,hdp->...id", weights, heads, params.U)
         if compression is None:
             half = tokens.y + attended
         else:
@@ -151,15 +153,17 @@ def crate(
     def proximal_step(params: CrateParams, tokens: Tokens) -> Array:
         unit = _unit(tokens, precision)
         heads = _heads(params, tokens.y)
-        inside = _rate_gradient(heads, head_dim * unit[..., None])
-        gradient = jnp.einsum("...hip,hdp->...id", inside, params.U)
+        gradient_in_heads = _rate_gradient(heads, head_dim * unit[..., None])
+        gradient = jnp.einsum("...hip,hdp->...id", gradient_in_heads, params.U)
         gradient = gradient - _rate_gradient(tokens.y, dim * unit)
+
         # |U|_2^2 is at most |U^T U|_F.
-        squares = norm(jnp.einsum("hdp,hdq->hpq", params.U, params.U), 1)
+        squares = norm(params.U.mT @ params.U, 1)
         smoothness = unit * (head_dim * jnp.sum(squares) + 2.0 * dim)
-        length = (1.0 if step_size is None else step_size) / smoothness
-        length = length[..., None, None]
-        # The proximal operator of phi, whose threshold varies by example.
+        multiple = 1.0 if step_size is None else step_size
+        length = (multiple / smoothness)[..., None, None]
+        # The proximal operator of phi. Its threshold, length * sparsity, varies by
+        # example.
         return jax.nn.relu(tokens.y - length * (gradient + sparsity))
 
     step = published_step if published else proximal_step
@@ -188,44 +192,39 @@ def _heads(params: CrateParams, y: Array) -> Float[Array, "*batch h n p"]:
 
 @jax.custom_jvp
 def _rate(z: Array, scale: Array) -> Array:
-    """Returns 1/2 log det(I + scale Z^T Z), one number a matrix.
+    """Returns 1/2 log det(I + scale Z^T Z), one number per matrix.
 
-    Singular values err by round-off of the largest, eigenvalues of Z^T Z by round-off
-    of its square, which may hide the identity.
+    Singular values err by round-off of the largest. Eigenvalues of Z^T Z would err by
+    round-off of its square, which may exceed the identity.
     """
-    largest = jnp.log(scale)[..., None] + 2.0 * jnp.log(
-        jnp.linalg.svd(z, compute_uv=False)
-    )
-    return 0.5 * jnp.sum(jnp.logaddexp(0.0, largest), axis=-1)
+    singular_values = jnp.linalg.svd(z, compute_uv=False)
+    log_eigenvalues = jnp.log(scale)[..., None] + 2.0 * jnp.log(singular_values)
+    return 0.5 * jnp.sum(jnp.logaddexp(0.0, log_eigenvalues), axis=-1)
 
 
 @_rate.defjvp
 def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
     # The scale is made of counts, which have no derivative.
-    (z, scale), (moved, _) = primals, tangents
-    slope = jnp.sum(_rate_gradient(z, scale) * moved, axis=(-2, -1))
+    (z, scale), (tangent, _) = primals, tangents
+    slope = jnp.sum(_rate_gradient(z, scale) * tangent, axis=(-2, -1))
     return _rate(z, scale), slope
 
 
 def _rate_gradient(z: Array, scale: Array) -> Array:
     """Returns the gradient of `_rate`, scale Z (I + scale Z^T Z)^-1.
 
-    It solves the smaller of the systems with Z^T Z and Z Z^T, divided by a power of two
-    that keeps squares finite. The identity is kept above round-off of the rest.
+    It solves the smaller of the systems with Z^T Z and Z Z^T. A power of two keeps
+    squares finite, and the identity is kept above round-off of the Gram matrix.
     """
     largest = jnp.max(jnp.abs(z), axis=(-2, -1), keepdims=True)
     down, _ = powers_of_two(jnp.maximum(largest, 1.0))
-    z = z * down
     narrow = z.shape[-1] <= z.shape[-2]
+    tall = down * (z if narrow else z.mT)
+
     scale = scale[..., None, None]
-    gram = scale * jnp.einsum(
-        "...nd,...ne->...de" if narrow else "...nd,...md->...nm", z, z
-    )
+    gram = scale * (tall.mT @ tall)
     trace = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None]
     identity = jnp.maximum(down**2, jnp.finfo(z.dtype).eps * trace)
     system = identity * jnp.eye(gram.shape[-1], dtype=z.dtype) + gram
-    if narrow:
-        solved = jnp.swapaxes(jnp.linalg.solve(system, jnp.swapaxes(z, -1, -2)), -1, -2)
-    else:
-        solved = jnp.linalg.solve(system, z)
-    return scale * down * solved
+    solved = jnp.linalg.solve(system, tall.mT)
+    return scale * down * (solved.mT if narrow else solved)

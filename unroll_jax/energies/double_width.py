@@ -16,8 +16,7 @@ from unroll_jax.energies.transformer_parts import TransformerParams
 
 __all__ = ["AsymmetricLayer", "SymmetricEmbedding", "symmetric_embedding"]
 
-# Step size of the wide layer. It is a power of 2, so that W_f^s = (1 - a) I - a W_f is
-# exact.
+# Step size a of the wide layer: a power of 2, for which (1 - a) I - a W_f is exact.
 STEP_SIZE = 0.5
 # Penalties with prox(s y) = s prox(y) for s > 0, and prox(0) = 0.
 PHIS = ("relu", "identity")
@@ -71,29 +70,30 @@ def symmetric_embedding(
     .. math:: Y_l = prox_\phi( [softmax_\beta(Y_{l-1} W_{a,l} W_{a,l}^T Y_{l-1}^T)
                   Y_{l-1}] W_l ) .
 
-    The wide state has a block for each :math:`Y_l`, D = d_0 + ... + d_L in all: one
-    layer doubles the width. Its linear map is symmetric, with :math:`s_l / s_{l-1} W_l`
-    between the blocks l - 1 and l, its transpose back, and zeros elsewhere. Started
-    from :math:`Y_0` in block 0, the first thing to reach block l is :math:`s_l Y_l`,
-    after l layers: nothing arrives by a shorter way, and what flows back stays behind
-    the front. Attention must see only the front. W_a is block-diagonal with
-    :math:`W_{a,l+1} / s_l`. Behind the front, two layers late, come echoes that the
-    ratios :math:`s_l / s_{l-1} \le \epsilon / |W_l|_2` make :math:`\epsilon^2` of the
-    tokens, :math:`\epsilon^4` in the logits: with :math:`\epsilon^4` at most the
-    machine's epsilon the outputs are equal to round-off. (Up to L = 2 there come no
-    echoes in time, and they are equal for any ratio.) Ratios are powers of 2, which
-    round nothing.
+    The wide state has a block for each :math:`Y_l`, and D = d_0 + ... + d_L columns.
+    One layer doubles the width. Its linear map is symmetric. It has
+    :math:`s_l / s_{l-1} W_l` from block l - 1 to block l, its transpose back, and zeros
+    elsewhere.
+
+    Started from :math:`Y_0` in block 0, block l stays 0 for l - 1 layers, and is
+    :math:`s_l Y_l` after l layers: no path is shorter. Block l is then the front.
+    Attention must see only the front. W_a is block-diagonal with
+    :math:`W_{a,l+1} / s_l`. Two layers later echoes return to a block. The ratios
+    :math:`s_l / s_{l-1} \le \epsilon / |W_l|_2` make them :math:`\epsilon^2` of the
+    tokens, and :math:`\epsilon^4` in the logits. With :math:`\epsilon^4` at most the
+    machine's epsilon the outputs are equal to round-off. (Up to L = 2 no echo is in
+    time, and they are equal for any ratio.) Ratios are powers of 2, and so exact.
 
     Each half of the wide layer lowers its part of the energy of `transformer`: the
     linear map has norm at most :math:`2 \epsilon \le 1`, so :math:`a \le 2 / L`. This
     decrease comes from shrinking states, not from optimisation.
 
     Attention with logits :math:`y_u . A y_v` for an asymmetric A is impossible. In any
-    width, tokens that are functions of only y_u have symmetric logits under a
-    symmetric A, up to terms of only u or only v. The weights then obey
-    :math:`P_{uv} P_{vw} P_{wu} = P_{uw} P_{wv} P_{vu}`, which asymmetric attention
-    breaks. Nor can a width fixed for all L hold the weights of L layers: a symmetric D
-    by D map has D (D + 1) / 2 numbers.
+    width, tokens that are functions of only y_u have symmetric logits under a symmetric
+    A, up to terms of only u or only v. The weights then obey
+    :math:`P_{uv} P_{vw} P_{wu} = P_{uw} P_{wv} P_{vu}`. Asymmetric attention breaks
+    this. Nor can one width for all L hold the weights of L layers: a symmetric D by D
+    map has D (D + 1) / 2 numbers.
 
     Args:
       layers: the network's layers, first to last. Bias needs a constant feature, which
@@ -105,7 +105,7 @@ def symmetric_embedding(
         epsilon of ``dtype``.
       dtype: dtype of the wide parameters. s_L and 1 / s_L must be normal numbers of it.
 
-    Source: ours; Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no
+    Source: ours. Yang, Huang, Wipf (2022), supplement F.1 and F.2, give no
     construction.
 
     Example:
@@ -122,6 +122,7 @@ def symmetric_embedding(
     ]
     exponents = np.array([_ratio_exponent(epsilon, W) for _, W in matrices])
     ratios = 2.0**exponents
+    scales = np.cumprod([1.0, *ratios])
     last_exponent = np.sum(exponents)
     if last_exponent < np.finfo(jnp.dtype(dtype)).minexp:
         raise ValueError(
@@ -129,28 +130,29 @@ def symmetric_embedding(
             f" 2^{last_exponent:.0f}, to be a normal {jnp.dtype(dtype).name}, got"
             f" {len(layers)}; widen dtype or contraction"
         )
-    scales = np.cumprod([1.0, *ratios])
 
-    # Rows of the blocks Y_0 to Y_L, and columns of the layers' attention.
-    edges = np.cumsum([0, *(W.shape[0] for _, W in matrices), matrices[-1][1].shape[1]])
-    blocks = [slice(*pair) for pair in pairwise(edges)]
-    columns = np.cumsum([0, *(W_a.shape[1] for W_a, _ in matrices)])
-    wide_W_a = np.zeros((edges[-1], columns[-1]))
-    mixing = np.zeros((edges[-1], edges[-1]))
+    # The blocks of Y_0 to Y_L, and the columns of the layers' attention.
+    widths = [W.shape[0] for _, W in matrices]
+    widths.append(matrices[-1][1].shape[1])
+    blocks = _slices(widths)
+    columns = _slices([W_a.shape[1] for W_a, _ in matrices])
+    width = blocks[-1].stop
+    rank = columns[-1].stop
+
+    wide_W_a = np.zeros((width, rank))
+    mixing = np.zeros((width, width))
     for place, (W_a, W) in enumerate(matrices):
-        here, there = blocks[place], blocks[place + 1]
-        of_layer = slice(columns[place], columns[place + 1])
-        wide_W_a[here, of_layer] = W_a / scales[place]
-        mixing[here, there] = ratios[place] * W
-        mixing[there, here] = ratios[place] * W.T
-    W_f = ((1.0 - STEP_SIZE) * np.eye(len(mixing)) - mixing) / STEP_SIZE
+        here = blocks[place]
+        following = blocks[place + 1]
+        wide_W_a[here, columns[place]] = W_a / scales[place]
+        mixing[here, following] = ratios[place] * W
+        mixing[following, here] = ratios[place] * W.T
+    # The layer applies (1 - a) I - a W_f, which must be the mixing.
+    W_f = ((1.0 - STEP_SIZE) * np.eye(width) - mixing) / STEP_SIZE
 
-    width = int(edges[-1])
-    after_first = int(edges[1])
-    last = int(edges[-2])
     layer = transformer(
         width,
-        rank=min(width, int(columns[-1])),
+        rank=min(width, rank),
         phi=phi,
         form=form,
         mask=mask,
@@ -158,15 +160,21 @@ def symmetric_embedding(
     )
 
     def embed(y: Array) -> Array:
-        rest = jnp.zeros((*y.shape[:-1], width - after_first), y.dtype)
+        rest = jnp.zeros((*y.shape[:-1], width - widths[0]), y.dtype)
         return jnp.concatenate([y, rest], axis=-1)
 
     return SymmetricEmbedding(
         layer,
         TransformerParams(jnp.asarray(wide_W_a, dtype), jnp.asarray(W_f, dtype)),
         embed=embed,
-        readout=lambda wide: wide[..., last:] / float(scales[-1]),
+        readout=lambda wide: wide[..., blocks[-1]] / float(scales[-1]),
     )
+
+
+def _slices(widths: list[int]) -> list[slice]:
+    """Returns the slices of adjacent blocks of these widths."""
+    edges = np.cumsum([0, *widths]).tolist()
+    return [slice(*pair) for pair in pairwise(edges)]
 
 
 def _ratio_exponent(epsilon: float, W: np.ndarray) -> int:
@@ -184,8 +192,8 @@ def _check(
     check("contraction", contraction, in_interval("(0, 1/2]"), optional=True)
     for place, (W_a, W) in enumerate(layers):
         expected = np.shape(layers[place - 1].W)[1] if place > 0 else np.shape(W)[0]
-        of_matrices = np.ndim(W) == 2 == np.ndim(W_a)
-        fits = of_matrices and np.shape(W)[0] == np.shape(W_a)[0] == expected
+        are_matrices = np.ndim(W) == 2 == np.ndim(W_a)
+        fits = are_matrices and np.shape(W)[0] == np.shape(W_a)[0] == expected
         wanted = f"have W_a (d, k) and W (d, e) with d = {expected}"
         got = f"shapes {np.shape(W_a)} and {np.shape(W)}"
         require(fits, f"layers[{place}]", wanted, got)

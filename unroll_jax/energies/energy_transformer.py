@@ -75,8 +75,8 @@ def energy_transformer(
     The paper proves descent in continuous time: g is the gradient of the convex
     Lagrangian :math:`L(y) = d \gamma s + \delta . y`, so
     :math:`dE/dt = - \nabla_g E^T \, (\partial^2 L) \, \nabla_g E \le 0`. A step of
-    fixed length a = ``step_size`` can raise E (``guaranteed=False``; tests/energies
-    hold an example). With ``guaranteed=True`` each example takes the smaller of
+    fixed length a = ``step_size`` can raise E (``guaranteed=False``). tests/energies
+    hold an example. With ``guaranteed=True`` each example takes the smaller of
     ``step_size`` and
 
     .. math:: a = \min_C \frac{s_C}{\gamma K + \delta_C} , \qquad
@@ -86,7 +86,7 @@ def energy_transformer(
     which never raises E if :math:`\gamma > 0`. *Proof.* Log-sum-exp and squared ReLU
     are convex. E thus curves upwards in g only by the products of keys and queries, by
     at most K. Along the segment, L's Hessian is at most
-    :math:`\gamma / \min s =: \lambda`, and s changes by at most :math:`a \delta_C`; so
+    :math:`\gamma / \min s =: \lambda`, and s changes by at most :math:`a \delta_C`. So
     :math:`|g' - g|^2 \le \lambda (g' - g) . (y' - y)`, and, as
     :math:`a \le 1 / (K \lambda)`,
     :math:`E' - E \le (- 1 / a + K \lambda / 2) (g' - g) . (y' - y) \le 0`.

@@ -1,6 +1,7 @@
 """Fast weights: a matrix that learns pairs of keys and values while it reads them."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked, one_of, require
 from unroll_jax.arrays import check_dtype, check_shape
 from unroll_jax.descent import Descent
+from unroll_jax.energies.blocks import join_rows, split_rows
 from unroll_jax.energies.examples import DIM, TOKENS, Example
 from unroll_jax.energies.tokens import InputRows, Tokens, no_params, on_tokens
 from unroll_jax.numerics import compute_dtype, over, powers_of_two
@@ -43,7 +45,7 @@ def fast_weights(
     step_size: float = 1.0,
     ridge: float = 0.0,
 ) -> Descent:
-    r"""A step of test-time learning: W moves towards the pairs :math:`W k_i = v_i`.
+    r"""A step of test-time learning towards :math:`W k_i = v_i` for all pairs.
 
     .. math:: E(W) = \tfrac12 \sum_i |W k_i - v_i|^2 + \tfrac{r}{2} |W|_F^2 .
 
@@ -58,16 +60,15 @@ def fast_weights(
     .. math:: W' = \arg\min_U E(U) + \tfrac{1}{2 b} |U - W|_F^2
                  = (W + b V^T K) ((1 + b r) I + b K^T K)^{-1}
 
-    with :math:`b = step\_size`. It never raises E for any b > 0, as W itself is among
-    the U. For one pair it is the delta rule at :math:`b / (1 + b |k|^2)`. The step is
-    computed as a change of :math:`W / (1 + b r)` within the span of the keys: what W
-    has where no key looks is kept. The change is that of b at most
-    :math:`16 / (|K|_F^2 eps)`, with the dtype's epsilon. Where keys are equal and their
-    values are not, it errs by up to 2e-3 of :math:`|V - K W^T|` in float32.
+    with :math:`b = step\_size`. It never raises E for any b > 0, because W itself is
+    one of the U. For one pair it is the delta rule at :math:`b / (1 + b |k|^2)`. The
+    step changes :math:`W / (1 + b r)` only in the span of the keys. b is cut to
+    :math:`16 / (|K|_F^2 eps)`, with the dtype's epsilon. If keys are equal and their
+    values are not, the step errs by up to 2e-3 of :math:`|V - K W^T|` in float32.
 
-    Many steps on all pairs end at ridge regression, `equilibrium` of this layer. `mesa`
-    solves it for every prefix of a sequence. `delta_rule` takes one step per pair of a
-    whole sequence.
+    Many steps on all pairs converge to ridge regression, the `equilibrium` of this
+    layer. `mesa` solves it for every prefix of a sequence. `delta_rule` takes one step
+    for each pair of a sequence.
 
     Args:
       key_dim, value_dim: widths k of the keys and v of the values.
@@ -80,9 +81,9 @@ def fast_weights(
       ``x`` (*batch, n, key_dim + value_dim) holds in each row a key and its value, or
       is an `Anchor` of them that marks the pairs present.
 
-    Source: DeltaNet (Schlag et al. 2021; Yang et al. 2024), the gradient form; Longhorn
-    (Liu et al. 2024), the proximal one; MesaNet (von Oswald et al. 2025), the end of
-    both.
+    Source: the gradient form is DeltaNet (Schlag et al. 2021, Yang et al. 2024), the
+    proximal one Longhorn (Liu et al. 2024). Both converge to MesaNet (von Oswald et al.
+    2025).
 
     Example:
       >>> import jax
@@ -97,7 +98,7 @@ def fast_weights(
 
     def energy(params: None, tokens: Tokens) -> Float[Array, "*batch"]:
         keys, values = _split_pairs(tokens, key_dim)
-        error = jnp.einsum("...vk,...nk->...nv", tokens.y, keys) - values
+        error = keys @ tokens.y.mT - values
         total = 0.5 * jnp.sum(error**2, axis=(-2, -1))
         # Without a ridge squares may overflow, and 0 times infinity is not 0.
         if ridge == 0.0:
@@ -106,21 +107,22 @@ def fast_weights(
 
     def gradient_step(params: None, tokens: Tokens) -> Array:
         keys, values = _split_pairs(tokens, key_dim)
-        error = jnp.einsum("...vk,...nk->...nv", tokens.y, keys) - values
-        gradient = jnp.einsum("...nv,...nk->...vk", error, keys) + ridge * tokens.y
+        error = keys @ tokens.y.mT - values
+        gradient = error.mT @ keys + ridge * tokens.y
         curvature = _square_norm(keys) + ridge
-        curvature = jnp.where(curvature < jnp.inf, curvature, jnp.nan)[..., None, None]
-        return tokens.y - over(step_size * gradient, curvature)
+        # A step over an infinite curvature would be 0, and hide the overflow.
+        curvature = jnp.where(curvature < jnp.inf, curvature, jnp.nan)
+        return tokens.y - over(step_size * gradient, curvature[..., None, None])
 
     def proximal_step(params: None, tokens: Tokens) -> Array:
         keys, values = _split_pairs(tokens, key_dim)
-        # The minimiser of |K U^T - V|^2 / 2 + (1 / b + r) |U - W / (1 + b r)|^2 / 2.
-        kept = tokens.y / (1.0 + step_size * ridge)
+        # U minimises |K U^T - V|^2 / 2 + (1 / b + r) |U - W / (1 + b r)|^2 / 2.
+        shrunk = tokens.y / (1.0 + step_size * ridge)
         if keys.shape[-2] == 0:
-            return kept
-        error = values - jnp.einsum("...vk,...nk->...nv", kept, keys)
+            return shrunk
+        error = values - keys @ shrunk.mT
         inverse = _damped_inverse(keys, 1.0 / step_size + ridge)
-        return kept + jnp.einsum("...kn,...nv->...vk", inverse, error)
+        return shrunk + (inverse @ error).mT
 
     step = gradient_step if form == "gradient" else proximal_step
     pairs = InputRows("pairs of keys and values", key_dim + value_dim, separate=True)
@@ -140,8 +142,7 @@ def delta_rule(
     chunk_size: int = 64,
     state: Float[Array, "*batch v k"] | None = None,
 ) -> tuple[Float[Array, "*batch n v"], Float[Array, "*batch v k"]]:
-    r"""Reads a sequence with fast weights: a step of `fast_weights` and a look-up per
-    pair.
+    r"""Reads a sequence with fast weights, by one step and one look-up per pair.
 
     .. math:: W_t = W_{t-1} - b_t (W_{t-1} k_t - v_t) k_t^T , \qquad o_t = W_t q_t ,
 
@@ -149,13 +150,13 @@ def delta_rule(
     :math:`b_t / (1 + b_t |k_t|^2)` (``form="proximal"``: Longhorn). A step never raises
     :math:`|W k_t - v_t|^2` for :math:`b_t |k_t|^2 \le 2`, or for any proximal rate.
 
-    Chunks are computed at once by the WY representation of products of
-    :math:`I - b k k^T`, in memory linear in n.
+    All pairs of a chunk are computed at once, by the WY representation of products of
+    :math:`I - b k k^T`. Memory is linear in n.
 
     Args:
       queries, keys, values: q and k, (*batch, n, k), and v, (*batch, n, v).
-      rates: b >= 0, (*batch, n). A rate of 0 leaves a pair out, whatever it holds, NaN
-        too. A negative one is an error, and NaN where it is traced.
+      rates: b >= 0, (*batch, n). A rate of 0 leaves a pair out, even if it holds NaN. A
+        negative rate is an error if concrete, and NaN if traced.
       form: "gradient" or "proximal".
       chunk_size: pairs computed at once.
       state: W before the first pair. None is 0.
@@ -179,26 +180,20 @@ def delta_rule(
     dtype = values.dtype
     pairs = read_pairs(queries, keys, values, rates)
     queries, keys, values, rates = pairs.arrays
-    batch, count = queries.shape[:-2], queries.shape[-2]
-    wanted = (*batch, values.shape[-1], keys.shape[-1])
-    check_shape("state", state, wanted)
+    shape = (*queries.shape[:-2], values.shape[-1], keys.shape[-1])
+    check_shape("state", state, shape)
+    start = jnp.zeros(shape) if state is None else state
 
     if form == "proximal":
         rates = rates / (1.0 + rates * jnp.sum(keys**2, axis=-1, keepdims=True))
-    size = min(chunk_size, max(count, 1))
-    chunks = [split_chunks(array, size) for array in (queries, keys, values, rates)]
-    if state is None:
-        start = jnp.zeros((*batch, keys.shape[-1], values.shape[-1]), values.dtype)
-    else:
-        start = jnp.swapaxes(state, -1, -2).astype(values.dtype)
-    end, outputs = jax.lax.scan(jax.checkpoint(_read_chunk), start, tuple(chunks))
-    outputs = jnp.where(pairs.broken, jnp.nan, join_chunks(outputs, count))
-    end = pairs.mark(jnp.swapaxes(end, -1, -2))
-    return outputs.astype(dtype), end
+        pairs = pairs._replace(arrays=(queries, keys, values, rates))
+    start = start.mT.astype(values.dtype)
+    end, outputs = read_chunks(_read_chunk, start, pairs, chunk_size)
+    return outputs.astype(dtype), end.mT
 
 
 class Pairs(NamedTuple):
-    """Pairs of a sequence as they are computed with.
+    """The pairs of a sequence, checked and free of NaN.
 
     Attributes:
       arrays: queries, keys, values and rates (*batch, n, 1), in one dtype, with 0 for
@@ -209,18 +204,14 @@ class Pairs(NamedTuple):
     arrays: tuple[Array, Array, Array, Array]
     broken: Array
 
-    def mark(self, state: Array) -> Array:
-        """Returns a state after the last pair, NaN if one was not finite."""
-        return jnp.where(jnp.any(self.broken, axis=-2, keepdims=True), jnp.nan, state)
-
 
 def read_pairs(queries: Any, keys: Any, values: Any, rates: Any) -> Pairs:
     """Checks queries and keys (*batch, n, k), values (*batch, n, v), rates (*batch, n).
 
-    All become one dtype, float32 at least. Products with 0 would not keep out a NaN:
-    pairs that are not finite are left out, and marked.
+    All become one dtype, float32 at least. Pairs that are not finite are replaced by 0,
+    and marked, because 0 times NaN is NaN.
     """
-    check_dtype("values", values)  # which is that of the outputs
+    check_dtype("values", values)  # outputs have this dtype
     tokens = jnp.shape(queries)[:-1]
     shapes = {
         "keys": (keys, jnp.shape(queries)),
@@ -236,11 +227,13 @@ def read_pairs(queries: Any, keys: Any, values: Any, rates: Any) -> Pairs:
     arrays = [jnp.asarray(array, dtype) for array in (queries, keys, values, rates)]
     queries, keys, values, rates = arrays
     rates = jnp.where(rates < 0.0, jnp.nan, rates)[..., None]
-    # Keys whose squares overflow have no products.
+
+    # Keys count as infinite if their squares are.
     square = jnp.sum(keys**2, axis=-1, keepdims=True)
     finite = jnp.isfinite(square) & jnp.all(jnp.isfinite(values), -1, keepdims=True)
     finite = finite & jnp.isfinite(rates)
     broken = jnp.cumsum(~finite & (rates != 0.0), axis=-2) > 0
+
     keys = jnp.where(finite, keys, 0.0)
     values = jnp.where(finite, values, 0.0)
     rates = jnp.where(jnp.isfinite(rates), rates, 0.0)
@@ -257,6 +250,34 @@ def _check_rates(rates: Any) -> None:
         require(False, f"rates{list(place)}", "be at least 0", known[place])
 
 
+def read_chunks(
+    read: Callable[[Any, tuple[Array, ...]], tuple[Any, Any]],
+    state: Any,
+    pairs: Pairs,
+    chunk_size: int,
+) -> tuple[Any, Any]:
+    """Returns the state after the last pair, and the results of all pairs.
+
+    Both are NaN from the first broken pair.
+
+    Args:
+      read: ``(state, (queries, keys, values, rates)) -> (state, results)``, of a chunk.
+      state: a pytree of arrays (*batch, :, :) before the first pair.
+      pairs, chunk_size: the sequence, and how many pairs are read at once.
+    """
+    count = pairs.broken.shape[-2]
+    size = min(chunk_size, max(count, 1))
+    chunks = tuple(split_rows(array, size) for array in pairs.arrays)
+    end, results = jax.lax.scan(jax.checkpoint(read), state, chunks)
+
+    def join(blocks: Array) -> Array:
+        return jnp.where(pairs.broken, jnp.nan, join_rows(blocks, count))
+
+    ever_broken = jnp.any(pairs.broken, axis=-2, keepdims=True)
+    end = jax.tree.map(lambda leaf: jnp.where(ever_broken, jnp.nan, leaf), end)
+    return end, jax.tree.map(join, results)
+
+
 def fast_weights_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Gradient steps on five pairs."""
     return fast_weights(DIM, VALUES), *_example(key, batch)
@@ -264,9 +285,8 @@ def fast_weights_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 def proximal_fast_weights_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Proximal steps on five pairs, with a ridge."""
-    return fast_weights(
-        DIM, VALUES, form="proximal", step_size=0.5, ridge=0.1
-    ), *_example(key, batch)
+    layer = fast_weights(DIM, VALUES, form="proximal", step_size=0.5, ridge=0.1)
+    return layer, *_example(key, batch)
 
 
 def _example(key: jax.Array, batch: tuple[int, ...]) -> tuple[Array, Array]:
@@ -280,18 +300,18 @@ def _split_pairs(tokens: Tokens, key_dim: int) -> tuple[Array, Array]:
 
 
 def _square_norm(keys: Array) -> Array:
-    """An upper bound of |K|_2^2, (*batch,).
+    """Returns an upper bound of |K|_2^2, the Frobenius norm of a Gram matrix of K.
 
-    It is the Frobenius norm of the smaller Gram matrix.
+    K K^T and K^T K have the same norm. It takes the smaller one.
     """
     few = keys.shape[-2] <= keys.shape[-1]
-    # Powers of two bring the keys near 1: the squares of their products neither over-
-    # nor underflow.
+    tall = keys.mT if few else keys
+
+    # A power of two brings the keys near 1: squares of products do not over- or
+    # underflow.
     down, up = powers_of_two(jnp.max(jnp.abs(keys), axis=(-2, -1), keepdims=True))
-    keys = keys * down
-    product = jnp.einsum(
-        "...nk,...mk->...nm" if few else "...nk,...nl->...kl", keys, keys
-    )
+    scaled = tall * down
+    product = scaled.mT @ scaled
     return norm(product, product.ndim - 2) * up[..., 0, 0] * up[..., 0, 0]
 
 
@@ -300,11 +320,11 @@ def _damped_inverse(
 ) -> Float[Array, "*batch k n"]:
     """Returns (K^T K + damping I)^-1 K^T, from a QR decomposition.
 
-    The decomposition of K, or of K^T if there are fewer pairs than columns, below
-    sqrt(damping) I has half the digits of K^T K to lose.
+    It decomposes K below sqrt(damping) I, or K^T if there are fewer pairs than columns.
+    K^T K would lose twice as many digits.
     """
     few = keys.shape[-2] < keys.shape[-1]
-    tall = jnp.swapaxes(keys, -1, -2) if few else keys
+    tall = keys.mT if few else keys
     width = tall.shape[-1]
 
     # A power of two brings keys and damping near 1: squares do not overflow.
@@ -313,46 +333,28 @@ def _damped_inverse(
     down, _ = powers_of_two(jnp.maximum(largest, root))
     scaled = tall * down
 
-    # Less damping than this changes well-conditioned systems by round-off only. In the
+    # Less damping than this would change well-conditioned systems by round-off only. In
     # others it would turn round-off into directions that no key has.
     size = jnp.sqrt(jnp.sum(scaled**2, axis=(-2, -1), keepdims=True))
     least = 0.25 * math.sqrt(jnp.finfo(keys.dtype).eps) * jax.lax.stop_gradient(size)
     damped = jnp.maximum(root * down, least) * jnp.eye(width, dtype=keys.dtype)
     Q, R = jnp.linalg.qr(jnp.concatenate([damped, scaled], axis=-2))
-    of_keys = jnp.swapaxes(Q[..., width:, :], -1, -2)
-    inverse = down * jax.scipy.linalg.solve_triangular(R, of_keys)
-    return jnp.swapaxes(inverse, -1, -2) if few else inverse
+    Q_of_keys = Q[..., width:, :]
+    inverse = down * jax.scipy.linalg.solve_triangular(R, Q_of_keys.mT)
+    return inverse.mT if few else inverse
 
 
-def split_chunks(array: Array, size: int) -> Float[Array, "chunks *batch size width"]:
-    """Cuts a sequence (*batch, n, width) into chunks, the last filled up with zeros."""
-    *batch, count, width = array.shape
-    short = -count % size
-    padding = [(0, 0)] * len(batch) + [(0, short), (0, 0)]
-    # The number of chunks is given: axes of length 0 leave none to be inferred.
-    shape = (*batch, (count + short) // size, size, width)
-    return jnp.moveaxis(jnp.pad(array, padding).reshape(shape), -3, 0)
-
-
-def join_chunks(chunks: Array, count: int) -> Float[Array, "*batch count width"]:
-    """Joins chunks (chunks, *batch, size, width) to a sequence of ``count`` rows."""
-    number, *batch, size, width = chunks.shape
-    joined = jnp.moveaxis(chunks, 0, -3).reshape(*batch, number * size, width)
-    return joined[..., :count, :]
-
-
-def _read_chunk(
-    S: Array, chunk: tuple[Array, Array, Array, Array]
-) -> tuple[Array, Array]:
+def _read_chunk(S: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
     """Returns S = W^T (*batch, k, v) after a chunk, and the outputs of the chunk.
 
     The errors e solve (I + tril(b K K^T, -1)) e = b (V - K S).
     """
     queries, keys, values, rates = chunk
-    product = rates * jnp.tril(keys @ jnp.swapaxes(keys, -1, -2), -1)
-    # solve_triangular takes the unit diagonal as given.
+    # solve_triangular adds the unit diagonal.
+    system = rates * jnp.tril(keys @ keys.mT, -1)
     errors = jax.scipy.linalg.solve_triangular(
-        product, rates * (values - keys @ S), lower=True, unit_diagonal=True
+        system, rates * (values - keys @ S), lower=True, unit_diagonal=True
     )
-    seen = jnp.tril(queries @ jnp.swapaxes(keys, -1, -2))
-    return S + jnp.swapaxes(keys, -1, -2) @ errors, queries @ S + seen @ errors
+    # A query sees the pairs up to its own.
+    earlier = jnp.tril(queries @ keys.mT)
+    return S + keys.mT @ errors, queries @ S + earlier @ errors

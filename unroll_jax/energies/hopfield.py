@@ -98,7 +98,7 @@ def hopfield(
         keys = tokens.x if params.S is None else params.S
         # The energy is a small difference of large numbers, so accelerators must not
         # shorten the products.
-        products = jnp.matmul(tokens.y, jnp.swapaxes(keys, -1, -2), precision=HIGHEST)
+        products = jnp.matmul(tokens.y, keys.mT, precision=HIGHEST)
         seen = some = None
         if is_cross and tokens.present is not None:
             some = jnp.any(tokens.present, axis=-1)[..., None]

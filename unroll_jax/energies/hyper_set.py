@@ -75,7 +75,7 @@ def hyper_set(
     Args:
       dim, num_heads, head_dim, width: width d of the tokens, heads h, width p of each
         head's subspace, rows m of D.
-      step_size, form: a > 0, unitless; "published" or "gradient".
+      step_size, form: a > 0, unitless, and "published" or "gradient".
       epsilon: added to mean squares under the root, as in RMSNorm. It makes E smooth at
         0.
 
@@ -118,7 +118,7 @@ def hyper_set(
     def published_step(params: HyperSetParams, tokens: Tokens) -> Array:
         z, scores = _heads(params, tokens.y, tokens.present, epsilon)
         shares = jax.nn.softmax(scores, axis=-1)
-        symmetric = shares + jnp.swapaxes(shares, -1, -2)
+        symmetric = shares + shares.mT
         moved = jnp.einsum("...hij,...hjp->...hip", symmetric, z)
         half = tokens.y - step_size * jnp.einsum("...hip,hpd->...id", moved, params.W)
         features = jax.nn.relu(_normalise(half @ params.D.T, epsilon))

@@ -32,15 +32,16 @@ def layer_norm(
                   - R \sqrt{|u|^2 + c} + \tfrac12 R^2 , \qquad
               y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
 
-    The first term depends only on m and the rest only on u: the translation y - m 1 and
-    the rescaling of u are gradient steps of length 1 on one each, and together y - a
-    grad E(y). No step ever raises E, for a in (0, 1]: :math:`-R \sqrt{|u|^2 + c}` is
-    concave along u, so E lies below a quadratic of curvature 1.
+    The first term depends only on m, the others only on u. Centring, y - m 1, is a
+    gradient step of length 1 on the first, and rescaling u one on the others. Together
+    they are y - a grad E(y). No step ever raises E, for a in (0, 1]:
+    :math:`-R \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of
+    curvature 1.
 
     With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half
-    the squared distance to the sphere of centred tokens of norm R, and the undamped
-    step the projection on it, where E = 0. A token whose entries are all equal has no
-    nearest point: its u stays 0.
+    the squared distance to the sphere of centred tokens of norm R. The undamped step
+    projects onto it, where E = 0. A token whose entries are all equal has no nearest
+    point. Its u stays 0.
 
     Args:
       dim: width d of the tokens, at least 2.
@@ -68,10 +69,12 @@ def layer_norm(
         mean, _, length, up = _split(tokens.y, epsilon)
         # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square: nothing cancels near the
         # sphere.
-        centred_part = 0.5 * (length * up - norm) ** 2 - 0.5 * dim * epsilon
-        return sum_present((0.5 * dim * mean**2 + centred_part)[..., 0], tokens.present)
+        of_centred = 0.5 * (length * up - norm) ** 2 - 0.5 * dim * epsilon
+        per_token = 0.5 * dim * mean**2 + of_centred
+        return sum_present(per_token[..., 0], tokens.present)
 
     def step(params: None, tokens: Tokens) -> Array:
+        # The factors of u and of its norm cancel.
         _, centred, length, _ = _split(tokens.y, epsilon)
         normed = centred * (norm / jnp.where(length == 0.0, 1.0, length))
         return (1.0 - step_size) * tokens.y + step_size * normed
@@ -85,10 +88,10 @@ def layer_norm_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 
 def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
-    """Returns the mean of each token, the rest u, its smoothed norm, and a factor.
+    """Returns m, u / up, sqrt(|u|^2 + c) / up, and the factor up of each token.
 
-    u and its norm are divided by the factor, a power of two that brings the larger of
-    the token and of the smoothing near 1: squares neither over- nor underflow.
+    The factor is a power of two that brings the token, or the smoothing if it is
+    larger, near 1. Squares then do not over- or underflow.
     """
     largest = jnp.max(jnp.abs(y), axis=-1, keepdims=True)
     down, up = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
@@ -96,10 +99,11 @@ def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
     mean = jnp.mean(scaled, axis=-1, keepdims=True)
     centred = scaled - mean
     square = jnp.sum(centred**2, axis=-1, keepdims=True)
-    # Compiled code would square the power first, and 0 times infinity is not 0.
+    # Without smoothing nothing is added: 0 times an infinite square would be NaN.
     if epsilon > 0.0:
         square = square + y.shape[-1] * (math.sqrt(epsilon) * down) ** 2
     # The inner `where` keeps the derivative finite at a token of equal entries.
-    none = square == 0.0
-    length = jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, square)))
+    all_equal = square == 0.0
+    root = jnp.sqrt(jnp.where(all_equal, 1.0, square))
+    length = jnp.where(all_equal, 0.0, root)
     return mean * up, centred, length, up

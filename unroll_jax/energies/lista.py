@@ -76,7 +76,7 @@ def lista(
       broadcasting to it, or an `Anchor` of it that marks the tokens present. The
       reconstruction of the signal is ``y @ params.D``.
 
-    Source: Gregor and LeCun (2010) for LISTA; the coupling of D^T and D as in
+    Source: Gregor and LeCun (2010) for LISTA. The coupling of D^T and D is as in
     Porras-Valenzuela et al. (2026), C.4.
 
     Example:

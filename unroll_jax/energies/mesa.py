@@ -1,6 +1,5 @@
 """Mesa layers: the optimal fast weights after every pair of a sequence."""
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, SIZE, checked
 from unroll_jax.arrays import check_shape
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.energies.fast_weights import join_chunks, read_pairs, split_chunks
+from unroll_jax.energies.fast_weights import read_chunks, read_pairs
 from unroll_jax.numerics import over
 
 __all__ = ["MesaState", "mesa"]
@@ -44,21 +43,22 @@ def mesa(
     chunk_size: int = 64,
     state: MesaState | None = None,
 ) -> tuple[Float[Array, "*batch n v"], MesaState, Float[Array, "*batch n"]]:
-    r"""Reads a sequence with fast weights that are optimal for every prefix of it.
+    r"""Reads a sequence with fast weights that are optimal for each of its prefixes.
 
     .. math:: W_t = \arg\min_W \tfrac12 \sum_{s \le t} b_s |W k_s - v_s|^2
                   + \tfrac{r}{2} |W|_F^2 , \qquad
               o_t = W_t q_t = G_t^T (H_t + r I)^{-1} q_t ,
 
-    the equilibrium of `fast_weights` on the pairs up to t. The systems of a chunk are
-    solved at once by conjugate gradients, and so are their derivatives. No k x k matrix
-    is kept for a single t, so memory is linear in n.
+    the equilibrium of `fast_weights` on the pairs up to t. Conjugate gradients solve
+    all systems of a chunk at once, and those of the derivatives. No k x k matrix is
+    kept per t, so memory is linear in n.
 
     Args:
       queries, keys, values, rates, chunk_size: as in `delta_rule`.
       ridge: r > 0, in units of key^2.
       tol: relative residual at which a system is solved.
-      max_steps: of conjugate gradients. None is 2 k, twice what exact arithmetic needs.
+      max_steps: steps of conjugate gradients. None is 2 k, twice as many as in exact
+        arithmetic.
       state: sums before the first pair. None is 0.
 
     Returns:
@@ -80,16 +80,15 @@ def mesa(
     """
     dtype = values.dtype
     pairs = read_pairs(queries, keys, values, rates)
-    queries, keys, values, rates = pairs.arrays
-    batch, (count, width) = queries.shape[:-2], queries.shape[-2:]
-    of_H = (*batch, width, width)
-    of_G = (*batch, width, values.shape[-1])
+    queries, _, values, _ = pairs.arrays
+    *batch, _, width = queries.shape
+    shape_H = (*batch, width, width)
+    shape_G = (*batch, width, values.shape[-1])
     if state is None:
-        zeros = functools.partial(jnp.zeros, dtype=values.dtype)
-        state = MesaState(zeros(of_H), zeros(of_G))
-    check_shape("state.H", state.H, of_H)
-    check_shape("state.G", state.G, of_G)
-    started = MesaState(*(leaf.astype(values.dtype) for leaf in state))
+        state = MesaState(jnp.zeros(shape_H), jnp.zeros(shape_G))
+    check_shape("state.H", state.H, shape_H)
+    check_shape("state.G", state.G, shape_G)
+    start = MesaState(*(leaf.astype(values.dtype) for leaf in state))
     steps = 2 * width if max_steps is None else max_steps
 
     def read(
@@ -98,34 +97,31 @@ def mesa(
         queries, keys, values, rates = chunk
         weighted = rates * keys
 
+        # (H_t + r I) x_t for every t of the chunk, with H_t = H + sum_{s <= t} b k k^T.
         def product(rows: Array) -> Array:
-            seen = jnp.tril(rows @ jnp.swapaxes(keys, -1, -2))
-            return rows @ state.H + seen @ weighted + ridge * rows
+            earlier = jnp.tril(rows @ keys.mT)
+            return rows @ state.H + earlier @ weighted + ridge * rows
 
         solved = _solve(product, queries, tol, steps)
-        seen = jnp.tril(solved @ jnp.swapaxes(keys, -1, -2))
-        outputs = solved @ state.G + seen @ (rates * values)
+        earlier = jnp.tril(solved @ keys.mT)
+        outputs = solved @ state.G + earlier @ (rates * values)
+
         error = jnp.linalg.norm(queries - product(solved), axis=-1, keepdims=True)
         size = jnp.linalg.norm(queries, axis=-1, keepdims=True)
         residuals = jax.lax.stop_gradient(error / jnp.where(size > 0.0, size, 1.0))
-        after = jnp.swapaxes(weighted, -1, -2)
-        state = MesaState(state.H + after @ keys, state.G + after @ values)
-        return state, (outputs, residuals)
 
-    size = min(chunk_size, max(count, 1))
-    chunks = [split_chunks(array, size) for array in (queries, keys, values, rates)]
-    end, results = jax.lax.scan(jax.checkpoint(read), started, tuple(chunks))
-    outputs, residuals = (
-        jnp.where(pairs.broken, jnp.nan, join_chunks(part, count)) for part in results
-    )
-    end = MesaState(*map(pairs.mark, end))
+        H = state.H + weighted.mT @ keys
+        G = state.G + weighted.mT @ values
+        return MesaState(H, G), (outputs, residuals)
+
+    end, (outputs, residuals) = read_chunks(read, start, pairs, chunk_size)
     return outputs.astype(dtype), end, residuals[..., 0]
 
 
 def _solve(product, rows: Array, tol: float, max_steps: int) -> Array:
     """Returns the rows x with product(x) = rows, each a separate system.
 
-    The systems are symmetric, so gradients are such solves too.
+    The systems are symmetric, so the same solver computes the gradients.
     """
 
     def by_conjugate_gradients(product, rows: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Any step made a descent step: shortened until its energy does not rise."""
+"""Any step as a descent step, shortened until its energy does not rise."""
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,14 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
     .. math:: y' = y + t (step(y) - y) , \qquad
               t = \max \{ 1, \tfrac12, \dots, 2^{-halvings}, 0 : E(y') \le E(y) \} .
 
-    No step raises the energy, for any weights. Where step(y) - y points downhill at y,
-    t is positive for enough halvings. Elsewhere t may be 0, and the example stays. A
-    layer that descends anyway pays one or two more energies.
+    No step raises the energy, for any weights. If step(y) - y points downhill at y, t
+    is positive for enough halvings. Otherwise t may be 0, and the example stays. A
+    layer that always descends costs one or two more energies per step.
 
     Args:
       descent: a layer whose y is one array. NaN energies of y' count as risen. Where
         the energy of y is NaN, so is y'.
-      halvings: at least 1, the number of times a step is halved before it is left out.
+      halvings: how often a step is halved before it is left out, at least 1.
 
     Returns:
       A `Descent` with the same params and energy. Derivatives of its step hold t
@@ -35,17 +35,11 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax import Descent
-      >>> far = Descent(  # seven gradient steps of length 1 at once
-      ...     init=lambda key: None,
-      ...     energy=lambda params, y, x: 0.5 * jnp.sum(y**2, (-2, -1)),
-      ...     step=lambda params, y, x: -6.0 * y,
-      ... )
-      >>> y = jnp.array([[1.0]])
-      >>> (
-      ...     far.step(None, y, None).tolist(),
-      ...     safeguarded(far).step(None, y, None).tolist(),
-      ... )
-      ([[-6.0]], [[-0.75]])
+      >>> energy = lambda params, y, x: 0.5 * jnp.sum(y**2, (-2, -1))
+      >>> too_long = lambda params, y, x: -6.0 * y  # 7 times the gradient
+      >>> layer = safeguarded(Descent(lambda key: None, energy, too_long))
+      >>> layer.step(None, jnp.array([[1.0]])).tolist()  # 1 - 7 / 4
+      [[-0.75]]
     """
 
     def step(params, y, x=None):
@@ -57,11 +51,12 @@ def safeguarded(descent: Descent, *, halvings: int = 10) -> Descent:
 
 
 def _step_length(descent: Descent, params, y, x, stepped, halvings: int) -> Array:
-    """Returns t of each example, (*batch,); NaN where the energy of y is NaN."""
+    """Returns t of each example, (*batch,), or NaN where the energy of y is NaN."""
     before = descent.energy(params, y, x)
 
     def rises(length: Array) -> Array:
         after = descent.energy(params, _shorten(y, stepped, length), x)
+        # Not `after > before`: a NaN counts as risen.
         return ~(after <= before) & ~jnp.isnan(before)
 
     def unfinished(carry: tuple[Array, Array, Array]) -> Array:
@@ -76,6 +71,7 @@ def _step_length(descent: Descent, params, y, x, stepped, halvings: int) -> Arra
     full = jnp.ones_like(before)
     start = jnp.int32(0), full, rises(full)
     _, length, risen = jax.lax.while_loop(unfinished, halve, start)
+    # No length of this example kept its energy down: it stays.
     length = jnp.where(risen, 0.0, length)
     return jnp.where(jnp.isnan(before), jnp.nan, length)
 
@@ -84,8 +80,8 @@ def _shorten(y: Array, stepped: Array, length: Array) -> Array:
     """Returns y + length (stepped - y), unrounded at a length of 0 or 1."""
     axes = (1,) * (jnp.ndim(y) - length.ndim)
     length = length.reshape(*length.shape, *axes).astype(y.dtype)
-    # The state stays next to an infinite step left out, and an absent token at
-    # infinity stays too.
+    # 0 times an infinite step would be NaN, and so would inf - inf of an absent token
+    # at infinity.
     stays = (length == 0.0) | (jnp.isinf(y) & (stepped == y))
     shortened = y + length * jnp.where(stays, 0.0, stepped - y)
     return jnp.where(length == 1.0, stepped, shortened)

@@ -1,7 +1,4 @@
-"""Presence, dtypes and checks of layers on tokens.
-
-They are here once, so that an energy's file is its equation.
-"""
+"""Presence, dtypes and checks, common to all layers on tokens."""
 
 import functools
 from collections.abc import Callable
@@ -63,9 +60,9 @@ class InputRows(NamedTuple):
 
     Attributes:
       what: their content, for messages.
-      width: numbers in a row. 0 where x must be None.
-      separate: True if the rows are keys or pairs, which `Anchor.present` then marks;
-        False for one row a token.
+      width: numbers in a row. 0 if x must be None.
+      separate: True if the rows are keys or pairs. `Anchor.present` then marks these.
+        False for one row per token.
       optional: True if x may be None.
     """
 
@@ -87,9 +84,9 @@ def on_tokens(
 ) -> Descent:
     """Makes a layer from unchecked functions of ``(params, tokens)``.
 
-    Params must have the type and shapes that ``init`` makes. All arrays enter in one
-    dtype, float32 at least. Absent tokens enter as 0 and stay. A composite layer takes
-    the functions of its parts by `unchecked`.
+    Params must have the type and shapes that ``init`` makes. All arrays are cast to one
+    dtype, float32 at least. Absent tokens are 0 inside, and the step returns them as
+    they were. A composite layer takes the functions of its parts by `unchecked`.
 
     Args:
       init: as in `Descent`. It makes None, or a NamedTuple of arrays and None.
@@ -106,10 +103,12 @@ def on_tokens(
 
     def prepare(params: Any, y: Any, x: Any) -> tuple[Any, Tokens]:
         x, present = as_anchor(x)
+        anchor = x if rows is None else None
         mask = present if marks_tokens else None
-        check_tokens(y, Anchor(x if rows is None else None, mask), dim=dim)
+        check_tokens(y, Anchor(anchor, mask), dim=dim)
         if mask is not None:
-            mask = present = jnp.broadcast_to(mask, y.shape[:-1])
+            mask = jnp.broadcast_to(mask, y.shape[:-1])
+            present = mask
         fits = num_tokens in (None, y.shape[-2])
         require(fits, "y", f"hold {num_tokens} rows", y.shape[-2])
         if rows is not None:
@@ -167,7 +166,7 @@ def no_params(key: jax.Array) -> None:
 
 
 def as_anchor(x: Any) -> Anchor:
-    """``x`` as an `Anchor`: itself, or an anchor of tokens that are all there."""
+    """Returns ``x`` as an `Anchor`. One that is not marks no tokens as absent."""
     return x if isinstance(x, Anchor) else Anchor(x)
 
 
@@ -235,13 +234,10 @@ def _check_input(
     """Raises as `check_tokens` does, for an input of `InputRows`."""
     if x is None:
         return require(rows.optional, "x", f"hold {rows.what}", "None")
-    require(
-        rows.width > 0,
-        "x",
-        "be None for a layer made without input_dim",
-        "an array",
-        "pass input_dim to learn U",
-    )
+    takes_x = rows.width > 0
+    wanted = "be None for a layer made without input_dim"
+    require(takes_x, "x", wanted, "an array", "pass input_dim to learn U")
+
     check_array("x", x)
     check_dtype("x", x)
     shape = jnp.shape(x)
@@ -250,8 +246,9 @@ def _check_input(
         check_shape("x.present", present, shape[:-1], ", one entry a row of x")
         count = shape[-2] if len(shape) >= 2 else 1
         tokens = (*tokens[:-1], max(count, 1))
-    of_width = len(shape) >= 2 and shape[-1] == rows.width
-    fits = of_width and broadcasts(shape[:-1], tokens)
+
+    has_width = len(shape) >= 2 and shape[-1] == rows.width
+    fits = has_width and broadcasts(shape[:-1], tokens)
     wanted = f"hold {rows.what} of shape {(*tokens, rows.width)}, or broadcasting to it"
     require(fits, "x", wanted, f"shape {shape}")
     check_finite("x", x, present)

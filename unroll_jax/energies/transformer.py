@@ -95,7 +95,7 @@ def transformer(*arguments: Any, **options: Any) -> Descent:
       ridge: r >= 0, weight of the pull to the input X = x in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
       step_size: a2 > 0 of the feed-forward step.
-      anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the
+      anchor: B. "input" is x, or 0 if x is None. "row" is a learnable (1, d) in the
         params.
       spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that
         interval, see `feedforward`.
@@ -103,8 +103,8 @@ def transformer(*arguments: Any, **options: Any) -> Descent:
     Returns:
       A `Descent` with params `TransformerParams`. ``x`` is the input, or None.
 
-    Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4;
-    docs/explanation/errata.md.
+    Source: Yang, Huang, Wipf (2022), Algorithm 2, eq. 20 and supplement B.3, F.3, F.4.
+    See docs/explanation/errata.md.
 
     Example:
       >>> import jax

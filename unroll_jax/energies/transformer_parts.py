@@ -81,7 +81,7 @@ def transformer_parts(
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.
 
-    Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20; see `transformer`.
+    Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20, see `transformer`.
 
     Example:
       >>> import jax, jax.numpy as jnp

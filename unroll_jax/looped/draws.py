@@ -36,15 +36,15 @@ def sample_loops(
     least: int = 1,
     mean: float | None = None,
 ) -> Int[Array, ""]:
-    r"""Draws how many loops a step of training takes.
+    r"""Draws the number of loops of a training step.
 
-    Pass it as ``loops`` with ``most``. "uniform": each number from ``least`` to
-    ``most`` alike. "log_normal_poisson": Huginn's
+    Pass it to `run_loops` as ``loops`` with ``most``. "uniform" draws each number from
+    ``least`` to ``most`` with equal probability. "log_normal_poisson" is Huginn's
 
     .. math:: \tau \sim N(\log \bar r - \tfrac12 \sigma^2, \sigma^2),
               \quad r \sim \text{Poisson}(e^\tau) + 1 ,
 
-    with :math:`\sigma = \tfrac12`, cut to that range: most draws below the mean
+    with :math:`\sigma = \tfrac12`, cut to that range. Most draws are below the mean
     :math:`\bar r + 1`, with a heavy tail.
 
     Args:
@@ -57,9 +57,8 @@ def sample_loops(
 
     Example:
       >>> import jax
-      >>> draws = jax.vmap(lambda key: sample_loops(key, 4))(
-      ...     jax.random.split(jax.random.key(0), 100)
-      ... )
+      >>> keys = jax.random.split(jax.random.key(0), 100)
+      >>> draws = jax.vmap(lambda key: sample_loops(key, 4))(keys)
       >>> sorted(set(draws.tolist()))
       [1, 2, 3, 4]
     """
@@ -69,9 +68,8 @@ def sample_loops(
         return jax.random.randint(key, (), least, most + 1)
     of_rate, of_count = jax.random.split(key)
     average = most / 2 if mean is None else float(mean)
-    rate = jnp.exp(
-        math.log(average) - 0.5 * SPREAD**2 + SPREAD * jax.random.normal(of_rate)
-    )
+    log_mean = math.log(average) - 0.5 * SPREAD**2
+    rate = jnp.exp(log_mean + SPREAD * jax.random.normal(of_rate))
     return jnp.clip(jax.random.poisson(of_count, rate) + 1, least, most)
 
 
@@ -84,21 +82,19 @@ def sample_far_start(
     These are the loops without gradient before the trained ones.
 
     Args:
-      key, horizon: of the draw; largest number.
-      share: of the steps that begin from a far state, in [0, 1].
+      key: of the draw.
+      horizon: largest number.
+      share: fraction of the steps that begin from a far state, in [0, 1].
 
     Source: Anil et al., "Path independent equilibrium models can better exploit
-    test-time computation" (2022), vary the start; Bansal et al. (2022) the number of
-    loops. Both together are ours.
+    test-time computation" (2022), vary the start. Bansal et al. (2022) vary the number
+    of loops. Both together are ours.
 
     Example:
       >>> import jax
       >>> key = jax.random.key(0)
-      >>> (
-      ...     int(sample_far_start(key, 1, share=0.0)),
-      ...     int(sample_far_start(key, 1, share=1.0)),
-      ... )
-      (0, 1)
+      >>> [int(sample_far_start(key, 1, share=share)) for share in (0.0, 1.0)]
+      [0, 1]
     """
     of_start, of_number = jax.random.split(threefry_keys(key))
     far = jax.random.bernoulli(of_start, share)
@@ -112,7 +108,8 @@ def sample_segment(key: jax.Array, most: int) -> tuple[Int[Array, ""], Int[Array
     They are in 0 to ``most - 1`` and 1 to ``most - free``.
 
     Args:
-      key, most: of the draw; loops of training.
+      key: of the draw.
+      most: loops of training.
 
     Source: Bansal et al. (2022), Algorithm 1.
 

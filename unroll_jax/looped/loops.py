@@ -32,9 +32,9 @@ def run_loops(
 ) -> tuple[Any, Any]:
     r"""Applies one block again and again: :math:`h_{l+1} = f(\theta, h_l, x)`.
 
-    First run ``free`` loops without gradient or records, in constant memory; then
-    ``loops`` with both. A far start is ``free=sample_far_start(key, 60)``; Bansal's
-    progressive loss ``free, loops = sample_segment(key, 20)``.
+    First it runs ``free`` loops without gradient or records, in constant memory, then
+    ``loops`` with both. ``free=sample_far_start(key, 60)`` gives a far start. ``free,
+    loops = sample_segment(key, 20)`` gives Bansal's progressive loss.
 
     Neither the time to compile nor the size of the program grows with the number of
     loops.
@@ -45,15 +45,15 @@ def run_loops(
         nnx module.
       state: h before the first loop, a pytree of arrays.
       x: the input that every loop sees, or None.
-      loops: how many with gradients: an int, at least 1, or a traced integer from 0 to
-        ``most``. Larger ones are cut.
-      free: how many before them: an int or a traced integer, at least 0. ``state`` has
-        a gradient only at 0.
-      most: largest value of traced ``loops``. Skipped loops repeat the last record:
-        ``records[-1]`` is the last loop's.
+      loops: number of loops with gradients, an int, at least 1, or a traced integer
+        from 0 to ``most``. Larger ones are cut.
+      free: number of loops before them, an int or a traced integer, at least 0.
+        ``state`` has a gradient only if it is 0.
+      most: largest value of traced ``loops``. Skipped loops repeat the last record, so
+        ``records[-1]`` is that of the last loop.
       record: ``h -> pytree``, inside the scan, before the first loop and after each,
         such as a loss. None is nothing.
-      remat: recompute each loop in the backward pass, see `unroll_jax.unroll`; a loop
+      remat: recomputes each loop in the backward pass, see `unroll_jax.unroll`. A loop
         then keeps only its state.
 
     Returns:
@@ -61,7 +61,7 @@ def run_loops(
       along a new leading axis.
 
     Source: Geiping et al., "Scaling up test-time compute with latent reasoning" (2025),
-    Section 3, for random numbers of loops and truncated gradients; Bansal et al.,
+    Section 3, for random numbers of loops and truncated gradients. Bansal et al.,
     "End-to-end algorithm synthesis with recurrent networks" (2022).
 
     Example:
@@ -110,7 +110,7 @@ def run_loops(
 
 
 def _as_number(name: str, value: Any, *, least: int) -> Any:
-    """A known number of loops as an int, checked; an array of JAX as an int32."""
+    """Returns a known number of loops as an int, checked, a JAX array as an int32."""
     is_number = isinstance(value, jax.Array) and value.shape == ()
     if is_number and jnp.issubdtype(value.dtype, jnp.integer):
         return value.astype(jnp.int32)
@@ -121,8 +121,8 @@ def _as_number(name: str, value: Any, *, least: int) -> Any:
 
 
 def _without_gradient(step: Callable[[Any], Any], state: Any, free: Any) -> Any:
-    """The state after ``free`` loops, detached. The state itself after none."""
-    # everything differentiated, parameters included
+    """Returns the state after ``free`` loops, detached, or the state itself if 0."""
+    # The constants are everything differentiated, parameters included.
     function, constants = jax.closure_convert(step, state)
     constants = jax.lax.stop_gradient(constants)
     start = jax.lax.stop_gradient(state)

@@ -15,12 +15,12 @@ __all__ = ["path_independence", "step_sizes"]
 def path_independence(states: Any, *, batch_ndim: int = 1) -> Float[Array, "*batch"]:
     """Agreement of the states that loops reach from different starts.
 
-    It is the mean cosine, in [-1, 1], with the first: 1 for each example where the
-    limit does not depend on the start; about 0 for states that have nothing in common.
+    It is the mean cosine with the first state, in [-1, 1]. It is 1 for an example whose
+    limit does not depend on the start, and about 0 for unrelated states.
 
     Args:
-      states: arrays (starts, *batch, ...) from two starts or more, else a ValueError,
-        after as many loops.
+      states: arrays (starts, *batch, ...) after equally many loops from two starts or
+        more, else a ValueError.
       batch_ndim: number of batch axes.
 
     Source: Anil et al. (2022), Section 4, the asymptotic alignment score.
@@ -48,15 +48,15 @@ def step_sizes(
 ) -> Float[Array, "loops *batch"]:
     """Root mean square of the step of each loop.
 
-    A penalty on their mean on far windows brings states to rest.
+    A penalty on the mean size of late steps brings states to rest.
 
     Args:
-      states: (loops + 1, *batch, ...), such as ``record`` returns; a ValueError if
-        fewer than two.
+      states: (loops + 1, *batch, ...), as of ``record``. Fewer than two are a
+        ValueError.
       batch_ndim: number of batch axes.
 
     Returns:
-      Sizes of the steps of loops 1..L. Their gradients are finite where a state rests.
+      Sizes of the steps of loops 1..L. Their gradients are finite at rest too.
 
     Source: ours.
 
@@ -71,4 +71,4 @@ def step_sizes(
     require(several, "states", allowed, shape)
     squares = jnp.diff(states, axis=0) ** 2
     means = jnp.mean(squares, axis=tuple(range(1 + batch_ndim, squares.ndim)))
-    return jnp.sqrt(means + 1e-12)  # of finite slope at rest
+    return jnp.sqrt(means + 1e-12)  # finite slope at rest

@@ -70,11 +70,10 @@ class DUST(LayeredModel):
       >>> import jax, jax.numpy as jnp
       >>> model, x = DUST(dim=4, num_atoms=6, num_layers=2), jnp.ones((5, 3, 4))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
-      >>> (
-      ...     variables["params"]["layers"].D.shape,
-      ...     jax.eval_shape(model.apply, variables, x).shape,
-      ... )
-      ((2, 6, 4), (3, 5, 3, 4))
+      >>> variables["params"]["layers"].D.shape
+      (2, 6, 4)
+      >>> jax.eval_shape(model.apply, variables, x).shape
+      (3, 5, 3, 4)
     """
 
     dim: int
@@ -105,7 +104,7 @@ class DUST(LayeredModel):
 
         Args:
           x: signals (*batch, n, dim).
-          mask: which of them are real, bool (*batch, n). None takes all for real.
+          mask: True for real tokens, (*batch, n). None marks all as real.
           record: of reconstructions.
           perturb: replaces each layer's codes, see `unroll_jax.unroll`. Its dictionary
             reads the replaced ones. A lost layer
@@ -127,7 +126,7 @@ class DUST(LayeredModel):
             return params.D if self.tied else params.D[place]
 
         def read(codes: jax.Array, D: jax.Array) -> _State:
-            # NaN in absent codes must not reach the products' gradients
+            # NaN in absent codes must not reach the gradients of the product.
             present = codes
             if mask is not None:
                 present = jnp.where(mask[..., None], codes, 0.0)

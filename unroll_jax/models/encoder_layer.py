@@ -30,21 +30,18 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
 }
 
-# BERT and its descendants, and vision transformers, start with normal numbers of it
+# Standard deviation of initial weights in BERT and in vision transformers.
 INITIAL_STD = 0.02
 
 
 class EncoderLayer(nn.Module):
     """Attention and a feed-forward part, each added to its input and normalised.
 
-    A layer norm is after the sum, or before the part.
+    A part A maps tokens y to Norm(y + A(y)), with Norm the layer norm (Vaswani et al.,
+    2017). With ``norm_first`` it maps them to y + A(Norm(y)), as in vision transformers
+    (Dosovitskiy et al., 2021).
 
-    With Norm the layer norm, y + A(y) is normalised as Norm(y + A(y)) (Vaswani et al.,
-    2017), or with ``norm_first`` the part sees the normalised tokens, y + A(Norm(y)),
-    without a norm between a layer's input and its output (vision transformers:
-    Dosovitskiy et al., 2021).
-
-    Queries, keys and values come out of one product, ``query_key_value``. The other
+    One product, ``query_key_value``, computes queries, keys and values. The other
     parameters are ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and
     ``output_norm``. Softmax and the statistics of norms are computed in float32 at
     least. ``config`` is an `EncoderConfig` or a `ViTConfig`.
@@ -61,7 +58,7 @@ class EncoderLayer(nn.Module):
     ) -> Float[Array, "*batch n d"]:
         """Maps tokens to tokens.
 
-        No token attends to one for which ``mask`` is False. None takes all for real.
+        No token attends to one for which ``mask`` is False. None marks all as real.
         """
         # One axis of tokens: over several, XLA transposes the cotangents of weights, at
         # twice the time on a CPU.
@@ -107,12 +104,8 @@ class EncoderLayer(nn.Module):
 
 def check_layer_shape(config: Any) -> None:
     """Checks the heads, activation and epsilon of a configuration of layers."""
-    require(
-        not config.dim % config.num_heads,
-        "num_heads",
-        f"divide dim={config.dim}",
-        config.num_heads,
-    )
+    divides = config.dim % config.num_heads == 0
+    require(divides, "num_heads", f"divide dim={config.dim}", config.num_heads)
     check("activation", config.activation, one_of(ACTIVATIONS))
     check("norm_epsilon", config.norm_epsilon, in_interval("[0, 1)"))
 
@@ -145,8 +138,8 @@ def layer_norm(
 
     It is called with the name of each norm.
     """
-    # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is
-    # in trained encoders.
+    # The fast variance, E[y^2] - E[y]^2, loses digits if the mean is large. It is in
+    # trained encoders.
     return functools.partial(
         _LayerNorm,
         epsilon=config.norm_epsilon,
@@ -166,11 +159,11 @@ def _attend(
 
     Products are in the dtype of V, softmax in float32 at least.
 
-    Flax's own multiplies the weights of bfloat16 attention in float32. JAX's takes the
+    Flax's attention multiplies bfloat16 weights in float32, and JAX's computes the
     softmax of float64 in float32.
     """
     wide = compute_dtype(values)
-    columns = jnp.swapaxes(keys, -2, -1)
+    columns = keys.mT
     scores = jnp.matmul(queries, columns, preferred_element_type=wide)
     scores = scores * (1.0 / math.sqrt(queries.shape[-1]))
     # finfo.min, not -inf: a row of masked tokens has no NaN

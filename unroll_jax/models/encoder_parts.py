@@ -70,15 +70,11 @@ class EncoderConfig:
             "max_positions",
         )
         check_fields(self, at_least(1), *names)
-        check_fields(
-            self, at_least(0), "position_offset", "token_types", "padding_token"
-        )
+        check_fields(self, at_least(0), "position_offset", "token_types")
+        check_fields(self, at_least(0), "padding_token")
         check_layer_shape(self)
-        check_fields(
-            self,
-            in_interval(f"[0, vocabulary_size={self.vocabulary_size})"),
-            "padding_token",
-        )
+        known = in_interval(f"[0, vocabulary_size={self.vocabulary_size})")
+        check_fields(self, known, "padding_token")
 
 
 class EncoderEmbeddings(nn.Module):
@@ -86,7 +82,7 @@ class EncoderEmbeddings(nn.Module):
 
     It is the output of layer 0.
 
-    Positions count only real tokens: padding of any tokens, on either side, moves none.
+    Positions count only real tokens, so padding on either side changes no position.
     Parameters: ``word.embedding`` (vocabulary_size, dim), ``position.embedding``,
     ``token_type.embedding``, ``norm``.
     """
@@ -166,12 +162,8 @@ def check_inputs(
     An input of None is absent. A ``max_positions`` of None allows any length.
     """
     length = tokens.shape[-1] if tokens.ndim else 0
-    require(
-        length >= 1,
-        "tokens",
-        "be (*batch, n) with n at least 1",
-        f"shape {tokens.shape}",
-    )
+    allowed = "be (*batch, n) with n at least 1"
+    require(length >= 1, "tokens", allowed, f"shape {tokens.shape}")
     fits = max_positions is None or length <= max_positions
     allowed = f"be (*batch, n) with n in [1, {max_positions=}]"
     require(fits, "tokens", allowed, f"shape {tokens.shape}", "truncate them")

@@ -36,7 +36,7 @@ class LISTA(LayeredModel):
       noise: standard deviation of the initial weights. None starts as ISTA.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Gregor and LeCun (2010); untied as in Hadou et al. (2023), whose weights
+    Source: Gregor and LeCun (2010), untied as in Hadou et al. (2023), whose weights
     start as noise of 0.01.
 
     Example:

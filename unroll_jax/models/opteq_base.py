@@ -57,7 +57,7 @@ def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
 class OptEqBase(nn.Module):
     r"""The equilibrium of a deep OptEq that sees features x.
 
-    It serves `DeepOptEq` and `DeepOptEqSegmenter`.
+    `DeepOptEq` and `DeepOptEqSegmenter` inherit it.
 
     .. math:: z^* = T(z^*) , \quad T = f_L \circ \dots \circ f_1 , \quad
               f_l(z) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z .
@@ -65,16 +65,16 @@ class OptEqBase(nn.Module):
     z^* is found from z = 0, and differentiated, by one of `GRADIENTS`:
 
     - "implicit": `equilibrium` to ``tol``, with gradients by the implicit function
-      theorem;
-    - "unrolled": K = ``num_steps`` of z' = T(z), differentiated by autodiff;
-    - "averaged": K steps of modified SAM (`averaged`), differentiated by autodiff; the
+      theorem.
+    - "unrolled": K = ``num_steps`` of z' = T(z), differentiated by autodiff.
+    - "averaged": K steps of modified SAM (`averaged`), differentiated by autodiff. The
       regulariser is SAM's.
 
     Attributes:
       channels: width of the state z, or its channels.
       widths: hidden width, or channels, of each layer.
       input_layers: numbers of the layers that see x, from 1. None is all.
-      kernel_size: side of the square kernels of convolutions, odd.
+      kernel_size: side of the square kernels of convolutions, an odd number.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1]. 1 has no skip connection.
       use_bias: whether layers have b.
@@ -103,8 +103,8 @@ class OptEqBase(nn.Module):
         Few steps may leave norms some percent above max_norm.
       allow_expansive: allows a W of norm above 1 outside of jit, where it is known
         (`opteq`).
-      dtype, param_dtype: of the state (None: the input's; OptEq steps use at least
-        float32) and of the parameters.
+      dtype: of the state. None is the input's. OptEq steps use at least float32.
+      param_dtype: of the parameters.
     """
 
     channels: int = 32
@@ -155,14 +155,15 @@ class OptEqBase(nn.Module):
         layers = self._layers(x.shape[-1], convolutional)
         image = (x.shape[-3], x.shape[-2]) if convolutional else None
         # U x + b does not depend on z: it is computed once, not in every step.
-        params = tuple(
-            absorb_input(self._params(place, layer, image, compute), x)
-            for place, layer in enumerate(layers, start=1)
-        )
+        params = []
+        for place, layer in enumerate(layers, start=1):
+            layer_params = self._params(place, layer, image, compute)
+            params.append(absorb_input(layer_params, x))
         start = jnp.zeros((*x.shape[:-1], self.channels), compute)
         # Examples have their own equilibria, and are solved side by side.
         batch_ndim = x.ndim - event_ndim(convolutional)
-        z, info = self._solve(deep_opteq(layers), params, start, batch_ndim, probe)
+        system = deep_opteq(layers)
+        z, info = self._solve(system, tuple(params), start, batch_ndim, probe)
         self.sow("intermediates", "equilibrium", z)
         return z, info
 
@@ -234,7 +235,7 @@ class OptEqBase(nn.Module):
             if solver is None:
                 solver = _averaging(regulariser, self.regulariser_smoothness)
         elif regulariser is not None:
-            # prox is exact for any step size; a gradient step needs a small one
+            # A prox is exact for any step size. A gradient step needs a small one.
             form = "gradient" if regulariser.prox is None else "prox"
             step_size = self.regulariser_step
             descent = regularised(descent, regulariser, step_size=step_size, form=form)

@@ -134,7 +134,8 @@ class ClassifierHead(nn.Module):
 def classifier_head(model: Any) -> ClassifierHead:
     """Returns the head of a classifier by its attributes.
 
-    To be called inside a compact method."""
+    To be called inside a compact method.
+    """
     return ClassifierHead(
         model.num_classes,
         model.convolutional,

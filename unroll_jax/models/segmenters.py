@@ -39,7 +39,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
       >>> x = jnp.ones((5, 8, 6, 1))
       >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # only shapes
       >>> logits, info = jax.eval_shape(model.apply, variables, x)
-      >>> logits.shape, info.status.shape  # of pixels; one equilibrium for each image
+      >>> logits.shape, info.status.shape  # of pixels, one solve per image
       ((5, 8, 6, 3), (5,))
     """
 

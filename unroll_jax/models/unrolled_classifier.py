@@ -24,7 +24,7 @@ __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
 class TokenEmbeddings(nn.Module):
     """Embeddings of words, and of positions where there are any: the output of layer 0.
 
-    Positions count only real tokens: padding of any tokens, on either side, moves none.
+    Positions count only real tokens, so padding on either side changes no position.
     The parameters are ``word.embedding`` (vocabulary_size, dim) and
     ``position.embedding`` (max_positions, dim).
     """

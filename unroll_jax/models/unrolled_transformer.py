@@ -79,8 +79,8 @@ class UnrolledTransformer(LayeredModel):
 
         Args:
           x: tokens (*batch, n, dim), the output of layer 0.
-          mask: which of them are real, bool (*batch, n). None takes all for real.
-            Masked tokens do not change other outputs. Outputs at masked positions are
+          mask: True for real tokens, (*batch, n). None marks all as real. Masked tokens
+            do not change other outputs. Outputs at masked positions are
             undefined.
           record: ``y -> pytree``, inside the scan, of every layer's output in float32
             or wider. None keeps outputs.
@@ -91,12 +91,8 @@ class UnrolledTransformer(LayeredModel):
           returned, stacked likewise.
         """
         check_dtype("x", x)
-        require(
-            x.ndim >= 2 and x.shape[-1] == self.dim,
-            "x",
-            f"be (*batch, n, dim={self.dim})",
-            f"shape {x.shape}",
-        )
+        fits = x.ndim >= 2 and x.shape[-1] == self.dim
+        require(fits, "x", f"be (*batch, n, dim={self.dim})", f"shape {x.shape}")
         check_mask(mask, x)
         params = self._layers()
         compute = x.dtype if self.dtype is None else self.dtype

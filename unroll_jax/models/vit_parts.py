@@ -30,20 +30,20 @@ READINGS = ("state", "residual", "linear")
 class ViTConfig:
     r"""The shape of a vision transformer that reconstructs frames, and its readout.
 
-    With s = (x - mean) / std for a patch x, and h its token's state, the reconstruction
-    y is, by ``reading``:
+    With s = (x - mean) / std for a patch x, and h the state of its token, the
+    reconstruction y depends on ``reading``:
 
-    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels``
-      colours one after the other (768 = 3 x 16 x 16), whose mean C is grey. The
-      embedding starts as s in every colour, and positions and class token at 0: layer 0
-      starts as the noisy input, and layers add to it.
+    * "state": y = mean + std C(h). The state is a patch of ``dim / pixels`` colours one
+      after the other (768 = 3 x 16 x 16), and C is their mean. The embedding starts as
+      s in every colour, positions and class token start at 0. Layer 0 thus starts as
+      the noisy input, and layers add to it.
     * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R
-      (linear) shared by all layers. R starts at 0: every layer starts as the noisy
-      input. Norm takes the strength of the noise out of the correction: on cleaner
-      input than in training it is too large.
-    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images
-      has it. No path leads around the layers: what layer 0 reconstructs is learned too,
-      and starts worse than the input.
+      (linear) shared by all layers. R starts at 0, so every layer starts as the noisy
+      input. Norm removes the strength of the noise from the correction. On cleaner
+      input than in training the correction is too large.
+    * "linear": y = mean + std R(Norm(h)), as in Hugging Face's decoder for masked
+      images. There is no skip connection around the layers. The reconstruction of layer
+      0 is learned too, and starts worse than the input.
 
     Attributes:
       num_patches, pixels: patches of a frame, and pixels of a patch.
@@ -53,10 +53,10 @@ class ViTConfig:
         have it.
       reading: see above. "state" is the paper's and best from scratch. Its width is a
         multiple of the pixels.
-      mean, std: subtracted from pixels, and dividing them then. Hugging Face's
-        processor of ViT has 0.5 for both.
+      mean, std: pixels enter as (x - mean) / std. Hugging Face's processor of ViT has
+        0.5 for both.
 
-    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2,
+    Source: Dosovitskiy et al. (2021). Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2,
     for "state", where colours of grey video are not averaged.
 
     Example:
@@ -90,13 +90,9 @@ class ViTConfig:
         check_fields(self, at_least(1), *names)
         check_layer_shape(self)
         check_fields(self, one_of(READINGS), "reading")
-        require(
-            self.reading != "state" or self.dim % self.pixels == 0,
-            "dim",
-            f'be a multiple of pixels={self.pixels} with reading="state"',
-            self.dim,
-            'or take reading="residual"',
-        )
+        fits = self.reading != "state" or self.dim % self.pixels == 0
+        allowed = f'be a multiple of pixels={self.pixels} with reading="state"'
+        require(fits, "dim", allowed, self.dim, 'or take reading="residual"')
         check_fields(self, FINITE, "mean")
         check_fields(self, POSITIVE, "std")
 
@@ -147,7 +143,7 @@ class PatchEmbeddings(nn.Module):
 
 
 class PatchReadout(nn.Module):
-    """Patches out of states (`ViTConfig`), in x's dtype, alike at all layers.
+    """Reads patches from states, in x's dtype, in the same way at all layers.
 
     The parameters are ``norm`` and ``pixels``. "state" has none.
     """
@@ -165,7 +161,7 @@ class PatchReadout(nn.Module):
         The class token's is left out.
         """
         config = self.config
-        # the class token comes first, if there is one
+        # The class token comes first, if there is one.
         h = h[..., h.shape[-2] - config.num_patches :, :]
         if config.reading == "state":
             colours = h.astype(x.dtype).reshape(*h.shape[:-1], -1, config.pixels)
@@ -173,9 +169,9 @@ class PatchReadout(nn.Module):
         norm = layer_norm(config, self.dtype, self.param_dtype)(name="norm")
         flat = norm(h.reshape(-1, config.dim))
         is_residual = config.reading == "residual"
-        # a correction of 0 at first: every layer starts as its input
         kernel = nn.initializers.normal(INITIAL_STD)
         if is_residual:
+            # The correction starts at 0, so every layer starts as the input.
             kernel = nn.initializers.zeros
         options = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         dense = nn.Dense(config.pixels, kernel_init=kernel, name="pixels", **options)

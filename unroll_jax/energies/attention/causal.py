@@ -42,10 +42,10 @@ def causal_attention(
     layer, in softmax form causal attention,
     :math:`softmax_{v \le u}( z_u . z_v - \tfrac12 |z_v|^2 ) Y`.
 
-    *Descent.* The step never raises E( . ; C), nor any token's share of it, for every
-    context held, rho concave and nondecreasing, and a in (0, 1]: given C the sum splits
-    into tokens, and the step with s = 0, a = 1 minimises each one's tangent majoriser.
-    So a layer with C = Y lowers E( . ; Y), and layers on one context x lower E( . ; x).
+    *Descent.* With C held constant the step never raises E( . ; C), nor the term of any
+    token, for rho concave and nondecreasing and a in (0, 1]. Each term depends on one
+    token only, and the step with s = 0, a = 1 minimises its tangent majoriser. So a
+    layer with C = Y lowers E( . ; Y), and layers on one context x lower E( . ; x).
 
     *Causality.* A token's step and its derivatives do not depend on later tokens, in
     any digit, nor on those that are NaN (tokens up to 1e18 in float32). Points are
@@ -66,7 +66,7 @@ def causal_attention(
       A `Descent` with params `AttentionParams`. ``x`` is C, broadcastable to y, or None
       for y, or an `Anchor`.
 
-    Source: ours; Yang, Huang, Wipf (2022) have only undirected graphs.
+    Source: ours. Yang, Huang, Wipf (2022) have only undirected graphs.
 
     Example:
       >>> import jax
@@ -111,24 +111,24 @@ def causal_attention(
         """Returns ``sums`` of every token against its predecessors in the context."""
         y = tokens.y
         context = y if tokens.x is None else jnp.broadcast_to(tokens.x, y.shape)
-        # Weights of 0 do not keep out a NaN: it is computed without, and marked again.
+        # A weight of 0 times NaN is NaN. Tokens that are not finite enter as 0, and the
+        # results that they reach become NaN at the end.
         broken_row = ~jnp.all(jnp.isfinite(y), axis=-1, keepdims=True)
         broken = ~jnp.all(jnp.isfinite(context), axis=-1, keepdims=True)
-        held = jnp.where(broken, 0.0, context)
-        shift = _first_present(held, tokens.present)
+        finite = jnp.where(broken, 0.0, context)
+
+        shift = _first_present(finite, tokens.present)
         rows = project(jnp.where(broken_row, 0.0, y) - shift, params.W_a)
-        columns = project(held - shift, params.W_a)
-        results = by_rows(
-            sums,
-            rows,
-            columns,
-            held,
-            lambda u, v: u > v,
-            tokens.present,
-            block or y.shape[-2],
-        )
-        before = jnp.cumsum(broken, axis=-2) > broken.astype(int)
-        return [jnp.where(before | broken_row, jnp.nan, part) for part in results]
+        columns = project(finite - shift, params.W_a)
+
+        def precedes(u: Array, v: Array) -> Array:
+            return u > v
+
+        size = block or y.shape[-2]
+        results = by_rows(sums, rows, columns, finite, precedes, tokens.present, size)
+        broken_before = jnp.cumsum(broken, axis=-2) > broken.astype(int)
+        is_nan = broken_before | broken_row
+        return [jnp.where(is_nan, jnp.nan, part) for part in results]
 
     return on_tokens(undirected.init, energy, step, dim=dim)
 

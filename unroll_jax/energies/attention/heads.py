@@ -102,7 +102,7 @@ def multihead_attention(
       A `Descent` with params `HeadsParams`. ``x`` is the anchor B, broadcastable to y,
       or None, or an `Anchor`.
 
-    Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq.
+    Source: ours. Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq.
     9, summed over heads.
 
     Example:

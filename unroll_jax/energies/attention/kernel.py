@@ -73,17 +73,17 @@ def kernel_neighbourhood(
       present: boolean, broadcastable to (*batch, n). None is all.
       dtype: of the products of matrices: bfloat16 rounds z and values to it. Sums,
         distances and weights are float32.
-      block: tokens that one program of the kernel takes, 16, 32, 64 or 128. None is 64.
+      block: tokens of one program of the kernel, 16, 32, 64 or 128. None is 64.
       energy: computes the energy. Else it is NaN.
 
-    Source: ours; the pass over blocks with a running maximum is from Dao et al. (2022),
+    Source: ours. The pass over blocks with a running maximum is from Dao et al. (2022),
     FlashAttention.
     """
     *batch, n, _ = z.shape
     block = block or BLOCK
-    low = dtype if dtype == jnp.bfloat16 else jnp.float32
-    z_rows = _pad(centre(z, present).astype(low), block)
-    value_rows = _pad(values.astype(low), block)
+    product_dtype = dtype if dtype == jnp.bfloat16 else jnp.float32
+    z_rows = _pad(centre(z, present).astype(product_dtype), block)
+    value_rows = _pad(values.astype(product_dtype), block)
     mask = jnp.broadcast_to(True if present is None else present, z.shape[:-1])
     mask = _pad(mask[..., None].astype(jnp.float32), block, columns=1)[..., 0]
 
@@ -94,6 +94,7 @@ def kernel_neighbourhood(
     mean, log_degree, energies = (
         part[:, :n].reshape(*batch, n, *part.shape[2:]) for part in sums
     )
+
     if rho.exponential:
         energies = -jnp.exp(log_degree)
     if energy:

@@ -54,28 +54,34 @@ def forward_kernel(
     row, load = _row(sizes)
     z_u, here_u = load(row, z_ref, here_ref)
 
+    # The sums are relative to exp(largest), the largest weight of the row so far. They
+    # are rescaled when it rises.
     def body(column: Any, carry: tuple) -> tuple:
-        total, weight, top, energy = carry
+        total, degree, largest, energy = carry
         z_v, y_v, here_v = load(column, z_ref, y_ref, here_ref)
         tile = _tile(z_u, z_v, here_u, here_v, row == column, log_slope)
-        higher = jnp.maximum(top, jnp.max(tile.logits, axis=1))
-        safe = jnp.where(higher == -jnp.inf, 0.0, higher)
-        p = jnp.exp(tile.logits - safe[:, None])
-        old = jnp.exp(top - safe)
+
+        new_largest = jnp.maximum(largest, jnp.max(tile.logits, axis=1))
+        # -inf - -inf would be NaN in a row without pairs
+        shift = jnp.where(new_largest == -jnp.inf, 0.0, new_largest)
+        weights = jnp.exp(tile.logits - shift[:, None])
+        rescale = jnp.exp(largest - shift)
+
         if value is not None:
             values = jnp.where(tile.pair, value(tile.distances), 0.0)
             energy = energy + jnp.sum(values, axis=1)
-        total = total * old[:, None] + _dot(p.astype(y_v.dtype), y_v)
-        weight = weight * old + jnp.sum(p, axis=1)
-        return total, weight, higher, energy
+        total = total * rescale[:, None] + _dot(weights.astype(y_v.dtype), y_v)
+        degree = degree * rescale + jnp.sum(weights, axis=1)
+        return total, degree, new_largest, energy
 
     zero = jnp.zeros(sizes.block, jnp.float32)
     zeros = jnp.zeros((sizes.block, y_ref.shape[1]), jnp.float32)
     start = zeros, zero, zero - jnp.inf, zero
-    total, weight, top, energy = jax.lax.fori_loop(0, sizes.blocks, body, start)
-    divisor = jnp.where(weight == 0.0, 1.0, weight)  # a NaN stays one
+    total, degree, largest, energy = jax.lax.fori_loop(0, sizes.blocks, body, start)
+
+    divisor = jnp.where(degree == 0.0, 1.0, degree)  # a NaN stays one
     mean_ref[...] = total / divisor[:, None]
-    degree_ref[...] = jnp.where(weight == 0.0, -jnp.inf, top + jnp.log(divisor))
+    degree_ref[...] = jnp.where(degree == 0.0, -jnp.inf, largest + jnp.log(divisor))
     energy_ref[...] = energy
 
 
@@ -96,33 +102,35 @@ def backward_kernel(
 ) -> None:
     """Writes the gradients in z and y of a block of rows.
 
-    shift is h_u - g_u . m_u, and e counts with ``energy``.
+    The equations and their names are those of `kernel_neighbourhood`. shift is h_u -
+    g_u . m_u, and e counts only with ``energy``.
     """
     row, load = _row(sizes)
-    z_u, y_u, here_u, g_u, *rows_u = load(
-        row, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref
-    )
-    shift_u, degree_u, e_u = (part[:, None] for part in rows_u)
+    refs = z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref
+    z_u, y_u, here_u, g_u, *numbers_u = load(row, *refs)
+    shift_u, degree_u, e_u = (part[:, None] for part in numbers_u)
 
     def body(column: Any, carry: tuple) -> tuple:
         dz, dy = carry
-        z_v, y_v, here_v, g_v, *rows_v = load(
-            column, z_ref, y_ref, here_ref, g_ref, shift_ref, degree_ref, e_ref
-        )
-        shift_v, degree_v, e_v = (part[None, :] for part in rows_v)
+        z_v, y_v, here_v, g_v, *numbers_v = load(column, *refs)
+        shift_v, degree_v, e_v = (part[None, :] for part in numbers_v)
         tile = _tile(z_u, z_v, here_u, here_v, row == column, log_slope)
-        to_u = jnp.exp(tile.logits - jnp.where(degree_v == -jnp.inf, 0.0, degree_v))
-        pulls = to_u * (_dot(y_u, g_v.T) + shift_v)
-        from_u = jnp.exp(tile.logits - jnp.where(degree_u == -jnp.inf, 0.0, degree_u))
-        pulls = tile.slopes * (pulls + from_u * (_dot(g_u, y_v.T) + shift_u))
-        c = jnp.where(tile.logits == -jnp.inf, 0.0, pulls)
+
+        # The part of c_uv + c_vu from weights: w_uv is of row u, w_vu of row v.
+        w_uv = jnp.exp(tile.logits - jnp.where(degree_u == -jnp.inf, 0.0, degree_u))
+        w_vu = jnp.exp(tile.logits - jnp.where(degree_v == -jnp.inf, 0.0, degree_v))
+        of_u = w_uv * (_dot(g_u, y_v.T) + shift_u)
+        of_v = w_vu * (_dot(y_u, g_v.T) + shift_v)
+        c = tile.slopes * (of_v + of_u)
+        c = jnp.where(tile.logits == -jnp.inf, 0.0, c)
         if energy:
             c = c + (e_u + e_v) * jnp.exp(tile.logits)
-        # Both sums below take the same rounded numbers: their difference is small.
+
+        # Close tokens cancel in c (z_u - z_v). Both sums must take the same rounded c.
         c = c.astype(z_v.dtype)
-        weight = jnp.sum(c.astype(jnp.float32), axis=1)[:, None]
-        dz = dz + weight * z_u.astype(jnp.float32) - _dot(c, z_v)
-        return dz, dy + _dot(to_u.astype(g_v.dtype), g_v)
+        total_c = jnp.sum(c.astype(jnp.float32), axis=1)[:, None]
+        dz = dz + total_c * z_u.astype(jnp.float32) - _dot(c, z_v)
+        return dz, dy + _dot(w_vu.astype(g_v.dtype), g_v)
 
     start = jnp.zeros(z_u.shape, jnp.float32), jnp.zeros(y_u.shape, jnp.float32)
     dz, dy = jax.lax.fori_loop(0, sizes.blocks, body, start)
@@ -148,17 +156,20 @@ def _tile(
     diagonal: Any,
     log_slope: Elementwise,
 ) -> _Tile:
-    # The difference cancels most digits of close tokens: products of float32 must not
-    # be shortened.
+    # The difference cancels most digits of close tokens, so products of float32 need
+    # full precision.
     products = _dot(z_u, z_v.T, precision=jax.lax.Precision.HIGHEST)
     of_u = 0.5 * jnp.sum(z_u.astype(jnp.float32) ** 2, axis=1)
     of_v = 0.5 * jnp.sum(z_v.astype(jnp.float32) ** 2, axis=1)
     t = of_u[:, None] + of_v[None, :] - products
-    t = jnp.where(t < 0.0, 0.0, t)  # not `maximum`, which on a GPU makes a NaN 0
+    t = jnp.where(t < 0.0, 0.0, t)  # not `maximum`, which turns NaN into 0 on a GPU
+
+    # A token has no pair with itself.
     u = jax.lax.broadcasted_iota(jnp.int32, t.shape, 0)
     v = jax.lax.broadcasted_iota(jnp.int32, t.shape, 1)
     itself = diagonal & (u == v)
     pair = ~itself & (here_u[:, None] > 0.0) & (here_v[None, :] > 0.0)
+
     logits, slopes = jax.jvp(log_slope, (t,), (jnp.ones_like(t),))
     return _Tile(t, jnp.where(pair, logits, -jnp.inf), slopes, pair)
 

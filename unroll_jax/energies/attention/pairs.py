@@ -15,6 +15,7 @@ from unroll_jax.energies.attention.sums import (
     rectangle_sums,
     square_exponential_sums,
 )
+from unroll_jax.energies.blocks import join_rows, split_rows
 
 __all__ = ["Neighbourhood", "by_rows", "centre", "neighbourhood", "pair_energy"]
 
@@ -135,7 +136,7 @@ def by_rows(
         u, rows, row_mask = block
         neighbours = adjacent(u[:, None], jnp.arange(n))
         if row_mask is not None and mask is not None:
-            neighbours = neighbours & row_mask & jnp.swapaxes(mask, -1, -2)
+            neighbours = neighbours & row_mask & mask.mT
         return sums(rows, columns, values, neighbours)
 
     if size >= n:
@@ -144,10 +145,10 @@ def by_rows(
     # Rows that fill the last block repeat the last token, and are cut off again.
     numbers = jnp.arange(-(-n // size) * size).reshape(-1, size)
     numbers = jnp.minimum(numbers, n - 1)
-    mask_blocks = None if mask is None else _split_rows(mask, size)
-    blocks = numbers, _split_rows(z, size), mask_blocks
+    mask_blocks = None if mask is None else split_rows(mask, size)
+    blocks = numbers, split_rows(z, size), mask_blocks
     parts = jax.lax.map(jax.checkpoint(sums_of, prevent_cse=False), blocks)
-    return [_join_rows(part)[..., :n, :] for part in parts]
+    return [join_rows(part, n) for part in parts]
 
 
 def centre(z: Array, present: Any) -> Array:
@@ -184,16 +185,3 @@ def _rows_at_once(z: Array, block: int | None) -> int:
     if n * n <= MAX_BLOCK_PAIRS and examples * n * n <= MAX_DENSE_PAIRS:
         return n
     return min(n, max(MIN_BLOCK_ROWS, MAX_BLOCK_PAIRS // (examples * n)))
-
-
-def _split_rows(tokens: Array, size: int) -> Array:
-    """Splits tokens into (blocks, *batch, size, d), with zeros after the last."""
-    *batch, n, d = tokens.shape
-    padded = jnp.pad(tokens, [(0, 0)] * len(batch) + [(0, -n % size), (0, 0)])
-    return jnp.moveaxis(padded.reshape(*batch, -1, size, d), -3, 0)
-
-
-def _join_rows(blocks: Array) -> Array:
-    """Joins blocks (blocks, *batch, size, d) to (*batch, n, d)."""
-    tokens = jnp.moveaxis(blocks, 0, -3)
-    return tokens.reshape(*tokens.shape[:-3], -1, tokens.shape[-1])

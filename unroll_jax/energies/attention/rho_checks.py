@@ -9,38 +9,38 @@ import numpy as np
 
 __all__ = ["GRID", "check_rho"]
 
-# Half squared distances: 0, then twelve orders of magnitude with twenty points each. No
-# others are checked.
+# The half squared distances checked: 0, then 20 points for each of 12 orders of
+# magnitude.
 GRID = np.concatenate([[0.0], np.logspace(-6, 6, 241)])
 
-# Relative errors that a slope may have: far above round-off in float64, far below any
-# curvature worth a name.
+# Relative errors that a slope may have: far above round-off in float64, far below the
+# curvature of any useful rho.
 TOLERANCE = 1e-6
 
 Function = Callable[[Any], Any]
 
 
 def check_rho(value: Function, slope: Function, log_slope: Function) -> None:
-    r"""Checks on `GRID`, in float64, that rho may give attention its weights.
+    r"""Checks on `GRID`, in float64, that the slopes of rho can be attention weights.
 
     The steps need the tangent to lie above the function,
-    :math:`\rho(b) \le \rho(a) + \rho'(a) (b - a)`, and :math:`\rho' \ge 0`. On
-    neighbours a < b of the grid that is
+    :math:`\rho(b) \le \rho(a) + \rho'(a) (b - a)`, and :math:`\rho' \ge 0`. For
+    neighbours a < b of the grid this is
 
-    .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 ,
+    .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 .
 
-    which also finds a slope that is not the derivative of the value. A slope must be
-    finite, even at 0 (there in the default dtype too), where it is the weight of equal
-    tokens. Functions of traced values pass unchecked.
+    It also finds a slope that is not the derivative of the value. The slope at 0 is the
+    weight of equal tokens. It must be finite, in the default dtype too. Functions of
+    traced values pass unchecked.
 
     Raises:
-      ValueError: if the functions are not elementwise, not finite, decreasing, not
-        concave, of infinite slope at 0 or do not belong together. It names rho, where
-        on the grid, and the values there.
+      ValueError: if a function is not elementwise or not finite, if rho decreases, is
+        not concave or has an infinite slope at 0, or if a slope is not its derivative.
+        The message names rho, the point of the grid, and the values there.
     """
     rho = f"rho {getattr(value, '__name__', repr(value))!r}"
     try:
-        # Under jit as without: these numbers do not depend on traced values.
+        # Inside jit too: these numbers do not depend on traced values.
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             elementwise = f"{rho} must be elementwise, but its"
             values = _tabulate(f"{elementwise} value", value)
@@ -59,14 +59,15 @@ def _tabulate(message: str, function: Function) -> np.ndarray:
     """Returns the function over the grid.
 
     Raises:
-      ValueError: unless it has the same value at each point by itself.
+      ValueError: if a value depends on the other points.
     """
     table = np.asarray(function(jnp.asarray(GRID)))
     if table.shape != GRID.shape:
         raise ValueError(f"{message} turns shape {GRID.shape} into {table.shape}")
-    # Every second point again, in reverse order and in other company.
+    # Every second point again, in reverse order, with 1 in place of the others.
     every_second = np.arange(GRID.size) % 2 == 0
-    again = np.asarray(function(jnp.where(every_second, GRID, 1.0)[::-1]))[::-1]
+    changed = jnp.where(every_second, GRID, 1.0)[::-1]
+    again = np.asarray(function(changed))[::-1]
     same = np.isclose(table, again, rtol=TOLERANCE, atol=0.0, equal_nan=True)
     for i in np.flatnonzero(every_second & ~same):
         got = f"{table[i]:g} or {again[i]:g}, depending on what else is in the array"
@@ -77,7 +78,7 @@ def _tabulate(message: str, function: Function) -> np.ndarray:
 def _faults(
     values: np.ndarray, slopes: np.ndarray, logarithms: np.ndarray, at_zero: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Callable[[int], str]]]:
-    """Yields each condition: where on the grid it fails, and a message with values."""
+    """Yields for each condition where it fails, and a function i -> message."""
 
     def between(i: int, steps: int = 1) -> str:
         return f"between z={GRID[i]:g} and z={GRID[i + steps]:g}"
@@ -86,6 +87,7 @@ def _faults(
         ~np.isfinite(values),
         lambda i: f"be finite on [0, inf), but at z={GRID[i]:g} it is {values[i]}",
     )
+
     secants, slack = _secants(values)
     yield (
         secants < -slack,
@@ -101,36 +103,42 @@ def _faults(
             f" {secants[i + 1]:.6g} {between(i, 2)}"
         ),
     )
-    known = np.isfinite(slopes)
+
+    finite = np.isfinite(slopes)
     beyond = "have a finite slope beyond z=0, but at"
-    yield ~known & (GRID > 0.0), lambda i: f"{beyond} z={GRID[i]:g} it is {slopes[i]}"
+    yield ~finite & (GRID > 0.0), lambda i: f"{beyond} z={GRID[i]:g} it is {slopes[i]}"
+
     # An infinite slope at 0, inf from a formula or NaN from autodiff, has its own
-    # error.
-    left = np.where(known[:-1], slopes[:-1], np.inf)
+    # error below.
+    left_slopes = np.where(finite[:-1], slopes[:-1], np.inf)
     yield (
-        (left < secants - slack) | (slopes[1:] > secants + slack),
+        (left_slopes < secants - slack) | (slopes[1:] > secants + slack),
         lambda i: (
             f"have the derivative of its value as slope, but {between(i)} the value"
             f" rises by {secants[i]:.6g} per unit and the slope goes from"
             f" {slopes[i]:.6g} to {slopes[i + 1]:.6g}"
         ),
     )
-    least = np.maximum(np.where(known, slopes, 0.0), 0.0)
-    claimed = np.exp(np.where(known, logarithms, -np.inf))
+
+    # Round-off may leave a slope below 0.
+    slopes_or_0 = np.maximum(np.where(finite, slopes, 0.0), 0.0)
+    exponentials = np.exp(np.where(finite, logarithms, -np.inf))
+    smallest = TOLERANCE**2 * np.max(slopes_or_0)
     yield (
-        ~np.isclose(claimed, least, rtol=TOLERANCE, atol=TOLERANCE**2 * np.max(least)),
+        ~np.isclose(exponentials, slopes_or_0, rtol=TOLERANCE, atol=smallest),
         lambda i: (
             f"have log(slope) as log_slope, but at z={GRID[i]:g} it is"
-            f" {logarithms[i]:.6g}, the slope {least[i]:.6g}"
+            f" {logarithms[i]:.6g}, the slope {slopes_or_0[i]:.6g}"
         ),
     )
-    for first in (slopes[:1], at_zero):
+
+    for slope in (slopes[:1], at_zero):
         message = (
             "have a finite slope at z=0, the weight of tokens that are equal, but there"
-            f" it is {first[0]} in {first.dtype}; for sqrt(z) use sqrt(z + eps), with"
+            f" it is {slope[0]} in {slope.dtype}; for sqrt(z) use sqrt(z + eps), with"
             " eps > 0"
         )
-        yield ~np.isfinite(first), lambda i, message=message: message
+        yield ~np.isfinite(slope), lambda i, message=message: message
 
 
 def _secants(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

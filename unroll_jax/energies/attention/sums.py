@@ -14,6 +14,8 @@ __all__ = ["combine", "rectangle_energy", "rectangle_sums", "square_exponential_
 
 Sums = tuple[Array, Array, Array]
 
+HIGHEST = jax.lax.Precision.HIGHEST
+
 
 def rectangle_energy(
     rho: Rho,
@@ -37,27 +39,32 @@ def rectangle_sums(
 ) -> Sums:
     """Returns the sums of each row, see `pairs.Neighbourhood`.
 
-    They are energy and log degree, (*batch, b, 1), and mean, (*batch, b, d). Weights
-    are scaled by the largest of a row before they are summed or, if ``bounded``, by the
-    slope at 0.
+    They are energy and log degree, (*batch, b, 1), and mean, (*batch, b, d). Before the
+    sum, weights are divided by the largest of the row or, if ``bounded``, by the slope
+    at 0.
     """
     assert rho.log_slope is not None
     distances = _half_square_distances(rows, columns, neighbours)
     logits = jnp.where(neighbours, rho.log_slope(distances), -jnp.inf)
     if bounded:
-        largest = rho.log_slope(jnp.zeros((), logits.dtype))
+        shift = rho.log_slope(jnp.zeros((), logits.dtype))
     else:
-        largest = jnp.max(logits, axis=-1, keepdims=True)
-        largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    weights = jnp.exp(logits - largest)
+        shift = jnp.max(logits, axis=-1, keepdims=True)
+        # A row without neighbours has no largest: -inf - -inf would be NaN.
+        shift = jax.lax.stop_gradient(jnp.where(jnp.isneginf(shift), 0.0, shift))
+
+    weights = jnp.exp(logits - shift)
     degree = jnp.sum(weights, axis=-1, keepdims=True)
-    log_degree, mean = _normalised(degree, weights @ values, bounded=bounded)
-    log_degree = largest + log_degree
+    alone = _is_negligible(degree, bounded=bounded)
+    divisor = jnp.where(alone, 1.0, degree)
+    log_degree = shift + jnp.where(alone, -jnp.inf, jnp.log(divisor))
+    mean = weights @ values / divisor
+
     if rho.exponential:
-        energy = -jnp.exp(largest) * degree
+        energy = -jnp.exp(shift) * degree
     else:
-        values_of_rho = rho.value(distances)
-        energy = jnp.sum(values_of_rho, axis=-1, where=neighbours, keepdims=True)
+        per_pair = rho.value(distances)
+        energy = jnp.sum(per_pair, axis=-1, where=neighbours, keepdims=True)
     return energy, log_degree, mean
 
 
@@ -68,8 +75,8 @@ def square_exponential_sums(
 ) -> Sums:
     """Returns `rectangle_sums` of rho(z) = -exp(-z), ``bounded``, of all tokens.
 
-    A slope is minus an energy, and a weight minus its own derivative. Both are
-    symmetric, so that the backward pass keeps one (n, n) array.
+    For this rho a slope is minus the energy of its pair, and its derivative is minus
+    itself. The backward pass needs one (n, n) array, the weights, which are symmetric.
     """
     degree, mean = _exponential_sums(z, values, neighbours)
     alone = _is_negligible(degree, bounded=True)
@@ -82,7 +89,7 @@ def combine(
 ) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
     """Returns the logsumexp of the log-weights and the weighted mean of the points.
 
-    Without any weight they are -inf and 0.
+    They are -inf and 0 if all log-weights are -inf.
 
     Args:
       pulls: pairs of a log-weight and points (*batch, n, d). The first log-weight is
@@ -92,9 +99,9 @@ def combine(
     zeros = jnp.zeros_like(template)  # adding them copies its sharding to constants
     logs = jnp.stack([jnp.asarray(log, template.dtype) + zeros for log, _ in pulls])
     total = jax.nn.logsumexp(logs, axis=0)
-    shares = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
-    # Term by term: points are not copied into one array with one more axis.
-    terms = [share * point for share, (_, point) in zip(shares, pulls, strict=True)]
+    weights = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
+    # Term by term: stacking the points would copy them.
+    terms = [weight * point for weight, (_, point) in zip(weights, pulls, strict=True)]
     return total, functools.reduce(jnp.add, terms)
 
 
@@ -114,14 +121,17 @@ def _(primals: tuple, tangents: tuple) -> tuple:
     degree, mean = _weighted_mean(weights, values)
     # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, in a form that
     # one product transposes.
-    cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
+    cross = jnp.matmul(z, dz.mT, precision=HIGHEST)
     diagonal = jnp.sum(z * dz, axis=-1, keepdims=True)
-    dweights = weights * (cross + _transpose(cross) - diagonal - _transpose(diagonal))
+    dlogits = cross + cross.mT - diagonal - diagonal.mT
+    dweights = weights * dlogits
     ddegree = jnp.sum(dweights, axis=-1, keepdims=True)
+
+    # mean = weights @ values / degree
+    dmean = dweights @ values + weights @ dvalues - mean * ddegree
     alone = _is_negligible(degree, bounded=True)
     inverse = jnp.where(alone, 0.0, 1.0 / jnp.where(alone, 1.0, degree))
-    dmean = inverse * (dweights @ values + weights @ dvalues - mean * ddegree)
-    return (degree, mean), (ddegree, dmean)
+    return (degree, mean), (ddegree, inverse * dmean)
 
 
 def _weighted_mean(weights: Array, values: Array) -> tuple[Array, Array]:
@@ -133,22 +143,18 @@ def _weighted_mean(weights: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _is_negligible(degree: Array, *, bounded: bool) -> Array:
-    """Returns True for degrees lost in round-off next to a token's own weight 1.
+    """Returns True for degrees too small to divide by.
 
-    Their 1 / degree^2, in the derivative, may overflow.
+    If ``bounded``, they are lost in round-off next to a token's own weight 1, and
+    1 / degree^2, in the derivative, may overflow. Else only 0 is.
     """
-    return degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
+    least = float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0
+    return degree <= least
 
 
 def _exponential_weights(z: Array, neighbours: Array) -> Array:
     distances = _half_square_distances(z, z, neighbours)
     return jnp.where(neighbours, jnp.exp(-distances), 0.0)
-
-
-def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, Array]:
-    alone = _is_negligible(degree, bounded=bounded)
-    degree = jnp.where(alone, 1.0, degree)
-    return jnp.where(alone, -jnp.inf, jnp.log(degree)), total / degree
 
 
 def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
@@ -164,20 +170,16 @@ def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Ar
     down, up = square_range(largest, rows.shape[-1])
     rows = rows * down
     columns = columns * down
+
     of_rows = 0.5 * jnp.sum(rows**2, axis=-1, keepdims=True)
     of_columns = 0.5 * jnp.sum(columns**2, axis=-1, keepdims=True)
-    # The difference cancels most digits of close tokens, so accelerators must not
-    # shorten the products.
-    products = jnp.matmul(
-        rows, _transpose(columns), precision=jax.lax.Precision.HIGHEST
-    )
-    distances = of_rows + _transpose(of_columns) - products
-    # Only round-off makes them negative. The derivatives are exact, and stay as they
-    # are.
+    # The difference cancels most digits of close tokens, so the products need full
+    # precision on accelerators.
+    products = jnp.matmul(rows, columns.mT, precision=HIGHEST)
+    distances = of_rows + of_columns.mT - products
+
+    # Only round-off makes a distance negative. Its derivative is exact, and `maximum`
+    # would drop it.
     lift = jnp.maximum(distances, 0.0) - distances
     distances = distances + jax.lax.stop_gradient(lift)
     return jnp.where(neighbours, distances * up * up, 1.0)
-
-
-def _transpose(array: Array) -> Array:
-    return jnp.swapaxes(array, -1, -2)

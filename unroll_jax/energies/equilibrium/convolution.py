@@ -15,12 +15,11 @@ __all__ = ["convolve"]
 def convolve(
     kernel: Float[Array, "k l i o"], images: Float[Array, "b h w i"]
 ) -> Float[Array, "b h w o"]:
-    """The convolution ("SAME", stride 1) of images with a kernel.
+    """The convolution ("SAME", stride 1) of images with a kernel, as in networks.
 
-    It is that of neural networks. Its derivatives are of any order and in both modes.
-    On CPU they pass through one product with all shifts of the image: in loops, where
-    equilibria are found, XLA has no fast kernels for the convolutions that autodiff
-    makes.
+    It has derivatives of any order, in both modes. On CPUs they use one product with
+    all taps of the kernel. Equilibria are found in loops, and there XLA has no fast
+    kernels for the convolutions that autodiff makes.
     """
     return _convolve(kernel, images)
 
@@ -28,19 +27,19 @@ def convolve(
 @functools.partial(convolve.defjvp, symbolic_zeros=True)
 def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
     kernel, images = primals
-    by_kernel, by_images = tangents
-    moved = jnp.zeros((*images.shape[:-1], kernel.shape[-1]), images.dtype)
-    if not isinstance(by_kernel, SymbolicZero):
-        moved = moved + _linear(jnp.asarray(by_kernel), images)
-    if not isinstance(by_images, SymbolicZero):
-        moved = moved + _linear(kernel, jnp.asarray(by_images))
-    return convolve(kernel, images), moved
+    kernel_tangent, images_tangent = tangents
+    tangent = jnp.zeros((*images.shape[:-1], kernel.shape[-1]), images.dtype)
+    if not isinstance(kernel_tangent, SymbolicZero):
+        tangent = tangent + _linear(jnp.asarray(kernel_tangent), images)
+    if not isinstance(images_tangent, SymbolicZero):
+        tangent = tangent + _linear(kernel, jnp.asarray(images_tangent))
+    return convolve(kernel, images), tangent
 
 
 def _linear(kernel: Array, images: Array) -> Array:
     """The convolution as one product on CPUs, and as JAX's convolution elsewhere.
 
-    The platform is that of compilation, which need not be the default one in a trace.
+    The platform is the one compiled for. A trace does not know it.
     """
     # JAX does not transpose a convolution of images sharded on an explicit mesh.
     if any(axes is not None for axes in jax.typeof(images).sharding.spec):
@@ -61,15 +60,20 @@ def _multiply(kernel: Array, images: Array) -> Array:
     """
     rows, columns, inner, outer = kernel.shape
     height, width = images.shape[1:3]
-    moved = images.reshape(-1, inner) @ jnp.moveaxis(kernel, 2, 0).reshape(inner, -1)
-    moved = moved.reshape(*images.shape[:3], rows * columns * outer)
-    total = jnp.zeros((*images.shape[:3], outer), moved.dtype)
-    for place, tap in enumerate(jnp.split(moved, rows * columns, axis=-1)):
+
+    flat_kernel = jnp.moveaxis(kernel, 2, 0).reshape(inner, -1)
+    products = images.reshape(-1, inner) @ flat_kernel
+    products = products.reshape(*images.shape[:3], rows * columns * outer)
+
+    total = jnp.zeros((*images.shape[:3], outer), products.dtype)
+    for place, tap in enumerate(jnp.split(products, rows * columns, axis=-1)):
         # Tap (i, j) of output (y, x) sees input (y + down, x + right).
         down = place // columns - (rows - 1) // 2
         right = place % columns - (columns - 1) // 2
-        around = [(max(-down, 0), max(down, 0)), (max(-right, 0), max(right, 0))]
-        padded = jnp.pad(tap, [(0, 0), *around, (0, 0)])
-        moved_tap = padded[:, max(down, 0) :, max(right, 0) :]
-        total = total + moved_tap[:, :height, :width]
+
+        # Inputs beyond the edge are 0.
+        above, below = max(-down, 0), max(down, 0)
+        before, after = max(-right, 0), max(right, 0)
+        padded = jnp.pad(tap, [(0, 0), (above, below), (before, after), (0, 0)])
+        total = total + padded[:, below:, after:][:, :height, :width]
     return total

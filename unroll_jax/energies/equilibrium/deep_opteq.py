@@ -31,13 +31,13 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
     equilibrium solves :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`, and for
     L > 2 the shift P is not symmetric. For L = 2 a step is a round of alternating
     minimisation of :math:`\Phi(z_1, z_0) + \tfrac12 |z_1 - z_0|^2`
-    (`deep_opteq_objective`). Its value takes an inner solve; so the energy is the
+    (`deep_opteq_objective`). Its value needs an inner solve, so the energy is the
     residual for every L > 1.
 
     Args:
-      layers: what `opteq` or `opteq_conv` returned (skip connections, activations and
-        which layers see x are theirs), or any `Descent` whose step is nonexpansive; all
-        on states of one shape.
+      layers: of `opteq` or `opteq_conv`, with their skip connections, activations and
+        input widths, or any `Descent` whose step is nonexpansive. All have states of
+        one shape.
 
     Returns:
       A `Descent` whose params are a tuple of the layers' params.
@@ -137,7 +137,7 @@ def residual_energy(
     step: Callable[[Params, Any, Any], Any],
     like: Callable[[Params, Any, Any], Float[Array, "*batch"]],
 ) -> Callable[..., Float[Array, "*batch"]]:
-    """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees; no nonexpansive T raises it.
+    """E(z) = |T(z) - z|^2 / 2 of a step T on pytrees. No nonexpansive T raises it.
 
     The value of ``like`` has the batch axes.
     """
@@ -156,7 +156,7 @@ def residual_energy(
 
 
 def deep_opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
-    """Two layers, of initial norms below 1; only the second sees the input."""
+    """Two layers, of initial norms below 1. Only the second sees the input."""
     _, z, x = opteq_example(key, batch)
     return deep_opteq([opteq(DIM, DIM), opteq(DIM, 2 * DIM, DIM - 1, skip=0.8)]), z, x
 

@@ -25,7 +25,7 @@ class Monotone(NamedTuple):
       integral: s with :math:`s' = \sigma` and s(0) = 0. Its derivative is taken to be
         ``value``.
       conjugate: :math:`s^*(t) = \max_w t w - s(w)`, inf off sigma's closed range, for
-        `opteq_objective`; or None.
+        `opteq_objective`. None if unknown.
 
     Example:
       >>> import jax

@@ -73,7 +73,7 @@ def opteq(
       dim, width: width m of the state z and hidden width h.
       input_dim: width of the input x, or None for a layer that does not see x.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
-      skip: a in (0, 1], unitless; 1 has no skip connection.
+      skip: a in (0, 1], unitless. 1 has no skip connection.
       allow_expansive: whether `equilibrium` takes a known W of norm above 1, which need
         have no equilibrium.
 
@@ -220,8 +220,8 @@ def _layer(
     ) -> Float[Array, "*batch"]:
         wide = prepare(params, z, x)
         half_square = 0.5 * jnp.sum(wide**2, axis=event_axes(params))
-        # Beyond the range of the dtype both are infinite; where |W| <= 1 the first is
-        # the larger.
+        # Beyond the range of the dtype both are infinite. For |W| <= 1 the first is the
+        # larger.
         gap = half_square - opteq_potential(params, wide, x, activation=sigma)
         return jnp.where(jnp.isinf(half_square), jnp.inf, gap)
 

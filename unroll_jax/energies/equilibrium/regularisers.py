@@ -34,7 +34,7 @@ class Regulariser(NamedTuple):
     Attributes:
       value: one state, of any shape, to R.
       prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states
-        with any batch axes; or None.
+        with any batch axes. None if there is none.
       smoothness: a Lipschitz constant of the gradient, or None if it has none.
       convex: whether R is convex, which Theorem 4 and nonexpansive layers need.
       couples_examples: whether R is of a whole batch (n, m) and not of one example.
@@ -99,7 +99,9 @@ def absolute(strength: float = 1.0) -> Regulariser:
 
 @checked(strength=POSITIVE, epsilon=POSITIVE)
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
-    """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
+    """R = strength / (|z|^2 + epsilon), which pushes states away from 0.
+
+    It is not convex.
 
     Both numbers are positive.
 
@@ -115,7 +117,7 @@ def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regularise
     return Regulariser(
         value=lambda z: strength / (jnp.sum(z**2) + epsilon),
         prox=None,
-        # the curvature at 0; elsewhere it is smaller
+        # the curvature at 0, the largest
         smoothness=2.0 * strength / epsilon**2,
         convex=False,
     )
@@ -123,12 +125,12 @@ def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regularise
 
 @checked(strength=POSITIVE)
 def decorrelation(strength: float = 1.0) -> Regulariser:
-    r"""R = strength / 2 |D Z Z^T D - I|_F^2; not convex.
+    r"""R = strength / 2 |D Z Z^T D - I|_F^2, which is not convex.
 
     It is half the squared correlations between features over a batch. Z has a row per
-    feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature
-    that is 0 in the whole batch correlates with nothing. The state passed to ``value``
-    is the batch, (n, m), with examples as rows.
+    feature and a column per example, and D = diag(1 / |z_i|) with z_i its rows. A
+    feature that is 0 in the whole batch correlates with nothing. ``value`` takes the
+    batch (n, m), with examples as rows.
 
     Source: Xie et al. (2021), A.1, which asks for convex R.
 
@@ -144,8 +146,7 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
         square = jnp.sum(z**2, axis=0)
         alive = square > 0.0
         unit = z * jnp.where(alive, jax.lax.rsqrt(jnp.where(alive, square, 1.0)), 0.0)
-        # The squares of Z^T Z and of Z Z^T add up to the same; the smaller of the two
-        # is formed.
+        # Z^T Z and Z Z^T have the same sum of squares. It forms the smaller one.
         gram = unit.T @ unit if z.shape[1] <= z.shape[0] else unit @ unit.T
         diagonal = jnp.sum(unit**2, axis=0)
         return 0.5 * strength * (jnp.sum(gram**2) - jnp.sum(diagonal**2))

@@ -1,3 +1,3 @@
-"""Nonlinearities as proximal operators of convex penalties; `PROXIMALS` names them."""
+"""Nonlinearities as proximal operators of convex penalties, named in `PROXIMALS`."""
 
 __all__: list[str] = []

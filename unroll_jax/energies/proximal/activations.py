@@ -16,7 +16,7 @@ __all__ = ["ACTIVATIONS", "activation", "leaky_relu", "sigmoid", "softplus", "ta
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
-# A user's activation is checked at steps of 1/64 around 0, where activations bend.
+# A user's activation is checked around 0, where activations bend, in steps of 1/64.
 GRID = np.linspace(-16.0, 16.0, 2049, dtype=np.float32)
 
 
@@ -33,20 +33,20 @@ def activation(
     .. math:: \phi_1(z) = \psi^*(z) - \tfrac12 z^2 , \qquad
               \phi_1'(\sigma(w)) = w - \sigma(w) , \qquad prox_{\phi_1} = \sigma .
 
-    A layer that steps by a and applies :math:`\sigma` itself lowers an energy with the
-    penalty :math:`\phi_1 / a`, the pair returned for ``step_size=a``. `feedforward` and
-    `transformer` choose it when phi is given by name. At another step size s the prox
-    is :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by
+    A layer that steps by a and applies :math:`\sigma` lowers an energy with the penalty
+    :math:`\phi_1 / a`. ``step_size=a`` gives this pair. `feedforward` and `transformer`
+    choose it when phi is given by name. At another step size s the prox is
+    :math:`\sigma(w)` with :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by
     entry. At s = 0 it projects onto the closure of sigma's range.
 
     Args:
-      function: sigma, elementwise; a ValueError if it falls or rises faster than 1 on a
-        grid over [-16, 16].
-      penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
+      function: sigma, elementwise. It is a ValueError if sigma falls, or rises faster
+        than 1, on a grid over [-16, 16].
+      penalty: phi_1, elementwise, infinite outside the closure of sigma's range.
       step_size: a > 0, the step size at which the prox is sigma.
 
-    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU. The pair is Moreau's; Xie et
-    al. (2021), Lemma 1, at s = 1.
+    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU. The pair is Moreau's. At s =
+    1 it is Lemma 1 of Xie et al. (2021).
 
     Example:
       >>> import jax.numpy as jnp
@@ -70,7 +70,7 @@ def activation(
 
 @checked(step_size=POSITIVE)
 def tanh(*, step_size: float = 1.0) -> Proximal:
-    """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1].
+    """tanh, phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1].
 
     Example: see `activation`.
     """
@@ -83,7 +83,7 @@ def tanh(*, step_size: float = 1.0) -> Proximal:
 
 @checked(step_size=POSITIVE)
 def sigmoid(*, step_size: float = 1.0) -> Proximal:
-    """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1].
+    """1 / (1 + e^-w), phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1].
 
     Example: see `activation`.
     """
@@ -98,7 +98,7 @@ def sigmoid(*, step_size: float = 1.0) -> Proximal:
 
 @checked(step_size=POSITIVE)
 def softplus(*, step_size: float = 1.0) -> Proximal:
-    """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm.
+    """log(1 + e^w), phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0. Li_2 is the dilogarithm.
 
     Example: see `activation`.
     """
@@ -111,7 +111,7 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
 
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
-    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2.
+    """w, or slope w where w < 0, phi_1 = (1 / slope - 1) min(z, 0)^2 / 2.
 
     The slope is in (0, 1].
 
@@ -136,6 +136,7 @@ ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
 def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Proximal:
     def prox(y: Array, length: float | Float[Array, ""]) -> Array:
         length = nonnegative("step_size", length)
+        # At the step size of the pair there is nothing to solve.
         if not isinstance(length, jax.Array) and np.all(length == step_size):
             return function(y)
         wide = y.astype(compute_dtype(y))
@@ -149,14 +150,14 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
 
 
 def _solve(function: Elementwise, y: Array, ratio: Array) -> Array:
-    """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry.
+    """Returns w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry.
 
-    It is differentiable in y and t. The slope of the left side lies between 1 and t, as
-    sigma's lies in [0, 1]. This gives the first bracket.
+    It is differentiable in y and t. The slope of sigma lies in [0, 1], so that of the
+    left side lies between t and 1. This gives the first bracket.
     """
     limits = jnp.finfo(y.dtype)
-    # A ratio of 0 leaves no bracket. This one moves sigma(w) by less than rounding, and
-    # the sum keeps the derivative in t.
+    # A ratio of 0 leaves no bracket. The least one changes sigma(w) by less than
+    # rounding. Adding it keeps the derivative in t.
     least = float(limits.eps) ** 2
     ratio = ratio + jnp.where(ratio < least, least, 0.0)
     farthest = 0.25 * float(limits.max)
@@ -167,31 +168,33 @@ def _solve(function: Elementwise, y: Array, ratio: Array) -> Array:
         return ratio * (w - value) + (value - y)
 
     def solve(residual: Callable[[Array], Array], start: Array) -> Array:
+        # w lies between the solutions for slopes 1 and t.
         gap = -residual(jnp.zeros_like(start))
         far = jnp.clip(gap / ratio, -farthest, farthest)
-        bracket = jnp.minimum(gap, far), jnp.maximum(gap, far)
+        lower = jnp.minimum(gap, far)
+        upper = jnp.maximum(gap, far)
         precision = 4.0 * jnp.finfo(start.dtype).eps
 
         def unfinished(state: tuple) -> Array:
-            count, _, _, w, moved = state
-            return (count < 200) & jnp.any(moved > precision * (1.0 + jnp.abs(w)))
+            count, _, _, w, change = state
+            return (count < 200) & jnp.any(change > precision * (1.0 + jnp.abs(w)))
 
         def improve(state: tuple) -> tuple:
-            count, lower, upper, w, moved = state
+            count, lower, upper, w, change = state
             value, slope = jax.jvp(residual, (w,), (jnp.ones_like(w),))
             lower = jnp.where(value <= 0.0, w, lower)
             upper = jnp.where(value >= 0.0, w, upper)
 
-            # Newton's step where it stays inside and at least halves the last one; else
-            # the bracket's middle.
+            # Newton's step if it stays inside and at most half as long as the last one,
+            # else the middle of the bracket.
             newton = w - value / slope
             inside = (newton >= lower) & (newton <= upper)
-            halves = jnp.abs(newton - w) <= 0.5 * moved
-            chosen = jnp.where(inside & halves, newton, 0.5 * (lower + upper))
-            return count + 1, lower, upper, chosen, jnp.abs(chosen - w)
+            halves = jnp.abs(newton - w) <= 0.5 * change
+            following = jnp.where(inside & halves, newton, 0.5 * (lower + upper))
+            return count + 1, lower, upper, following, jnp.abs(following - w)
 
-        first = 0.5 * (bracket[0] + bracket[1])
-        state = (0, *bracket, first, jnp.full_like(first, jnp.inf))
+        middle = 0.5 * (lower + upper)
+        state = 0, lower, upper, middle, jnp.full_like(middle, jnp.inf)
         return jax.lax.while_loop(unfinished, improve, state)[3]
 
     def tangent_solve(linear: Callable[[Array], Array], value: Array) -> Array:

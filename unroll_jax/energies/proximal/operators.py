@@ -1,9 +1,9 @@
 """Penalties phi and their proximal operators, of layers and of `prox_gradient`.
 
-The numbers of a penalty are Python numbers or arrays that broadcast to the state,
-traced or not: a prox is differentiable in them and in its step size. A known number out
-of range is a ValueError, a traced one gives NaN. The prox of a set's indicator is the
-projection onto it, for any step size: see also `optax.projections`.
+The numbers of a penalty are Python numbers or arrays that broadcast to the state. They
+may be traced, and a prox is differentiable in them and in its step size. A known number
+out of range is a ValueError. A traced one gives NaN. The prox of a set's indicator is
+the projection onto it, for any step size, see also `optax.projections`.
 """
 
 import math
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-# Activations that a name is likely to ask for, and why they are not proximal operators.
+# Activations that users may name, but that fall somewhere.
 NOT_MONOTONE = ("gelu", "mish", "silu", "swish")
 
 
@@ -52,7 +52,7 @@ def identity() -> Proximal:
 
 
 def relu() -> Proximal:
-    """phi = 0 where every entry is at least 0, else infinite; prox = max(y, 0).
+    """phi = 0 where every entry is at least 0, else infinite. prox = max(y, 0).
 
     Source: Yang, Huang, Wipf (2022), Section 5.
 
@@ -71,10 +71,10 @@ def relu() -> Proximal:
 
 
 def soft_threshold(threshold: ArrayLike = 1.0) -> Proximal:
-    """phi = sum_i threshold_i |y_i|; prox = sign(y) max(|y| - step_size threshold, 0).
+    """phi = sum_i threshold_i |y_i|, prox = sign(y) max(|y| - step_size threshold, 0).
 
     Args:
-      threshold: at least 0, in units of y over the step size; a number or an array that
+      threshold: at least 0, in units of y over the step size. A number or an array that
         broadcasts to y.
 
     Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
@@ -120,10 +120,10 @@ def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal
     Its prox is that of `soft_threshold`, over 1 + step_size weight.
 
     Args:
-      threshold: as in `soft_threshold`; 0 gives ridge, whose prox is y / (1 + step_size
+      threshold: as in `soft_threshold`. 0 gives ridge, whose prox is y / (1 + step_size
         weight).
-      weight: at least 0, in units of 1 over the step size; likewise. jaxopt's gamma is
-        weight / threshold.
+      weight: likewise, in units of 1 over the step size. jaxopt's gamma is weight /
+        threshold.
 
     Example: see `soft_threshold`.
     """
@@ -141,7 +141,7 @@ def elastic_net(threshold: ArrayLike = 1.0, weight: ArrayLike = 1.0) -> Proximal
 
 
 def box(lower: ArrayLike = 0.0, upper: ArrayLike = 1.0) -> Proximal:
-    """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
+    """phi = 0 where every entry is in [lower, upper], else infinite. prox clips.
 
     Args:
       lower, upper: numbers, or arrays that broadcast to y, rounded to its dtype. A

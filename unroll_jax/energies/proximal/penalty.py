@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import require
-from unroll_jax.energies.tokens import zero_masked
+from unroll_jax.energies.tokens import sum_present, zero_masked
 
 __all__ = [
     "Proximal",
@@ -24,10 +24,10 @@ class Proximal(NamedTuple):
     r"""A convex penalty phi, separable over tokens, and its proximal operator.
 
     Attributes:
-      penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``; infinite outside phi's domain.
+      penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``, infinite outside phi's domain.
       prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same
-        shape and dtype as y. The entries of `PROXIMALS` take an array of any shape;
-        `jax.tree.map` takes one to a pytree.
+        shape and dtype as y. The entries of `PROXIMALS` take arrays of any shape. Use
+        `jax.tree.map` for a pytree.
 
     Example:
       >>> import jax.numpy as jnp
@@ -46,9 +46,9 @@ class Proximal(NamedTuple):
 
 
 def nonnegative(name: str, value: Any) -> Any:
-    """The number or array, if it is finite and at least 0.
+    """Returns the number or array, which must be finite and at least 0.
 
-    A known one out of range is a ValueError; a traced one gives NaN.
+    Out of range a known value is a ValueError, and a traced one becomes NaN.
     """
     check_number(name, value)
     if isinstance(value, Tracer):
@@ -61,7 +61,7 @@ def nonnegative(name: str, value: Any) -> Any:
 
 def check_number(name: str, value: Any) -> None:
     """A TypeError unless the value is a number or an array of real numbers."""
-    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
     real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
     if not real:
         raise TypeError(
@@ -70,19 +70,20 @@ def check_number(name: str, value: Any) -> None:
 
 
 def penalty_of_present(phi: Proximal, y: Any, present: Any) -> Array:
-    """phi of the tokens that are there.
+    """Returns phi of the tokens present.
 
     ``present`` is a boolean (*batch, n), or None if all are.
     """
     if present is None:
         return phi.penalty(y)
-    each = phi.penalty(zero_masked(y, present)[..., None, :])
-    return jnp.sum(jnp.where(present, each, 0.0), axis=-1)
+    # Each token as a state of one row.
+    per_token = phi.penalty(zero_masked(y, present)[..., None, :])
+    return sum_present(per_token, present)
 
 
 def prox_of_present(phi: Proximal, y: Any, step_size: float, present: Any) -> Any:
-    """The prox of the tokens that are there. The others stay as they are."""
+    """Returns the prox of the tokens present. The others stay as they are."""
     if present is None:
         return phi.prox(y, step_size)
-    moved = phi.prox(zero_masked(y, present), step_size)
-    return jnp.where(present[..., None], moved, y)
+    after = phi.prox(zero_masked(y, present), step_size)
+    return jnp.where(present[..., None], after, y)

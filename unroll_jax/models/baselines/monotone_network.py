@@ -44,7 +44,7 @@ class MonotoneOperatorNetwork(nn.Module):
         transforms need at least float32.
       num_classes, convolutional, pool, kernel_size: as in `DeepOptEq`.
 
-    Source: Winston and Kolter (2020), Section 4, "Single conv"; Xie et al. (2021),
+    Source: Winston and Kolter (2020), Section 4, "Single conv", and Xie et al. (2021),
     Table 1b.
 
     Example:

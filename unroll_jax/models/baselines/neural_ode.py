@@ -36,12 +36,12 @@ class NeuralODE(nn.Module):
       augment: channels of zeros. 0 is a plain Neural ODE.
       tol: relative and absolute tolerance of the solver, Tsit5 with a step size common
         to the batch.
-      max_steps: cap of its steps; more are an error.
+      max_steps: largest number of its steps. More are an error.
       param_dtype: dtype of the parameters and, where x is not wider, of the trajectory.
       num_classes, convolutional, features, pool, kernel_size, activation: as in
       `DeepOptEq`.
 
-    Source: Chen et al. (2018); Dupont, Doucet, Teh (2019) for ``augment``.
+    Source: Chen et al. (2018), and Dupont, Doucet, Teh (2019) for ``augment``.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -89,8 +89,8 @@ class NeuralODE(nn.Module):
         start = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, self.augment)])
         start = start.astype(common_dtype(x, self.param_dtype))
         params = self._field(start.shape[-1])
+        # To initialise the head only the shape of the end matters, that of the start.
         end = start
-        # the end has the shape of the start, which is all that the head's init needs
         if not self.is_initializing():
             sigma = resolve_monotone(self.activation).value
 
@@ -111,8 +111,10 @@ class NeuralODE(nn.Module):
             made: dict[str, dict[str, Array]] = {}
             scale = jax.nn.initializers.lecun_normal()
             for place, layer_key in enumerate(jax.random.split(key, len(sizes) - 1)):
-                # the first layer sees t
-                inner, outer = sizes[place] + (place == 0), sizes[place + 1]
+                inner = sizes[place]
+                outer = sizes[place + 1]
+                if place == 0:
+                    inner += 1  # t
                 W = scale(layer_key, (*window, inner, outer), self.param_dtype)
                 zeros = jnp.zeros(outer, self.param_dtype)
                 W = W if self.convolutional else W.T
@@ -153,7 +155,7 @@ def integrate(
     tol: float,
     max_steps: int,
 ) -> Float[Array, "..."]:
-    """Returns h(1) for dh/dt = field(t, h, params) and h(0) = start; differentiable.
+    """Returns h(1) of dh/dt = field(t, h, params), h(0) = start, differentiably.
 
     Raises a RuntimeError while it runs if the tolerance takes more than max_steps.
 
@@ -172,7 +174,7 @@ def integrate(
         diffrax.Tsit5(),
         t0=0.0,
         t1=1.0,
-        # The controller cuts it where it must. diffrax's own guess takes 4 steps where
+        # The controller shortens it if needed. diffrax's own guess takes 4 steps where
         # 1 is within tol.
         dt0=1.0,
         y0=start,

@@ -44,7 +44,7 @@ class Decoder(LayeredModel):
         rotations: float32 or wider.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
-    Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3
+    Source: Touvron et al. (2023), "Llama 2", Grattafiori et al. (2024), "The Llama 3
     herd of models".
 
     Example:

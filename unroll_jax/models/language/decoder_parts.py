@@ -61,8 +61,8 @@ class DecoderConfig:
       qk_norm: whether each head's queries and keys are normalised before they are
         rotated, as in Qwen3.
 
-    Source: Grattafiori et al. (2024), "The Llama 3 herd of models"; Yang et al. (2024,
-    2025), on Qwen2 and Qwen3.
+    Source: Grattafiori et al. (2024), "The Llama 3 herd of models". Yang et al. (2024,
+    2025) for Qwen2 and Qwen3.
 
     Example:
       >>> config = DecoderConfig(128256)  # Llama 3.2, 1B, but for its `RotaryScaling`
@@ -96,23 +96,18 @@ class DecoderConfig:
         )
         check_fields(self, at_least(1), *names, "max_positions")
         check_fields(self, at_least(1), "head_dim")
-        heads, shared = self.num_heads, self.num_key_value_heads
-        require(
-            heads % shared == 0,
-            "num_key_value_heads",
-            f"divide num_heads={heads}",
-            shared,
-        )
-        fits = self.head_dim is not None or self.dim % heads == 0
-        require(
-            fits, "num_heads", f"divide dim={self.dim} where head_dim is None", heads
-        )
-        require(
-            self.head_size % 2 == 0,
-            "head_dim",
-            "be even, as pairs are rotated",
-            self.head_size,
-        )
+        heads = self.num_heads
+        groups = self.num_key_value_heads
+        allowed = f"divide num_heads={heads}"
+        require(heads % groups == 0, "num_key_value_heads", allowed, groups)
+
+        divides = self.head_dim is not None or self.dim % heads == 0
+        allowed = f"divide dim={self.dim} where head_dim is None"
+        require(divides, "num_heads", allowed, heads)
+
+        is_even = self.head_size % 2 == 0
+        allowed = "be even, as pairs are rotated"
+        require(is_even, "head_dim", allowed, self.head_size)
         check_fields(self, in_interval("(1, inf)"), "rotary_base")
         check_fields(self, in_interval("[0, 1)"), "norm_epsilon")
 
@@ -153,9 +148,8 @@ def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]
         for name, width in (("query", queries), ("key", keys), ("value", keys)):
             shapes[name]["bias"] = (width,)
     if config.qk_norm:
-        shapes |= {
-            name: {"scale": (config.head_size,)} for name in ("query_norm", "key_norm")
-        }
+        for name in ("query_norm", "key_norm"):
+            shapes[name] = {"scale": (config.head_size,)}
     return shapes
 
 
@@ -175,10 +169,12 @@ def new_layers(
             return initial(keys[part], stacked, dtype)
         return jnp.full(stacked, 1.0 if name == "scale" else 0.0, dtype)
 
-    return {
-        part: {name: new(part, name, shape) for name, shape in part_shapes.items()}
-        for part, part_shapes in shapes.items()
-    }
+    layers = {}
+    for part, part_shapes in shapes.items():
+        layers[part] = {
+            name: new(part, name, shape) for name, shape in part_shapes.items()
+        }
+    return layers
 
 
 def rms_norm(
@@ -258,14 +254,14 @@ def queries_keys_values(
     def heads(name: str) -> Array:
         return dense(normed, layer[name]).reshape(*y.shape[:-1], -1, config.head_size)
 
-    def rotated_heads(name: str) -> Array:
+    def rotate_heads(name: str) -> Array:
         norm = layer.get(f"{name}_norm")
         each = heads(name)
         if norm is not None:
             each = rms_norm(each, norm["scale"], config.norm_epsilon)
         return rotate(each, angles)
 
-    return Attended(rotated_heads("query"), rotated_heads("key"), heads("value"))
+    return Attended(rotate_heads("query"), rotate_heads("key"), heads("value"))
 
 
 def grouped_attention(
@@ -287,13 +283,15 @@ def grouped_attention(
     wide = compute_dtype(values)
     groups = keys.shape[-3]
     shared = heads // groups
-    # Queries that share keys form one axis: a product a head of keys, instead of copies
+
+    # The queries of a group form one axis: one product per head of keys, without copies
     # of the keys.
     rows = jnp.swapaxes(queries, -2, -3).reshape(*batch, groups, shared * count, size)
-    columns = jnp.swapaxes(keys, -1, -2)
+    columns = keys.mT
     scores = jnp.matmul(rows, columns, preferred_element_type=wide)
     scores = scores * (1.0 / math.sqrt(size))
     scores = scores.reshape(*batch, groups, shared, count, -1)
+
     # finfo.min, not -inf: a query without keys stays finite
     seen = mask[..., None, None, :, :]
     weights = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(wide).min))
@@ -348,11 +346,13 @@ def segment_positions(segments: Int[Array, "*batch n"]) -> Int[Array, "*batch n"
 
     A segment is a run of equal numbers.
     """
-    places = jnp.broadcast_to(
-        jnp.arange(segments.shape[-1], dtype=jnp.int32), segments.shape
-    )
+    places = jnp.arange(segments.shape[-1], dtype=jnp.int32)
+    places = jnp.broadcast_to(places, segments.shape)
     first = jnp.ones_like(segments[..., :1], bool)
     changes = segments[..., 1:] != segments[..., :-1]
-    starts = jnp.concatenate([first, changes], axis=-1)
-    # less the place of the last start up to each token
-    return places - jax.lax.cummax(jnp.where(starts, places, 0), axis=segments.ndim - 1)
+    is_start = jnp.concatenate([first, changes], axis=-1)
+
+    # The place of the last start up to each token.
+    starts = jnp.where(is_start, places, 0)
+    last_start = jax.lax.cummax(starts, axis=segments.ndim - 1)
+    return places - last_start

@@ -40,7 +40,7 @@ __all__ = [
     "start_answers",
 ]
 
-# Prompts are padded to a power of two, and to this many tokens at least: few programs
+# Prompts are padded to a power of two, and to at least so many tokens: few programs
 # serve all lengths.
 MIN_BUCKET = 16
 
@@ -54,10 +54,10 @@ class Generated(NamedTuple):
       stopped: True for answers that ended with a stop.
       failed: True for answers that ended before a token whose logits have no finite
         maximum.
-      calls: passes through the last layer that each took after its prompt.
+      calls: passes through the last layer for each, after its prompt.
       drafted: tokens drafted for each by `speculate`.
-      accepted: verified ones of them, also those that a stop or the longest answer
-        then cut.
+      accepted: those of them that verification accepted. A stop or the largest length
+        may have cut some.
 
     Example: see `generate`.
     """
@@ -132,17 +132,17 @@ def generate(
 
     Args:
       config, params: of a `Decoder`, without the outer key ``params``.
-      prompts: tokens of each, at least one. All are padded together
-        to a power of two.
-      max_tokens, stops: longest answer, and tokens that end an answer and are its last.
+      prompts: tokens of each, at least one. All are padded to the same length, a power
+        of two.
+      max_tokens: longest answer.
+      stops: tokens that end an answer. The stop is its last token.
       temperature, top_k, top_p: as in `Sampling`.
       noise: standard deviation of Gaussian noise on all tokens' embeddings, in their
         units, the answer's included.
-      key: of `jax.random.key`, where temperature or noise is above 0, or one for each
-        prompt.
-      dtype: that layers compute in and the cache has. None is the embedding table's.
-        Parameters of fewer bits, such as those stored in bfloat16, are converted once
-        for each call.
+      key: of `jax.random.key`, or one for each prompt. Needed where temperature or
+        noise is above 0.
+      dtype: of the computation and the cache. None is the embedding table's.
+        Parameters of fewer bits, such as bfloat16, are converted once for each call.
 
     Returns:
       The answers, on the device. The call waits for them to check the logits.
@@ -232,21 +232,21 @@ def make_request(
     known = in_interval(f"[1, vocabulary_size={config.vocabulary_size}]")
     check("top_k", sampling.top_k, known, optional=True)
 
-    is_random = noise > 0.0 or not sampling.greedy
-    allowed = (
-        f"be given where temperature={sampling.temperature} or noise={noise} is above 0"
-    )
-    require(not is_random or key is not None, "key", allowed, "None")
-
     limit = config.max_positions - max_tokens
-    tokens, lengths = _pad_prompts(
-        prompts, config.vocabulary_size, limit, f"max_positions - max_tokens={limit}"
-    )
+    name = f"max_positions - max_tokens={limit}"
+    tokens, lengths = _pad_prompts(prompts, config.vocabulary_size, limit, name)
+
+    keys = None
+    if noise > 0.0 or not sampling.greedy:
+        settings = f"temperature={sampling.temperature} or noise={noise}"
+        allowed = f"be given where {settings} is above 0"
+        require(key is not None, "key", allowed, "None")
+        keys = row_keys(key, len(lengths))
     return Request(
         jnp.asarray(tokens),
         jnp.asarray(lengths),
         jnp.asarray(np.asarray(stops, np.int32).reshape(-1)),
-        row_keys(key, len(lengths)) if is_random and key is not None else None,
+        keys,
         jnp.float32(noise) if noise > 0.0 else None,
     )
 
@@ -269,7 +269,7 @@ def embed_tokens(
     dtype: Any,
 ) -> Float[Array, "batch n d"]:
     """Returns word embeddings of tokens, with the noise of their positions."""
-    # rows that are done have no token, and are not read
+    # Finished rows have no token. Their embeddings are not used.
     y = embed(params["embedding"], jnp.maximum(tokens, 0)).astype(dtype)
     if request.noise is None or request.keys is None:
         return y
@@ -357,17 +357,14 @@ def append_tokens(
 def check_logits(generated: Generated) -> Generated:
     """Returns the answers, or raises a ValueError if one is known to have failed."""
     failed = generated.failed
-    # unknown under jit, or on another process: the mark stays
+    # Unknown under jit, or on another process.
     if isinstance(failed, Tracer) or not failed.is_fully_addressable:
         return generated
     rows = np.flatnonzero(jax.device_get(failed)).tolist()
-    require(
-        not rows,
-        "params",
-        "give logits with a finite maximum",
-        f"NaN or inf for prompts {', '.join(map(str, rows))}",
-        "look for NaN in params, or pass a wider dtype",
-    )
+    allowed = "give logits with a finite maximum"
+    got = f"NaN or inf for prompts {', '.join(map(str, rows))}"
+    way_out = "look for NaN in params, or pass a wider dtype"
+    require(not rows, "params", allowed, got, way_out)
     return generated
 
 

@@ -37,7 +37,7 @@ class RotaryScaling:
         of pretraining, in tokens.
 
     Source: Chen et al. (2023), "Extending context window of large language models via
-    positional interpolation", for "linear"; Grattafiori et al. (2024), "The Llama 3
+    positional interpolation", for "linear". Grattafiori et al. (2024), "The Llama 3
     herd of models", for "llama3".
 
     Example:
@@ -84,9 +84,9 @@ def rotary_frequencies(
     Returns:
       (size / 2,), falling.
 
-    Source: Su et al., "RoFormer" (2021), Section 3.2.2; "llama3" as in Meta's reference
-    code of Llama 3.1, where frequencies between are scaled by (1 - s) / factor + s, s
-    linear in the number of periods.
+    Source: Su et al., "RoFormer" (2021), Section 3.2.2. "llama3" is as in Meta's
+    reference code of Llama 3.1. It scales frequencies between the two bounds by
+    (1 - s) / factor + s, with s linear in the number of periods.
     """
     frequencies = base ** -(np.arange(0, size, 2) / size)
     if scaling is None:

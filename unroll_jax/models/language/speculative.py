@@ -60,7 +60,7 @@ def speculate(
     The first ``exit_layer`` layers, read out by the norm and head that all layers
     share, draft ``draft_length`` tokens one by one. The other layers take the outputs
     of the exit layer at all of them in one call: no layer is computed twice for a
-    token. A greedy answer equals `generate`'s, but for round-off. A sampled one has the
+    token. A greedy answer equals `generate`'s up to round-off. A sampled one has the
     same distribution. One program serves all exit layers.
 
     Args:
@@ -77,7 +77,7 @@ def speculate(
     Raises:
       ValueError: as `generate` does.
 
-    Source: Elhoushi et al., "LayerSkip" (2024), section 4.3; Leviathan, Kalman, Matias,
+    Source: Elhoushi et al., "LayerSkip" (2024), section 4.3. Leviathan, Kalman, Matias,
     "Fast inference from transformers via speculative decoding" (2023), algorithm 1.
 
     Example:
@@ -120,11 +120,8 @@ def speculate(
 def check_draft(config: DecoderConfig, exit_layer: int, draft_length: int) -> None:
     """Checks that a decoder can have an exit layer and a draft length."""
     check("exit_layer", exit_layer, in_interval(f"[1, num_layers={config.num_layers})"))
-    check(
-        "draft_length",
-        draft_length,
-        in_interval(f"[1, max_positions={config.max_positions})"),
-    )
+    shorter = in_interval(f"[1, max_positions={config.max_positions})")
+    check("draft_length", draft_length, shorter)
 
 
 @functools.partial(
@@ -193,7 +190,7 @@ def _draft(
 ) -> tuple[Draft, KeyValueCache]:
     """Drafts tokens after the last ones, by the first layers.
 
-    The last draft is run through them too: it may be accepted.
+    The last draft also runs through them, because it may be accepted.
     """
 
     def exit_states(

@@ -60,7 +60,7 @@ def judge_draft(
     count = tokens.shape[1]
     p = jnp.take_along_axis(target[:, :count], tokens[..., None], axis=2)[..., 0]
     q = jnp.take_along_axis(draft, tokens[..., None], axis=2)[..., 0]
-    # u < p / q, in logarithms; False where either is NaN
+    # u < p / q, in logarithms, and False if either is NaN
     accepted = _leading(jnp.log(uniforms) < p - q)
 
     def at_end(each: Array) -> Array:
