@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 __all__ = ["continue_conjugate_gradient"]
 
-# a linear map of each row, all rows at once
+# A linear map of each row, for all rows at once.
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
 
@@ -47,9 +47,8 @@ def continue_conjugate_gradient(
         return jnp.sum(a * b, axis=-1)
 
     def unfinished(carry: _CG) -> Array:
-        return jnp.any(carry.sound & (carry.square > bound)) & (
-            carry.number < max_steps
-        )
+        active = carry.sound & (carry.square > bound)
+        return jnp.any(active) & (carry.number < max_steps)
 
     def body(carry: _CG) -> _CG:
         active = carry.sound & (carry.square > bound)
@@ -58,9 +57,12 @@ def continue_conjugate_gradient(
         descends = active & (curvature > 0.0)
         length = carry.square / jnp.where(descends, curvature, 1.0)
         length = jnp.where(descends, length, 0.0)
+
         w = carry.w + length[:, None] * carry.direction
         residual = carry.residual - length[:, None] * image
         square = jnp.where(active, dot(residual, residual), carry.square)
+
+        # The next direction is conjugate to all before it.
         ratio = square / jnp.where(carry.square > 0.0, carry.square, 1.0)
         ratio = jnp.where(active, ratio, 0.0)
         direction = residual + ratio[:, None] * carry.direction

@@ -36,11 +36,11 @@ def in_coordinates(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs an optimiser on :math:`L W R^T` in place of W, for orthonormal L and R.
 
-    Its updates are turned back. Rules that work entry by entry, as Adam does, depend on
-    the coordinates that parameters are written in. Functions, initial values and plain
-    gradient descent do not. Where entries of a row are pixels of a patch, Adam moves
-    all of them alike, and a step changes brightness. In the coordinates of the cosine
-    transform it does not.
+    Its updates are turned back. Rules that work entry by entry, such as Adam, depend on
+    the coordinates of the parameters. Functions, initial values and plain gradient
+    descent do not. If the entries of a row are pixels of a patch, Adam changes all of
+    them alike, and so the brightness. In the coordinates of the cosine transform it
+    does not.
 
     Args:
       optimizer: any optax transformation. Its state is of the rotated parameters,
@@ -49,8 +49,8 @@ def in_coordinates(
         parameters below it.
 
     Returns:
-      A transformation with the state of ``optimizer``. It adds a product a side for the
-      gradient, for the update, and for the parameters where the rule looks at them.
+      A transformation with the state of ``optimizer``. It adds one product per side for
+      the gradient, for the update, and for the parameters if they are passed.
 
     Raises:
       ValueError: if a basis is not orthonormal (to 1e-4), or, in ``init`` and
@@ -101,8 +101,8 @@ def in_coordinates(
         **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
         turned_params = None if params is None else turn(params)
-        moved, state = inner.update(turn(updates), state, turned_params, **extra)
-        return turn(moved, back=True), state
+        turned, state = inner.update(turn(updates), state, turned_params, **extra)
+        return turn(turned, back=True), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -112,7 +112,7 @@ def _is_sides(node: Any) -> bool:
 
 
 def _turn(sides: Sides, matrix: Float[Array, "..."], *, back: bool) -> Array:
-    """L W R^T, or L^T W R where it is turned back."""
+    """Returns L W R^T, or L^T W R if ``back``."""
     for name, axis, subscripts in (
         ("right", -1, "...j,kj->...k"),
         ("left", -2, "...ij,ki->...kj"),

@@ -20,8 +20,10 @@ __all__ = [
     "over",
     "powers_of_two",
     "round_up",
+    "safe_sqrt",
     "shrink",
     "square_range",
+    "unit_powers",
 ]
 
 
@@ -50,6 +52,18 @@ def powers_of_two(
         return jax.lax.bitcast_convert_type(bits, sizes.dtype)
 
     return power(-exponent), power(exponent)
+
+
+def unit_powers(
+    array: Float[Array, "..."], axis: int | tuple[int, ...], least: float = 0.0
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Powers of two that bring the largest entries along ``axis`` near 1, and inverses.
+
+    Entries count as ``least`` at least. Squares of entries times the powers do not
+    overflow, and the largest ones do not underflow.
+    """
+    largest = jnp.max(jnp.abs(array), axis=axis, keepdims=True)
+    return powers_of_two(jnp.maximum(largest, least))
 
 
 def over(array: Array, sizes: Array) -> Array:
@@ -144,6 +158,13 @@ def infinite_outside(
         return extended(z), jnp.where(outside, 0.0, slope)
 
     return extended(z)
+
+
+def safe_sqrt(square: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The square root, with the derivative 0 at 0. NaN stays NaN."""
+    is_zero = square == 0.0
+    # The inner `where` keeps the infinite derivative out.
+    return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, square)))
 
 
 def shrink(values: Float[Array, "..."], amount: Any) -> Float[Array, "..."]:

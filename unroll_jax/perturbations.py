@@ -42,7 +42,7 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
       >>> bool((y != 0.0).all())
       True
     """
-    # rows are drawn under vmap
+    # Rows are drawn under vmap, where other keys would depend on each other.
     keys = threefry_keys(key)
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Places arrays on the axes of a mesh where a loop over a step leaves them."""
+"""Places the arrays of a loop on the axes of a mesh where its step puts them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +9,16 @@ __all__ = ["place_like", "settle", "vary_like"]
 
 
 def settle(step: Callable[[Any], Any], y: Any) -> Any:
-    """``y`` on the axes of a mesh where ``step`` leaves it.
+    """Places ``y`` on the axes of a mesh where ``step`` puts it.
 
     The step may add a sharded input to zeros. Explicit shardings, and the axes of a
-    `jax.shard_map` that an array varies over, are in its type, which loops must keep.
+    `jax.shard_map` that an array varies over, are part of its type. Loops must keep it.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y
     leaves, structure = jax.tree.flatten(y)
-    for _ in range(2):  # a step may move the state further once it has moved
+    # Twice: the placed state may change the placement of the next one.
+    for _ in range(2):
         placed = jax.make_jaxpr(step)(structure.unflatten(leaves)).out_avals
         if len(placed) != len(leaves):
             return y  # `check_step` raises the error

@@ -98,7 +98,7 @@ def prox_gradient(
 
 
 def _resolve(prox: Any) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
-    """The prox and penalty as functions of params too."""
+    """Returns the prox and the penalty as functions that also take params, or None."""
     if prox is None:
         return None, None
     if isinstance(prox, str | Proximal):

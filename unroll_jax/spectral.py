@@ -16,6 +16,7 @@ from unroll_jax.numerics import (
     full_precision,
     over,
     powers_of_two,
+    safe_sqrt,
 )
 
 __all__ = ["inner", "norm", "random_like", "scale", "spectral_norm", "unit"]
@@ -83,11 +84,7 @@ def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     largest = _total(jnp.maximum, jnp.max, sizes, batch_ndim, initial=0.0)
     down, up = powers_of_two(largest)
     squares = jax.tree.map(jnp.square, scale(down, v))
-    square = _total(jnp.add, jnp.sum, squares, batch_ndim)
-
-    # The inner `where` keeps the derivative finite at 0. NaN stays NaN.
-    root = jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
-    return up * jnp.where(square == 0.0, 0.0, root)
+    return up * safe_sqrt(_total(jnp.add, jnp.sum, squares, batch_ndim))
 
 
 def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:

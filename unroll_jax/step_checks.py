@@ -30,10 +30,11 @@ def check_order(step: Callable[..., Any]) -> None:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = signature.parameters.items()
     names = [name for name, parameter in parameters if parameter.kind in kinds]
-    fits = not (names and names[0] in STATES and PARAMETERS.intersection(names[1:]))
+    state_first = names and names[0] in STATES
+    is_jaxopts = state_first and PARAMETERS.intersection(names[1:])
     with contextlib.suppress(TypeError):
         signature.bind(None, None, None)
-        if fits:
+        if not is_jaxopts:
             return
     raise TypeError(
         f"the step must take (params, z, x), got one of ({', '.join(names)}); {ORDER}"
@@ -59,15 +60,16 @@ def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
 
     The states are arrays or their shapes. The message names both.
     """
-    old, new = jax.tree.structure(before), jax.tree.structure(after)
+    old = jax.tree.structure(before)
+    new = jax.tree.structure(after)
     if old != new:
         raise ValueError(f"{what} must keep the state's structure, {old} became {new}")
     leaves = jax.tree_util.tree_leaves_with_path(before)
-    for (path, leaf), moved in zip(leaves, jax.tree.leaves(after), strict=True):
-        if (leaf.shape, leaf.dtype) != (moved.shape, moved.dtype):
+    for (path, leaf), result in zip(leaves, jax.tree.leaves(after), strict=True):
+        if (leaf.shape, leaf.dtype) != (result.shape, result.dtype):
             name = f"y{jax.tree_util.keystr(path)}"
             was = f"{leaf.dtype}{list(leaf.shape)}"
-            became = f"{moved.dtype}{list(moved.shape)}"
+            became = f"{result.dtype}{list(result.shape)}"
             raise ValueError(
                 f"{what} must keep shape and dtype, {name} {was} became {became}"
             )

@@ -115,21 +115,21 @@ def certify(
 ) -> Certificate:
     r"""Runs ``num_layers`` steps and reports whether each had to lower the energy.
 
-    The energy is :math:`h + \phi` (h: ``descent.smooth``), or h. If h grows from y to
-    y' as if L-smooth,
+    The energy is :math:`h + \phi`, with h = ``descent.smooth``, or h. If h grows from y
+    to y' no faster than an L-smooth function,
 
     .. math:: (h + \phi)(y') \le (h + \phi)(y)
               + \langle \nabla h(y), y' - y \rangle + \phi(y') - \phi(y)
-              + \tfrac L2 |y' - y|^2 ,
+              + \tfrac L2 |y' - y|^2 .
 
-    and the energy cannot rise where the last three terms add up to 0 or less. No
-    convexity is needed. Where no L is known, the growth of the slope is measured at
-    points between y and y', which may refute descent but not prove it.
+    The energy cannot rise if the last three terms add up to 0 or less. No convexity is
+    needed. If no L is known, the growth of the slope is measured at points between y
+    and y'. This may refute descent, but not prove it.
 
-    For the steps of `alternating` this condition holds where the conditions of Theorem
-    4.1, Theorem 5.1 (without its factor of :math:`\sqrt 2`, for any convex phi) and the
-    docstring of `transformer` hold. A transformer is certified as below: its activation
-    counts as phi, and its L is for two smooth halves.
+    For the steps of `alternating` this condition follows from the conditions of Theorem
+    4.1, of Theorem 5.1 (without its factor of :math:`\sqrt 2`, for any convex phi) and
+    of the docstring of `transformer`. To certify a transformer, see the example: the
+    activation counts as phi, and L is for the two smooth halves.
 
     Args:
       descent: the layer: an energy and a step, which need not come from this library.
@@ -142,8 +142,8 @@ def certify(
         `pairwise_smoothness` and `quadratic_smoothness`. None if unknown. A guarantee
         is as good as L.
       num_layers, tied: number of steps, at least 1, and whether they share ``params``.
-      num_points: how many points of each step, y' among them, the slope is measured at,
-        at least 1.
+      num_points: number of points of each step where the slope is measured, at least 1.
+        y' is one of them.
       tolerance: relative rise of the energy that counts as rounding. None is 16 machine
         epsilons.
 
@@ -177,8 +177,8 @@ def certify(
     _check(descent, first, y, x, smoothness)
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
-        of_layer = params if tied else stacked
-        return _judge(descent, of_layer, y, x, smoothness, num_points, tolerance)
+        layer_params = params if tied else stacked
+        return _judge(descent, layer_params, y, x, smoothness, num_points, tolerance)
 
     start = vary_like(jax.tree.map(jnp.asarray, y), (params, x))
     start = settle(lambda y: descent.step(first, y, x), start)
@@ -187,8 +187,8 @@ def certify(
 
     # The last energy is computed in the dtype of those before it.
     last = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), last)
-    of_last = params if tied else jax.tree.map(lambda leaf: leaf[-1], params)
-    end = descent.energy(of_last, last, x)
+    last_params = params if tied else jax.tree.map(lambda leaf: leaf[-1], params)
+    end = descent.energy(last_params, last, x)
     return verdicts._replace(energy=jnp.concatenate([verdicts.energy, end[None]]))
 
 
@@ -209,8 +209,8 @@ def _judge(
     before_energy = descent.energy(params, y, x)
     after_energy = descent.energy(params, after, x)
 
-    # Slopes are taken along the unit direction: squares of short or long steps leave
-    # the range of float32.
+    # Slopes are along the unit direction: squares of short or long steps leave the
+    # range of float32.
     batch_ndim = before_energy.ndim
     move = jax.tree.map(_movement, y, after)
     direction = unit(move, batch_ndim)
@@ -218,18 +218,19 @@ def _judge(
     still = length == 0.0
     length = jnp.where(still, 1.0, length)
 
-    def slope_at(share: Array) -> Array:
-        point = jax.tree.map(lambda state, change: state + share * change, y, move)
-        slopes = gradient(lambda state: smooth(params, state, x), point)
-        return inner(slopes, direction, batch_ndim)
+    def slope_at(t: Array) -> Array:
+        point = jax.tree.map(lambda state, change: state + t * change, y, move)
+        gradients = gradient(lambda state: smooth(params, state, x), point)
+        return inner(gradients, direction, batch_ndim)
 
-    shares = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
-    slopes = jax.lax.map(slope_at, shares)
+    times = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
+    slopes = jax.lax.map(slope_at, times)
     slope = slopes[0]
-    distances = shares[1:].reshape(-1, *(1,) * batch_ndim) * length
+    distances = times[1:].reshape(-1, *(1,) * batch_ndim) * length
     curvature = jnp.max((slopes[1:] - slope) / distances, axis=0)
 
-    if descent.smooth is not None:  # phi is the rest of the energy
+    # phi is the rest of the energy.
+    if descent.smooth is not None:
         phi_before = before_energy - smooth(params, y, x)
         phi_after = after_energy - smooth(params, after, x)
         slope = slope + (phi_after - phi_before) / length
@@ -262,8 +263,8 @@ def _smoothness(given: Any, params: Params, y: Any, x: Any, like: Array) -> Arra
 def _movement(before: Array, after: Array) -> Array:
     """Returns after - before, 0 where an entry stays, even at NaN or infinity.
 
-    Padding may hold those. No mask says where it is: a wrapped step or an x of keys
-    would give it another meaning. A NaN that counts makes the energy NaN.
+    Padding may hold these. A mask cannot say where it is, because a wrapped step or an
+    x of keys gives masks another meaning. A NaN in a real token makes the energy NaN.
     """
     stays = (after == before) | (jnp.isnan(after) & jnp.isnan(before))
     return jnp.where(stays, 0.0, after - before)
@@ -272,11 +273,12 @@ def _movement(before: Array, after: Array) -> Array:
 def _outcome(
     before: Array, after: Array, guaranteed: Array, tolerance: float | None
 ) -> Array:
-    share = 16 * jnp.finfo(before.dtype).eps if tolerance is None else tolerance
-    slack = share * jnp.where(jnp.isfinite(before), jnp.abs(before), 0.0)
-    held = jnp.where(guaranteed, int(Outcome.GUARANTEED), int(Outcome.DESCENDED))
+    if tolerance is None:
+        tolerance = 16 * float(jnp.finfo(before.dtype).eps)
+    slack = tolerance * jnp.where(jnp.isfinite(before), jnp.abs(before), 0.0)
     fell = after <= before + slack  # False where an energy is NaN
-    return jnp.where(fell, held, int(Outcome.ROSE)).astype(jnp.int32)
+    descended = jnp.where(guaranteed, int(Outcome.GUARANTEED), int(Outcome.DESCENDED))
+    return jnp.where(fell, descended, int(Outcome.ROSE)).astype(jnp.int32)
 
 
 def _check(descent: Any, params: Params, y: Any, x: Any, smoothness: Any) -> None:

@@ -13,7 +13,7 @@ from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.proximal.operators import nonnegative_soft_threshold
 from unroll_jax.energies.proximal.penalty import penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import unit_powers
 from unroll_jax.spectral import norm
 
 __all__ = ["CrateParams", "crate", "crate_example"]
@@ -216,8 +216,7 @@ def _rate_gradient(z: Array, scale: Array) -> Array:
     It solves the smaller of the systems with Z^T Z and Z Z^T. A power of two keeps
     squares finite, and the identity is kept above round-off of the Gram matrix.
     """
-    largest = jnp.max(jnp.abs(z), axis=(-2, -1), keepdims=True)
-    down, _ = powers_of_two(jnp.maximum(largest, 1.0))
+    down, _ = unit_powers(z, (-2, -1), 1.0)
     narrow = z.shape[-1] <= z.shape[-2]
     tall = down * (z if narrow else z.mT)
 

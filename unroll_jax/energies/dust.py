@@ -58,9 +58,9 @@ def dust(
               \beta_v = e^{-|V h_v|^2 / 2} .
 
     ``form`` names the first half. "softmax", above, and "jacobi" are forms of
-    `attention`, which always lower the first term. "plain" is the published layer,
-    without beta: softmax(H V^T V H^T) H. It is the same where all |V h_v| are equal,
-    and else may raise the first term.
+    `attention`. They always lower the first term. "plain" is the published layer,
+    without beta: softmax(H V^T V H^T) H. If all |V h_v| are equal it is the same. Else
+    it may raise the first term.
 
     The second half lowers the other terms for :math:`c \ge \tfrac12 |D|_2^2`, see
     `lista`. With f the first term, a = 1 / c, and :math:`L = |D|_2^2 + n |V|_2^2`,
@@ -69,11 +69,11 @@ def dust(
     .. math:: | a \nabla f(H) + (U - H)(I - a D D^T) |_F
                   \le (1 - \tfrac12 a L) |H' - H|_F .
 
-    For H' is a proximal gradient step on the whole of E with an error of that size over
-    a in the gradient, and
-    :math:`E(H') - E(H) \le |e| |\Delta| - (\tfrac1a - \tfrac L2) |\Delta|^2`. It takes
-    a curvature c above L / 2. A sequence of equal codes that is stationary for g is a
-    fixed point.
+    For H' is a proximal gradient step on all of E whose gradient has an error e, the
+    left side over a, and
+    :math:`E(H') - E(H) \le |e| |\Delta| - (\tfrac1a - \tfrac L2) |\Delta|^2`. The
+    condition needs a curvature c above L / 2. A sequence of equal codes that is
+    stationary for the other terms is a fixed point.
 
     Args:
       dim, num_atoms: widths of the signal and of the codes.
@@ -85,8 +85,8 @@ def dust(
       attention_scale: V as this positive multiple of the identity, fixed, without a
         product. None makes V a parameter.
       self_loops: for form="plain", lets tokens attend to themselves, see
-        `unrolled_layer`. Without, a token that has no other to attend to stays where it
-        is. "softmax" has them, "jacobi" has not.
+        `unrolled_layer`. Without them a token that has no other to attend to stays.
+        "softmax" always has them, "jacobi" never.
       mask: as in `attention`.
 
     Returns:
@@ -95,8 +95,8 @@ def dust(
       codes H, ``x`` the signal, see `lista`.
 
     Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela,
-    Hadou, Ribeiro (2026), C.3 and C.4. Their default form is "plain", c a constant.
-    Their start of V did not survive.
+    Hadou, Ribeiro (2026), C.3 and C.4. Their form is "plain", with a constant c. Their
+    initial V is not known.
 
     Example:
       >>> import jax
@@ -127,7 +127,8 @@ def dust(
         return DustParams(coder.init(key).D, V)
 
     def energy(params: DustParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        pairs = pair.energy(weight(params), tokens._replace(y=scale * tokens.y, x=None))
+        scaled = tokens._replace(y=scale * tokens.y, x=None)
+        pairs = pair.energy(weight(params), scaled)
         return sparse.energy(ListaParams(params.D), tokens) + pairs
 
     def step(params: DustParams, tokens: Tokens) -> Array:
@@ -169,17 +170,17 @@ def dust_descends(
     W_a = AttentionParams(params.V.T)
     c = EXAMPLE["curvature"]
     gradient = jax.grad(lambda y: jnp.sum(pair.energy(W_a, y, None)))(y)
-    kept = jnp.eye(ATOMS, dtype=y.dtype) - params.D @ params.D.T / c
-    left = (pair.step(W_a, y, None) - y) @ kept
-    error = jnp.linalg.norm(gradient / c + left, axis=(-2, -1))
+    change = pair.step(W_a, y, None) - y
+    mixing = jnp.eye(ATOMS, dtype=y.dtype) - params.D @ params.D.T / c
+    error = jnp.linalg.norm(gradient / c + change @ mixing, axis=(-2, -1))
 
     def square_norm_bound(M: Array) -> Array:
         # |M|_2^2 is at most |M|_1 |M|_inf, which needs no decomposition.
         return jnp.linalg.norm(M, 1) * jnp.linalg.norm(M, jnp.inf)
 
     L = square_norm_bound(params.D) + y.shape[-2] * square_norm_bound(params.V)
-    moved = dust(DIM, ATOMS, **EXAMPLE).step(params, y, x) - y
-    length = jnp.linalg.norm(moved, axis=(-2, -1))
+    step = dust(DIM, ATOMS, **EXAMPLE).step(params, y, x) - y
+    length = jnp.linalg.norm(step, axis=(-2, -1))
     return error <= (1.0 - L / (2.0 * c)) * length
 
 

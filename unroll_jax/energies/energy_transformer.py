@@ -11,7 +11,7 @@ from unroll_jax.arguments import POSITIVE, SIZE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import safe_sqrt, unit_powers
 from unroll_jax.spectral import norm
 
 __all__ = [
@@ -147,12 +147,12 @@ def energy_transformer(
         count: Any = tokens.y.shape[-2]
         if present is not None:
             count = jnp.sum(present, axis=-1, keepdims=True, dtype=tokens.y.dtype)
-        speed = norm(gradient, gradient.ndim - 1) / math.sqrt(dim)
-        slowness = params.scale * _curvature(params, count) + speed
-        # 0 where no token is present, or nothing moves: the inner `where` keeps the
-        # derivative finite there.
-        free = slowness == 0.0
-        bound = jnp.where(free, jnp.inf, deviation / jnp.where(free, 1.0, slowness))
+        # The bound is s_C / (gamma K + delta_C). The divisor is 0 if no token is
+        # present, or nothing moves: the inner `where` keeps the derivative finite.
+        delta = norm(gradient, gradient.ndim - 1) / math.sqrt(dim)
+        divisor = params.scale * _curvature(params, count) + delta
+        free = divisor == 0.0
+        bound = jnp.where(free, jnp.inf, deviation / jnp.where(free, 1.0, divisor))
         if present is not None:
             bound = jnp.where(present, bound, step_size)
         length = jnp.minimum(jnp.min(bound, axis=-1), step_size)
@@ -173,10 +173,8 @@ def _layer_norm(
     params: EnergyTransformerParams, y: Array, epsilon: float
 ) -> tuple[Array, Array]:
     """Returns g (*batch, n, d) and s (*batch, n)."""
-    # Powers of two bring the larger of a token and of the smoothing near 1: squares
-    # neither over- nor underflow.
-    largest = jnp.max(jnp.abs(y), axis=-1, keepdims=True)
-    down, up = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
+    # The larger of a token and of the smoothing is brought near 1.
+    down, up = unit_powers(y, -1, math.sqrt(epsilon))
     centred = y * down - jnp.mean(y * down, axis=-1, keepdims=True)
     smoothing = math.sqrt(epsilon) * down
     square = jnp.mean(centred**2, axis=-1, keepdims=True) + smoothing**2
@@ -210,8 +208,6 @@ def _curvature(params: EnergyTransformerParams, count: int | Array) -> Array:
     """Returns K, a bound of E's upward curvature in g, for ``count`` tokens."""
 
     def norms(weight: Array) -> Array:
-        square = norm(jnp.einsum("hkd,hld->hkl", weight, weight), 1)
-        none = square == 0.0
-        return jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, square)))
+        return safe_sqrt(norm(weight @ weight.mT, 1))
 
     return count * jnp.sum(norms(params.W_Q) * norms(params.W_K))

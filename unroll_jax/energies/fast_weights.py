@@ -16,7 +16,7 @@ from unroll_jax.descent import Descent
 from unroll_jax.energies.blocks import join_rows, split_rows
 from unroll_jax.energies.examples import DIM, TOKENS, Example
 from unroll_jax.energies.tokens import InputRows, Tokens, no_params, on_tokens
-from unroll_jax.numerics import compute_dtype, over, powers_of_two
+from unroll_jax.numerics import compute_dtype, over, unit_powers
 from unroll_jax.spectral import norm
 
 __all__ = [
@@ -307,9 +307,8 @@ def _square_norm(keys: Array) -> Array:
     few = keys.shape[-2] <= keys.shape[-1]
     tall = keys.mT if few else keys
 
-    # A power of two brings the keys near 1: squares of products do not over- or
-    # underflow.
-    down, up = powers_of_two(jnp.max(jnp.abs(keys), axis=(-2, -1), keepdims=True))
+    # Squares of products must not over- or underflow.
+    down, up = unit_powers(keys, (-2, -1))
     scaled = tall * down
     product = scaled.mT @ scaled
     return norm(product, product.ndim - 2) * up[..., 0, 0] * up[..., 0, 0]
@@ -327,10 +326,8 @@ def _damped_inverse(
     tall = keys.mT if few else keys
     width = tall.shape[-1]
 
-    # A power of two brings keys and damping near 1: squares do not overflow.
     root = math.sqrt(damping)
-    largest = jnp.max(jnp.abs(keys), axis=(-2, -1), keepdims=True)
-    down, _ = powers_of_two(jnp.maximum(largest, root))
+    down, _ = unit_powers(keys, (-2, -1), root)
     scaled = tall * down
 
     # Less damping than this would change well-conditioned systems by round-off only. In

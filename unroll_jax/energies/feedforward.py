@@ -97,7 +97,10 @@ def feedforward(
         largest = jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True, initial=0.0)
         down, up = square_range(largest, y.shape[-2] * dim)
         scaled = y * down
-        distance = scaled if B is None else scaled - B * down
+        distance = scaled
+        if B is not None:
+            distance = scaled - B * down
+
         terms = linear(scaled, matrix(params)) * scaled + distance**2
         quadratic = 0.5 * jnp.sum(terms, axis=(-2, -1))
         quadratic = quadratic * up[..., 0, 0] * up[..., 0, 0]
@@ -106,11 +109,11 @@ def feedforward(
     def step(params: FeedForwardParams, tokens: Tokens) -> Array:
         y, B, _, _ = tokens
         W_f = matrix(params)
-        kept = (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype)
-        moved = linear(y, kept - 0.5 * step_size * (W_f + W_f.T))
+        scaled_identity = (1.0 - step_size) * jnp.eye(dim, dtype=y.dtype)
+        after = linear(y, scaled_identity - 0.5 * step_size * (W_f + W_f.T))
         if B is not None:
-            moved = moved + step_size * B
-        return proximal.prox(moved, step_size)
+            after = after + step_size * B
+        return proximal.prox(after, step_size)
 
     return on_tokens(init, energy, step, dim=dim)
 
@@ -121,9 +124,9 @@ def clip_spectrum(
     r"""Returns the symmetric matrix nearest to W_f with eigenvalues in an interval.
 
     With :math:`(W_f + W_f^T)/2 = Q \Lambda Q^T` it is :math:`Q \, clip(\Lambda) Q^T`.
-    Its derivative is taken from divided differences of clip (Daleckii and Krein), which
-    stay in [0, 1] where eigenvalues meet. There the usual derivative of the
-    eigenvectors, which divides by their gaps, is not finite.
+    The derivative uses divided differences of clip (Daleckii and Krein). They stay in
+    [0, 1] where eigenvalues meet. The usual derivative of the eigenvectors divides by
+    the gaps between eigenvalues, and is not finite there.
 
     Args:
       W_f: square matrix. Only its symmetric part counts. The result is differentiable
@@ -168,8 +171,8 @@ def _(
     inside = ((values >= lower) & (values <= upper)).astype(values.dtype)
     equal = gaps == 0.0
     slopes = jnp.where(equal, inside[:, None], rises / jnp.where(equal, 1.0, gaps))
-    moved = slopes * (basis.T @ tangent @ basis)
-    return (basis * clipped) @ basis.T, basis @ moved @ basis.T
+    in_basis = slopes * (basis.T @ tangent @ basis)
+    return (basis * clipped) @ basis.T, basis @ in_basis @ basis.T
 
 
 @checked(lower=FINITE, upper=FINITE)

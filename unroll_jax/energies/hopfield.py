@@ -96,20 +96,21 @@ def hopfield(
         The last two are None where all keys are seen.
         """
         keys = tokens.x if params.S is None else params.S
-        # The energy is a small difference of large numbers, so accelerators must not
-        # shorten the products.
+        # The energy is a small difference of large numbers, so the products need full
+        # precision.
         products = jnp.matmul(tokens.y, keys.mT, precision=HIGHEST)
         seen = some = None
         if is_cross and tokens.present is not None:
             some = jnp.any(tokens.present, axis=-1)[..., None]
-            # All keys where all are masked: no -inf then enters the derivatives, and
-            # the result is not used.
+            # If all keys are masked it sees all: no -inf enters the derivatives. The
+            # result is not used.
             seen = (tokens.present | ~some)[..., None, :]
-        # Subtracted before they are scaled: compiled code may round a scaled maximum
-        # otherwise than its product.
+        # The maximum is subtracted before the scaling: compiled code may round a scaled
+        # maximum differently from its product.
         top = jnp.max(products, axis=-1, keepdims=True, where=seen, initial=-jnp.inf)
         top = jax.lax.stop_gradient(jnp.where(jnp.isinf(top), 0.0, top))
-        return keys, inverse_temperature * (products - top), top[..., 0], seen, some
+        scores = inverse_temperature * (products - top)
+        return keys, scores, top[..., 0], seen, some
 
     def anchor(tokens: Tokens) -> Array | None:
         return None if is_cross else tokens.x

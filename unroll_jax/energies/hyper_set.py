@@ -12,7 +12,7 @@ from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.safeguard import safeguarded
 from unroll_jax.energies.tokens import Tokens, on_tokens, sum_present
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import unit_powers
 
 __all__ = ["HyperSetParams", "hyper_set", "hyper_set_example"]
 
@@ -117,10 +117,10 @@ def hyper_set(
 
     def published_step(params: HyperSetParams, tokens: Tokens) -> Array:
         z, scores = _heads(params, tokens.y, tokens.present, epsilon)
-        shares = jax.nn.softmax(scores, axis=-1)
-        symmetric = shares + shares.mT
-        moved = jnp.einsum("...hij,...hjp->...hip", symmetric, z)
-        half = tokens.y - step_size * jnp.einsum("...hip,hpd->...id", moved, params.W)
+        weights = jax.nn.softmax(scores, axis=-1)
+        attended = (weights + weights.mT) @ z
+        pull = jnp.einsum("...hip,hpd->...id", attended, params.W)
+        half = tokens.y - step_size * pull
         features = jax.nn.relu(_normalise(half @ params.D.T, epsilon))
         return half + step_size * features @ params.D
 
@@ -138,10 +138,8 @@ def hyper_set_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 
 def _normalise(rows: Array, epsilon: float) -> Array:
     """Divides each row by the root of its mean square plus epsilon."""
-    # Powers of two bring the larger of a row and of the smoothing near 1: squares
-    # neither over- nor underflow.
-    largest = jnp.max(jnp.abs(rows), axis=-1, keepdims=True)
-    down, _ = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
+    # The larger of a row and of the smoothing is brought near 1.
+    down, _ = unit_powers(rows, -1, math.sqrt(epsilon))
     scaled = rows * down
     square = jnp.mean(scaled**2, axis=-1, keepdims=True)
     return scaled / jnp.sqrt(square + (math.sqrt(epsilon) * down) ** 2)

@@ -10,7 +10,7 @@ from unroll_jax.arguments import POSITIVE, SHARE, at_least, checked
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.tokens import Tokens, no_params, on_tokens, sum_present
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import safe_sqrt, unit_powers
 
 __all__ = ["layer_norm", "layer_norm_example"]
 
@@ -93,8 +93,7 @@ def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
     The factor is a power of two that brings the token, or the smoothing if it is
     larger, near 1. Squares then do not over- or underflow.
     """
-    largest = jnp.max(jnp.abs(y), axis=-1, keepdims=True)
-    down, up = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
+    down, up = unit_powers(y, -1, math.sqrt(epsilon))
     scaled = y * down
     mean = jnp.mean(scaled, axis=-1, keepdims=True)
     centred = scaled - mean
@@ -102,8 +101,4 @@ def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
     # Without smoothing nothing is added: 0 times an infinite square would be NaN.
     if epsilon > 0.0:
         square = square + y.shape[-1] * (math.sqrt(epsilon) * down) ** 2
-    # The inner `where` keeps the derivative finite at a token of equal entries.
-    all_equal = square == 0.0
-    root = jnp.sqrt(jnp.where(all_equal, 1.0, square))
-    length = jnp.where(all_equal, 0.0, root)
-    return mean * up, centred, length, up
+    return mean * up, centred, safe_sqrt(square), up

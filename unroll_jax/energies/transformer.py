@@ -67,24 +67,24 @@ def transformer(*arguments: Any, **options: Any) -> Descent:
 
     .. math:: Y' = prox_\phi( [softmax_\beta(Y W_a W_a^T Y^T) Y] W_f^s + a_2 B ) .
 
-    The attention half always lowers its part, the feed-forward half for a2 at most its
-    1 / L. The whole E falls where attention leaves little undone: with f the first two
-    terms, U the tokens after attention,
-    :math:`W_f^s = (1 - a_2) I - a_2 (W_f + W_f^T) / 2` and a2 at most 1 / L of the
-    smooth part (L at most
-    :math:`(n \rho'(0) + r) |W_a|_2^2 + \max(0, \lambda_{max}) + 1`), E does not rise if
+    The attention half always lowers its part of E. The feed-forward half lowers its
+    part for a2 at most its 1 / L. The sum falls if attention has little left to do. Let
+    f be the first two terms, U the tokens after attention,
+    :math:`W_f^s = (1 - a_2) I - a_2 (W_f + W_f^T) / 2`, and a2 at most 1 / L of the
+    smooth part, with L at most
+    :math:`(n \rho'(0) + r) |W_a|_2^2 + \max(0, \lambda_{max}) + 1`. E does not rise if
 
     .. math:: | a_2 \nabla f(Y) + (U - Y) W_f^s |_F \le \tfrac12 | Y' - Y |_F .
 
-    That is the proof of Theorem 4.1 without its triangle inequality, and for any convex
-    phi. A point that is stationary for both parts is a fixed point. One that is
+    This follows the proof of Theorem 4.1, without its triangle inequality and for any
+    convex phi. A point that is stationary for both parts is a fixed point. One that is
     stationary only for E need not be.
 
     **Residual connections.** (1) ``attention_step_size`` below 1 damps the attention
-    half. (2) The anchor B adds a2 B to every layer: an initial residual
-    for ``anchor="input"`` (B = x), a bias for ``anchor="row"`` (B a learnable row, the
-    same for all tokens). (3) With ``ridge`` > 0, the input x does the same in the
-    attention half, divided by the token's degree.
+    half. (2) The anchor B adds a2 B to every layer. For ``anchor="input"`` (B = x) it
+    is an initial residual, for ``anchor="row"`` (B a learnable row, the same for all
+    tokens) a bias. (3) With ``ridge`` > 0 the attention half adds the input x too,
+    divided by the token's degree.
 
     Args:
       dim: width d of the tokens.
@@ -176,7 +176,7 @@ def residual_transformer_descends(
 def _spread(key: jax.Array, batch: tuple[int, ...]) -> tuple[Array, Array]:
     """Returns tokens about a consensus, and anchors elsewhere.
 
-    Attention then has little to do, or much.
+    Attention has little to do for some examples, and much for others.
     """
     key_y, key_spread, key_tokens, key_x = jax.random.split(key, 4)
     consensus = 2.0 + jax.random.uniform(key_y, (*batch, 1, DIM))
@@ -200,8 +200,8 @@ def _descends(
 
     gradient = jax.grad(lambda y: jnp.sum(parts.attention.energy(params, y, x)))(y)
     attended = parts.attention.step(params, y, x)
-    kept = (1.0 - step_size) * jnp.eye(W_f.shape[0], dtype=y.dtype)
-    mixing = kept - step_size * 0.5 * (W_f + W_f.T)
+    identity = jnp.eye(W_f.shape[0], dtype=y.dtype)
+    mixing = (1.0 - step_size) * identity - step_size * 0.5 * (W_f + W_f.T)
     stepped = parts.phi.prox(parts.feedforward.step(params, attended, x), step_size)
     left = step_size * gradient + (attended - y) @ mixing
     error = jnp.linalg.norm(left, axis=(-2, -1))

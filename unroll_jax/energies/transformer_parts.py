@@ -37,8 +37,8 @@ class TransformerParams(NamedTuple):
 class TransformerParts(NamedTuple):
     r"""The terms of the energy of `transformer`, as functions of ``(params, y, x)``.
 
-    The params are the whole layer's. The layer's energy is the sum of the parts'
-    energies, and its step is
+    The params are those of the layer. Its energy is the sum of the energies of the
+    parts. Its step is
     ``phi.prox(feedforward.step(params, attention.step(params, y, x), x), step_size)``.
 
     Attributes:
@@ -112,7 +112,9 @@ def transformer_parts(
         row = None
         if anchor == "row":
             row = jax.nn.initializers.xavier_normal()(key_row, (1, dim))
-        return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, row)
+        W_a = pair.init(key_a).W_a
+        W_f = features.init(key_f).W_f
+        return TransformerParams(W_a, W_f, row)
 
     def of_pair(
         params: TransformerParams, tokens: Tokens

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 __all__ = ["fused_softmax_step"]
 
-MULTIPLE = 8  # of columns, which cuDNN takes
+MULTIPLE = 8  # cuDNN needs a multiple of so many columns
 # The logit of an absent token, below all others by enough that its weight is 0.
 ABSENT = -1e9
 
@@ -20,21 +20,21 @@ def fused_softmax_step(
 ) -> Float[Array, "*batch n d"]:
     """Returns softmax_v(z_u.z_v - |z_v|^2 / 2) values, in the dtype of values.
 
-    Every token is its own neighbour too. Memory is O(n). First derivatives exist in
-    reverse mode only, as the primitive has no others. ``z`` must be centred.
+    Every token is its own neighbour too. Memory is O(n). The primitive has only first
+    derivatives, in reverse mode. ``z`` must be centred.
     """
-    # beta, the bias -|z_v|^2 / 2 of a key, goes in as two more columns (the number and
-    # its rounding error) that queries meet with 1. As a bias proper, the primitive
-    # would need it broadcast to (n, n), and would give it no gradient in a batch.
+    # The bias -|z_v|^2 / 2 of a key enters as two more columns, the number and its
+    # rounding error. Queries have 1 there. As its `bias` the primitive would need it
+    # broadcast to (n, n), and would not differentiate it in a batch.
     dtype = values.dtype
     d = values.shape[-1]
     rounded = z.astype(dtype)
     bias = -0.5 * jnp.sum(rounded.astype(jnp.float32) ** 2, axis=-1, keepdims=True)
     if present is not None:
         bias = jnp.where(present[..., None], bias, ABSENT)
-    leading = bias.astype(dtype)
-    remainder = (bias - jax.lax.stop_gradient(leading).astype(bias.dtype)).astype(dtype)
-    leading = jax.lax.stop_gradient(leading)  # its derivative is in the remainder's
+    # The remainder has the whole derivative.
+    leading = jax.lax.stop_gradient(bias.astype(dtype))
+    remainder = (bias - leading.astype(bias.dtype)).astype(dtype)
     ones = jnp.ones_like(leading)
     width = -(-max(z.shape[-1] + 2, d) // MULTIPLE) * MULTIPLE
     queries = _one_head([rounded, ones, ones], width)

@@ -58,8 +58,8 @@ def multihead_attention(
     .. math:: E(Y) = \sum_h \Bigl( \sum_{\{u,v\} \in G} \rho(\tfrac12 |z^h_u - z^h_v|^2)
                      + \tfrac r2 |(Y - B) W_h|_F^2 \Bigr) .
 
-    Each head has weights :math:`\gamma^h_{uv}` and pulls the part of a token that it
-    sees to its mean:
+    Each head has weights :math:`\gamma^h_{uv}`, and pulls its projection of a token to
+    a mean:
 
     .. math:: m_u^h = \frac{\sum_{v \ne u} \gamma^h_{uv} z^h_v
                   + r W_h^T b_u + s z^h_u}{D_u^h} , \qquad
@@ -71,25 +71,25 @@ def multihead_attention(
               g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E , \qquad
               P_u = \sum_h D_u^h W_h W_h^T .
 
-    With a = 1 the token goes where it fits all its heads best, to the y nearest to it
-    of least :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns,
-    at most d together, every head gets its mean. One linear system a token, of min(d,
-    num_heads rank) unknowns, is solved by conjugate gradients for a slightly larger P,
-    which still descends: the step falls short in directions whose eigenvalues of
-    :math:`P_u` are below about 1e-3 of its trace (1e-6 in float64).
+    With a = 1 the token moves to the nearest minimiser y of
+    :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`. If the columns of all W_h are independent,
+    every head gets its mean. Conjugate gradients solve one linear system per token, of
+    min(d, num_heads rank) unknowns. They solve it for a slightly larger P, which still
+    descends. The step falls short in directions whose eigenvalues of :math:`P_u` are
+    below about 1e-3 of its trace (1e-6 in float64).
 
     No step ever raises E, for every rho concave and nondecreasing, every undirected
     graph, W_h, r >= 0, B and a in (0, 1]. E lies below its tangent quadratic, whose
     Hessian is :math:`H = \sum_h (D^h - s - A^h) \otimes W_h W_h^T`,
     :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is diagonally dominant,
     :math:`2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0`. The
-    gradient is in the range of P, so x = P^+ g has g.x = x.Px, and along the step the
+    gradient is in the range of P, so x = P^+ g has g.x = x.Px. Along the step the
     quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`. The
     same holds for any larger P.
 
-    One head has the energy of ``attention(dim=dim, rank=rank)`` and moves Z the same
-    way. The part of Y that W_a does not see stays here, and is averaged by `attention`.
-    A token without neighbours stays.
+    One head has the energy of ``attention(dim=dim, rank=rank)`` and the same step of Z.
+    The part of Y that W_a does not see stays here, while `attention` averages it. A
+    token without neighbours stays.
 
     Args:
       dim, num_heads: width d of the tokens, and number of heads, at least 1.
@@ -174,7 +174,8 @@ def multihead_attention(
     def prepare(tokens: Tokens) -> tuple[Array | None, Array | None]:
         """Returns the anchor as rows, and the tokens present, (*batch, 1, n)."""
         anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
-        return anchor, None if tokens.present is None else tokens.present[..., None, :]
+        present = None if tokens.present is None else tokens.present[..., None, :]
+        return anchor, present
 
     return on_tokens(init, energy, step, step_and_energy, dim=dim)
 
@@ -212,15 +213,15 @@ def _solve(
     """
     alone = jnp.isneginf(log_weights)
     offset = jnp.where(alone, 0.0, offset)
-    # P and g may be scaled alike: of each token's heads the heaviest now has weight 1.
+    # P and g may be scaled alike: the heaviest head of each token gets weight 1.
     largest = jnp.max(log_weights, axis=-3, keepdims=True)
     largest = jnp.where(jnp.isneginf(largest), 0.0, largest)
     log_weights = log_weights - jax.lax.stop_gradient(largest)
     roots = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape)
     with jax.default_matmul_precision("highest"):
         columns = vary_like(_join_columns(W), offset)
-        moved = least_squares(columns, _join_heads(roots), _join_heads(offset))
-    return moved.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])
+        move = least_squares(columns, _join_heads(roots), _join_heads(offset))
+    return move.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])
 
 
 def _join_columns(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:

@@ -24,7 +24,7 @@ PLATFORM = ""  # in place of the platform that JAX runs on: for tests
 
 
 def check_kernel(kernel: str, rho: Rho, mask: Any, block: int | None) -> None:
-    """Raises ValueError where options of a layer do not fit its kernel."""
+    """Raises ValueError if the options of a layer do not fit its kernel."""
     if kernel == "xla":
         return
     require(mask is None, "kernel", 'be "xla" with a mask', repr(kernel))
@@ -43,10 +43,7 @@ def _check_no_arrays(function: Any) -> None:
 
 
 def check_machine(kernel: str, dtype: Any, *widths: int) -> None:
-    """Raises ValueError where a kernel cannot run.
-
-    It needs a GPU, and tokens of a dtype and widths.
-    """
+    """Raises ValueError if a kernel cannot run on this device, dtype and widths."""
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     known = jax.default_backend() if device is None else device.platform
     platform = PLATFORM or known

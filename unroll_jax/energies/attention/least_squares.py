@@ -24,14 +24,14 @@ def least_squares(
     x minimises sum_i root_i^2 (W^T x - offset)_i^2. It comes from the primal system or
     the dual one, whichever is smaller.
 
-    A proximal step solves a system M x = g with M raised by t = sqrt(epsilon) times its
-    trace, for the remaining g. After three steps x = (1 - (t / (M + t))^3) M^+ g. That
-    is never more than M^+ g, so the bound of the attention step holds. An eigenvalue of
-    e times the trace has relative error (sqrt(epsilon) / e)^3. Round-off in directions
-    that no head sees is not amplified.
+    A proximal step solves M x = g for the remaining g, with t = sqrt(epsilon) times the
+    trace of M added to its diagonal. After three steps x = (1 - (t / (M + t))^3) M^+ g.
+    This is never more than M^+ g, so the bound of the attention step holds. At an
+    eigenvalue of e times the trace the relative error is (sqrt(epsilon) / e)^3.
+    Round-off in directions that no head sees is not amplified.
     """
-    # Conjugate gradients, not decompositions: those are slow in batches, and on some
-    # CPUs two of them at the same time block each other.
+    # Not by decompositions: they are slow in batches, and on some CPUs two of them at
+    # the same time block each other.
     dim, columns = W.shape
     dual = columns <= dim
     trace = jnp.sum(root**2 * jnp.sum(W**2, axis=0), axis=-1, keepdims=True)
@@ -47,14 +47,14 @@ def least_squares(
             return root * ((root * c) @ W.T @ W)
         return (root**2 * (c @ W)) @ W.T
 
-    def raised(c: Array) -> Array:
+    def lifted_product(c: Array) -> Array:
         return product(c) + lift * c
 
     def solve(_: Any, left: Array) -> Array:
         size = jnp.max(jnp.abs(left), axis=-1, keepdims=True)
         left = over(left, size)  # NaN stays NaN, and reaches the result
         solved, *_ = continue_conjugate_gradient(
-            raised,
+            lifted_product,
             jnp.zeros_like(left),
             left,
             bound=ACCURACY**2 * jnp.sum(left**2, axis=-1),
@@ -64,7 +64,7 @@ def least_squares(
 
     def proximal_step(solution: Array, _: None) -> tuple[Array, None]:
         change = jax.lax.custom_linear_solve(
-            raised, right - product(solution), solve, symmetric=True
+            lifted_product, right - product(solution), solve, symmetric=True
         )
         return solution + change, None
 

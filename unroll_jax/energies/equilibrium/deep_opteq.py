@@ -90,8 +90,8 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
 
     with the energy :math:`\tfrac12 |F(P \tilde z) - \tilde z|^2`, which no step raises
     if every :math:`|W_l|_2 \le 1`. At its fixed points :math:`z_L` is one of T,
-    :math:`z_l = f_l \circ \dots \circ f_1 (z_L)`. One step does the work of one step of
-    `deep_opteq`, with independent layers. It takes L times as many.
+    :math:`z_l = f_l \circ \dots \circ f_1 (z_L)`. One step costs as much as one step of
+    `deep_opteq`, and its layers are independent. It takes L times as many steps.
 
     Args:
       layers: as in `deep_opteq`.
@@ -146,9 +146,9 @@ def residual_energy(
         batch = jax.eval_shape(like, params, z, x).shape
         dtype = compute_dtype(*jax.tree.leaves(z))
         wide = jax.tree.map(lambda leaf: leaf.astype(dtype), z)
-        moved = jax.tree.map(jnp.subtract, step(params, wide, x), wide)
+        residual = jax.tree.map(jnp.subtract, step(params, wide, x), wide)
         total = jnp.zeros(batch, dtype)
-        for leaf in jax.tree.leaves(moved):
+        for leaf in jax.tree.leaves(residual):
             total = total + jnp.sum(leaf**2, axis=tuple(range(len(batch), leaf.ndim)))
         return 0.5 * total
 
@@ -182,9 +182,9 @@ def _of_layers(
 
     def check_all(params: Params) -> None:
         check_kind(params, tuple)
-        allowed, way_out = f"hold those of {len(layers)} layers", "init(key) makes them"
         fits = len(params) == len(layers)
-        require(fits, "params", allowed, len(params), way_out)
+        allowed = f"hold those of {len(layers)} layers"
+        require(fits, "params", allowed, len(params), "init(key) makes them")
 
     def check(params: Params, state: Any) -> None:
         each = zip(layers, params, states_of(state), strict=True)

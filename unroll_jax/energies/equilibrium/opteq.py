@@ -40,8 +40,8 @@ __all__ = [
 # Spectral norm of W at initialisation. Below 1 the equilibrium is unique and iterations
 # contract.
 INITIAL_NORM = 0.9
-# Images on which a convolution has this norm at initialisation. On larger ones the norm
-# is a little larger.
+# Images on which a convolution has this norm at initialisation. On larger images the
+# norm is a little larger.
 INITIAL_IMAGE = (32, 32)
 
 
@@ -61,13 +61,13 @@ def opteq(
               \psi(z) = 1^T s(W z + U x + b) , \quad s' = \sigma , \\
               z' = a f(z) + (1 - a) z , \qquad E(z) = \tfrac12 |z|^2 - \psi(z) .
 
-    -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient
-    step of length a <= 1 on E, never raises it, for every W. With :math:`|W|_2 \le 1` E
-    is convex: then the fixed points, the same for every a, minimise E and also
-    :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and
-    whose Moreau envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial
-    weights have norm 0.9. Training may leave |W| <= 1 unless it is kept there
-    (`unroll_jax.certificates.spectral_normalise`).
+    -psi is concave, so E lies below a quadratic of curvature 1. The step is a gradient
+    step of length a <= 1 on E, so it never raises E, for every W. With
+    :math:`|W|_2 \le 1` E is convex. Then the fixed points, the same for every a,
+    minimise E and also :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`). f is
+    the prox of phi, and E its Moreau envelope. With :math:`|W|_2 < 1` there is exactly
+    one fixed point. Initial weights have norm 0.9. Training may leave |W| <= 1, unless
+    `unroll_jax.certificates.spectral_normalise` keeps it there.
 
     Args:
       dim, width: width m of the state z and hidden width h.
@@ -164,7 +164,8 @@ def opteq_conv(
             U = normal / math.sqrt(fan_in)
         return OptEqParams(W, U, jnp.zeros(width))
 
-    event, input_event = (None, None, channels), (None, None, input_channels)
+    event = (None, None, channels)
+    input_event = (None, None, input_channels)
     return _layer(init, event, input_event, activation, skip, allow_expansive)
 
 
@@ -210,9 +211,10 @@ def _layer(
         _check("z", z, event)
         if x is not None and input_event[-1] is not None:
             _check("x", x, input_event)
-            of_z, of_x = (jnp.shape(value)[: -len(event)] for value in (z, x))
-            allowed = f"have the batch axes {of_z} of z or broadcast to them"
-            require(broadcasts(of_x, of_z), "x", allowed, of_x)
+            batch = jnp.shape(z)[: -len(event)]
+            x_batch = jnp.shape(x)[: -len(event)]
+            allowed = f"have the batch axes {batch} of z or broadcast to them"
+            require(broadcasts(x_batch, batch), "x", allowed, x_batch)
         return vary_like(z.astype(compute_dtype(z, params.W)), (params, x))
 
     def energy(
@@ -231,10 +233,10 @@ def _layer(
         def potential(z: Array) -> Array:
             return jnp.sum(opteq_potential(params, z, x, activation=sigma))
 
-        moved = jax.grad(potential)(wide)
+        after = jax.grad(potential)(wide)
         if skip != 1.0:
-            moved = wide + skip * (moved - wide)
-        return moved.astype(z.dtype)
+            after = wide + skip * (after - wide)
+        return after.astype(z.dtype)
 
     check = None if allow_expansive else refuse_expansive
     layer = Descent(init=init, energy=energy, step=step, symmetric=True, check=check)

@@ -50,8 +50,8 @@ def opteq_objective(
 
     At the maximum :math:`a f(w) + (1 - a) w = z` (`opteq_preimage`), at the minimum u =
     f(w). For a = 1 and any W the value at z = f(w) is
-    :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`. In equilibrium `opteq`'s
-    energy.
+    :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`. At an equilibrium that is
+    the energy of `opteq`.
 
     Args:
       params: of `opteq` or `opteq_conv`.
@@ -90,7 +90,7 @@ def opteq_objective(
     if skip == 1.0:
         return _conjugate(params, z, x, sigma)
     axes = event_axes(params)
-    # The derivative of the maximum is that at the maximum's place.
+    # The derivative of a maximum is the partial derivative at the maximiser.
     w = jax.lax.stop_gradient(opteq_preimage(params, z, x, activation=sigma, skip=skip))
     inner = jnp.sum(w * z - 0.5 * (1.0 - skip) * w**2 - 0.5 * z**2, axis=axes)
     return inner - skip * opteq_potential(params, w, x, activation=sigma)
@@ -117,7 +117,7 @@ def opteq_preimage(
     sigma = resolve_monotone(activation)
     root = math.sqrt(1.0 - skip)
     momentum = (1.0 - root) / (1.0 + root)
-    # Enough for rounding: the start is off by a factor of 1 / (1 - a) at most.
+    # Enough to reach round-off: the start is off by a factor of 1 / (1 - a) at most.
     digits = -math.log(float(jnp.finfo(z.dtype).eps)) - 2.0 * math.log(root)
     num_steps = 2 * math.ceil((digits + 2.0) / root)
 
@@ -126,9 +126,9 @@ def opteq_preimage(
 
     def descend(pair: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
         w, ahead = pair
-        slope = jax.grad(potential)(ahead)
-        moved = ahead - (skip * slope + (1.0 - skip) * ahead - z)
-        return (moved, moved + momentum * (moved - w)), None
+        slope = skip * jax.grad(potential)(ahead) + (1.0 - skip) * ahead - z
+        after = ahead - slope
+        return (after, after + momentum * (after - w)), None
 
     (w, _), _ = jax.lax.scan(descend, (z, z), length=num_steps)
     return w
@@ -149,7 +149,7 @@ def deep_opteq_objective(
 
     An equilibrium of `multi_block` solves
     :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`. For L = 2 it minimises
-    :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`. For L = 1, that it minimises Phi.
+    :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`, and for L = 1 it minimises Phi.
 
     Args:
       params: of the layers.
@@ -197,8 +197,8 @@ def _conjugate(
     W = params.W.astype(z.dtype)
     t = jnp.linalg.solve(W.T, z[..., None])[..., 0]
 
-    # A point of the boundary, where sigma puts many, leaves the range by round-off. The
-    # nearest point inside counts.
+    # Sigma maps many points to the boundary of its range, and round-off puts them
+    # outside. The nearest point inside replaces them.
     size = 1.0 + jnp.max(jnp.abs(t), axis=-1, keepdims=True)
     slack = float(jnp.finfo(t.dtype).eps) ** 0.5 * size
     lowest = sigma.value(jnp.full((), -jnp.inf, t.dtype))

@@ -52,14 +52,14 @@ def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array,
     W, z = W.astype(dtype), z.astype(dtype)
     if W.ndim == 2:
         return z @ W.T
-    moved = convolve(W, z.reshape(-1, *z.shape[-3:]))
-    return moved.reshape(*z.shape[:-3], *moved.shape[1:])
+    images = convolve(W, z.reshape(-1, *z.shape[-3:]))
+    return images.reshape(*z.shape[:-3], *images.shape[1:])
 
 
 def opteq_hidden(
     params: OptEqParams, z: Float[Array, "..."], x: Float[Array, "..."] | None
 ) -> Float[Array, "..."]:
-    """W z + U x + b, what sigma is applied to."""
+    """Returns W z + U x + b, the argument of sigma."""
     return _plus(opteq_linear(params.W, z), absorb_input(params, x).b)
 
 
@@ -81,8 +81,9 @@ def event_axes(params: OptEqParams) -> tuple[int, ...]:
 def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
     """A ValueError unless a known |W|_2 is at most 1 on states like z.
 
-    A layer need have no equilibrium else. Known are values outside of jit and in its
-    closures. Power iteration, from below, fails no valid weights.
+    Otherwise a layer need have no equilibrium. Values are known outside of jit, and if
+    a jitted function closes over them. Power iteration approaches the norm from below,
+    so no valid weights fail.
     """
     W = jax.lax.stop_gradient(params.W) if isinstance(params.W, Tracer) else params.W
     if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):
@@ -90,7 +91,7 @@ def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
     with jax.ensure_compile_time_eval():
         event = jnp.shape(z)[-len(event_axes(params)) :]
         size = float(_norm_from_below(jnp.asarray(W, compute_dtype(W)), event))
-    # rounding of float32 products, or of the weights themselves
+    # The rounding of float32 products, or of the weights.
     slack = max(1e-5, float(jnp.finfo(W.dtype).eps))
     if not size <= 1.0 + slack:
         raise ValueError(

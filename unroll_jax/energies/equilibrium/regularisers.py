@@ -27,9 +27,9 @@ __all__ = [
 class Regulariser(NamedTuple):
     """A function R of one equilibrium. Smaller values are preferred.
 
-    Two ways to use it: `regularised` appends a layer, which changes the problem. The
-    solver ``averaged(R.value, smoothness=R.smoothness)`` chooses an equilibrium of
-    least R (for R convex and smooth).
+    There are two ways to use it. `regularised` appends a layer, which changes the
+    problem. For R convex and smooth the solver ``averaged(R.value,
+    smoothness=R.smoothness)`` chooses an equilibrium of least R.
 
     Attributes:
       value: one state, of any shape, to R.
@@ -37,7 +37,7 @@ class Regulariser(NamedTuple):
         with any batch axes. None if there is none.
       smoothness: a Lipschitz constant of the gradient, or None if it has none.
       convex: whether R is convex, which Theorem 4 and nonexpansive layers need.
-      couples_examples: whether R is of a whole batch (n, m) and not of one example.
+      couples_examples: True if R takes a batch (n, m), not one example.
 
     Example:
       >>> import jax.numpy as jnp
@@ -101,9 +101,7 @@ def absolute(strength: float = 1.0) -> Regulariser:
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0.
 
-    It is not convex.
-
-    Both numbers are positive.
+    It is not convex. Both numbers are positive.
 
     Source: Xie et al. (2021), A.1. Theorem 4 does not cover it, and z - g grad R(z) is
     not nonexpansive.
@@ -195,8 +193,8 @@ def regularised(
       A `Descent` with the parameters of ``descent``.
 
     Source: Xie et al. (2021), Section 4.1. The paper adds R(z_L) to the objective Phi.
-    It adds a separate block: R(z_{L+1}), and :math:`M^1_\phi + R` rather than
-    :math:`\phi + R` is the objective of a single layer.
+    In fact the layer adds R(z_{L+1}), of a separate block. The objective of a single
+    layer is :math:`M^1_\phi + R`, not :math:`\phi + R`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -208,34 +206,36 @@ def regularised(
       >>> bool(jnp.allclose(2.0 * halved, step))
       True
     """
-    prox, smoothness = regulariser.prox, regulariser.smoothness
+    prox = regulariser.prox
+    smoothness = regulariser.smoothness
     if form == "prox":
         allowed = 'be "gradient" for a regulariser without a prox'
         require(prox, "form", allowed, repr(form))
     elif regulariser.convex:
-        short = smoothness and step_size <= 2.0 / smoothness
+        fits = smoothness and step_size <= 2.0 / smoothness
         got = f"step_size={step_size} and smoothness={smoothness}"
         allowed = 'be at most 2 / smoothness for the form "gradient"'
-        require(short, "step_size", allowed, got)
+        require(fits, "step_size", allowed, got)
 
     def append(z: Array, batch: tuple[int, ...]) -> Array:
         wide = z.astype(compute_dtype(z))
         if form == "prox":
             assert prox is not None
             return prox(wide, step_size).astype(z.dtype)
-        return (wide - step_size * _slope(regulariser, wide, batch)).astype(z.dtype)
+        slope = _slope(regulariser, wide, batch)
+        return (wide - step_size * slope).astype(z.dtype)
 
     def step(params: Params, z: Array, x: Any = None) -> Array:
         batch = jax.eval_shape(descent.energy, params, z, x).shape
         return append(descent.step(params, z, x), batch)
 
-    return Descent(
-        descent.init, residual_energy(step, descent.energy), step, check=descent.check
-    )
+    energy = residual_energy(step, descent.energy)
+    return Descent(descent.init, energy, step, check=descent.check)
 
 
 def _slope(regulariser: Regulariser, z: Array, batch: tuple[int, ...]) -> Array:
     if regulariser.couples_examples:
-        return jax.grad(lambda z: regulariser.value(z.reshape(math.prod(batch), -1)))(z)
+        rows = z.reshape(math.prod(batch), -1)
+        return jax.grad(regulariser.value)(rows).reshape(z.shape)
     examples = z.reshape(-1, *z.shape[len(batch) :])
     return jax.vmap(jax.grad(regulariser.value))(examples).reshape(z.shape)

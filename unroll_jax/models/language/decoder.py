@@ -26,7 +26,7 @@ from unroll_jax.perturbations import Perturbation
 
 __all__ = ["Decoder", "decoder_logits", "decoder_readout", "head_products"]
 
-# What Llama is initialised with: normal numbers of this standard deviation.
+# Llama's initial weights: normal numbers of this standard deviation.
 _INITIAL = nn.initializers.normal(0.02)
 
 
@@ -79,7 +79,7 @@ class Decoder(LayeredModel):
           tokens: numbers of tokens, int (*batch, n).
           segments: which text each token is of, int (*batch, n), where several are
             packed into one row: a token sees those before it with its number. None
-            takes a row for one text. Padding is one more text.
+            means one text per row. Padding is one more text.
           positions: place of each token in its text, int (*batch, n). None counts along
             each run of equal segments.
           perturbation: added to the word embeddings, (*batch, n, dim). None adds
@@ -215,11 +215,13 @@ def head_products(
     y = y.astype(dtype)
     rows = rows.astype(dtype)
     tokens = y.size // y.shape[-1]
-    if tokens == 1:  # on CPUs XLA is slow at a row times a transpose
+    # On CPUs XLA is slow at one row times a transpose.
+    if tokens == 1:
         wide = compute_dtype(y)
         product = jnp.matmul(rows, y.reshape(-1), preferred_element_type=wide)
         return product.reshape(*y.shape[:-1], -1)
-    if tokens == 2:  # and half as fast as in the order of `_rows_first`
+    # For two rows the other order is twice as fast there.
+    if tokens == 2:
         return jax.lax.platform_dependent(
             y, rows, cpu=_rows_first, default=_tokens_first
         )
@@ -233,5 +235,5 @@ def _tokens_first(y: Array, rows: Array) -> Array:
 def _rows_first(y: Array, rows: Array) -> Array:
     wide = compute_dtype(y)
     columns = jnp.matmul(rows, y.reshape(2, -1).T, preferred_element_type=wide)
-    # which keeps the order
+    # The barrier keeps XLA from exchanging the factors.
     return jax.lax.optimization_barrier(columns).T.reshape(*y.shape[:-1], -1)

@@ -51,9 +51,8 @@ def empty_cache(
       (2, 3, 2, 16, 2)
     """
     check("batch", batch, at_least(1))
-    check(
-        "capacity", capacity, in_interval(f"[1, max_positions={config.max_positions}]")
-    )
+    known = in_interval(f"[1, max_positions={config.max_positions}]")
+    check("capacity", capacity, known)
     shape = (
         config.num_layers,
         batch,
@@ -78,20 +77,19 @@ def decode(
 
     Their keys and values are written to it.
 
-    A token sees all slots up to its position: those before it must have been written by
-    the same layers, in this call or earlier ones. To take tokens back, decode others at
-    their positions: what lies behind is not seen. So a draft by E layers,
-    ``decode(..., last=E)``, and its verification,
-    ``decode(..., states, ..., first=E)``, share a cache.
+    A token sees all slots up to its position. The same layers must have written these,
+    in this call or earlier ones. To take tokens back, decode others at their positions:
+    later slots are not seen. So a draft by E layers, ``decode(..., last=E)``, and its
+    verification, ``decode(..., states, ..., first=E)``, share a cache.
 
     Args:
       config, params: of a `Decoder`, without the outer key ``params``.
       inputs: tokens (``first`` = 0), computed in the cache's dtype, or outputs of layer
         ``first``, in theirs.
       cache: of `empty_cache`. Its capacity bounds the positions.
-      positions: place of each token in its text, different ones in a row. A token whose
-        position is negative is none: it is not written, and its output means nothing.
-        One beyond the capacity is not written either.
+      positions: place of each token in its text, different ones in a row. A token with
+        a negative position is not written, and its output means nothing. A token beyond
+        the capacity is not written either.
       first: number of layers that were run before. It may be traced: one program serves
         all ranges.
       last: number of layers to stop after, traced or not. None is all.
@@ -134,7 +132,7 @@ def decode(
     mask = jnp.arange(capacity, dtype=jnp.int32) <= positions[..., None]
     rows = jnp.arange(y.shape[0])[:, None]
     positions = widen_integers(positions)
-    # negative ones would count from the end
+    # Negative positions would count from the end.
     slots = jnp.where(positions < 0, capacity, positions)
 
     def layer(
@@ -184,27 +182,18 @@ def _check(
 
     floating = jnp.issubdtype(inputs.dtype, jnp.floating)
     reads_tokens = not (isinstance(first, jax.Array) or first > 0)
-    require(
-        floating or reads_tokens,
-        "inputs",
-        f"be outputs of layer first={first}",
-        f"tokens ({inputs.dtype})",
-        "decode those by 0",
-    )
+    allowed = f"be outputs of layer first={first}"
+    got = f"tokens ({inputs.dtype})"
+    require(floating or reads_tokens, "inputs", allowed, got, "decode those by 0")
 
     width = (config.dim,) if floating else ()
     fits = positions.ndim == 2 and inputs.shape == (*positions.shape, *width)
     allowed = f"be (batch, n), or inputs of a later layer (batch, n, dim={config.dim})"
-    require(
-        fits, "inputs and positions", allowed, f"{inputs.shape} and {positions.shape}"
-    )
+    got = f"{inputs.shape} and {positions.shape}"
+    require(fits, "inputs and positions", allowed, got)
 
     shape = cache.keys.shape
     heads = (layers, inputs.shape[0], config.num_key_value_heads)
-    require(
-        shape[:3] == heads and shape[4:] == (config.head_size,),
-        "cache",
-        f"hold {heads} layers, texts and heads of width {config.head_size}",
-        f"shape {shape}",
-        "make it with empty_cache",
-    )
+    fits = shape[:3] == heads and shape[4:] == (config.head_size,)
+    allowed = f"hold {heads} layers, texts and heads of width {config.head_size}"
+    require(fits, "cache", allowed, f"shape {shape}", "make it with empty_cache")

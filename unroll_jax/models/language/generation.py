@@ -241,6 +241,7 @@ def make_request(
         settings = f"temperature={sampling.temperature} or noise={noise}"
         allowed = f"be given where {settings} is above 0"
         require(key is not None, "key", allowed, "None")
+        assert key is not None
         keys = row_keys(key, len(lengths))
     return Request(
         jnp.asarray(tokens),

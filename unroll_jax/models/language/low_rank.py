@@ -38,22 +38,19 @@ def low_rank_changes(
       ((2, 8, 3), (2, 3, 16))
     """
     check("rank", rank, at_least(1))
-    kernels = {
-        part: shapes["kernel"]
-        for part, shapes in layer_shapes(config).items()
-        if "kernel" in shapes
-    }
+    shapes = layer_shapes(config)
+    parts = [part for part, of_part in shapes.items() if "kernel" in of_part]
 
-    def new(key: jax.Array, width: int, out: int) -> dict[str, jax.Array]:
-        bound, layers = 1.0 / math.sqrt(width), config.num_layers
-        compress = jax.random.uniform(key, (layers, width, rank), dtype, -bound, bound)
-        return {"compress": compress, "expand": jnp.zeros((layers, rank, out), dtype)}
-
-    keys = jax.random.split(key, len(kernels))
-    return {
-        part: new(part_key, *shape)
-        for part_key, (part, shape) in zip(keys, kernels.items(), strict=True)
-    }
+    layers = config.num_layers
+    changes = {}
+    for part, part_key in zip(parts, jax.random.split(key, len(parts)), strict=True):
+        width, out = shapes[part]["kernel"]
+        bound = 1.0 / math.sqrt(width)
+        A_shape = (layers, width, rank)
+        compress = jax.random.uniform(part_key, A_shape, dtype, -bound, bound)
+        expand = jnp.zeros((layers, rank, out), dtype)
+        changes[part] = {"compress": compress, "expand": expand}
+    return changes
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
@@ -85,10 +82,9 @@ def with_changes(layers: Any, changes: Any) -> Any:
 def merged_changes(layers: Any, changes: Any) -> Any:
     """Returns the layers' parameters with their changes added to the kernels.
 
-    They have the dtype of the kernels. Outputs are those of `with_changes`, but for
-    round-off.
-
-    Decoding reads every weight for each token, so it is quicker with only the kernels.
+    They have the dtype of the kernels. Outputs equal those of `with_changes` up to
+    round-off. Decoding reads every weight for each token, so it is quicker with only
+    the kernels.
 
     Args:
       layers, changes: as in `with_changes`.
@@ -105,11 +101,11 @@ def merged_changes(layers: Any, changes: Any) -> Any:
       [[[2.0, 1.0], [1.0, 2.0]]]
     """
 
-    def merged(weights: Any, change: Any) -> Any:
-        kernel = weights["kernel"] + jnp.matmul(change["compress"], change["expand"])
-        return {**weights, "kernel": kernel.astype(weights["kernel"].dtype)}
-
-    return {
-        part: merged(weights, changes[part]) if part in changes else weights
-        for part, weights in layers.items()
-    }
+    merged = dict(layers)
+    for part, weights in layers.items():
+        if part in changes:
+            kernel = weights["kernel"]
+            change = changes[part]
+            total = kernel + jnp.matmul(change["compress"], change["expand"])
+            merged[part] = {**weights, "kernel": total.astype(kernel.dtype)}
+    return merged

@@ -54,7 +54,8 @@ class RotaryScaling:
     def __post_init__(self) -> None:
         check_scaling(self.kind)
         check("factor", self.factor, at_least(1.0))
-        low, high = self.low_frequency_factor, self.high_frequency_factor
+        low = self.low_frequency_factor
+        high = self.high_frequency_factor
         allowed = f"be positive and below high_frequency_factor={high}"
         require(0.0 < low < high < math.inf, "low_frequency_factor", allowed, low)
         check("original_positions", self.original_positions, at_least(1))
@@ -62,12 +63,8 @@ class RotaryScaling:
 
 def check_scaling(kind: object) -> None:
     """Checks that a kind of scaling is one of `SCALINGS`."""
-    require(
-        kind in SCALINGS,
-        "kind of rotary scaling",
-        f"be one of {', '.join(SCALINGS)}",
-        f"{kind!r}",
-    )
+    allowed = f"be one of {', '.join(SCALINGS)}"
+    require(kind in SCALINGS, "kind of rotary scaling", allowed, f"{kind!r}")
 
 
 def rotary_frequencies(
@@ -93,7 +90,8 @@ def rotary_frequencies(
         return frequencies
     if scaling.kind == "linear":
         return frequencies / scaling.factor
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    low = scaling.low_frequency_factor
+    high = scaling.high_frequency_factor
     periods = scaling.original_positions * frequencies / (2.0 * math.pi)
     share = np.clip((periods - low) / (high - low), 0.0, 1.0)
     return frequencies * ((1.0 - share) / scaling.factor + share)

@@ -74,7 +74,7 @@ class Sampling:
 
 
 class Stream(enum.IntEnum):
-    """Uses of random numbers. No two share them."""
+    """Uses of random numbers. Each use draws separate numbers."""
 
     NOISE = 0
     TOKEN = 1
@@ -101,12 +101,8 @@ def row_keys(key: jax.Array, batch: int) -> jax.Array:
     key = threefry_keys(key)
     if key.shape == (batch,):
         return key
-    require(
-        key.shape == (),
-        "key",
-        f"be one key, or one for each of {batch} prompts",
-        f"shape {key.shape}",
-    )
+    allowed = f"be one key, or one for each of {batch} prompts"
+    require(key.shape == (), "key", allowed, f"shape {key.shape}")
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(batch))
 
 
@@ -157,7 +153,7 @@ def log_probabilities(
     if sampling.top_p is not None and sampling.top_p < 1.0:
         ordered = jnp.sort(logits, axis=-1, descending=True)
         shares = jax.nn.softmax(ordered)
-        # the first has nothing before it, so one is always kept
+        # Nothing is before the first token, so one is always kept.
         before = jnp.cumsum(shares, axis=-1) - shares
         kept = jnp.where(before < sampling.top_p, ordered, jnp.inf)
         least = jnp.min(kept, axis=-1, keepdims=True)
@@ -191,7 +187,7 @@ def next_tokens(
       logits: of each row.
       sampling: how tokens are drawn.
       keys: of each row, see `row_keys`. None only where the sampling is greedy.
-      positions, stream: that the tokens will have, and their random numbers.
+      positions, stream: positions of the tokens, and the use of random numbers.
     """
     if sampling.greedy:
         return likeliest_tokens(logits)

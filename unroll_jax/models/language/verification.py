@@ -23,8 +23,8 @@ class Draft(NamedTuple):
 
     Attributes:
       states: outputs of the exit layer, at the last token and the drafted ones.
-      tokens: that were drafted.
-      log_probabilities: that they were drawn with. None where all is greedy.
+      tokens: the drafted tokens.
+      log_probabilities: of the distributions of the tokens. None if all are greedy.
     """
 
     states: Float[Array, "batch d_and_one dim"]
@@ -38,13 +38,13 @@ def judge_draft(
     tokens: Int[Array, "batch d"],
     uniforms: Float[Array, "batch d"],
 ) -> tuple[Int[Array, "batch"], Float[Array, "batch vocabulary"]]:
-    r"""Judges drafted tokens.
+    r"""Accepts or rejects drafted tokens.
 
     The accepted ones, and the token after them, have the distribution of the target.
 
     A token x drawn from q is accepted with probability :math:`\min(1, p(x) / q(x))`.
-    After the last one comes a token from :math:`\max(p - q, 0)`, normalised. After all
-    of them, one from p.
+    The next token is from :math:`\max(p - q, 0)`, normalised, or from p if all are
+    accepted.
 
     Args:
       target: logarithms of p, at the drafted tokens and the one after them.
@@ -71,8 +71,7 @@ def judge_draft(
     wanted = jnp.exp(at_end(target))
     drawn = jnp.exp(at_end(jnp.concatenate([draft, no_draft], axis=1)))
     left = jnp.maximum(wanted - drawn, 0.0)
-    # Equal distributions leave nothing, but for round-off, and then a token is never
-    # rejected.
+    # Equal distributions leave nothing, up to round-off. No token is then rejected.
     left = jnp.where(jnp.any(left > 0.0, axis=1, keepdims=True), left, wanted)
     return accepted, jnp.log(left) - jnp.log(jnp.sum(left, axis=1, keepdims=True))
 
@@ -101,15 +100,14 @@ def verify(
 
     end = accepted[:, None]
     place = jnp.take_along_axis(places, end, axis=1)
-    following = draw_tokens(position_keys(keys, Stream.TOKEN, place)[:, 0], remaining)[
-        :, None
-    ]
+    token_keys = position_keys(keys, Stream.TOKEN, place)[:, 0]
+    following = draw_tokens(token_keys, remaining)[:, None]
     tokens = jnp.concatenate([draft.tokens, following], axis=1)
     # Tokens after the end are rejected drafts, which the caller's count leaves out.
     is_end = jnp.arange(tokens.shape[1]) == end
     return jnp.where(is_end, following, tokens), accepted
 
 
-def _leading(stands: Bool[Array, "batch d"]) -> Int[Array, "batch"]:
-    """Returns how many tokens of each row stand before the first that does not."""
-    return jnp.sum(jnp.cumprod(stands.astype(jnp.int32), axis=1), axis=1)
+def _leading(accepted: Bool[Array, "batch d"]) -> Int[Array, "batch"]:
+    """Returns the number of tokens of each row before the first that is rejected."""
+    return jnp.sum(jnp.cumprod(accepted.astype(jnp.int32), axis=1), axis=1)
