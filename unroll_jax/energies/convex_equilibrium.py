@@ -7,13 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import ODD, SIZE, checked, in_interval, one_of, require
-from unroll_jax.arrays import broadcasts
+from unroll_jax.arrays import broadcasts, check_event
 from unroll_jax.descent import Descent
 from unroll_jax.energies.convex_potential import (
     SCALINGS,
     ConvexPotentialParams,
     as_wide,
-    check_event,
     potential,
     potential_gradient,
     potential_init,
@@ -64,16 +63,16 @@ def convex_equilibrium(
     Args:
       dim, width: width, or channels, of the state z and of the input x, and number of
         hidden units or channels.
-      kernel_size: side of the square kernel of a convolution, odd; None for vectors.
+      kernel_size: side of the square kernel of a convolution, odd. None for vectors.
       strength: c in (0, 1/2], unitless.
       activation, scaling: as in `convex_potential`.
 
     Returns:
-      A `Descent` with `ConvexPotentialParams` for `equilibrium`; z is (*batch, dim), or
-      (*batch, height, width, dim), and ``x`` broadcasts to it; None is 0.
+      A `Descent` with `ConvexPotentialParams` for `equilibrium`. z is (*batch, dim), or
+      (*batch, height, width, dim), and ``x`` broadcasts to it. None is 0.
 
     Source: the equilibrium is OptEq, Xie et al. (2021), eq. 3, with T of Araujo et al.
-    (2023); both Lipschitz constants are ours.
+    (2023). Both Lipschitz constants are ours.
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax as uj
@@ -97,7 +96,7 @@ def convex_equilibrium(
     def prepare(
         params: ConvexPotentialParams, z: Any, x: Any
     ) -> tuple[ConvexPotentialParams, Array, Array]:
-        """Params, z and z + x in the dtype of the computation."""
+        """Returns params, z and z + x in the dtype of the computation."""
         check_event("z", z, event)
         if x is None:
             params, wide = as_wide(params, z)
@@ -115,7 +114,7 @@ def convex_equilibrium(
         params, wide, total = prepare(params, z, x)
         half_square = 0.5 * jnp.sum(wide**2, axis=tuple(range(-len(event), 0)))
         gap = half_square - strength * potential(params, total, sigma)
-        # Beyond the range of the dtype both are infinite; the first is larger.
+        # Beyond the range of the dtype both are infinite. The first is larger.
         return jnp.where(jnp.isinf(half_square), jnp.inf, gap)
 
     def step(params: ConvexPotentialParams, z: Array, x: Array | None = None) -> Array:

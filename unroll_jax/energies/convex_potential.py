@@ -1,5 +1,7 @@
-"""Gradient steps on convex potentials, dense and convolutional, which move no two
-states apart."""
+"""Gradient steps on convex potentials, dense and convolutional.
+
+They move no two states apart.
+"""
 
 import functools
 import math
@@ -10,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import ODD, SIZE, checked, in_interval, one_of, require
-from unroll_jax.arrays import check_array, check_dtype
+from unroll_jax.arguments import ODD, SIZE, checked, in_interval, one_of
+from unroll_jax.arrays import check_event
 from unroll_jax.descent import Descent
 from unroll_jax.energies.equilibrium.monotone import (
     Monotone,
@@ -29,7 +31,6 @@ __all__ = [
     "SCALINGS",
     "ConvexPotentialParams",
     "as_wide",
-    "check_event",
     "convex_potential",
     "convex_potential_conv",
     "convex_potential_conv_example",
@@ -46,13 +47,13 @@ SCALINGS = ("gershgorin", "norm")
 
 
 class ConvexPotentialParams(NamedTuple):
-    """Weights of one layer; the rank of W gives its kind.
+    """Weights of one layer. The rank of W gives its kind.
 
     Attributes:
       W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a
         convolution.
       b: one number per hidden unit or channel.
-      log_q: the same, the logarithm of q; None for ``scaling="norm"``.
+      log_q: the same, the logarithm of q. None for ``scaling="norm"``.
 
     Example:
       >>> import jax
@@ -93,7 +94,7 @@ def convex_potential(
 
     .. math:: T_i = \sum_j |W W^T|_{ij} \, q_j / q_i , \qquad q > 0 ,
 
-    which by Gershgorin's theorem bounds :math:`W W^T` for every q, without iterations;
+    which by Gershgorin's theorem bounds :math:`W W^T` for every q, without iterations.
     log q is learned. ``scaling="norm"`` has :math:`T_i = |W|_2^2` for all units, by
     `matrix_norm_bound`. Units with W_i = 0 have no effect.
 
@@ -104,11 +105,11 @@ def convex_potential(
       scaling: "gershgorin", or "norm".
 
     Returns:
-      A `Descent` with `ConvexPotentialParams`; states are (*batch, dim), and the layer
+      A `Descent` with `ConvexPotentialParams`. States are (*batch, dim), and the layer
       ignores x.
 
     Source: Araujo et al. (2023), "A unified algebraic perspective on Lipschitz neural
-    networks", their layer SLL (a = 2, ReLU); with "norm", Meunier et al. (2022), "A
+    networks", their layer SLL (a = 2, ReLU). With "norm", Meunier et al. (2022), "A
     dynamical system perspective for Lipschitz neural networks", the convex potential
     layer.
 
@@ -161,7 +162,7 @@ def convex_potential_conv(
       scaling: "gershgorin", or "norm" by `conv_norm_bound` on images of z's size.
 
     Returns:
-      A `Descent` with `ConvexPotentialParams`; states are (*batch, height, width,
+      A `Descent` with `ConvexPotentialParams`. States are (*batch, height, width,
       channels).
 
     Source: as `convex_potential`.
@@ -181,7 +182,7 @@ def convex_potential_conv(
 def potential_init(
     shape: tuple[int, ...], fan_in: int, scaling: str
 ) -> Callable[[jax.Array], ConvexPotentialParams]:
-    """The ``init`` of weights W of a shape; T takes their scale out of the step."""
+    """Returns the ``init`` of weights W of a shape, of any scale: T divides by it."""
     width = shape[0] if len(shape) == 2 else shape[-1]
 
     def init(key: jax.Array) -> ConvexPotentialParams:
@@ -219,7 +220,7 @@ def potential_gradient(
 def potential_scaling(
     params: ConvexPotentialParams, image_shape: tuple[int, int] | None = None
 ) -> Float[Array, " hidden"]:
-    """T, one number per hidden unit or channel; 0 for units with W_i = 0.
+    """Returns T, one number per hidden unit or channel, 0 for units with W_i = 0.
 
     Args:
       params: weights, with log_q for Gershgorin's bound or without for the norm.
@@ -235,7 +236,7 @@ def potential_scaling(
         return jnp.broadcast_to(size**2, params.b.shape)
 
     overlap = jnp.abs(W @ W.T) if W.ndim == 2 else _absolute_autocorrelation(W)
-    # only ratios of q count
+    # Only ratios of q count.
     q = jnp.exp(log_q - jax.lax.stop_gradient(jnp.max(log_q)))
     return overlap @ q / q
 
@@ -243,28 +244,17 @@ def potential_scaling(
 def as_wide(
     params: ConvexPotentialParams, *states: Any
 ) -> tuple[ConvexPotentialParams, *tuple[Any, ...]]:
-    """Params and states in one dtype, float32 at least, varying over the same axes of a
-    `jax.shard_map`."""
+    """Returns params and states in one dtype, float32 at least.
+
+    They vary over the same axes of a `jax.shard_map`.
+    """
     dtype = compute_dtype(*states, *params)
     wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (params, *states))
     return (wide[0], *(vary_like(state, wide) for state in wide[1:]))
 
 
-def check_event(name: str, value: Any, event: tuple[int | None, ...]) -> None:
-    """A TypeError or ValueError unless an array is (*batch, *event); None is any
-    size."""
-    check_array(name, value)
-    if value is None:
-        raise TypeError(f"{name} must be an array, got None")
-    check_dtype(name, value)
-    shape = jnp.shape(value)
-    axes = "height, width, " if len(event) == 3 else ""
-    fits = len(shape) >= len(event) and shape[-1] == event[-1]
-    require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")
-
-
 def with_checked_params(descent: Descent) -> Descent:
-    """The descent with functions that take only params of the shapes of ``init``."""
+    """Returns the descent with functions that check the shapes of their params."""
 
     @functools.cache
     def made() -> ConvexPotentialParams:
@@ -300,14 +290,14 @@ def _layer(
     def step(params: ConvexPotentialParams, z: Array, x: Any = None) -> Array:
         check_event("z", z, event)
         params, wide = as_wide(params, z)
-        moved = wide - step_size * potential_gradient(params, wide, sigma)
-        return moved.astype(z.dtype)
+        after = wide - step_size * potential_gradient(params, wide, sigma)
+        return after.astype(z.dtype)
 
     return with_checked_params(Descent(init=init, energy=energy, step=step))
 
 
 def _inverse_scaling(params: ConvexPotentialParams, z: Array) -> Array:
-    """1 / T; 0 for units without weights, and NaN where T overflows."""
+    """Returns 1 / T, with 0 for units without weights, and NaN where T overflows."""
     image_shape = None if params.W.ndim == 2 else (z.shape[-3], z.shape[-2])
     scaling = potential_scaling(params, image_shape)
     # The reciprocal of a subnormal number may be infinite.
@@ -318,15 +308,14 @@ def _inverse_scaling(params: ConvexPotentialParams, z: Array) -> Array:
 
 
 def _absolute_autocorrelation(W: Float[Array, "k k i o"]) -> Float[Array, "o o"]:
-    """The sums over all shifts of |K(shift)|, as one product over shifted copies."""
+    """Returns the sums over all shifts of |K(shift)|, by one product."""
     rows, columns, inner, outer = W.shape
     margins = [(rows - 1, rows - 1), (columns - 1, columns - 1), (0, 0), (0, 0)]
     padded = jnp.pad(W, margins)
-    shifted = [
-        padded[down : down + rows, right : right + columns]
-        for down in range(2 * rows - 1)
-        for right in range(2 * columns - 1)
-    ]
+    shifted = []
+    for down in range(2 * rows - 1):
+        for right in range(2 * columns - 1):
+            shifted.append(padded[down : down + rows, right : right + columns])
     flat = jnp.stack(shifted).reshape(len(shifted), rows * columns * inner, outer)
     correlation = jnp.tensordot(flat, W.reshape(-1, outer), [[1], [0]])
     return jnp.sum(jnp.abs(correlation), axis=0)

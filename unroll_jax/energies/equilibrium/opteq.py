@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import ODD, SHARE, SIZE, checked, require
-from unroll_jax.arrays import broadcasts, check_array, check_dtype
+from unroll_jax.arrays import broadcasts, check_event
 from unroll_jax.descent import Descent, Factored
 from unroll_jax.energies.equilibrium.monotone import (
     Monotone,
@@ -208,9 +208,9 @@ def _layer(
     sigma = resolve_monotone(activation)
 
     def prepare(params: OptEqParams, z: Any, x: Any) -> Array:
-        _check("z", z, event)
+        check_event("z", z, event)
         if x is not None and input_event[-1] is not None:
-            _check("x", x, input_event)
+            check_event("x", x, input_event)
             batch = jnp.shape(z)[: -len(event)]
             x_batch = jnp.shape(x)[: -len(event)]
             allowed = f"have the batch axes {batch} of z or broadcast to them"
@@ -241,14 +241,3 @@ def _layer(
     check = None if allow_expansive else refuse_expansive
     layer = Descent(init=init, energy=energy, step=step, symmetric=True, check=check)
     return with_param_check(layer, lambda params: check_kind(params, OptEqParams))
-
-
-def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
-    check_array(name, value)
-    if value is None:
-        raise TypeError(f"{name} must be an array, got None")
-    check_dtype(name, value)
-    shape = jnp.shape(value)
-    axes = "height, width, " if len(event) == 3 else ""
-    fits = len(shape) >= len(event) and shape[-1] == event[-1]
-    require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")
