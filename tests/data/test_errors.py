@@ -116,6 +116,7 @@ SST2 = {
 PAIR = (
     '{"sentence1": "It rains.", "sentence2": "It is wet.", "gold_label": "neutral"}\n'
 )
+ANSWERS = '[{"prompt": "a", "answer": "b"}]'
 TRAIN, DEV = "multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"
 MNLI = {TRAIN: PAIR, DEV: PAIR}
 REVIEWS = {
@@ -189,6 +190,11 @@ BAD = [
         "train and validation",
     ),
     (
+        "video",
+        CLIPS | pictures({"training/1": 20}, (16, 16)),
+        "holds Train and training; keep one of them",
+    ),
+    (
         "cifar10",
         CIFAR | {"data_batch_2.bin": CATS[:-100]},
         "data_batch_2.bin has 61,360 bytes instead of 61,460",
@@ -252,6 +258,21 @@ BAD = [
         "split 'val' has no file that can be read",
     ),
     (
+        "image_folder",
+        IMAGES | pictures({"training/cat": 1}),
+        "holds train and training; keep one of them",
+    ),
+    (
+        "image_folder",
+        IMAGES | pictures({"val/cat": 1, "Dev/cat": 1}),
+        "holds Dev and val; keep one of them",
+    ),
+    (
+        "image_folder",
+        IMAGES | pictures({"my_val/cat": 1}),
+        "'my_val/cat' looks like a split that is not read",
+    ),
+    (
         "class_folders",
         SETS | {"cow/x/1.heic": "x"},
         "class 'cow' has no file that can be read but 1 .heic",
@@ -262,6 +283,16 @@ BAD = [
         "holds no train folder with images; the layout is ROOT/train/NAME.png",
     ),
     ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
+    (
+        "camvid",
+        SCENES | {"train/001.bmp": picture(0, (6, 8, 3))},
+        "holds train/001.bmp and train/001.png, two of one name; keep one",
+    ),
+    (
+        "camvid",
+        SCENES | pictures({"dev": 1}, (6, 8, 3)) | {"devannot/001.png": LABELS},
+        "holds dev and val; keep one of them",
+    ),
     ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
     (
         "camvid",
@@ -298,6 +329,11 @@ BAD = [
         "table",
         {"t.csv": "text,label\na,x\nb,y\ntext,label\n"},
         "line 4 repeats the header",
+    ),
+    (
+        "table",
+        {"t.csv": "text,label\na,x\n\ufefftext,label\nb,y\n"},
+        "line 3 repeats the header",
     ),
     ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, "zero byte in line 3"),
     (
@@ -356,7 +392,7 @@ BAD = [
     (
         "table",
         {"train.tsv": GOOD, "validation.parquet": "PAR1"},
-        "'validation.parquet' looks like ... or rename it",
+        "'validation.parquet' looks like ... rename it if it is none",
     ),
     ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
     (
@@ -404,6 +440,9 @@ BAD = [
         {"a.jsonl": '{"instruction": "a", "output": ""}'},
         "has no answered instruction in train",
     ),
+    ("alpaca", {"train.json": ANSWERS, "test.csv": ""}, "'test.csv' looks like"),
+    ("alpaca", {"test.json": ANSWERS, "a.txt": ""}, "holds no train file"),
+    ("alpaca", {"a.json": ANSWERS, "b.json": ANSWERS}, "holds no train file"),
     ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with prompt and answer"),
     (
         "alpaca",

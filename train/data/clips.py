@@ -21,6 +21,8 @@ from .files import (
     TEMPORARY,
     Log,
     OriginalFile,
+    check_no_split,
+    check_one_name,
     likely_splits,
     root_error,
     tenth,
@@ -137,7 +139,7 @@ def split_clips(
     80/10/10. Others that look like splits are an error.
     """
     stated = {name: _stated_split(name, root=root) for name in names}
-    if len({*stated.values()}) == 1 and not any(_splits_above(name) for name in names):
+    if len({*stated.values()}) == 1 and not any(map(_above, names)):
         stated = dict.fromkeys(names)  # names that all state one split divide nothing
     unstated = [name for name in names if stated[name] is None]
     none_stated = len(unstated) == len(names)
@@ -155,18 +157,13 @@ def split_clips(
             )
             least = f"give at least 3, one for each of {', '.join(SPLITS)}"
             raise root_error(root, f"holds {len(names)} clip(s); {least}, or {one}")
-    likely = {
-        name: likely_splits(name.name if none_stated else str(name))
-        for name in unstated
-    }
-    if (not none_stated or len({*likely.values()}) > 1) and (
-        like := next(filter(likely.get, unstated), None)
-    ):
-        raise root_error(
-            root,
-            f": '{like}' looks like a split; the layout is {LAYOUT}; rename it if it"
-            " is not",
+    else:
+        check_one_name(
+            {part: split for name in names for part, split in _above(name)[:1]}, root
         )
+    shown = [name.name if none_stated else str(name) for name in unstated]
+    if not none_stated or len({likely_splits(name) for name in shown}) > 1:
+        check_no_split(shown, root, f"the layout is {LAYOUT}")
     if none_stated:
         return _dealt(names)
     if unstated:
@@ -318,19 +315,22 @@ def _dealt(clips: Sequence[T]) -> dict[str, list[T]]:
 def _stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
     """Returns the split named by the folders above a clip, or else by the clip, as
     Test001 is; None for neither."""
-    if len(above := _splits_above(clip)) > 1:
+    above = {split for _, split in _above(clip)}
+    if len(above) > 1:
         raise root_error(
             root,
             f": clip '{clip}' lies in folders of {' and '.join(sorted(above))};"
             " keep one",
         )
-    return (
-        above.pop() if above else KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
-    )
+    if above:
+        return above.pop()
+    return KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
 
 
-def _splits_above(clip: PurePosixPath) -> set[str]:
-    return {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
+def _above(clip: PurePosixPath) -> list[tuple[str, str]]:
+    """Returns the folders above a clip that are named after splits, and the splits."""
+    parts = clip.parent.parts
+    return [(part, KNOWN[part.lower()]) for part in parts if part.lower() in KNOWN]
 
 
 def _unread(clips: Collection[PurePosixPath], folder: PurePosixPath) -> str | None:
@@ -348,11 +348,10 @@ def _unread(clips: Collection[PurePosixPath], folder: PurePosixPath) -> str | No
     return f"split '{first}'" if first.name.lower() in KNOWN else None
 
 
-def _natural(path: PurePosixPath) -> list[str | int]:
-    return [
-        int(part) if part.isdecimal() else part
-        for part in re.split(r"(\d+)", str(path))
-    ]
+def _natural(path: PurePosixPath) -> tuple[list[str | int], str]:
+    """Orders numbers by value; 1 and 01, of one value, by name."""
+    parts = re.split(r"(\d+)", str(path))
+    return [int(part) if part.isdecimal() else part for part in parts], str(path)
 
 
 def _is_mask(path: PurePosixPath) -> bool:

@@ -13,7 +13,14 @@ from jaxtyping import UInt8
 from ..config.data import SetConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import SPLITS, Log, OriginalFile, cut_from_train, root_error
+from .files import (
+    SPLITS,
+    Log,
+    OriginalFile,
+    cut_from_train,
+    log_alike,
+    root_error,
+)
 from .images import labelled
 from .media import (
     check_none_vanishes,
@@ -193,6 +200,7 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
                 yield from decode_in_order([file], levels, root=root, what="image")
 
         names = tuple(sorted(by_class))
+        log_alike(names, log)
         yield PictureSet(names, (0, 0, 0), {"train": labelled(by_class, names, read)})
 
 

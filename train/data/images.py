@@ -17,10 +17,14 @@ from ..system.reading import read_regular
 from . import generated
 from .files import (
     KNOWN,
+    SPLITS,
     Log,
     OriginalFile,
     Published,
+    check_no_split,
+    check_one_name,
     check_share,
+    log_alike,
     root_error,
     three_splits,
 )
@@ -95,7 +99,7 @@ SCENE_LAYOUT = (
     "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val"
     " and test"
 )
-SCENE_FOLDERS = {"train": "train", "validation": "val", "test": "test"}
+SCENE = re.compile(rf"({'|'.join(KNOWN)})(annot)?", re.IGNORECASE)
 
 
 def load(config: ImageConfig | SceneConfig, *, log: Log = print) -> PictureData:
@@ -182,6 +186,7 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
 def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
     splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
     tops, passed_over = set(), []
+    stated: dict[str, str] = {}
     for file in sorted(media.pictures, key=lambda file: file.path):
         match = SPLIT.fullmatch(str(file.path))
         if match is None:
@@ -195,8 +200,14 @@ def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
                 f" {LAYOUT}",
             )
         tops.add(top or ".")
-        splits[KNOWN[split.lower()]][rest.split("/")[0]].append(file)
+        stated[split] = KNOWN[split.lower()]
+        splits[stated[split]][rest.split("/")[0]].append(file)
     check_one_data_set(tops, root)
+    check_one_name(stated, root)
+    for top in tops:
+        beside = [path.parent for path in passed_over if path.is_relative_to(top)]
+        unread = (str(folder.relative_to(top)) for folder in beside)
+        check_no_split(unread, root, f"the layout is {LAYOUT}")
     if passed_over:
         log(
             f"  passing over {len(passed_over)} images outside of the splits, as"
@@ -228,6 +239,7 @@ def _unread_class(
 
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
     names = tuple(sorted(splits["train"]))
+    log_alike(names, log)
     for split, classes in splits.items():
         for name, files in classes.items():
             if name not in names:
@@ -351,20 +363,8 @@ def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root, all of the size of the first; they can be read
     while the context lasts."""
     with open_media(root, log) as media:
-        places = {
-            f"{folder}{part}"
-            for folder in SCENE_FOLDERS.values()
-            for part in ("", "annot")
-        }
-        scenes = [file for file in media.pictures if file.path.parent.name in places]
-        check_one_data_set({str(file.path.parents[1]) for file in scenes}, root)
-        folders: dict[str, Named] = {place: {} for place in places}
-        for file in scenes:
-            folders[file.path.parent.name][file.path.stem] = file
-        splits = {
-            split: _scenes_of(folders, folder, root)
-            for split, folder in SCENE_FOLDERS.items()
-        }
+        folders = _scene_folders(media, root, log)
+        splits = {split: _scenes_of(folders, split, root) for split in SPLITS}
         decoded = functools.partial(decode_in_order, root=root, what="image")
         height, width, _ = next(decoded(splits["train"][0][:1], _colours)).shape
         read = functools.partial(decoded, size=(width, height))
@@ -387,14 +387,37 @@ def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.nd
         yield smaller, np.asarray(labels)[middle::factor, middle::factor]
 
 
+def _scene_folders(media: Media, root: Path, log: Log) -> dict[str, Named]:
+    """Returns the images of each split and, as {split}annot, the maps of classes."""
+    folders: dict[str, Named] = defaultdict(dict)
+    scenes = [
+        (file, match)
+        for file in sorted(media.pictures, key=lambda file: file.path)
+        if (match := SCENE.fullmatch(file.path.parent.name)) is not None
+    ]
+    check_one_data_set({str(file.path.parents[1]) for file, _ in scenes}, root)
+    check_one_name({match[1]: KNOWN[match[1].lower()] for _, match in scenes}, root)
+    for file, match in scenes:
+        part = f"{KNOWN[match[1].lower()]}{match[2] or ''}".lower()
+        other = folders[part].setdefault(file.path.stem, file)
+        if other is not file:
+            raise root_error(
+                root,
+                f"holds {other.path} and {file.path}, two of one name; keep one",
+            )
+    if unread := len(media.pictures) - len(scenes):
+        log(f"  passing over {unread} images outside of the splits")
+    return folders
+
+
 def _scenes_of(
-    folders: Mapping[str, Named], folder: str, root: Path
+    folders: Mapping[str, Named], split: str, root: Path
 ) -> tuple[list[OriginalFile], list[OriginalFile]]:
     """Returns the images of a split and their maps of classes, by name."""
-    images, maps = folders[folder], folders[f"{folder}annot"]
+    images, maps = folders[split], folders[f"{split}annot"]
     if not images:
         raise root_error(
-            root, f"holds no {folder} folder with images; the layout is {SCENE_LAYOUT}"
+            root, f"holds no {split} folder with images; the layout is {SCENE_LAYOUT}"
         )
     for name in sorted(images.keys() ^ maps.keys()):
         alone = (images | maps)[name].path

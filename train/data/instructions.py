@@ -145,7 +145,7 @@ def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
     """Reads every split, and drops conversations with an empty answer, which would
     teach a model silence."""
     splits, unanswered = {}, 0
-    for split, file in _files(root).items():
+    for split, file in split_files(root, SUFFIXES).items():
         read = [
             conversation_of(value, where=where)
             for value, where in _entries(file, str(file))
@@ -233,18 +233,6 @@ def _prompt(value: Any, where: str, answers: bool) -> Prompt:
     return Prompt(instruction, context, dataset, answer)
 
 
-def _files(root: Path) -> dict[str, Path]:
-    """Returns the file of each split; a folder's only .json, as Alpaca has it, is
-    train."""
-    if (
-        root.is_dir()
-        and len(files := sorted(root.glob("*.json"))) == 1
-        and not any(root.glob("train.jsonl"))
-    ):
-        return {"train": files[0]}
-    return split_files(root, SUFFIXES)
-
-
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
     """Yields the entries of a .json list, or of a .jsonl file a line, each with its
     place."""
@@ -291,7 +279,7 @@ def _word(generator: np.random.Generator) -> str:
 SOURCES: dict[str, Source[Conversations]] = {
     "chores": Source(fingerprint_program(__file__, "numpy"), open_chores),
     "alpaca": Source(
-        lambda root: fingerprint_files(_files(root).values(), root=root),
+        lambda root: fingerprint_files(split_files(root, SUFFIXES).values(), root=root),
         open_conversations,
         WANTED,
     ),

@@ -12,7 +12,14 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import NAMES, likely_splits, root_error, three_splits
+from .files import (
+    KNOWN,
+    check_no_split,
+    check_one_name,
+    likely_splits,
+    root_error,
+    three_splits,
+)
 
 T = TypeVar("T")
 SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -73,7 +80,8 @@ def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
     """Decodes UTF-8 text, without a byte order mark; zero bytes, as in UTF-16, are
     an error too."""
     try:
-        text = content.decode("utf-8-sig" if first_line == 1 else "utf-8")
+        # Files that were put one behind another have marks at other lines too.
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = first_line + content[: error.start].count(b"\n")
         raise UserError(
@@ -139,8 +147,8 @@ def read_rows(
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
-    """Returns the file of each split: train is a root that is a file, or in a folder
-    one named after each split."""
+    """Returns the file of each split: train is a root that is a file, or the only file
+    of a folder; else the files of a folder are named after splits."""
     wanted = (
         f"give a {' or '.join(suffixes)} file, or a folder with train{suffixes[0]}, and"
         " optionally test and validation"
@@ -149,29 +157,21 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
         if root.suffix.lower() not in suffixes:
             raise root_error(root, f"ends in none of {', '.join(suffixes)}; {wanted}")
         return {"train": root}
-    paths = {}
-    for split, names in NAMES.items():
-        wanted_names = {f"{name}{suffix}" for name in names for suffix in suffixes}
-        files = sorted(
-            file for file in root.iterdir() if file.name.lower() in wanted_names
-        )
-        if len(files) > 1:
-            raise root_error(
-                root,
-                f"holds {' and '.join(file.name for file in files)}; keep one of them",
-            )
-        if files:
-            paths[split] = files[0]
-    # a split that is not read would be cut from train instead
-    for file in sorted(root.iterdir()):
-        tabular = (
-            file.suffix.lower() in TABULAR
-            and not file.name.startswith(".")
-            and not file.is_dir()
-        )
-        if tabular and file not in paths.values() and likely_splits(file.stem):
-            words = "looks like a split that is not read; move it away or rename it, or"
-            raise root_error(root, f": '{file.name}' {words} {wanted}")
+    tables = [
+        file
+        for file in sorted(root.iterdir())
+        if file.suffix.lower() in TABULAR
+        and not file.name.startswith(".")
+        and not file.is_dir()
+    ]
+    ours = [file for file in tables if file.suffix.lower() in suffixes]
+    stated = {file: KNOWN.get(file.stem.lower()) for file in ours}
+    if len(ours) == 1 and likely_splits(ours[0].stem) <= {"train"}:
+        stated = {ours[0]: "train"}
+    splits = {file: split for file, split in stated.items() if split is not None}
+    check_one_name({file.name: split for file, split in splits.items()}, root)
+    check_no_split((file.name for file in tables if file not in splits), root, wanted)
+    paths = {split: file for file, split in splits.items()}
     if "train" not in paths:
         raise root_error(root, f"holds no train file; {wanted}")
     return paths
@@ -251,7 +251,9 @@ def _tabbed(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]
 
 def _quoted(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
-    reader, number = csv.reader(lines, strict=True), 1
+    # A space before a quote would make the quote a part of the text.
+    reader = csv.reader(lines, strict=True, skipinitialspace=True)
+    number = 1
     try:
         for fields in reader:
             if fields:
