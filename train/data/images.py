@@ -46,8 +46,9 @@ from .pictures import (
     levels,
     picture_records,
 )
-from .prepare import Originals, Source, origin, prepare_from
+from .prepare import Source, origin, prepare_from
 from .reader import open_prepared
+from .records import Originals
 
 # Images in folders named after their classes.
 LAYOUT = (
