@@ -144,7 +144,7 @@ BAD = [
         "video",
         {f"{split}/a.avi": video(20) for split in ("train", "test")}
         | {"val/x": folder},
-        "split 'val' has no",
+        ": 'val' has no",
     ),
     (
         "video",
@@ -250,12 +250,12 @@ BAD = [
     (
         "image_folder",
         IMAGES | {"train/cow/x/1.heic": "x"},
-        "class 'cow' of train has no file that can be",
+        "'train/cow' has no file that can be read but 1 .heic",
     ),
     (
         "image_folder",
         IMAGES | {"val": folder},
-        "split 'val' has no file that can be read",
+        ": 'val' has no file that can be read",
     ),
     (
         "image_folder",
@@ -275,7 +275,7 @@ BAD = [
     (
         "class_folders",
         SETS | {"cow/x/1.heic": "x"},
-        "class 'cow' has no file that can be read but 1 .heic",
+        "'cow' has no file that can be read but 1 .heic",
     ),
     (
         "camvid",
@@ -324,7 +324,7 @@ BAD = [
         {"t.jsonl": '{"text": "a"}\n'},
         "t.jsonl line 1 has no column 'label'; its columns are",
     ),
-    ("table", {"t.tsv": "text\ttext\tlabel\n"}, "line 1 names the column 'text' twice"),
+    ("table", {"t.tsv": "text\ttext\tlabel\n"}, "line 1 names a column twice"),
     (
         "table",
         {"t.csv": "text,label\na,x\nb,y\ntext,label\n"},
@@ -364,7 +364,7 @@ BAD = [
     (
         "table",
         {"t.tsv": f"{GOOD}c\n"},
-        "t.tsv line 42 has 1 field(s), the header has 2",
+        "t.tsv line 42 has not the 2 fields of the header",
     ),
     (
         "table",
@@ -374,7 +374,7 @@ BAD = [
     (
         "table",
         {"t.csv": ""},
-        "t.csv is empty; it must begin with a header that has 'text', 'label'",
+        "t.csv line 1 has no column 'text', 'label'; its columns are none",
     ),
     ("table", {"t.tsv": HEADER}, "t.tsv has no labelled texts"),
     (
@@ -428,12 +428,12 @@ BAD = [
     (
         "alpaca",
         {"a.json": '[{"instruction": "a"}]'},
-        "entry 1 has no 'output'; it needs prompt and",
+        "entry 1 must be an object with prompt and ... 'output' in it a text",
     ),
     (
         "alpaca",
         {"a.json": '[{"instruction": 1, "output": ""}]'},
-        "entry 1: 'instruction' must be a text, got 1",
+        "'instruction' in it a text, got 1",
     ),
     (
         "alpaca",
@@ -452,18 +452,18 @@ BAD = [
     (
         "prompts",
         {"p.json": '[{"instruction": "a"}, 3]'},
-        "entry 2 is not an object with an instruction",
+        "entry 2 must be an object with prompt",
     ),
-    ("prompts", {"p.json": '[{"input": "a"}]'}, "entry 1 has no instruction"),
+    ("prompts", {"p.json": '[{"input": "a"}]'}, "'instruction' in it a text, got None"),
     (
         "prompts",
         {"p.json": '[{"instruction": "\\ud800"}]'},
-        "entry 1 has fields that are not texts",
+        "entry 1 must be an object with prompt",
     ),
     (
         "prompts",
         {"p.json": json.dumps([{"instruction": "a", "output": 3}])},
-        "entry 1 has fields that are not texts",
+        "entry 1 must be an object with prompt",
     ),
     ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),

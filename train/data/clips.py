@@ -5,7 +5,7 @@ import math
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -120,7 +120,9 @@ def find_clips(media: Media, *, root: Path, log: Log) -> Files:
     }
     if not clips:
         raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
-    check_none_vanishes(media, lambda folder: _unread(clips, folder), root)
+    others = [file for file in media.others if not _is_mask(file.path)]
+    empty = [folder for folder in media.empty if not _is_mask(folder)]
+    check_none_vanishes(media._replace(others=others, empty=empty), clips, root)
     for name, frames in clips.items():
         if name in folders and len(frames) < NUM_FRAMES:
             raise root_error(
@@ -331,21 +333,6 @@ def _above(clip: PurePosixPath) -> list[tuple[str, str]]:
     """Returns the folders above a clip that are named after splits, and the splits."""
     parts = clip.parent.parts
     return [(part, KNOWN[part.lower()]) for part in parts if part.lower() in KNOWN]
-
-
-def _unread(clips: Collection[PurePosixPath], folder: PurePosixPath) -> str | None:
-    """Returns the clip or the split that a folder without a file that is read would
-    be; None for neither."""
-    holding = {above for clip in clips for above in clip.parents}
-    first = next(
-        (each for each in (*reversed(folder.parents), folder) if each not in holding),
-        None,
-    )
-    if first is None or first in clips or _is_mask(folder / "_"):
-        return None
-    if any(clip.parent == first.parent for clip in clips):
-        return f"clip '{first}'"
-    return f"split '{first}'" if first.name.lower() in KNOWN else None
 
 
 def _natural(path: PurePosixPath) -> tuple[list[str | int], str]:

@@ -130,6 +130,14 @@ def lines_of(path: Path, where: str) -> Iterator[str]:
             yield decoded(line, where=where, first_line=number)
 
 
+def json_lines(path: Path, where: str) -> Iterator[tuple[Any, str]]:
+    """Yields the value of each line of JSON that is not empty, and its place."""
+    for number, line in enumerate(lines_of(path, where), start=1):
+        if line.strip():
+            place = f"{where} line {number}"
+            yield json_of(line, where=place), place
+
+
 def read_rows(
     path: Path, columns: Sequence[str], *, where: str | None = None, hint: str = ""
 ) -> Iterator[Row]:
@@ -138,12 +146,10 @@ def read_rows(
     the way out where columns are missing.
     """
     where = str(path) if where is None else where
-    lines = lines_of(path, where)
-    if (suffix := path.suffix.lower()) == ".jsonl":
-        return _objects(where, lines, columns, hint)
-    return _records(
-        where, (_tabbed if suffix == ".tsv" else _quoted)(where, lines), columns, hint
-    )
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        return _objects(path, where, columns, hint)
+    return _records(path, where, columns, hint, tabbed=suffix == ".tsv")
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
@@ -205,77 +211,43 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
 
 
 def _records(
-    source: str,
-    rows: Iterator[tuple[str, list[str]]],
-    columns: Sequence[str],
-    hint: str,
+    path: Path, source: str, columns: Sequence[str], hint: str, *, tabbed: bool
 ) -> Iterator[Row]:
-    header: list[str] | None = None
-    for where, fields in rows:
-        if header is None:
-            header = fields
-            if repeated := {name for name in header if header.count(name) > 1} & set(
-                columns
-            ):
-                raise UserError(
-                    f"{where} names the column {repeated.pop()!r} twice; rename one"
-                )
-            one = len(header) == 1 < len(columns)
-            _require(
-                header, columns, where, f"; columns {OF_SUFFIXES}" if one else hint
-            )
-        elif fields == header:
-            raise UserError(f"{where} repeats the header; remove the line")
-        elif len(fields) != len(header):
-            raise UserError(
-                f"{where} has {len(fields)} field(s), the header has {len(header)};"
-                " correct the line"
-            )
-        else:
-            yield Row(where, dict(zip(header, fields, strict=True)))
-    if header is None:
-        raise UserError(
-            f"{source} is empty; it must begin with a header that has"
-            f" {_listed(columns)}"
-        )
-
-
-def _tabbed(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        content = line.removesuffix("\n").removesuffix("\r")
-        if number == 1 and "\r" in content:
-            raise UserError(f"{source} {OLD_LINES}")
-        if content:
-            yield f"{source} line {number}", content.split("\t")
-
-
-def _quoted(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
     # A space before a quote would make the quote a part of the text.
-    reader = csv.reader(lines, strict=True, skipinitialspace=True)
-    number = 1
+    style: Any = {"skipinitialspace": True}
+    if tabbed:
+        style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    reader = csv.DictReader(lines_of(path, source), strict=True, **style)
     try:
+        header = reader.fieldnames or ()
+        one = len(header) == 1 < len(columns)
+        where = f"{source} line 1"
+        _require(header, columns, where, f"; columns {OF_SUFFIXES}" if one else hint)
+        if len({*header}) < len(header):
+            raise UserError(f"{where} names a column twice; rename one")
         for fields in reader:
-            if fields:
-                yield f"{source} line {number}", fields
-            # a quoted field may hold line breaks: a row is named by its first line
-            number = reader.line_num + 1
+            where = f"{source} line {reader.line_num}"
+            values = list(fields.values())
+            if None in fields or None in values:
+                raise UserError(
+                    f"{where} has not the {len(header)} fields of the header; correct"
+                    " the line"
+                )
+            if values == header:
+                raise UserError(f"{where} repeats the header; remove the line")
+            yield Row(where, fields)
     except csv.Error as error:
-        other = f"line {number} cannot be read as CSV ({error}); correct the line"
-        raise UserError(
-            f"{source}"
-            f" {OLD_LINES if number == 1 and 'new-line' in str(error) else other}"
-        ) from error
+        line = reader.reader.line_num
+        other = f"line {line} cannot be read as CSV ({error}); correct it"
+        words = OLD_LINES if "new-line" in str(error) else other
+        raise UserError(f"{source} {words}") from error
 
 
 def _objects(
-    source: str, lines: Iterator[str], columns: Sequence[str], hint: str
+    path: Path, source: str, columns: Sequence[str], hint: str
 ) -> Iterator[Row]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{source} line {number}"
-        fields = json_of(line, where=where)
+    for fields, where in json_lines(path, source):
         if not isinstance(fields, dict):
             raise UserError(
                 f"{where} is not a JSON object with {_listed(columns)}; correct the"
@@ -291,13 +263,15 @@ def _objects(
         yield Row(where, fields)
 
 
-def _require(names: list[str], columns: Sequence[str], where: str, hint: str) -> None:
-    if missing := [column for column in columns if column not in names]:
-        shown = f"{_listed(names[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
-        s = "s" * (len(missing) > 1)
+def _require(
+    names: Sequence[str], columns: Sequence[str], where: str, hint: str
+) -> None:
+    missing = [column for column in columns if column not in names]
+    if missing:
+        more = " and more" if len(names) > SHOWN else ""
         raise UserError(
-            f"{where} has no column{s} {_listed(missing)}; its columns are"
-            f" {shown}{hint}"
+            f"{where} has no column {_listed(missing)}; its columns are"
+            f" {_listed(names[:SHOWN]) or 'none'}{more}{hint}"
         )
 
 
