@@ -151,11 +151,11 @@ BAD = [
         {"train/a.heic": "x", "b": "x"},
         "no picture or video that can be read but 1 without",
     ),
-    ("video", {"t.tar": tar("../clip/001.png")}, "outside the archive"),
+    ("video", {"t.tar": tar("../clip/001.png")}, "outside the destination"),
     (
         "video",
         {"t.tar": tar(kind=tarfile.FIFOTYPE)},
-        "'clip/001.png' is not a plain file",
+        "'clip/001.png' is a special file",
     ),
     ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(f"{'a' * 300}/001.png")}, "too long; shorten it"),

@@ -1,24 +1,21 @@
 """Clips of grey square frames: the split of each clip, and its frames, in folders
 and in video files."""
 
-import math
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError, option_text, require_extra
-from ..system.files import writing
 from ..system.reading import check_regular
 from .files import (
     KNOWN,
     SPLITS,
-    TEMPORARY,
     Log,
     OriginalFile,
     check_no_split,
@@ -48,7 +45,10 @@ VIDEO_SUFFIXES = (
 )
 # The formats of FFmpeg that are read: none that lists other files, and none that makes
 # frames of text.
-CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+CONTAINERS = (
+    "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v"
+    ",h264,hevc,yuv4mpegpipe"
+)
 OPTIONS = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx +
 # dy), x to the right, y down.
@@ -192,14 +192,13 @@ def split_clips(
     }
 
 
-def cut_in_time(root: Path, spool: IO[bytes], log: Log) -> Splits:
-    """Returns a video file as clips of 20 frames, split 80/10/10; the remainder is
-    dropped. It is decoded once, to a temporary file.
+def cut_in_time(root: Path, log: Log) -> Splits:
+    """Returns a video file as clips of 20 frames, split 80/10/10, to be read in order;
+    the remainder is dropped. It is decoded twice: how many frames decode is known at
+    the end only.
     """
-    with writing(f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY):
-        frames = video_frames(root, where=option_text("data.root", root), log=log)
-        count = sum(spool.write(frame.tobytes()) for frame in frames) // FRAME_SIZE**2
-        spool.flush()
+    where = option_text("data.root", root)
+    count = sum(1 for _ in video_frames(root, where=where, log=log))
     if count < (least := len(SPLITS) * NUM_FRAMES):
         raise root_error(
             root,
@@ -207,16 +206,14 @@ def cut_in_time(root: Path, spool: IO[bytes], log: Log) -> Splits:
             " clips",
         )
 
-    def stretch(start: int) -> Iterator[np.ndarray]:
-        shape = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)
-        spool.seek(start * FRAME_SIZE**2)
-        yield from np.frombuffer(spool.read(math.prod(shape)), np.uint8).reshape(shape)
-
-    starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
+    frames = video_frames(root, where=where, log=lambda _: None)
     return _dealt(
         [
-            Clip(f"frames {start} to {start + NUM_FRAMES - 1}", stretch(start))
-            for start in starts
+            Clip(
+                f"frames {start} to {start + NUM_FRAMES - 1}",
+                islice(frames, NUM_FRAMES),
+            )
+            for start in range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
         ]
     )
 

@@ -132,9 +132,8 @@ class Published(NamedTuple):
 def root_error(root: Path | str, problem: str) -> UserError:
     """Returns an error about a root; the problem follows its name, or is a clause
     after a colon."""
-    return UserError(
-        f"{option_text('data.root', root)}{'' if problem.startswith(':') else ' '}{problem}"
-    )
+    space = "" if problem.startswith(":") else " "
+    return UserError(f"{option_text('data.root', root)}{space}{problem}")
 
 
 def likely_splits(name: str) -> frozenset[str]:
@@ -242,7 +241,9 @@ def files_below(
         root, followlinks=True, onerror=_raise_unlistable
     ):
         here = PurePosixPath(Path(folder).relative_to(root).as_posix())
-        files += [OriginalFile(here / name, Path(folder, name)) for name in names]
+        for name in names:
+            check_name(str(here / name), root)
+            files.append(OriginalFile(here / name, Path(folder, name)))
         if not any(wanted(here / name) for name in (*inside, *names)):
             empty.append(here)
         for link in (Path(folder, name) for name in inside):
@@ -386,15 +387,19 @@ def _is_above(place: Path, folder: Path, root: Path) -> bool:
 
 
 def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
+    def choose(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo | None:
+        inside = PurePosixPath(member.name)
+        # some programs add a folder outside; files there have members of their own
+        outside = inside.is_absolute() or ".." in inside.parts
+        if not wanted(inside) or (member.isdir() and outside):
+            return None
+        require_room(folder, member.size, f"{member.name} of {root}")
+        return tarfile.data_filter(member, str(folder))
+
     with tarfile.open(root) as archive:
         # In turn: seeking back in a compressed archive would decompress it again from
         # its start.
-        for member in archive:
-            if _is_read(
-                member.name, wanted, root, folder=member.isdir(), plain=member.isreg()
-            ):
-                require_room(folder, member.size, f"{member.name} of {root}")
-                archive.extract(member, folder, filter="data")
+        archive.extractall(folder, archive, filter=choose)
         # tarfile accepts an archive that stops between members or in a header. A
         # complete one ends in zeros.
         ending = io.BytesIO() if archive.fileobj is None else archive.fileobj
@@ -406,32 +411,12 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
 def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
     with zipfile.ZipFile(root) as archive:
         members = [
-            one
-            for one in archive.infolist()
-            if _is_read(one.filename, wanted, root, folder=one.is_dir())
+            member
+            for member in archive.infolist()
+            if wanted(PurePosixPath(member.filename)) and member.filename != "/"
         ]
         require_room(folder, sum(member.file_size for member in members), str(root))
         archive.extractall(folder, members)
-
-
-def _is_read(
-    name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool = True
-) -> bool:
-    inside = PurePosixPath(name)
-    outside = inside.is_absolute() or ".." in inside.parts
-    # such as "/"; files there have their own members
-    if not wanted(inside) or (folder and outside):
-        return False
-    if outside:
-        raise root_error(
-            root, f": member {name!r} points outside the archive; make it anew"
-        )
-    if not (plain or folder):
-        raise root_error(
-            root, f": member {name!r} is not a plain file; make the archive anew"
-        )
-    check_name(name, root)
-    return True
 
 
 def _damaged(root: Path, error: Exception | str) -> UserError:

@@ -163,15 +163,15 @@ def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
     or add. No answer follows from the prompt's last token.
     """
     generator, seen = np.random.default_rng(SEED), set()
-    draw = lambda _: _chore(generator)
-    pairs = {
-        split: generated.distinct(draw, count, seen, key=lambda one: one[0])
+
+    def draw(_: int) -> Conversation:
+        return Conversation(*_chore(generator))
+
+    splits = {
+        split: generated.distinct(draw, count, seen, key=lambda one: one.prompt)
         for split, count in NUM_CHORES.items()
     }
-    yield Conversations(
-        {split: [Conversation(*one) for one in some] for split, some in pairs.items()},
-        0,
-    )
+    yield Conversations(splits, 0)
 
 
 def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:

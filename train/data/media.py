@@ -79,19 +79,12 @@ def open_media(
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
         for file in files:
-            of_video = (
-                is_video is not None
-                and not is_picture(file.local)
-                and is_video(file.local)
-            )
-            kind = (
-                media.videos
-                if of_video
-                else media.pictures
-                if is_picture(file.local)
-                else media.others
-            )
-            kind.append(file)
+            if is_picture(file.local):
+                media.pictures.append(file)
+            elif is_video is not None and is_video(file.local):
+                media.videos.append(file)
+            else:
+                media.others.append(file)
         what = "picture or video" if is_video else "picture"
         if not (media.pictures or media.videos):
             but = f" but {by_suffix(media.others)}" if media.others else ""
