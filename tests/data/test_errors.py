@@ -428,12 +428,12 @@ BAD = [
     (
         "alpaca",
         {"a.json": '[{"instruction": "a"}]'},
-        "entry 1 must be an object with prompt and ... 'output' in it a text",
+        "entry 1 must be an object with a text 'output', got None",
     ),
     (
         "alpaca",
         {"a.json": '[{"instruction": 1, "output": ""}]'},
-        "'instruction' in it a text, got 1",
+        "entry 1 must be an object with a text 'instruction', got 1",
     ),
     (
         "alpaca",
@@ -443,7 +443,7 @@ BAD = [
     ("alpaca", {"train.json": ANSWERS, "test.csv": ""}, "'test.csv' looks like"),
     ("alpaca", {"test.json": ANSWERS, "a.txt": ""}, "holds no train file"),
     ("alpaca", {"a.json": ANSWERS, "b.json": ANSWERS}, "holds no train file"),
-    ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with prompt and answer"),
+    ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with a text 'prompt'"),
     (
         "alpaca",
         {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'},
@@ -452,18 +452,22 @@ BAD = [
     (
         "prompts",
         {"p.json": '[{"instruction": "a"}, 3]'},
-        "entry 2 must be an object with prompt",
+        "entry 2 must be an object with a text 'instruction'",
     ),
-    ("prompts", {"p.json": '[{"input": "a"}]'}, "'instruction' in it a text, got None"),
+    (
+        "prompts",
+        {"p.json": '[{"input": "a"}]'},
+        "entry 1 must be an object with a text 'instruction', got None",
+    ),
     (
         "prompts",
         {"p.json": '[{"instruction": "\\ud800"}]'},
-        "entry 1 must be an object with prompt",
+        "entry 1 must be an object with a text",
     ),
     (
         "prompts",
         {"p.json": json.dumps([{"instruction": "a", "output": 3}])},
-        "entry 1 must be an object with prompt",
+        "entry 1 must be an object with a text",
     ),
     ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),

@@ -196,8 +196,8 @@ def _text(value: Any, name: str, where: str, default: str | None = None) -> str:
     text = default if text is None else text
     if not isinstance(text, str) or not is_whole(text):
         raise UserError(
-            f"{where} must be an object with {SHAPES}, and {name!r} in it a text, got"
-            f" {text!a:.60}; correct it"
+            f"{where} must be an object with a text {name!r}, got {text!a:.60}; correct"
+            " it"
         )
     return text
 
