@@ -13,7 +13,7 @@ assert not {"jax", "numpy", "unroll_jax.energies"} & set(sys.modules)
 import unroll_jax.train
 assert not {"jax", "numpy", "unroll_jax.train.main"} & set(sys.modules)
 import unroll_jax.train.config.data
-assert not {"numpy", "jax", "grain", "av"} & set(sys.modules)
+assert not {"numpy", "jax", "tensorflow_datasets", "av"} & set(sys.modules)
 import unroll_jax.train.registry, unroll_jax.train.experiments
 assert not {"jax", "flax", "matplotlib", "orbax", "tensorflow", "huggingface_hub", "tokenizers"} & set(sys.modules)
 """

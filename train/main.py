@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .loop import Callbacks
     from .task import Task
 
-# What takes seconds to import (JAX, Orbax, Grain) is imported by commands that need it,
+# What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it,
 # once their options are right.
 SPLIT = "a source of images with a class each, of texts or instructions"
 Log = Callable[[str], None]

@@ -110,13 +110,14 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
+RECORDS = "video-{}.array_record-00000-of-00001"
 DAMAGES = {
-    "records cut short": ("test.sequence", cut),
-    "records gone": ("test.sequence", Path.unlink),
-    "checksums cut short": ("train.checksums.npy", cut),
-    "facts cut short": ("facts.json", cut),
-    "facts gone": ("facts.json", Path.unlink),
-    "facts empty": ("facts.json", lambda file: file.write_text("{}")),
+    "records cut short": (RECORDS.format("test"), cut),
+    "records gone": (RECORDS.format("test"), Path.unlink),
+    "info cut short": ("dataset_info.json", cut),
+    "facts gone": ("metadata.json", Path.unlink),
+    "info gone": ("dataset_info.json", Path.unlink),
+    "facts empty": ("metadata.json", lambda file: file.write_text("{}")),
 }
 
 
@@ -140,7 +141,7 @@ def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(
 def test_records_that_change_under_a_reader_are_an_error(prepared):
     config, folder = prepared
     data = load(config)
-    with (folder / "train.sequence").open("r+b") as records:
+    with (folder / RECORDS.format("train")).open("r+b") as records:
         records.seek(100_000)
         records.write(bytes(100_000))
     with one_line("delete that folder and run again", str(folder)):

@@ -12,7 +12,7 @@ from tests.train.commands import files_of, status_of
 from tests.train.test_processes import wait_for_checkpoint
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
-from unroll_jax.train.data import records
+from unroll_jax.train.data.prepare import Builder
 from unroll_jax.train.loop import _Loop
 from unroll_jax.train.system.machine import handling, stopping_at_once
 
@@ -145,12 +145,12 @@ def test_a_preparation_that_is_interrupted_leaves_nothing(
 ):
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
 
-    def interrupted(*arguments):
-        write(*arguments)
+    def interrupted(builder, split):
+        yield next(examples(builder, split))
         signal.raise_signal(signal.SIGINT)
 
-    write = records._write_split
-    monkeypatch.setattr(records, "_write_split", interrupted)
+    examples = Builder._generate_examples
+    monkeypatch.setattr(Builder, "_generate_examples", interrupted)
     assert main(["prepare", "digits"]) == 130
     assert "Traceback" not in capsys.readouterr().err
     assert not [

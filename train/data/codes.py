@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tensorflow_datasets as tfds
 from jaxtyping import Float
 from PIL import Image
 
@@ -22,11 +23,10 @@ from ..config.errors import UserError
 from .files import SEED, SPLITS, Log, check_share
 from .images import IMAGES, split_images
 from .pictures import LabelledImages, PictureSet
-from .prepare import origin, prepare_from, with_progress
-from .reader import Dataset, open_prepared
-from .records import Originals
+from .prepare import Kind, Originals, origin, prepare_from, with_progress
+from .reader import Dataset, Records, open_prepared
 
-CODES = "codes-2"
+CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
 AT_ONCE = 4096  # signals that one program solves
 # Of the move of a code in a step of ISTA, relative to the code; where it is reached,
@@ -86,8 +86,13 @@ class CodeData(Dataset[CodeBatch]):
         self.shape, self.dictionary, self.pixel_std = self.spec
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
-    def _batch(self, image: np.ndarray, code: np.ndarray) -> CodeBatch:
-        return CodeBatch(image, code)
+    def _read(self, records: Records, numbers: list[int]) -> CodeBatch:
+        images, codes = zip(*records.read(numbers, "image", "code"), strict=True)
+        pixels = np.frombuffer(b"".join(images), np.uint8)
+        values = np.frombuffer(b"".join(codes), np.float32)
+        return CodeBatch(
+            pixels.reshape(len(numbers), -1), values.reshape(len(numbers), -1)
+        )
 
 
 def load(config: CodeConfig, *, log: Log = print) -> CodeData:
@@ -219,8 +224,12 @@ def _code_records(
         split: _codes(grey[split], dictionary, config, split, log) for split in SPLITS
     }
     features = {
-        "image": np.dtype((np.uint8, (height * width,))),
-        "code": np.dtype((np.float32, (atoms,))),
+        "image": tfds.features.Tensor(
+            shape=(height * width,), dtype=np.uint8, encoding="bytes"
+        ),
+        "code": tfds.features.Tensor(
+            shape=(atoms,), dtype=np.float32, encoding="bytes"
+        ),
     }
     facts = {
         "shape": [height, width, 1],

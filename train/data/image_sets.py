@@ -23,9 +23,8 @@ from .pictures import (
     picture_of,
     picture_records,
 )
-from .prepare import Source, origin, prepare_from
+from .prepare import Originals, Source, origin, prepare_from
 from .reader import by_step, open_prepared, read_ahead
-from .records import Originals
 
 # Of sets that floors are fitted to and that are evaluated; each split has its own
 # draws.

@@ -44,9 +44,8 @@ from .pictures import (
     levels,
     picture_records,
 )
-from .prepare import Source, origin, prepare_from
+from .prepare import Originals, Source, origin, prepare_from
 from .reader import open_prepared
-from .records import Originals
 
 Named = dict[str, OriginalFile]  # files by their names without suffixes
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow_datasets as tfds
 
 from ..config.data import InstructionConfig
 from ..config.errors import UserError
@@ -21,9 +22,8 @@ from .files import (
     fingerprint_program,
     root_error,
 )
-from .prepare import Source, prepare_from
-from .reader import Dataset, open_prepared
-from .records import TEXT, Originals
+from .prepare import Kind, Originals, Source, prepare_from
+from .reader import Dataset, Records, open_prepared
 from .rows import (
     checksum,
     is_whole,
@@ -34,7 +34,7 @@ from .rows import (
     split_rows,
 )
 
-INSTRUCTIONS = "instructions-2"
+INSTRUCTIONS = Kind("instructions", "1.1.0")
 SUFFIXES = (".jsonl", ".json")
 SHAPES = "prompt and answer, or instruction, output and optionally input"
 WANTED = (
@@ -85,8 +85,12 @@ class InstructionData(Dataset[list[Conversation]]):
         super().__init__(folder)
         self.checksums: dict[str, int] = dict(self.facts["checksums"])
 
-    def _batch(self, prompt: list[str], answer: list[str]) -> list[Conversation]:
-        return list(map(Conversation, prompt, answer))
+    def _read(self, records: Records, numbers: list[int]) -> list[Conversation]:
+        rows = records.read(numbers, "messages", "answer")
+        return [
+            Conversation(json.loads(messages)[0][1], answer.decode())
+            for messages, answer in rows
+        ]
 
 
 def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
@@ -179,15 +183,18 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
     splits = split_rows(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-    checksums = {split: checksum(map(_as_messages, splits[split])) for split in SPLITS}
-    rows = {split: (one._asdict() for one in splits[split]) for split in SPLITS}
-    features = {"prompt": TEXT, "answer": TEXT}
-    return Originals(features, rows, {"checksums": checksums})
-
-
-def _as_messages(one: Conversation) -> tuple[str, str]:
-    """Returns a conversation as runs of 0.3.0 have it in their checksums of data."""
-    return json.dumps([["user", one.prompt]], ensure_ascii=False), one.answer
+    as_text = lambda prompt: json.dumps([["user", prompt]], ensure_ascii=False)
+    rows = {
+        split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]]
+        for split in SPLITS
+    }
+    text = tfds.features.Text()
+    facts = {
+        "checksums": {
+            split: checksum(row.values() for row in rows[split]) for split in SPLITS
+        }
+    }
+    return Originals({"messages": text, "answer": text}, rows, facts)
 
 
 def _text(value: Any, name: str, where: str, default: str | None = None) -> str:

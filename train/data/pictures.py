@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
+import tensorflow_datasets as tfds
 from PIL import Image
 
 from ..config.errors import UserError
 from .files import SPLITS, Log
 from .media import IMAGE_ERRORS, brought_to, check_depth, open_picture
-from .prepare import with_progress
-from .reader import Dataset
-from .records import Originals, Record
+from .prepare import Kind, Originals, Record, with_progress
+from .reader import Dataset, Records
 
-PICTURES = "pictures-2"
+PICTURES = Kind("pictures", "1.1.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel without a class
 # of arrays: grey, or red, green and blue; each with transparency or without
 CHANNELS = (1, 2, 3, 4)
@@ -113,8 +113,15 @@ class PictureData(Dataset[PictureBatch]):
         self.spec = spec._replace(std=np.maximum(spec.std, np.float32(1 / 255)))
         self.shape, self.class_names, self.mean, self.std = self.spec
 
-    def _batch(self, image: np.ndarray, label: np.ndarray) -> PictureBatch:
-        return PictureBatch(image, label)
+    def _read(self, records: Records, numbers: list[int]) -> PictureBatch:
+        images, labels = zip(*records.read(numbers, "image", "label"), strict=True)
+        pixels = np.frombuffer(b"".join(images), np.uint8).reshape(-1, *self.shape)
+        if isinstance(labels[0], int):
+            return PictureBatch(pixels, np.array(labels, np.int32))
+        return PictureBatch(
+            pixels,
+            np.frombuffer(b"".join(labels), np.uint8).reshape(-1, *self.shape[:2]),
+        )
 
 
 def levels(picture: Image.Image) -> np.ndarray:
@@ -173,10 +180,14 @@ def pixels_of(source: Any) -> np.ndarray:
 def picture_records(pictures: PictureSet[Examples], where: str, log: Log) -> Originals:
     """Returns the records of a picture set, with names, shape and statistics; splits
     must have several classes."""
-    kind = np.uint8 if pictures.label_shape else np.int32
+    # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
+    image = tfds.features.Tensor(shape=pictures.shape, dtype=np.uint8, encoding="bytes")
+    label_map = tfds.features.Tensor(
+        shape=pictures.label_shape, dtype=np.uint8, encoding="bytes"
+    )
     features = {
-        "image": np.dtype((np.uint8, pictures.shape)),
-        "label": np.dtype((kind, pictures.label_shape)),
+        "image": image,
+        "label": label_map if pictures.label_shape else np.int64,
     }
     facts = {"class_names": list(pictures.class_names), "shape": list(pictures.shape)}
     return Originals(
@@ -196,11 +207,7 @@ def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _records(
-    pictures: PictureSet[Examples],
-    split: str,
-    facts: dict[str, Any],
-    where: str,
-    log: Log,
+    pictures: PictureSet[Examples], split: str, facts: Record, where: str, log: Log
 ) -> Iterator[Record]:
     num_examples, examples = pictures.splits[split]
     counts, classes, count = np.zeros((1, 1), np.int64), set(), 0

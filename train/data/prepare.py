@@ -1,30 +1,47 @@
-"""Originals prepared once: written as records, whole or not at all, keyed by
-fingerprint."""
+"""Originals prepared once: written by one TFDS builder as array_record, whole or not
+at all, keyed by fingerprint."""
 
 import contextlib
+import functools
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import filelock
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
-from ..config.data import SourceConfig
+from ..config.data import (
+    CodeConfig,
+    DataConfig,
+    ImageConfig,
+    InstructionConfig,
+    SceneConfig,
+    SetConfig,
+    TextConfig,
+)
 from ..config.errors import UserError, option_text
 from ..system.files import caches, expanded, require_writable, writing
-from .files import Log, root_error
-from .records import Originals, write_records
+from .files import SPLITS, Log, root_error
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
-INCOMPLETE = "incomplete-"  # folders that are being written
-
 T = TypeVar("T")
-C = TypeVar("C", bound=SourceConfig)
+Config = (
+    CodeConfig
+    | DataConfig
+    | ImageConfig
+    | InstructionConfig
+    | SceneConfig
+    | SetConfig
+    | TextConfig
+)
+C = TypeVar("C", bound=Config)
+Record = dict[str, Any]
 
 
 class Source(NamedTuple, Generic[T]):
@@ -38,18 +55,85 @@ class Source(NamedTuple, Generic[T]):
     wanted: str = ""
 
 
+class Originals(NamedTuple):
+    """Originals to prepare: TFDS features, the records of the splits, and facts,
+    complete once the records are read."""
+
+    features: Mapping[str, Any]
+    splits: Mapping[str, Iterable[Record]]
+    facts: dict[str, Any]
+
+
+class Kind(NamedTuple):
+    """Prepared data of one kind: their name, and the version of their records."""
+
+    name: str
+    version: str
+
+
+class _Info(tfds.core.DatasetInfo):
+    """A `DatasetInfo` that never looks for copies elsewhere (TFDS leaves a temporary
+    folder behind at each look)."""
+
+    def initialize_from_bucket(self) -> None:
+        pass
+
+
+class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: ignore
+    """Writes `Originals` of any kind; TFDS prints nothing about downloads. Records go
+    to the disk one by one, a file a split. A `GeneratorBasedBuilder` keeps the records
+    of a split in memory, and from a gigabyte on needs TensorFlow.
+    """
+
+    def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
+        self.name = kind.name  # pyright: ignore (usually the name of a class)
+        self.VERSION, self._originals = tfds.core.Version(kind.version), originals
+        super().__init__(data_dir=str(data_dir))
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return _Info(
+            builder=self,
+            features=tfds.features.FeaturesDict(self._originals.features),
+            disable_shuffling=True,  # batches are shuffled when read
+            metadata=tfds.core.MetadataDict(),
+        )
+
+    def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager  # the original files are there
+        return {
+            split: [functools.partial(self._generate_examples, split)]
+            for split in SPLITS
+        }
+
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, Record]]:
+        # Each record replaces the one before, which is written: TFDS keeps all to count
+        # them. It ignores the number.
+        given: tuple[int, Record] = (0, {})
+        for record in self._originals.splits[split]:
+            given[1].clear()
+            given[1].update(record)
+            yield given
+        self.info.metadata.update(self._originals.facts)  # pyright: ignore (the mapping of `_info`)
+
+    def _log_download_bytes(self) -> None:
+        pass
+
+    def _log_download_done(self) -> None:
+        pass
+
+
 def prepare_from(
     sources: Mapping[str, Source[T]],
     config: C,
-    kind: str,
+    kind: Kind,
     convert: Callable[[T, C, Log], Originals],
     *,
     options: Iterable[str] = (),
     log: Log,
 ) -> Path:
     """Prepares the data of a configuration unless they are there, and returns their
-    folder. It is named after the source, its fingerprint, the ``options`` that the
-    records depend on, and the ``kind`` of records, with its version.
+    folder. The folder is named after the source, its fingerprint, and the ``options``
+    that the records depend on.
     """
     with _reading(config):
         source, root = resolve_source(sources, config)
@@ -57,7 +141,7 @@ def prepare_from(
         data_dir = prepared / "-".join(
             [config.source, source.fingerprint(root or Path()), *options]
         )
-        folder = data_dir / kind
+        folder = data_dir / kind.name / kind.version
         if folder.exists():
             return folder
         require_writable(
@@ -66,13 +150,13 @@ def prepare_from(
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
         with source.open(root or Path(), log) as opened:
-            _write(folder, convert(opened, config, log))
+            _write(Builder(data_dir, kind, convert(opened, config, log)))
         log(f"prepared {config.source} in {time.monotonic() - start:.1f} s")
         return folder
 
 
 def resolve_source(
-    sources: Mapping[str, Source[T]], config: SourceConfig
+    sources: Mapping[str, Source[T]], config: Config
 ) -> tuple[Source[T], Path | None]:
     """Returns the source that a configuration names, and its root, which exists;
     None for no root."""
@@ -106,7 +190,7 @@ def prepared_root(prepared: str | None) -> Path:
     return expanded(place, option_text("data.prepared"))
 
 
-def origin(config: SourceConfig) -> str:
+def origin(config: Config) -> str:
     """Returns the name of the originals in errors."""
     name = "root" if config.root else "source"
     return option_text(f"data.{name}", getattr(config, name))
@@ -130,7 +214,7 @@ def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterat
 
 
 @contextlib.contextmanager
-def _reading(config: SourceConfig) -> Iterator[None]:
+def _reading(config: Config) -> Iterator[None]:
     """Reports errors of the file system in one line while originals are read."""
     try:
         yield
@@ -142,21 +226,18 @@ def _reading(config: SourceConfig) -> Iterator[None]:
         ) from error
 
 
-def _write(folder: Path, originals: Originals) -> None:
-    """Writes records unless they are there. The folder is renamed at the end: a killed
-    preparation leaves nothing to read. Of two processes that prepare the same data, the
-    second waits and finds the work done.
+def _write(builder: Builder) -> None:
+    """Writes a builder's data, unless they are there. TFDS renames a folder at the end:
+    a killed preparation leaves nothing to read. Of two processes that prepare the same
+    data, the second waits and finds the work done.
     """
-    place = folder.parent
-    with writing(f"the folder of prepared data {place}", _elsewhere()):
-        place.mkdir(parents=True, exist_ok=True)
+    folder = Path(builder.data_dir).parent
+    tfds.disable_progress_bar()
+    with writing(f"the folder of prepared data {folder}", _elsewhere()):
+        folder.mkdir(parents=True, exist_ok=True)
         # the system takes it back from a process that dies
-        with filelock.FileLock(place / ".lock"):
+        with filelock.FileLock(folder / ".lock"):
             # of killed preparations: none is under way
-            for leftover in place.glob(f"{INCOMPLETE}*"):
+            for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):
                 shutil.rmtree(leftover)
-            if folder.exists():
-                return
-            with tempfile.TemporaryDirectory(dir=place, prefix=INCOMPLETE) as partial:
-                write_records(Path(partial, folder.name), originals)
-                Path(partial, folder.name).rename(folder)
+            builder.download_and_prepare(file_format="array_record")

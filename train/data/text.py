@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import tensorflow_datasets as tfds
 
 from ..config.data import TextConfig
 from ..config.errors import UserError, option_text
@@ -29,9 +30,8 @@ from .files import (
     original_files,
     root_error,
 )
-from .prepare import Source, origin, prepare_from
-from .reader import Dataset, open_prepared
-from .records import TEXT, Originals
+from .prepare import Kind, Originals, Source, origin, prepare_from
+from .reader import Dataset, Records, open_prepared
 from .rows import (
     Labelled,
     Row,
@@ -51,7 +51,7 @@ WANTED = (
 )
 # labels that all have this form are ordered by value
 NUMBER = re.compile(r"-?[0-9]{1,18}")
-KIND = "texts-3"
+TEXT = Kind("texts", "2.1.0")
 T = TypeVar("T")
 IMDB_SPLITS = ("train", "test")
 IMDB_PLACE = Published(
@@ -109,10 +109,14 @@ class TextData(Dataset[TextBatch]):
         self.pairs = bool(self.facts["pairs"])
         self.checksums: dict[str, int] = dict(self.facts["checksums"])
 
-    def _batch(
-        self, text: list[str], label: np.ndarray, second: list[str] | None = None
-    ) -> TextBatch:
-        return TextBatch(text, label, second)
+    def _read(self, records: Records, numbers: list[int]) -> TextBatch:
+        rows = records.read(numbers, "text", "second", "label")
+        texts, seconds = ([row[column].decode() for row in rows] for column in range(2))
+        return TextBatch(
+            texts,
+            np.array([row[2] for row in rows], np.int32),
+            seconds if self.pairs else None,
+        )
 
 
 def load(config: TextConfig, *, log: Log = print) -> TextData:
@@ -139,7 +143,7 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     return prepare_from(
         TEXTS | {"table": _table(columns)},
         config,
-        KIND,
+        TEXT,
         _records,
         options=options,
         log=log,
@@ -161,9 +165,7 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
         texts.splits, config.validation_share, "texts", labels, texts.class_names
     )
     _describe(splits, texts, origin(config), log)
-    features = {"text": TEXT, "label": np.dtype(np.int32)}
-    if texts.pairs:
-        features["second"] = TEXT
+    text = tfds.features.Text()
     checksums = {
         split: checksum((one.text, one.second, one.label) for one in splits[split])
         for split in SPLITS
@@ -174,7 +176,7 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
         "checksums": checksums,
     }
     records = {split: (text._asdict() for text in splits[split]) for split in SPLITS}
-    return Originals(features, records, facts)
+    return Originals({"text": text, "second": text, "label": np.int64}, records, facts)
 
 
 def _describe(

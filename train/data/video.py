@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
 from ..config.errors import UserError, option_text, require_extra
@@ -29,12 +30,19 @@ from .clips import (
 from .files import ARCHIVE_ERRORS, SPLITS, Log, OriginalFile, root_error
 from .media import decode_in_order, fingerprint_media, is_picture, open_media
 from .pictures import CHANNELS, moments, picture_of, pixels_of
-from .prepare import Source, origin, prepare_from, with_progress
-from .reader import Dataset, open_prepared
-from .records import Originals, Record
+from .prepare import (
+    Kind,
+    Originals,
+    Record,
+    Source,
+    origin,
+    prepare_from,
+    with_progress,
+)
+from .reader import Dataset, Records, open_prepared
 
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
-VIDEO = "video-2"
+VIDEO = Kind("video", "1.2.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names
 
@@ -74,8 +82,9 @@ class VideoData(Dataset[np.ndarray]):
         self.pixel_std: float = self.facts["pixel_std"]
         self.spec = VideoSpec(self.pixel_std)
 
-    def _batch(self, sequence: np.ndarray) -> np.ndarray:
-        return sequence
+    def _read(self, records: Records, numbers: list[int]) -> np.ndarray:
+        pixels = b"".join(sequence for (sequence,) in records.read(numbers, "sequence"))
+        return np.frombuffer(pixels, np.uint8).reshape(-1, NUM_FRAMES, PATCH_SIZE**2)
 
 
 def load(config: DataConfig, *, log: Log = print) -> VideoData:
@@ -201,26 +210,38 @@ def _frames(
 
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
-    sequence = np.dtype((np.uint8, (NUM_FRAMES, PATCH_SIZE**2)))
-    facts: dict[str, Any] = {}
-    where = origin(config)
-    records = {
-        split: _records(splits[split], split, facts, where, log) for split in SPLITS
+    # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
+    sequence = tfds.features.Tensor(
+        shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes"
+    )
+    features = {
+        "sequence": sequence,
+        "clip": np.int32,
+        "first_frame": np.int32,
+        "position": np.int32,
     }
-    return Originals({"sequence": sequence}, records, facts)
+    facts: Record = {}
+    records, first = {}, 0  # clips are numbered through the splits
+    for split in SPLITS:
+        records[split] = _records(
+            splits[split], first, split, facts, origin(config), log
+        )
+        first += len(splits[split])
+    return Originals(features, records, facts)
 
 
 def _records(
-    clips: Sequence[Clip], split: str, facts: dict[str, Any], where: str, log: Log
+    clips: Sequence[Clip], first: int, split: str, facts: Record, where: str, log: Log
 ) -> Iterator[Record]:
     histogram, count, names = np.zeros(256, np.int64), 0, []
     shown = with_progress(clips, len(clips), f"  {split}: {{}} clips", log)
-    for clip in shown:
+    for number, clip in enumerate(shown, start=first):
         names.append(clip.name)
-        for window in windows(clip.frames):
+        for index, window in enumerate(windows(clip.frames)):
             histogram += np.bincount(window.ravel(), minlength=256)
-            for sequence in patch_sequences(window):
-                yield {"sequence": sequence}
+            place = {"clip": number, "first_frame": index * NUM_FRAMES}
+            for position, sequence in enumerate(patch_sequences(window)):
+                yield {"sequence": sequence, **place, "position": position}
                 count += 1
     log(f"  {split}: {count} sequences, clips: {len(names)} ({some_of(names)})")
     if np.count_nonzero(histogram) < 2:

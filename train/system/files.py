@@ -19,7 +19,7 @@ import filelock
 from ..config.errors import PLAIN, UNSHOWN, StorageError, UserError, one_line
 from .reading import read_regular
 
-# Messages of a system that fails to write; Orbax and TensorStore quote
+# Messages of a system that fails to write; Orbax, TensorStore and array_record quote
 # them in errors. The first ones do not depend on the contents of a file.
 UNREACHABLE = tuple(map(os.strerror, (
     errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOSPC, errno.EROFS,
