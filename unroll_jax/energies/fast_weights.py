@@ -119,7 +119,7 @@ def fast_weights(
         if keys.shape[-2] == 0:
             return kept
         error = values - jnp.einsum("...vk,...nk->...nv", kept, keys)
-        inverse = _damped_inverse(keys, 1.0 / step_size + ridge)
+        inverse = damped_inverse(keys, 1.0 / step_size + ridge)
         return kept + jnp.einsum("...kn,...nv->...vk", inverse, error)
 
     step = gradient_step if form == "gradient" else proximal_step
@@ -295,7 +295,7 @@ def _square_norm(keys: Array) -> Array:
     return norm(product, product.ndim - 2) * up[..., 0, 0] * up[..., 0, 0]
 
 
-def _damped_inverse(
+def damped_inverse(
     keys: Float[Array, "*batch n k"], damping: float
 ) -> Float[Array, "*batch k n"]:
     """Returns (K^T K + damping I)^-1 K^T, from a QR decomposition.
