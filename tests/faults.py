@@ -265,7 +265,7 @@ ROWS = [
     (
         f"{ENERGIES}attention/pairwise.py",
         "energies/attention/test_pairwise.py",
-        "_move - 0, _damped + 0",
+        "_move - 0, _damp + 0",
     ),
     (
         f"{ENERGIES}attention/causal.py",
@@ -296,12 +296,12 @@ ROWS = [
     (
         f"{FIXED}derivatives.py",
         "fixed_point/test_gradients.py fixed_point/test_loop.py",
-        "_normalised / 0",
+        "_solve_unit_rows / 0",
     ),
     (
         f"{FIXED}derivatives.py",
         "fixed_point/test_loop.py fixed_point/test_every_pair.py",
-        "_normalised * 1",
+        "_solve_unit_rows * 1",
     ),
     (f"{FIXED}factored.py", "fixed_point/test_ends.py", "_newton - 0"),
     (f"{FIXED}adjoints.py", "fixed_point/test_gradients.py", "neumann.solve + 0"),
