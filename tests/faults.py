@@ -148,7 +148,7 @@ def _install(fault: Fault) -> None:
         return read(loader, wanted)
 
     sys.dont_write_bytecode = True
-    setattr(importlib.machinery.SourceFileLoader, "get_data", get_data)
+    importlib.machinery.SourceFileLoader.get_data = get_data
 
 
 def _try(number: int, fault: Fault) -> str | None:
@@ -265,7 +265,7 @@ ROWS = [
     (
         f"{ENERGIES}attention/pairwise.py",
         "energies/attention/test_pairwise.py",
-        "_move - 0, _damped + 0",
+        "_move - 0, _damp + 0",
     ),
     (
         f"{ENERGIES}attention/causal.py",
@@ -296,12 +296,12 @@ ROWS = [
     (
         f"{FIXED}derivatives.py",
         "fixed_point/test_gradients.py fixed_point/test_loop.py",
-        "_normalised / 0",
+        "_solve_unit_rows / 0",
     ),
     (
         f"{FIXED}derivatives.py",
         "fixed_point/test_loop.py fixed_point/test_every_pair.py",
-        "_normalised * 1",
+        "_solve_unit_rows * 1",
     ),
     (f"{FIXED}factored.py", "fixed_point/test_ends.py", "_newton - 0"),
     (f"{FIXED}adjoints.py", "fixed_point/test_gradients.py", "neumann.solve + 0"),
