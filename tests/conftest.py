@@ -36,13 +36,26 @@ settings.load_profile("ci" if "CI" in os.environ else "elsewhere")
 # Before anything imports the library: from here on beartype checks its annotations,
 # shapes and dtypes included.
 PACKAGE = Path(__file__).resolve().parents[1] / "unroll_jax"
+# Folders of tests of the application that nobody has run under strict promotion yet.
+STANDARD = {
+    "benchmarks",
+    "data",
+    "hostile",
+    "image_sets",
+    "language",
+    "papers",
+    "report",
+    "sharding",
+    "sparse_coding",
+    "train",
+}
 ROOMS = [
     f"unroll_jax.{path.stem}"
     for path in PACKAGE.iterdir()
     if path.stem not in ("train", "__init__")
 ]
 jaxtyping.install_import_hook(ROOMS, "beartype.beartype")
-import jax
+import jax  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,7 +85,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Sets strict promotion of dtypes, which users may set, and skips comparisons with
+    packages that are missing."""
+    # Slow tests are whole runs, pages and benchmarks, as they are for users. Fixtures
+    # of modules are set up after this.
+    marks = map(item.get_closest_marker, ("slow", "standard_promotion"))
+    folders = item.path.relative_to(PACKAGE.parent).parts
+    is_standard = any(marks) or not STANDARD.isdisjoint(folders)
+    promotion = "standard" if is_standard else "strict"
+    jax.config.update("jax_numpy_dtype_promotion", promotion)
+
     packages = [
         package for mark in item.iter_markers("oracle") for package in mark.args
     ]

@@ -148,7 +148,7 @@ def _install(fault: Fault) -> None:
         return read(loader, wanted)
 
     sys.dont_write_bytecode = True
-    setattr(importlib.machinery.SourceFileLoader, "get_data", get_data)
+    importlib.machinery.SourceFileLoader.get_data = get_data
 
 
 def _try(number: int, fault: Fault) -> str | None:

@@ -82,6 +82,7 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox():
         )
 
 
+@pytest.mark.standard_promotion("the energies mix bfloat16 and float32 themselves")
 def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
     system = uj.alternating(
         quadratic("f"),

@@ -275,3 +275,16 @@ def test_small_eigenvalues_beside_a_large_one_lie_within_the_error():
             assert abs(float(extremes.smallest) - spectrum.min()) <= error
             assert abs(float(extremes.largest) - spectrum.max()) <= error
             assert error <= 30 * np.finfo(dtype).eps * spectrum.max()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+def test_curvatures_whose_squares_leave_the_range_of_float32(scale):
+    spectrum = np.array([1.0, 0.01, -0.1])
+
+    def energy(y):
+        return 0.5 * jnp.sum((scale * spectrum).astype(np.float32) * y**2)
+
+    extremes = certified.curvature(energy, np.zeros(3, np.float32), num_steps=3)
+    found = np.array([extremes.smallest, extremes.largest], np.float64) / scale
+    np.testing.assert_allclose(found, [-0.1, 1.0], atol=1e-5)
+    assert float(extremes.error) < 1e-5 * scale

@@ -1,6 +1,7 @@
 """The constants and regions of Theorems 4.1 and 5.1 against loops, formulas and
 pictures."""
 
+import functools
 from typing import Any
 
 import jax
@@ -185,3 +186,17 @@ def test_constants_have_their_limits():
 def test_known_numbers_out_of_range_are_named(function, given, name, unchecked):
     with pytest.raises(ValueError, match=name):
         function(*given)
+
+
+def test_small_and_large_numbers_of_float16_are_inside_no_region_that_they_are_not_in():
+    """Their squares are 0 and infinite in float16."""
+    half = functools.partial(jnp.asarray, dtype=jnp.float16)
+    f, g = (lambda y, c=c: jnp.sum(half(c) * y) for c in (3e-5, 1e-5))
+    ratio = certified.gradient_ratio(f, g, half([1.0, 1.0]))
+    np.testing.assert_allclose(ratio, 0.75, rtol=2e-3)
+    known = {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 0.1}
+    for y, at_h in (([3e-5, 4e-5], [6e-5, 6e-5]), ([6e4, 6e4], [-6e4, -6e4])):
+        at_f = half([0.0, 0.0])
+        assert not certified.in_descent_region(half(y), at_f, half(at_h), **known)
+    short = certified.orthant_alignment(half([3e-5, 4e-5]), half([0.0, 0.0]))
+    np.testing.assert_allclose(short, -1.0)

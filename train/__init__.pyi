@@ -1,4 +1,7 @@
-"""The public names of the application and the modules that define them; each is imported on first use."""
+"""The public names of the application and the modules that define them.
+
+Each is imported on first use.
+"""
 
 from .config.constrained import OwnConfig as OwnConfig
 from .config.constraints import ConstraintConfig as ConstraintConfig

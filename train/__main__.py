@@ -45,20 +45,30 @@ OF_PREPARE |= {
     f"data.{name}_column": f"--{name}-column" for name in ("text", "label", "second")
 }
 USAGE = """\
-usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
+usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME]
+                  COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; resumes an interrupted run
   run FOLDER [--option value ...]       go on with the run in a folder
-  demo [--option value ...]             short for run demo: one network trained in three ways, in minutes
-  plan EXPERIMENT [--option value ...]  the memory of a step on each device, without running one
-  sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed
-  evaluate RUN                          evaluate the best checkpoint of a run folder again
-  predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run makes of texts (--file, --out JSONL)
-  generate SOURCE --prompts FILE        answer prompts with a language model (--out JSON, --gamma NOISE)
-  export RUN [--format transformers]    write the best checkpoint's parameters as safetensors, with their configuration
-  report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
+  demo [--option value ...]             short for run demo: one network, trained in
+                                        three ways, in minutes
+  plan EXPERIMENT [--option value ...]  the memory of a step on each device, without
+                                        running one
+  sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as
+                                        depth x method x seed
+  evaluate RUN                          evaluate the best checkpoint of a run folder
+                                        again
+  predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run
+                                        makes of texts (--file, --out JSONL)
+  generate SOURCE --prompts FILE        answer prompts with a language model
+                                        (--out JSON, --gamma NOISE)
+  export RUN [--format transformers]    write the best checkpoint's parameters as
+                                        safetensors, with their configuration
+  report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page,
+                                        summary.json
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
-  list [WORD] [--all]                   the experiments by task; with a word, those it names, with details
+  list [WORD] [--all]                   the experiments by task; with a word, those it
+                                        names, with details
   --version                             the version of unroll_jax
 
 COMMAND --help shows its options, as in `run demo --help`

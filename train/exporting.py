@@ -47,10 +47,16 @@ OF_TRANSFORMERS = "Low-rank changes are merged into the weights."
 TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model, tokenizer = (kind.from_pretrained("FOLDER") for kind in (AutoModelForCausalLM, AutoTokenizer))
-messages = [{"role": "user", "content": "..."}]
-prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-answer = model.generate(**prompt, max_new_tokens=256, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+model = AutoModelForCausalLM.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+prompt = tokenizer.apply_chat_template(
+    [{"role": "user", "content": "..."}],
+    add_generation_prompt=True,
+    return_tensors="pt",
+    return_dict=True,
+)
+output = model.generate(**prompt, max_new_tokens=256, do_sample=False)
+answer = output[0, prompt["input_ids"].shape[1] :]
 print(tokenizer.decode(answer, skip_special_tokens=True))"""
 FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
 
@@ -200,13 +206,15 @@ def model_card(description: Row, *, converted: bool = False) -> str:
     count = sum(
         int(np.prod(array["shape"])) for array in description["parameters"].values()
     )
+    versions = description["environment"].items()
+    made_with = ", ".join(f"{name} {version}" for name, version in versions)
     return f"""# {description["experiment"]}, step {description["step"]}
 
 - task: {description["task"]}, {count:,} parameters
 - data: {_data(description)}
 - constraints: {_constraints(description)}
 - test split: {description["evaluation"] or "not evaluated"}
-- made with: {", ".join(f"{name} {version}" for name, version in description["environment"].items())}
+- made with: {made_with}
 
 ## Use
 

@@ -39,7 +39,9 @@ def loss_gradient(
     Exact in parts for any objective, also one that is nonlinear over the batch, such as
     a ratio of means:
 
-    .. math:: \nabla_\theta J(F(\theta)) = \sum_i \frac{\partial J}{\partial F_i} \nabla_\theta F_i(\theta) .
+    .. math::
+      \nabla_\theta J(F(\theta))
+      = \sum_i \frac{\partial J}{\partial F_i} \nabla_\theta F_i(\theta) .
 
     A forward pass over all parts gives the losses of the whole batch and so the weights
     dJ/dF; then each part has its backward pass, and the weighted gradients are summed.
@@ -62,7 +64,10 @@ def loss_gradient(
     if parts == 1:
         return _undivided(losses, objective, params, batch, probed)
     divided = in_parts(batch, parts, place)
-    only = lambda part: losses(params, part, probed)[0]
+
+    def only(part: Any) -> Any:
+        return losses(params, part, probed)[0]
+
     if affine:
         shape = jax.eval_shape(only, jax.tree.map(lambda part: part[0], divided))
         so_far = jnp.zeros((rows, *shape.shape[1:]), shape.dtype)

@@ -56,7 +56,8 @@ def describe_plan(task: Task) -> str:
     memory = memory_of(*compile_step(task))
     memory |= {"all of a step": sum(memory.values())}
     sizes = tuple((name, f"{size:,}") for name, size in memory.items())
-    return f"on {describe_mesh(task.training.mesh)}\n\n{as_text(Table('', ('memory', 'bytes a device'), sizes))}"
+    table = Table("", ("memory", "bytes a device"), sizes)
+    return f"on {describe_mesh(task.training.mesh)}\n\n{as_text(table)}"
 
 
 def _bytes(tree: Any) -> int:

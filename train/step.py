@@ -99,9 +99,11 @@ def train_step(
         affine=objective.is_affine is True,
         place=lambda part, axis: keep_rows(part, axis=axis),
     )
-    updates, opt_state = optimizer.update(
-        gradient, state.opt_state, state.params, **extra
-    )
+    # optax mixes its counters, int32, with floats
+    with jax.numpy_dtype_promotion("standard"):
+        updates, opt_state = optimizer.update(
+            gradient, state.opt_state, state.params, **extra
+        )
     params = optax.apply_updates(state.params, updates)
     new = TrainState(state.step + 1, state.key, params, opt_state)
     metrics = Metrics(
@@ -222,4 +224,5 @@ def _means(
 ) -> Float[Array, "layers_and_one"]:
     if counts is None:
         return jnp.mean(samples, axis=0)
-    return jnp.sum(samples, axis=0) / jnp.maximum(jnp.sum(counts), 1)
+    number = jnp.sum(counts).astype(samples.dtype)
+    return jnp.sum(samples, axis=0) / jnp.maximum(number, 1.0)

@@ -90,7 +90,7 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
                 )
         try:
             with open_safetensors(path, mend=AGAIN) as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         # such as a dtype that NumPy lacks
         except (SafetensorError, ValueError, TypeError) as error:
             raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None

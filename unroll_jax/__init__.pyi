@@ -1,4 +1,7 @@
-"""The public names of the library and the modules that define them; each is imported on first use."""
+"""The public names of the library and the modules that define them.
+
+Each is imported on first use.
+"""
 
 from . import certificates as certificates
 from . import constrained as constrained

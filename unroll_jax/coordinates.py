@@ -101,7 +101,9 @@ def in_coordinates(
         **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
         turned_params = None if params is None else turn(params)
-        turned, state = inner.update(turn(updates), state, turned_params, **extra)
+        # optax mixes its counters, int32, with floats
+        with jax.numpy_dtype_promotion("standard"):
+            turned, state = inner.update(turn(updates), state, turned_params, **extra)
         return turn(turned, back=True), state
 
     return optax.GradientTransformationExtraArgs(init, update)

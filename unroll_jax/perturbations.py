@@ -75,7 +75,7 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
     """
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
-        is_lost = layer == jnp.asarray(lost, jnp.int32)
+        is_lost = jnp.asarray(layer, jnp.int32) == jnp.asarray(lost, jnp.int32)
         return jax.tree.map(
             lambda old, new: jnp.where(is_lost, old, new), before, after
         )

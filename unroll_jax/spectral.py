@@ -19,7 +19,7 @@ from unroll_jax.numerics import (
     safe_sqrt,
 )
 
-__all__ = ["inner", "norm", "random_like", "scale", "spectral_norm", "unit"]
+__all__ = ["inner", "norm", "random_like", "scale", "spectral_norm", "unit", "widen"]
 
 
 @checked(num_steps=at_least(1))
@@ -70,8 +70,8 @@ def spectral_norm(
     v, _ = jax.lax.scan(step, unit(start, batch_ndim), length=num_steps)
     v = jax.lax.stop_gradient(v)
     # The length of v is 1, up to the rounding of its dtype, or 0 if A is 0.
-    length = norm(_widen(v), batch_ndim)
-    return norm(_widen(apply(v)), batch_ndim) / jnp.where(length == 0.0, 1.0, length)
+    length = norm(widen(v), batch_ndim)
+    return norm(widen(apply(v)), batch_ndim) / jnp.where(length == 0.0, 1.0, length)
 
 
 def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
@@ -112,7 +112,8 @@ def scale(factor: Float[Array, "*batch"], v: Any) -> Any:
     return jax.tree.map(times, v)
 
 
-def _widen(v: Any) -> Any:
+def widen(v: Any) -> Any:
+    """A pytree in float32 at least: squares of float16 under- and overflow."""
     return jax.tree.map(lambda leaf: leaf.astype(compute_dtype(leaf)), v)
 
 

@@ -14,9 +14,9 @@ from PIL import Image
 from tests.data.conftest import pack, truncate, write_pictures, write_video
 from tests.errors import assert_fails
 from unroll_jax.train.config.errors import StorageError, UserError
-from unroll_jax.train.data.clips import split_clips, standard_frame
+from unroll_jax.train.data.clips import find_clips, split_clips, standard_frame
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.media import fingerprint_media
+from unroll_jax.train.data.media import fingerprint_media, open_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, windows
 
 LAYOUTS = {  # the clips of train, validation and test, and ignored ones
@@ -68,7 +68,7 @@ UNNAMED = [
     ),
     ("TestVideoA TrainVideoA TrainVideoB", "'TestVideoA' looks like a split"),
     ("Train001 Train002 Test001 TestVideoA", "'TestVideoA' looks like a split"),
-    ("set/a set/b set/my-eval2", "'set/my-eval2' looks like a split"),
+    ("set/a set/b set/my-eval2", "'my-eval2' looks like a split"),
     ("train/1 train/2 test/1 test_hard/1", "'test_hard/1' looks like a split"),
 ]
 
@@ -126,6 +126,17 @@ def test_clips_without_splits_are_dealt_as_are_names_that_all_mean_one_split(tmp
         clips[10:11],
         clips[11:],
     ]
+
+
+def test_clips_and_frames_of_equal_numbers_are_in_the_order_of_their_names(tmp_path):
+    root = write_pictures(tmp_path, dict.fromkeys(("1", "01", "001", "2"), 20))
+    (root / "1/0001.png").write_bytes((root / "1/002.png").read_bytes())
+    with open_media(root, print) as media:
+        for pictures in (media.pictures, media.pictures[::-1]):
+            clips = find_clips(media._replace(pictures=pictures), root=root, log=print)
+            assert list(map(str, clips)) == ["001", "01", "1", "2"]
+            frames = [file.path.name for file in clips[PurePosixPath("1")]]
+            assert frames[:3] == ["0001.png", "001.png", "002.png"]
 
 
 @pytest.mark.parametrize(
@@ -277,12 +288,9 @@ def files_of_at_most(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.parametrize("mode", [None, "w"])
-def test_a_full_temporary_disk_is_not_damage_of_the_originals(
-    mode, tmp_path, monkeypatch
-):
-    video = write_video(tmp_path / "data/only.avi", 62)
-    root = video if mode is None else pack(tmp_path / "data", mode)
+def test_a_full_temporary_disk_is_not_damage_of_the_originals(tmp_path, monkeypatch):
+    write_video(tmp_path / "data/only.avi", 62)
+    root = pack(tmp_path / "data", "w")
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     refusal = (

@@ -116,6 +116,7 @@ SST2 = {
 PAIR = (
     '{"sentence1": "It rains.", "sentence2": "It is wet.", "gold_label": "neutral"}\n'
 )
+ANSWERS = '[{"prompt": "a", "answer": "b"}]'
 TRAIN, DEV = "multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"
 MNLI = {TRAIN: PAIR, DEV: PAIR}
 REVIEWS = {
@@ -143,18 +144,18 @@ BAD = [
         "video",
         {f"{split}/a.avi": video(20) for split in ("train", "test")}
         | {"val/x": folder},
-        "split 'val' has no",
+        ": 'val' has no",
     ),
     (
         "video",
         {"train/a.heic": "x", "b": "x"},
         "no picture or video that can be read but 1 without",
     ),
-    ("video", {"t.tar": tar("../clip/001.png")}, "outside the archive"),
+    ("video", {"t.tar": tar("../clip/001.png")}, "outside the destination"),
     (
         "video",
         {"t.tar": tar(kind=tarfile.FIFOTYPE)},
-        "'clip/001.png' is not a plain file",
+        "'clip/001.png' is a special file",
     ),
     ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
     ("video", {"t.tar": tar(f"{'a' * 300}/001.png")}, "too long; shorten it"),
@@ -187,6 +188,11 @@ BAD = [
         "video",
         pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}),
         "train and validation",
+    ),
+    (
+        "video",
+        CLIPS | pictures({"training/1": 20}, (16, 16)),
+        "holds Train and training; keep one of them",
     ),
     (
         "cifar10",
@@ -244,17 +250,32 @@ BAD = [
     (
         "image_folder",
         IMAGES | {"train/cow/x/1.heic": "x"},
-        "class 'cow' of train has no file that can be",
+        "'train/cow' has no file that can be read but 1 .heic",
     ),
     (
         "image_folder",
         IMAGES | {"val": folder},
-        "split 'val' has no file that can be read",
+        ": 'val' has no file that can be read",
+    ),
+    (
+        "image_folder",
+        IMAGES | pictures({"training/cat": 1}),
+        "holds train and training; keep one of them",
+    ),
+    (
+        "image_folder",
+        IMAGES | pictures({"val/cat": 1, "Dev/cat": 1}),
+        "holds Dev and val; keep one of them",
+    ),
+    (
+        "image_folder",
+        IMAGES | pictures({"my_val/cat": 1}),
+        "'my_val/cat' looks like a split that is not read",
     ),
     (
         "class_folders",
         SETS | {"cow/x/1.heic": "x"},
-        "class 'cow' has no file that can be read but 1 .heic",
+        "'cow' has no file that can be read but 1 .heic",
     ),
     (
         "camvid",
@@ -262,6 +283,16 @@ BAD = [
         "holds no train folder with images; the layout is ROOT/train/NAME.png",
     ),
     ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
+    (
+        "camvid",
+        SCENES | {"train/001.bmp": picture(0, (6, 8, 3))},
+        "holds train/001.bmp and train/001.png, two of one name; keep one",
+    ),
+    (
+        "camvid",
+        SCENES | pictures({"dev": 1}, (6, 8, 3)) | {"devannot/001.png": LABELS},
+        "holds dev and val; keep one of them",
+    ),
     ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
     (
         "camvid",
@@ -293,11 +324,16 @@ BAD = [
         {"t.jsonl": '{"text": "a"}\n'},
         "t.jsonl line 1 has no column 'label'; its columns are",
     ),
-    ("table", {"t.tsv": "text\ttext\tlabel\n"}, "line 1 names the column 'text' twice"),
+    ("table", {"t.tsv": "text\ttext\tlabel\n"}, "line 1 names a column twice"),
     (
         "table",
         {"t.csv": "text,label\na,x\nb,y\ntext,label\n"},
         "line 4 repeats the header",
+    ),
+    (
+        "table",
+        {"t.csv": "text,label\na,x\n\ufefftext,label\nb,y\n"},
+        "line 3 repeats the header",
     ),
     ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, "zero byte in line 3"),
     (
@@ -328,7 +364,7 @@ BAD = [
     (
         "table",
         {"t.tsv": f"{GOOD}c\n"},
-        "t.tsv line 42 has 1 field(s), the header has 2",
+        "t.tsv line 42 has not the 2 fields of the header",
     ),
     (
         "table",
@@ -338,7 +374,7 @@ BAD = [
     (
         "table",
         {"t.csv": ""},
-        "t.csv is empty; it must begin with a header that has 'text', 'label'",
+        "t.csv line 1 has no column 'text', 'label'; its columns are none",
     ),
     ("table", {"t.tsv": HEADER}, "t.tsv has no labelled texts"),
     (
@@ -356,7 +392,7 @@ BAD = [
     (
         "table",
         {"train.tsv": GOOD, "validation.parquet": "PAR1"},
-        "'validation.parquet' looks like ... or rename it",
+        "'validation.parquet' looks like ... rename it if it is none",
     ),
     ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
     (
@@ -392,19 +428,22 @@ BAD = [
     (
         "alpaca",
         {"a.json": '[{"instruction": "a"}]'},
-        "entry 1 has no 'output'; it needs prompt and",
+        "entry 1 must be an object with a text 'output', got None",
     ),
     (
         "alpaca",
         {"a.json": '[{"instruction": 1, "output": ""}]'},
-        "entry 1: 'instruction' must be a text, got 1",
+        "entry 1 must be an object with a text 'instruction', got 1",
     ),
     (
         "alpaca",
         {"a.jsonl": '{"instruction": "a", "output": ""}'},
         "has no answered instruction in train",
     ),
-    ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with prompt and answer"),
+    ("alpaca", {"train.json": ANSWERS, "test.csv": ""}, "'test.csv' looks like"),
+    ("alpaca", {"test.json": ANSWERS, "a.txt": ""}, "holds no train file"),
+    ("alpaca", {"a.json": ANSWERS, "b.json": ANSWERS}, "holds no train file"),
+    ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with a text 'prompt'"),
     (
         "alpaca",
         {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'},
@@ -413,18 +452,22 @@ BAD = [
     (
         "prompts",
         {"p.json": '[{"instruction": "a"}, 3]'},
-        "entry 2 is not an object with an instruction",
+        "entry 2 must be an object with a text 'instruction'",
     ),
-    ("prompts", {"p.json": '[{"input": "a"}]'}, "entry 1 has no instruction"),
+    (
+        "prompts",
+        {"p.json": '[{"input": "a"}]'},
+        "entry 1 must be an object with a text 'instruction', got None",
+    ),
     (
         "prompts",
         {"p.json": '[{"instruction": "\\ud800"}]'},
-        "entry 1 has fields that are not texts",
+        "entry 1 must be an object with a text",
     ),
     (
         "prompts",
         {"p.json": json.dumps([{"instruction": "a", "output": 3}])},
-        "entry 1 has fields that are not texts",
+        "entry 1 must be an object with a text",
     ),
     ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),

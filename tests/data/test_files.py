@@ -66,6 +66,19 @@ def test_names_that_are_not_utf8_are_refused(tmp_path):
     )
 
 
+def test_folders_of_equal_names_sizes_and_times_have_their_own_prepared_data(tmp_path):
+    roots = []
+    for name, content in (("a", "old"), ("b", "new"), ("c", "new")):
+        root = tmp_path / name
+        root.mkdir()
+        (root / "1.txt").write_text(content)
+        os.utime(root / "1.txt", (1, 1))
+        roots.append(root)
+    os.utime(roots[2] / "1.txt", (2, 2))
+    keys = [fingerprint_files(root.iterdir(), root=root) for root in roots]
+    assert keys[0] != keys[1] == keys[2]
+
+
 def test_files_that_may_not_be_listed_are_not_taken_for_none(tmp_path, monkeypatch):
     (tmp_path / "train/neg").mkdir(parents=True)
     (tmp_path / "train/neg/0_3.txt").write_text("bad")

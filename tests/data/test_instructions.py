@@ -62,6 +62,24 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
     }
 
 
+def test_files_of_both_suffixes_are_splits_and_a_single_file_is_train(opened, tmp_path):
+    for folder, names in (
+        ("two", ("train.json", "test.jsonl")),
+        ("one", ("alpaca_data.json",)),
+    ):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            entries = [{"prompt": f"{name} {n}", "answer": "b"} for n in range(20)]
+            lines = "\n".join(map(json.dumps, entries))
+            text = lines if name.endswith("l") else json.dumps(entries)
+            (tmp_path / folder / name).write_text(text)
+    data = opened("alpaca", tmp_path / "two")
+    assert [data.num_examples(split) for split in SPLITS] == [18, 2, 20]
+    assert {one.prompt[:10] for one in data.whole("test")} == {"test.jsonl"}
+    data = opened("alpaca", tmp_path / "one")
+    assert sum(data.num_examples(split) for split in SPLITS) == 20
+
+
 def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
     tokenizer = byte_tokenizer()
     (encoded,) = AnswerTokenizer(tokenizer, None).encode([Conversation("Hé?", "Hó")])

@@ -226,11 +226,30 @@ def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_break
     texts = opened("table", tmp_path / "t.csv").whole("train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
     rows = "".join(
-        f'"first\rsecond {number}\t{"ab"[number % 2]}\r\n' for number in range(40)
+        f'"first\u2028second {number}\t{"ab"[number % 2]}\r\n' for number in range(40)
     )
     (tmp_path / "t.tsv").write_bytes(b"text\tlabel\r\n" + rows.encode() + b"\r\n")
     texts = opened("table", tmp_path / "t.tsv").whole("train").texts
-    assert all(re.fullmatch(r'"first\rsecond \d+', text) for text in texts)
+    assert all(re.fullmatch('"first\u2028second \\d+', text) for text in texts)
+
+
+def test_labels_that_look_the_same_are_one_class_and_those_that_look_alike_are_logged(
+    opened, tmp_path
+):
+    labels = [
+        "caf\u00e9",
+        "cafe\u0301",
+        "\ufeffcaf\u00e9",
+        "caf\u00e9\u200b",
+        "Bar",
+        "bar",
+    ]
+    rows = [f'text {number}, "{labels[number % 6]}"\n' for number in range(60)]
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(rows), encoding="utf-8")
+    lines: list[str] = []
+    data = opened("table", tmp_path / "t.csv", lines.append)
+    assert data.class_names == ("Bar", "bar", "caf\u00e9")
+    assert any("'Bar' and 'bar' look alike" in line for line in lines)
 
 
 def test_changed_originals_are_prepared_afresh_and_others_once(opened, sst2):

@@ -102,7 +102,7 @@ def test_sets_that_the_folders_cannot_fill_are_one_line(
 
 def test_a_folder_of_one_class_is_one_line(options, folders, tmp_path):
     shutil.copytree(folders / "bars", tmp_path / "images" / "bars")
-    with one_line("two classes or more"):
+    with one_line(r"one class only \(bars\)"):
         image_sets.load(
             dataclasses.replace(
                 options, root=str(tmp_path / "images"), prepared=str(tmp_path)

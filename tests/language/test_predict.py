@@ -102,7 +102,10 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(
             ["--text", "a", "--second", "\udcff"],
             "answer 1 is no valid UTF-8; leave it out",
         ),
-        (["--file", str(lines)], "lines.jsonl line 1 has no instruction"),
+        (
+            ["--file", str(lines)],
+            "lines.jsonl line 1 must be an object with a text 'instruction'",
+        ),
         (
             ["--text", "a", "--out", str(there)],
             "there.jsonl is there already; pass another file, or --overwrite",

@@ -81,6 +81,7 @@ RULES = {
 @pytest.mark.parametrize(
     ("config", "gradient", "weight", "expected", "close"), RULES.values(), ids=RULES
 )
+@pytest.mark.standard_promotion("optax mixes its counters with floats")
 def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, close):
     rule, gradient, weight = (
         make_optimizer(config, num_steps=STEPS),

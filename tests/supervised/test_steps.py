@@ -61,10 +61,7 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     assert task.config.batch_size == 8
 
     def logits_of(params, images, probe=None):
-        return (
-            params * images[..., :2] / 255.0,
-            None,
-        )
+        return params * images[..., :2].astype(jnp.float32) / 255.0, None
 
     monkeypatch.setattr(task, "_logits", logits_of)
     row, matrix = task.split_scores(jnp.asarray(slope), "validation")

@@ -76,7 +76,7 @@ def test_predictions_are_the_networks_whatever_the_texts_beside_them(model):
 
 
 def test_bad_texts_are_one_line(model):
-    with one_line("1 texts without a word, number 41"):
+    with one_line("number 41 of the texts has no word"):
         model.predict(["fine"] * 40 + [" "])
     with one_line("second must be as many as --text, 1, got 2"):
         model.predict(["fine"], seconds=["other", "third"])

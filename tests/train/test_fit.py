@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import jit_step, state_like
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.own import OwnTask
 
 pytestmark = pytest.mark.xdist_group("own-runs")
@@ -102,6 +104,15 @@ REFUSED = [
         },
         "finite in row 5",
     ),
+    ({"train": TRAIN | {3: TRAIN["clean"]}}, "names of arrays of train must be texts"),
+    (
+        {"train": TRAIN | {"row": np.ma.masked_equal(np.arange(64), 3)}},
+        "train['row'] is masked",
+    ),
+    (
+        {"train": TRAIN | {"row": np.zeros(64, "i4,f4")}},
+        "train['row'] must be an array of numbers",
+    ),
     (
         {"train": TRAIN | {"row": np.arange(64) + 2**40}},
         "train['row'] of int64 has numbers beyond 32 bits",
@@ -169,6 +180,28 @@ def test_other_targets_and_callbacks_are_refused_before_a_folder_is_made(
     with one_line(words):
         fit(what, out=tmp_path / "run", callbacks=callbacks, log=quiet)
     assert not (tmp_path / "run").exists()
+
+
+def test_batches_of_an_evaluation_have_one_size_and_the_byte_order_of_the_machine():
+    def losses(params, batch):
+        return layer_losses(params, batch) * len(batch["clean"])
+
+    swapped = {name: array.astype(">f4") for name, array in VALIDATION.items()}
+    task = linear(losses=losses, test={k: v[:11] for k, v in swapped.items()})
+    params = task.init(jax.random.key(0))
+    actual = task.reading(params, "test", Trial(0.0)).losses
+    expected = layer_losses(params, {k: v[:11] for k, v in VALIDATION.items()})
+    np.testing.assert_allclose(actual, 8 * expected, rtol=1e-4)
+
+
+def test_other_dtypes_and_numbers_of_layers_are_other_data():
+    prints = [
+        linear(train=TRAIN | {"clean": np.zeros((64, 8), dtype)}).data_fingerprint()
+        for dtype in (np.int32, np.float32)
+    ]
+    assert prints[0]["train"] != prints[1]["train"]
+    deeper = linear(losses=lambda p, b: jnp.tile(layer_losses(p, b), 2))
+    assert deeper.data_fingerprint()["layers"] != prints[0]["layers"]
 
 
 def test_losses_have_a_row_for_every_sample(tmp_path):

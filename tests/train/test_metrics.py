@@ -127,7 +127,8 @@ def test_a_full_disk_under_the_metrics_is_one_error(tmp_path):
     """/dev/full accepts writes to the buffer, and fails when it is flushed."""
     writer = MetricsWriter(tmp_path, after_step=0)
     writer._file.close()
-    writer._file = Path("/dev/full").open("a", encoding="utf-8")
+    # the writer closes it
+    writer._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115
 
     def fill():
         with writer:

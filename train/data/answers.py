@@ -99,20 +99,13 @@ class AnswerTokenizer:
                 " SentencePiece does; give a decoder of byte-level tokens, as Llama 3"
                 " or SmolLM2"
             )
-        pairs = [self._render(one) for one in conversations]
-        prompts, answers = (
-            self.tokenizer.encode([pair[place] for pair in pairs]) for place in range(2)
-        )
-        return [
-            self._joined(prompt, answer)
-            for prompt, answer in zip(prompts, answers, strict=True)
-        ]
+        prompts, answers = map(self.tokenizer.encode, self._render(conversations))
+        return list(map(self._joined, prompts, answers))
 
     def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encodes questions up to the start of an answer."""
-        return self.tokenizer.encode(
-            [self._render(Conversation(text, PLACEHOLDER))[0] for text in texts]
-        )
+        conversations = [Conversation(text, PLACEHOLDER) for text in texts]
+        return self.tokenizer.encode(self._render(conversations)[0])
 
     def fitting(
         self, conversations: Sequence[Conversation], max_length: int
@@ -133,24 +126,31 @@ class AnswerTokenizer:
         answer = answer[: ends[0] + 1] if ends else np.append(answer, self._stops[0])
         return Tokens(np.concatenate([prompt, answer]).astype(np.int32), len(prompt))
 
-    def _render(self, conversation: Conversation) -> tuple[str, str]:
+    def _render(
+        self, conversations: Sequence[Conversation]
+    ) -> tuple[list[str], list[str]]:
+        """Returns the texts of the prompts and of the answers."""
         if self.template == "alpaca":
-            return (
-                self.tokenizer.named.get("bos_token", "")
-                + ALPACA.format(conversation.prompt),
-                conversation.answer,
-            )
-        question = {"role": "user", "content": conversation.prompt}
-        prompt = self.tokenizer.chat([question], answer=True)
-        whole = self.tokenizer.chat(
-            [question, {"role": "assistant", "content": conversation.answer}]
-        )
-        if not whole.startswith(prompt) or not whole[len(prompt) :].strip():
-            raise UserError(
-                f"the chat template of {self.tokenizer.where} does not put the answer"
-                f" behind the prompt; {self._mend}"
-            )
-        return prompt, whole[len(prompt) :]
+            start = self.tokenizer.named.get("bos_token", "") + ALPACA
+            prompts = [start.format(one.prompt) for one in conversations]
+            return prompts, [one.answer for one in conversations]
+        chats = [
+            [
+                {"role": "user", "content": one.prompt},
+                {"role": "assistant", "content": one.answer},
+            ]
+            for one in conversations
+        ]
+        prompts = self.tokenizer.chats([chat[:1] for chat in chats], answer=True)
+        answers = []
+        for prompt, whole in zip(prompts, self.tokenizer.chats(chats), strict=True):
+            answers.append(whole.removeprefix(prompt))
+            if not whole.startswith(prompt) or not answers[-1].strip():
+                raise UserError(
+                    f"the chat template of {self.tokenizer.where} does not put the"
+                    f" answer behind the prompt; {self._mend}"
+                )
+        return prompts, answers
 
 
 def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:

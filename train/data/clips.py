@@ -1,26 +1,25 @@
 """Clips of grey square frames: the split of each clip, and its frames, in folders
 and in video files."""
 
-import math
 import re
-import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError, option_text, require_extra
-from ..system.files import writing
 from ..system.reading import check_regular
 from .files import (
     KNOWN,
     SPLITS,
-    TEMPORARY,
     Log,
     OriginalFile,
+    check_no_split,
+    check_one_name,
     likely_splits,
     root_error,
     tenth,
@@ -46,7 +45,10 @@ VIDEO_SUFFIXES = (
 )
 # The formats of FFmpeg that are read: none that lists other files, and none that makes
 # frames of text.
-CONTAINERS = "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v,h264,hevc,yuv4mpegpipe"
+CONTAINERS = (
+    "avi,mov,mp4,matroska,webm,asf,flv,gif,mpeg,mpegts,mpegvideo,ogg,rm,mxf,ivf,dv,m4v"
+    ",h264,hevc,yuv4mpegpipe"
+)
 OPTIONS = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
 # By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx +
 # dy), x to the right, y down.
@@ -118,7 +120,9 @@ def find_clips(media: Media, *, root: Path, log: Log) -> Files:
     }
     if not clips:
         raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
-    check_none_vanishes(media, lambda folder: _unread(clips, folder), root)
+    others = [file for file in media.others if not _is_mask(file.path)]
+    empty = [folder for folder in media.empty if not _is_mask(folder)]
+    check_none_vanishes(media._replace(others=others, empty=empty), clips, root)
     for name, frames in clips.items():
         if name in folders and len(frames) < NUM_FRAMES:
             raise root_error(
@@ -137,7 +141,7 @@ def split_clips(
     80/10/10. Others that look like splits are an error.
     """
     stated = {name: _stated_split(name, root=root) for name in names}
-    if len({*stated.values()}) == 1 and not any(_splits_above(name) for name in names):
+    if len({*stated.values()}) == 1 and not any(map(_above, names)):
         stated = dict.fromkeys(names)  # names that all state one split divide nothing
     unstated = [name for name in names if stated[name] is None]
     none_stated = len(unstated) == len(names)
@@ -155,18 +159,13 @@ def split_clips(
             )
             least = f"give at least 3, one for each of {', '.join(SPLITS)}"
             raise root_error(root, f"holds {len(names)} clip(s); {least}, or {one}")
-    likely = {
-        name: likely_splits(name.name if none_stated else str(name))
-        for name in unstated
-    }
-    if (not none_stated or len({*likely.values()}) > 1) and (
-        like := next(filter(likely.get, unstated), None)
-    ):
-        raise root_error(
-            root,
-            f": '{like}' looks like a split; the layout is {LAYOUT}; rename it if it"
-            " is not",
+    else:
+        check_one_name(
+            {part: split for name in names for part, split in _above(name)[:1]}, root
         )
+    shown = [name.name if none_stated else str(name) for name in unstated]
+    if not none_stated or len({likely_splits(name) for name in shown}) > 1:
+        check_no_split(shown, root, f"the layout is {LAYOUT}")
     if none_stated:
         return _dealt(names)
     if unstated:
@@ -193,14 +192,13 @@ def split_clips(
     }
 
 
-def cut_in_time(root: Path, spool: IO[bytes], log: Log) -> Splits:
-    """Returns a video file as clips of 20 frames, split 80/10/10; the remainder is
-    dropped. It is decoded once, to a temporary file.
+def cut_in_time(root: Path, log: Log) -> Splits:
+    """Returns a video file as clips of 20 frames, split 80/10/10, to be read in order;
+    the remainder is dropped. It is decoded twice: how many frames decode is known at
+    the end only.
     """
-    with writing(f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY):
-        frames = video_frames(root, where=option_text("data.root", root), log=log)
-        count = sum(spool.write(frame.tobytes()) for frame in frames) // FRAME_SIZE**2
-        spool.flush()
+    where = option_text("data.root", root)
+    count = sum(1 for _ in video_frames(root, where=where, log=log))
     if count < (least := len(SPLITS) * NUM_FRAMES):
         raise root_error(
             root,
@@ -208,16 +206,14 @@ def cut_in_time(root: Path, spool: IO[bytes], log: Log) -> Splits:
             " clips",
         )
 
-    def stretch(start: int) -> Iterator[np.ndarray]:
-        shape = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)
-        spool.seek(start * FRAME_SIZE**2)
-        yield from np.frombuffer(spool.read(math.prod(shape)), np.uint8).reshape(shape)
-
-    starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
+    frames = video_frames(root, where=where, log=lambda _: None)
     return _dealt(
         [
-            Clip(f"frames {start} to {start + NUM_FRAMES - 1}", stretch(start))
-            for start in starts
+            Clip(
+                f"frames {start} to {start + NUM_FRAMES - 1}",
+                islice(frames, NUM_FRAMES),
+            )
+            for start in range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
         ]
     )
 
@@ -318,41 +314,28 @@ def _dealt(clips: Sequence[T]) -> dict[str, list[T]]:
 def _stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
     """Returns the split named by the folders above a clip, or else by the clip, as
     Test001 is; None for neither."""
-    if len(above := _splits_above(clip)) > 1:
+    above = {split for _, split in _above(clip)}
+    if len(above) > 1:
         raise root_error(
             root,
             f": clip '{clip}' lies in folders of {' and '.join(sorted(above))};"
             " keep one",
         )
-    return (
-        above.pop() if above else KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
-    )
+    if above:
+        return above.pop()
+    return KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
 
 
-def _splits_above(clip: PurePosixPath) -> set[str]:
-    return {KNOWN[part.lower()] for part in clip.parent.parts if part.lower() in KNOWN}
+def _above(clip: PurePosixPath) -> list[tuple[str, str]]:
+    """Returns the folders above a clip that are named after splits, and the splits."""
+    parts = clip.parent.parts
+    return [(part, KNOWN[part.lower()]) for part in parts if part.lower() in KNOWN]
 
 
-def _unread(clips: Collection[PurePosixPath], folder: PurePosixPath) -> str | None:
-    """Returns the clip or the split that a folder without a file that is read would
-    be; None for neither."""
-    holding = {above for clip in clips for above in clip.parents}
-    first = next(
-        (each for each in (*reversed(folder.parents), folder) if each not in holding),
-        None,
-    )
-    if first is None or first in clips or _is_mask(folder / "_"):
-        return None
-    if any(clip.parent == first.parent for clip in clips):
-        return f"clip '{first}'"
-    return f"split '{first}'" if first.name.lower() in KNOWN else None
-
-
-def _natural(path: PurePosixPath) -> list[str | int]:
-    return [
-        int(part) if part.isdecimal() else part
-        for part in re.split(r"(\d+)", str(path))
-    ]
+def _natural(path: PurePosixPath) -> tuple[list[str | int], str]:
+    """Orders numbers by value; 1 and 01, of one value, by name."""
+    parts = re.split(r"(\d+)", str(path))
+    return [int(part) if part.isdecimal() else part for part in parts], str(path)
 
 
 def _is_mask(path: PurePosixPath) -> bool:

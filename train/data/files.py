@@ -7,11 +7,12 @@ import io
 import lzma
 import os
 import re
-import stat
 import tarfile
 import tempfile
+import unicodedata
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ import numpy as np
 
 from ..config.errors import PLAIN, UNSHOWN, UserError, option_text
 from ..system.files import require_room, writing
+from ..system.reading import open_regular
 
 Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]
@@ -112,12 +114,14 @@ class Published(NamedTuple):
     @contextlib.contextmanager
     def open(self, root: Path) -> Iterator[dict[str, OriginalFile]]:
         """Finds all the files by their names; of several of one name, the one in the
-        fewest folders."""
+        fewest folders, and of those the first by name."""
         with original_files(self.find(root), lambda path: path.name in self.names) as (
             files,
             _,
         ):
-            deepest_first = sorted(files, key=lambda file: -len(file.path.parts))
+            deepest_first = sorted(
+                files, key=lambda file: (len(file.path.parts), file.path), reverse=True
+            )
             by_name = {file.path.name: file for file in deepest_first}
             for name in self.names:
                 if name not in by_name:
@@ -128,9 +132,8 @@ class Published(NamedTuple):
 def root_error(root: Path | str, problem: str) -> UserError:
     """Returns an error about a root; the problem follows its name, or is a clause
     after a colon."""
-    return UserError(
-        f"{option_text('data.root', root)}{'' if problem.startswith(':') else ' '}{problem}"
-    )
+    space = "" if problem.startswith(":") else " "
+    return UserError(f"{option_text('data.root', root)}{space}{problem}")
 
 
 def likely_splits(name: str) -> frozenset[str]:
@@ -145,21 +148,55 @@ def likely_splits(name: str) -> frozenset[str]:
     return frozenset(split_of[word] for word in words & split_of.keys())
 
 
+def check_one_name(splits: Mapping[str, str], root: Path) -> None:
+    """Checks that each split has one name, given the splits of names: train and
+    training are one split."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, split in sorted(splits.items()):
+        names[split].append(name)
+    for each in names.values():
+        if len(each) > 1:
+            raise root_error(root, f"holds {' and '.join(each)}; keep one of them")
+
+
+def check_no_split(unread: Iterable[str], root: Path, wanted: str) -> None:
+    """Checks that nothing that is passed over looks like a split, which would be cut
+    from train instead."""
+    for name in unread:
+        if likely_splits(name):
+            raise root_error(
+                root,
+                f": '{name}' looks like a split that is not read; {wanted}; rename it"
+                " if it is none",
+            )
+
+
+def log_alike(names: Iterable[str], log: Log) -> None:
+    """Warns of names of classes that differ in case, width or spaces only."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        form = unicodedata.normalize("NFKC", name).casefold()
+        alike["".join(form.split())].append(name)
+    for each in alike.values():
+        if len(each) > 1:
+            shown = " and ".join(map(ascii, each))
+            log(f"  warning: the classes {shown} look alike, and are read as different")
+
+
 def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
-    """Hashes names below the root, sizes and times of change: quick on any amount of
-    data, and moving the root is free. Of a root that is a file, only the name counts.
-    The twelve digits are the key of prepared data.
+    """Hashes names below the root and contents. Of a root that is a file, only the
+    file's name counts. The twelve digits are the key of prepared data.
     """
+    # Names, sizes and times of change are not enough: archives that are made
+    # reproducibly, and copies by `rsync -t`, share them with other contents.
     root = root.parent if root.is_file() else root
     digest = hashlib.sha256()
     for file in sorted(files):
         name = file.relative_to(root).as_posix()
-        # a dangling link fails when it is read
-        status = file.stat() if file.exists() else file.lstat()
-        if file.exists() and not stat.S_ISREG(status.st_mode):
-            raise root_error(root, f": {name!r} is not a regular file; remove it")
         check_name(name, root)
-        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        with open_regular(file, where=str(file)) as content:
+            contents = hashlib.file_digest(content, "sha256").hexdigest()
+        digest.update(f"{name}\0{contents}\n".encode())
     return digest.hexdigest()[:12]
 
 
@@ -204,7 +241,9 @@ def files_below(
         root, followlinks=True, onerror=_raise_unlistable
     ):
         here = PurePosixPath(Path(folder).relative_to(root).as_posix())
-        files += [OriginalFile(here / name, Path(folder, name)) for name in names]
+        for name in names:
+            check_name(str(here / name), root)
+            files.append(OriginalFile(here / name, Path(folder, name)))
         if not any(wanted(here / name) for name in (*inside, *names)):
             empty.append(here)
         for link in (Path(folder, name) for name in inside):
@@ -348,15 +387,19 @@ def _is_above(place: Path, folder: Path, root: Path) -> bool:
 
 
 def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
+    def choose(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo | None:
+        inside = PurePosixPath(member.name)
+        # some programs add a folder outside; files there have members of their own
+        outside = inside.is_absolute() or ".." in inside.parts
+        if not wanted(inside) or (member.isdir() and outside):
+            return None
+        require_room(folder, member.size, f"{member.name} of {root}")
+        return tarfile.data_filter(member, str(folder))
+
     with tarfile.open(root) as archive:
         # In turn: seeking back in a compressed archive would decompress it again from
         # its start.
-        for member in archive:
-            if _is_read(
-                member.name, wanted, root, folder=member.isdir(), plain=member.isreg()
-            ):
-                require_room(folder, member.size, f"{member.name} of {root}")
-                archive.extract(member, folder, filter="data")
+        archive.extractall(folder, archive, filter=choose)
         # tarfile accepts an archive that stops between members or in a header. A
         # complete one ends in zeros.
         ending = io.BytesIO() if archive.fileobj is None else archive.fileobj
@@ -368,32 +411,12 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
 def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
     with zipfile.ZipFile(root) as archive:
         members = [
-            one
-            for one in archive.infolist()
-            if _is_read(one.filename, wanted, root, folder=one.is_dir())
+            member
+            for member in archive.infolist()
+            if wanted(PurePosixPath(member.filename)) and member.filename != "/"
         ]
         require_room(folder, sum(member.file_size for member in members), str(root))
         archive.extractall(folder, members)
-
-
-def _is_read(
-    name: str, wanted: Wanted, root: Path, *, folder: bool, plain: bool = True
-) -> bool:
-    inside = PurePosixPath(name)
-    outside = inside.is_absolute() or ".." in inside.parts
-    # such as "/"; files there have their own members
-    if not wanted(inside) or (folder and outside):
-        return False
-    if outside:
-        raise root_error(
-            root, f": member {name!r} points outside the archive; make it anew"
-        )
-    if not (plain or folder):
-        raise root_error(
-            root, f": member {name!r} is not a plain file; make the archive anew"
-        )
-    check_name(name, root)
-    return True
 
 
 def _damaged(root: Path, error: Exception | str) -> UserError:

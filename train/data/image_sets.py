@@ -1,10 +1,8 @@
 """Sets of grey images from a few classes: images prepared once and kept in memory,
 sets drawn by seed and step."""
 
-import contextlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -13,29 +11,21 @@ from jaxtyping import UInt8
 from ..config.data import SetConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .files import SPLITS, Log, OriginalFile, cut_from_train, root_error
-from .images import labelled
-from .media import (
-    check_none_vanishes,
-    check_one_data_set,
-    decode_in_order,
-    fingerprint_media,
-    open_media,
-)
+from .class_folders import CLASS_LAYOUT, open_class_folders
+from .files import SPLITS, Log, cut_from_train
+from .media import fingerprint_media
 from .pictures import (
     PICTURES,
     Examples,
     LabelledImages,
     PictureData,
     PictureSet,
-    levels,
     picture_of,
     picture_records,
 )
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import by_step, open_prepared, read_ahead
 
-LAYOUT = "ROOT/CLASS/0001.png, two classes or more"
 # Of sets that floors are fitted to and that are evaluated; each split has its own
 # draws.
 NUM_SETS = {"train": 2000, "validation": 300, "test": 400}
@@ -157,45 +147,6 @@ def prepare(config: SetConfig, *, log: Log = print) -> Path:
     return prepare_from(SETS, config, PICTURES, _records, options=options, log=log)
 
 
-@contextlib.contextmanager
-def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """Opens the images in the folders of their classes, of any sizes, as one split."""
-    with open_media(root, log) as media:
-        by_class: dict[str, list[OriginalFile]] = defaultdict(list)
-        for file in sorted(media.pictures, key=lambda file: file.path):
-            if not file.path.parent.name:
-                raise root_error(
-                    root,
-                    f": image '{file.path}' is not in the folder of a class; the layout"
-                    f" is {LAYOUT}",
-                )
-            by_class[file.path.parent.name].append(file)
-        tops = {file.path.parent.parent for file in media.pictures}
-        check_one_data_set({str(top) for top in tops}, root)
-
-        def unread_class(folder: PurePosixPath) -> str | None:
-            names = [
-                each.name
-                for each in (folder, *folder.parents)
-                if each.name and each.parent in tops
-            ]
-            return f"class {names[0]!r}" if names and names[0] not in by_class else None
-
-        check_none_vanishes(media, unread_class, root)
-        if len(by_class) < 2:
-            raise root_error(
-                root,
-                f"holds the class {', '.join(by_class)} only; the layout is {LAYOUT}",
-            )
-
-        def read(files: list[OriginalFile]) -> Iterator[np.ndarray]:
-            for file in files:  # one by one, as sizes may differ
-                yield from decode_in_order([file], levels, root=root, what="image")
-
-        names = tuple(sorted(by_class))
-        yield PictureSet(names, (0, 0, 0), {"train": labelled(by_class, names, read)})
-
-
 def _records(
     images: PictureSet[LabelledImages], config: SetConfig, log: Log
 ) -> Originals:
@@ -238,6 +189,6 @@ SETS: dict[str, Source[PictureSet[LabelledImages]]] = {
     "class_folders": Source(
         fingerprint_media,
         open_class_folders,
-        f"the folder or tar archive of images, {LAYOUT}",
+        f"the folder or tar archive of images, {CLASS_LAYOUT}",
     ),
 }

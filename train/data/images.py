@@ -1,12 +1,12 @@
-"""Labelled images, and scenes with maps of classes: prepared once: folders of
+"""Labelled images, and scenes with maps of classes, prepared once: folders of
 classes, CIFAR-10, CamVid."""
 
 import contextlib
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -15,18 +15,20 @@ from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from ..system.reading import read_regular
 from . import generated
+from .class_folders import SPLIT_LAYOUT, open_image_folder
 from .files import (
     KNOWN,
+    SPLITS,
     Log,
     OriginalFile,
     Published,
+    check_one_name,
     check_share,
     root_error,
     three_splits,
 )
 from .media import (
     Media,
-    check_none_vanishes,
     check_one_data_set,
     decode_in_order,
     fingerprint_media,
@@ -45,14 +47,6 @@ from .pictures import (
 from .prepare import Originals, Source, origin, prepare_from
 from .reader import open_prepared
 
-# Images in folders named after their classes.
-LAYOUT = (
-    "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one"
-    " ROOT/validation/CLASS/0001.png"
-)
-# The first folder named after a split is the split's; a class may have such a name too.
-SPLIT = re.compile(rf"(?:(.*?)/)??({'|'.join(KNOWN)})/(.*)", re.IGNORECASE | re.DOTALL)
-Filed = dict[str, list[OriginalFile]]  # the files of each class
 Named = dict[str, OriginalFile]  # files by their names without suffixes
 
 # CIFAR-10: six files of 10,000 records, each a class and 32 x 32 x 3 pixels, channels
@@ -95,7 +89,7 @@ SCENE_LAYOUT = (
     "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val"
     " and test"
 )
-SCENE_FOLDERS = {"train": "train", "validation": "val", "test": "test"}
+SCENE = re.compile(rf"({'|'.join(KNOWN)})(annot)?", re.IGNORECASE)
 
 
 def load(config: ImageConfig | SceneConfig, *, log: Log = print) -> PictureData:
@@ -154,124 +148,6 @@ def _image_records(
     }
     return picture_records(
         PictureSet(images.class_names, images.shape, splits), origin(config), log
-    )
-
-
-@contextlib.contextmanager
-def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """Opens the images below a root; they can be read while the context lasts. Classes
-    are the train split's, by name; images of a class are ordered by name.
-    """
-    with open_media(root, log) as media:
-        splits = _splits(media, root, log)
-        class_names = _class_names(splits, root, log)
-        first = splits["train"][class_names[0]][0]
-        height, width, channels = next(
-            decode_in_order([first], levels, root=root, what="image")
-        ).shape
-        read = functools.partial(
-            _read, shape=(shape := (height, width, channels)), root=root
-        )
-        yield PictureSet(
-            class_names,
-            shape,
-            {name: labelled(splits[name], class_names, read) for name in splits},
-        )
-
-
-def _splits(media: Media, root: Path, log: Log) -> dict[str, Filed]:
-    splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
-    tops, passed_over = set(), []
-    for file in sorted(media.pictures, key=lambda file: file.path):
-        match = SPLIT.fullmatch(str(file.path))
-        if match is None:
-            passed_over.append(file.path)
-            continue
-        top, split, rest = match.groups()
-        if rest.count("/") != 1:
-            raise root_error(
-                root,
-                f": image '{file.path}' is not in the folder of a class; the layout is"
-                f" {LAYOUT}",
-            )
-        tops.add(top or ".")
-        splits[KNOWN[split.lower()]][rest.split("/")[0]].append(file)
-    check_one_data_set(tops, root)
-    if passed_over:
-        log(
-            f"  passing over {len(passed_over)} images outside of the splits, as"
-            f" '{passed_over[0]}'"
-        )
-    check_none_vanishes(media, functools.partial(_unread_class, splits, tops), root)
-    for split in ("train", "test"):
-        if not splits[split]:
-            but = f" but '{passed_over[0]}'" if passed_over else ""
-            raise root_error(
-                root,
-                f"holds no {split} folder with images{but}; the layout is {LAYOUT}",
-            )
-    return {split: classes for split, classes in splits.items() if classes}
-
-
-def _unread_class(
-    splits: dict[str, Filed], tops: set[str], folder: PurePosixPath
-) -> str | None:
-    if (match := SPLIT.fullmatch(f"{folder}/")) is None or (
-        match[1] or "."
-    ) not in tops:
-        return None
-    split, name = KNOWN[match[2].lower()], match[3].partition("/")[0]
-    if not name:
-        return None if splits[split] else f"split {match[2]!r}"
-    return None if name in splits[split] else f"class {name!r} of {split}"
-
-
-def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
-    names = tuple(sorted(splits["train"]))
-    for split, classes in splits.items():
-        for name, files in classes.items():
-            if name not in names:
-                where = f"'{files[0].path}' is of class {name}"
-                raise root_error(
-                    root,
-                    f": {where}, which train lacks; its classes are {', '.join(names)}",
-                )
-        if missing := [name for name in names if name not in classes]:
-            log(f"  {split} holds no images of {', '.join(missing)}")
-    return names
-
-
-def labelled(
-    classes: Filed,
-    names: tuple[str, ...],
-    read: Callable[[list[OriginalFile]], Iterator[np.ndarray]],
-) -> LabelledImages:
-    """Returns the images of classes in their order; ``read`` decodes files."""
-    files = [file for name in names for file in classes.get(name, [])]
-    labels = np.repeat(
-        np.arange(len(names)), [len(classes.get(name, [])) for name in names]
-    )
-    return LabelledImages(
-        labels, lambda numbers: read([files[number] for number in numbers])
-    )
-
-
-def _read(
-    files: list[OriginalFile], *, shape: tuple[int, int, int], root: Path
-) -> Iterator[np.ndarray]:
-    """Reads images of one size; grey ones are broadcast to the channels of the
-    first."""
-
-    def convert(picture: Image.Image) -> np.ndarray:
-        if (image := levels(picture)).shape[2] > shape[2]:
-            raise ValueError(
-                "it is in colour, others are grey; make all of them grey, or all"
-                " coloured"
-            )
-        return np.broadcast_to(image, shape)
-
-    return decode_in_order(
-        files, convert, root=root, what="image", size=(shape[1], shape[0])
     )
 
 
@@ -351,20 +227,8 @@ def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root, all of the size of the first; they can be read
     while the context lasts."""
     with open_media(root, log) as media:
-        places = {
-            f"{folder}{part}"
-            for folder in SCENE_FOLDERS.values()
-            for part in ("", "annot")
-        }
-        scenes = [file for file in media.pictures if file.path.parent.name in places]
-        check_one_data_set({str(file.path.parents[1]) for file in scenes}, root)
-        folders: dict[str, Named] = {place: {} for place in places}
-        for file in scenes:
-            folders[file.path.parent.name][file.path.stem] = file
-        splits = {
-            split: _scenes_of(folders, folder, root)
-            for split, folder in SCENE_FOLDERS.items()
-        }
+        folders = _scene_folders(media, root, log)
+        splits = {split: _scenes_of(folders, split, root) for split in SPLITS}
         decoded = functools.partial(decode_in_order, root=root, what="image")
         height, width, _ = next(decoded(splits["train"][0][:1], _colours)).shape
         read = functools.partial(decoded, size=(width, height))
@@ -387,14 +251,37 @@ def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.nd
         yield smaller, np.asarray(labels)[middle::factor, middle::factor]
 
 
+def _scene_folders(media: Media, root: Path, log: Log) -> dict[str, Named]:
+    """Returns the images of each split and, as {split}annot, the maps of classes."""
+    folders: dict[str, Named] = defaultdict(dict)
+    scenes = [
+        (file, match)
+        for file in sorted(media.pictures, key=lambda file: file.path)
+        if (match := SCENE.fullmatch(file.path.parent.name)) is not None
+    ]
+    check_one_data_set((str(file.path.parents[1]) for file, _ in scenes), root)
+    check_one_name({match[1]: KNOWN[match[1].lower()] for _, match in scenes}, root)
+    for file, match in scenes:
+        part = f"{KNOWN[match[1].lower()]}{match[2] or ''}".lower()
+        other = folders[part].setdefault(file.path.stem, file)
+        if other is not file:
+            raise root_error(
+                root,
+                f"holds {other.path} and {file.path}, two of one name; keep one",
+            )
+    if unread := len(media.pictures) - len(scenes):
+        log(f"  passing over {unread} images outside of the splits")
+    return folders
+
+
 def _scenes_of(
-    folders: Mapping[str, Named], folder: str, root: Path
+    folders: Mapping[str, Named], split: str, root: Path
 ) -> tuple[list[OriginalFile], list[OriginalFile]]:
     """Returns the images of a split and their maps of classes, by name."""
-    images, maps = folders[folder], folders[f"{folder}annot"]
+    images, maps = folders[split], folders[f"{split}annot"]
     if not images:
         raise root_error(
-            root, f"holds no {folder} folder with images; the layout is {SCENE_LAYOUT}"
+            root, f"holds no {split} folder with images; the layout is {SCENE_LAYOUT}"
         )
     for name in sorted(images.keys() ^ maps.keys()):
         alone = (images | maps)[name].path
@@ -431,7 +318,7 @@ IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "image_folder": Source(
         fingerprint_media,
         open_image_folder,
-        f"the folder or tar archive of images, {LAYOUT}",
+        f"the folder or tar archive of images, {SPLIT_LAYOUT}",
     ),
 }
 SCENES: dict[str, Source[PictureSet[Examples]]] = {

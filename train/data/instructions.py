@@ -27,8 +27,8 @@ from .reader import Dataset, Records, open_prepared
 from .rows import (
     checksum,
     is_whole,
+    json_lines,
     json_of,
-    lines_of,
     read_text,
     split_files,
     split_rows,
@@ -40,7 +40,6 @@ SHAPES = "prompt and answer, or instruction, output and optionally input"
 WANTED = (
     f"a .json list or .jsonl of objects with {SHAPES}; or a folder with a train file"
 )
-FOR_PROMPTS = "an instruction and optionally an input, both texts"
 
 # Chores: made-up instructions.
 NUM_CHORES = {"train": 2000, "validation": 200, "test": 200}
@@ -76,7 +75,7 @@ class Prompt(NamedTuple):
     @property
     def text(self) -> str:
         """The instruction, and its input below."""
-        return f"{self.instruction}\n\n{self.input}" if self.input else self.instruction
+        return "\n\n".join([self.instruction, *filter(str.strip, [self.input])])
 
 
 class InstructionData(Dataset[list[Conversation]]):
@@ -115,29 +114,11 @@ def prepare(config: InstructionConfig, *, log: Log = print) -> Path:
 
 def conversation_of(value: Any, *, where: str) -> Conversation:
     """Returns the prompt and the answer in a JSON object."""
-    if not isinstance(value, Mapping):
-        raise UserError(
-            f"{where} must be an object with {SHAPES}, got {value!r:.60}; correct it"
-        )
-    names = (
-        ("instruction", "input", "output")
-        if "instruction" in value
-        else ("prompt", "answer")
-    )
-    if missing := [name for name in names if name not in value and name != "input"]:
-        shown = ", ".join(map(repr, value)) or "none"
-        raise UserError(
-            f"{where} has no {' and no '.join(map(repr, missing))}; it needs {SHAPES},"
-            f" got {shown}"
-        )
-    texts = {name: value.get(name, "") for name in names}
-    for name, text in texts.items():
-        if not isinstance(text, str) or not is_whole(text):
-            raise UserError(
-                f"{where}: {name!r} must be a text, got {text!a:.60}; correct it"
-            )
-    first, *inputs, answer = texts.values()
-    return Conversation("\n\n".join([first, *filter(str.strip, inputs)]), answer)
+    if isinstance(value, Mapping) and "instruction" in value:
+        prompt = _prompt(value, where)
+        return Conversation(prompt.text, _text(value, "output", where))
+    prompt = _text(value, "prompt", where)
+    return Conversation(prompt, _text(value, "answer", where))
 
 
 @contextlib.contextmanager
@@ -145,7 +126,7 @@ def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
     """Reads every split, and drops conversations with an empty answer, which would
     teach a model silence."""
     splits, unanswered = {}, 0
-    for split, file in _files(root).items():
+    for split, file in split_files(root, SUFFIXES).items():
         read = [
             conversation_of(value, where=where)
             for value, where in _entries(file, str(file))
@@ -169,6 +150,8 @@ def read_prompts(
         prompts = [
             _prompt(value, place, answers) for value, place in _entries(path, where)
         ]
+        if not all(prompt.instruction.strip() for prompt in prompts):
+            raise UserError(f"{where} has an empty instruction; leave it out")
     else:
         lines = read_text(path, where=where).replace("\r\n", "\n").split("\n")
         prompts = [Prompt(line) for line in lines if line.strip()]
@@ -184,15 +167,15 @@ def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
     or add. No answer follows from the prompt's last token.
     """
     generator, seen = np.random.default_rng(SEED), set()
-    draw = lambda _: _chore(generator)
-    pairs = {
-        split: generated.distinct(draw, count, seen, key=lambda one: one[0])
+
+    def draw(_: int) -> Conversation:
+        return Conversation(*_chore(generator))
+
+    splits = {
+        split: generated.distinct(draw, count, seen, key=lambda one: one.prompt)
         for split, count in NUM_CHORES.items()
     }
-    yield Conversations(
-        {split: [Conversation(*one) for one in some] for split, some in pairs.items()},
-        0,
-    )
+    yield Conversations(splits, 0)
 
 
 def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:
@@ -214,55 +197,40 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
     return Originals({"messages": text, "answer": text}, rows, facts)
 
 
-def _prompt(value: Any, where: str, answers: bool) -> Prompt:
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is not an object with {FOR_PROMPTS}; correct it")
-    fields = [
-        "" if value.get(name) is None else value[name]
-        for name in ("instruction", "input", "dataset")
-    ]
-    answer = value.get("output") if answers else None
-    if not all(
-        isinstance(text, str) and is_whole(text)
-        for text in [*fields, "" if answer is None else answer]
-    ):
-        raise UserError(f"{where} has fields that are not texts; give {FOR_PROMPTS}")
-    if not fields[0].strip():
-        raise UserError(f"{where} has no instruction; give {FOR_PROMPTS}")
-    instruction, context, dataset = fields
+def _text(value: Any, name: str, where: str, default: str | None = None) -> str:
+    """Returns a text of an object; the default takes the place of null."""
+    text = value.get(name) if isinstance(value, Mapping) else None
+    text = default if text is None else text
+    if not isinstance(text, str) or not is_whole(text):
+        raise UserError(
+            f"{where} must be an object with a text {name!r}, got {text!a:.60}; correct"
+            " it"
+        )
+    return text
+
+
+def _prompt(value: Any, where: str, answers: bool = False) -> Prompt:
+    """Returns the prompt of an object, and with ``answers`` its answer if any."""
+    instruction = _text(value, "instruction", where)
+    context = _text(value, "input", where, "")
+    dataset = _text(value, "dataset", where, "")
+    answered = answers and value.get("output") is not None
+    answer = _text(value, "output", where) if answered else None
     return Prompt(instruction, context, dataset, answer)
-
-
-def _files(root: Path) -> dict[str, Path]:
-    """Returns the file of each split; a folder's only .json, as Alpaca has it, is
-    train."""
-    if (
-        root.is_dir()
-        and len(files := sorted(root.glob("*.json"))) == 1
-        and not any(root.glob("train.jsonl"))
-    ):
-        return {"train": files[0]}
-    return split_files(root, SUFFIXES)
 
 
 def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
     """Yields the entries of a .json list, or of a .jsonl file a line, each with its
     place."""
-    if path.suffix.lower() == ".json":
-        values = json_of(
-            read_text(path, where=where, mend="give a .jsonl file, an object a line"),
-            where=where,
-        )
-        if not isinstance(values, list):
-            raise UserError(f"{where} is not a list; give a list of objects")
-        yield from (
-            (value, f"{where} entry {number}")
-            for number, value in enumerate(values, start=1)
-        )
+    if path.suffix.lower() == ".jsonl":
+        yield from json_lines(path, where)
         return
-    for number, line in enumerate(lines_of(path, where), start=1):
-        if line.strip():
-            yield json_of(line, where=(place := f"{where} line {number}")), place
+    mend = "give a .jsonl file, an object a line"
+    values = json_of(read_text(path, where=where, mend=mend), where=where)
+    if not isinstance(values, list):
+        raise UserError(f"{where} is not a list; give a list of objects")
+    for number, value in enumerate(values, start=1):
+        yield value, f"{where} entry {number}"
 
 
 def _chore(generator: np.random.Generator) -> tuple[str, str]:
@@ -291,7 +259,7 @@ def _word(generator: np.random.Generator) -> str:
 SOURCES: dict[str, Source[Conversations]] = {
     "chores": Source(fingerprint_program(__file__, "numpy"), open_chores),
     "alpaca": Source(
-        lambda root: fingerprint_files(_files(root).values(), root=root),
+        lambda root: fingerprint_files(split_files(root, SUFFIXES).values(), root=root),
         open_conversations,
         WANTED,
     ),

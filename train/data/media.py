@@ -14,6 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ..system.reading import open_regular
 from .files import (
+    KNOWN,
     Log,
     OriginalFile,
     files_below,
@@ -78,19 +79,12 @@ def open_media(
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
         for file in files:
-            of_video = (
-                is_video is not None
-                and not is_picture(file.local)
-                and is_video(file.local)
-            )
-            kind = (
-                media.videos
-                if of_video
-                else media.pictures
-                if is_picture(file.local)
-                else media.others
-            )
-            kind.append(file)
+            if is_picture(file.local):
+                media.pictures.append(file)
+            elif is_video is not None and is_video(file.local):
+                media.videos.append(file)
+            else:
+                media.others.append(file)
         what = "picture or video" if is_video else "picture"
         if not (media.pictures or media.videos):
             but = f" but {by_suffix(media.others)}" if media.others else ""
@@ -132,34 +126,40 @@ def by_suffix(files: Sequence[OriginalFile]) -> str:
 
 
 def check_none_vanishes(
-    media: Media, named: Callable[[PurePosixPath], str | None], root: Path
+    media: Media, units: Collection[PurePosixPath], root: Path
 ) -> None:
-    """Checks that no class or clip is without a file that is read. ``named`` returns
-    the name of the unread class or clip that a folder is, or None; folders of notes are
-    none.
+    """Checks that every class or clip has a file that is read, given those that have
+    one. A folder beside them is one too, unless it holds only notes; one that is named
+    after a split is a split.
     """
     unread: dict[PurePosixPath, list[OriginalFile]] = {
         folder: [] for folder in media.empty
     }
     for file in media.others:
         unread.setdefault(file.path.parent, []).append(file)
+    holding = {above for unit in units for above in (unit, *unit.parents)}
+    beside = {unit.parent for unit in units}
     for folder, files in unread.items():
-        notes = bool(files) and all(file.path.suffix.lower() in NOTES for file in files)
-        if not notes and (name := named(folder)) is not None:
+        way = (*reversed(folder.parents), folder)
+        first = next((each for each in way if each not in holding), None)
+        notes = files and all(file.path.suffix.lower() in NOTES for file in files)
+        if first is None or first.parent in units or notes:
+            continue
+        if first.parent in beside or first.name.lower() in KNOWN:
             but = f" but {by_suffix(files)}" if files else ""
             raise root_error(
                 root,
-                f": {name} has no file that can be read{but}; give it one, or remove"
+                f": '{first}' has no file that can be read{but}; give it one, or remove"
                 " the folder",
             )
 
 
-def check_one_data_set(tops: Collection[str], root: Path) -> None:
+def check_one_data_set(tops: Iterable[str], root: Path) -> None:
     """Checks that the layout begins in one folder only below the root."""
-    if len(tops) > 1:
+    names = sorted({*tops})
+    if len(names) > 1:
         raise root_error(
-            root,
-            f"holds several data sets ({', '.join(sorted(tops))}); give one of them",
+            root, f"holds several data sets ({', '.join(names)}); give one of them"
         )
 
 

@@ -161,19 +161,16 @@ def resolve_source(
     """Returns the source that a configuration names, and its root, which exists;
     None for no root."""
     name, option = option_text("data.source", config.source), option_text("data.root")
-    if (source := sources.get(config.source)) is None:
-        raise UserError(f"{name} is unknown; choose one of {', '.join(sources)}")
+    source = sources[config.source]
     if config.root is None:
         if source.wanted:
             raise UserError(f"{name} needs {option}: {source.wanted}")
         return source, None
     if not source.wanted:
-        readers = option_text(
-            "data.source",
-            ", ".join(other for other, one in sources.items() if one.wanted),
-        )
+        readers = ", ".join(name for name, one in sources.items() if one.wanted)
         raise UserError(
-            f"{name} takes no {option}, got {config.root!r}; omit it or set {readers}"
+            f"{name} takes no {option}, got {config.root!r}; omit it or set"
+            f" {option_text('data.source', readers)}"
         )
     root = expanded(config.root, option)
     if not config.root or not root.exists():
@@ -201,10 +198,9 @@ def origin(config: Config) -> str:
 
 def _elsewhere() -> str:
     """Returns the advice if prepared data cannot be written."""
-    return (
-        "name another place with"
-        f" {' or '.join(dict.fromkeys([option_text('data.prepared'), 'UNROLL_PREPARED']))}"
-    )
+    # a command without the option names the variable in its place
+    names = dict.fromkeys([option_text("data.prepared"), "UNROLL_PREPARED"])
+    return f"name another place with {' or '.join(names)}"
 
 
 def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:

@@ -12,7 +12,14 @@ import numpy as np
 from ..config.errors import UserError, one_line
 from ..system.files import strict_json
 from ..system.reading import open_regular, read_regular
-from .files import NAMES, likely_splits, root_error, three_splits
+from .files import (
+    KNOWN,
+    check_no_split,
+    check_one_name,
+    likely_splits,
+    root_error,
+    three_splits,
+)
 
 T = TypeVar("T")
 SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -73,7 +80,8 @@ def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
     """Decodes UTF-8 text, without a byte order mark; zero bytes, as in UTF-16, are
     an error too."""
     try:
-        text = content.decode("utf-8-sig" if first_line == 1 else "utf-8")
+        # Files that were put one behind another have marks at other lines too.
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = first_line + content[: error.start].count(b"\n")
         raise UserError(
@@ -122,6 +130,14 @@ def lines_of(path: Path, where: str) -> Iterator[str]:
             yield decoded(line, where=where, first_line=number)
 
 
+def json_lines(path: Path, where: str) -> Iterator[tuple[Any, str]]:
+    """Yields the value of each line of JSON that is not empty, and its place."""
+    for number, line in enumerate(lines_of(path, where), start=1):
+        if line.strip():
+            place = f"{where} line {number}"
+            yield json_of(line, where=place), place
+
+
 def read_rows(
     path: Path, columns: Sequence[str], *, where: str | None = None, hint: str = ""
 ) -> Iterator[Row]:
@@ -130,17 +146,15 @@ def read_rows(
     the way out where columns are missing.
     """
     where = str(path) if where is None else where
-    lines = lines_of(path, where)
-    if (suffix := path.suffix.lower()) == ".jsonl":
-        return _objects(where, lines, columns, hint)
-    return _records(
-        where, (_tabbed if suffix == ".tsv" else _quoted)(where, lines), columns, hint
-    )
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        return _objects(path, where, columns, hint)
+    return _records(path, where, columns, hint, tabbed=suffix == ".tsv")
 
 
 def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
-    """Returns the file of each split: train is a root that is a file, or in a folder
-    one named after each split."""
+    """Returns the file of each split: train is a root that is a file, or the only file
+    of a folder; else the files of a folder are named after splits."""
     wanted = (
         f"give a {' or '.join(suffixes)} file, or a folder with train{suffixes[0]}, and"
         " optionally test and validation"
@@ -149,29 +163,21 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
         if root.suffix.lower() not in suffixes:
             raise root_error(root, f"ends in none of {', '.join(suffixes)}; {wanted}")
         return {"train": root}
-    paths = {}
-    for split, names in NAMES.items():
-        wanted_names = {f"{name}{suffix}" for name in names for suffix in suffixes}
-        files = sorted(
-            file for file in root.iterdir() if file.name.lower() in wanted_names
-        )
-        if len(files) > 1:
-            raise root_error(
-                root,
-                f"holds {' and '.join(file.name for file in files)}; keep one of them",
-            )
-        if files:
-            paths[split] = files[0]
-    # a split that is not read would be cut from train instead
-    for file in sorted(root.iterdir()):
-        tabular = (
-            file.suffix.lower() in TABULAR
-            and not file.name.startswith(".")
-            and not file.is_dir()
-        )
-        if tabular and file not in paths.values() and likely_splits(file.stem):
-            words = "looks like a split that is not read; move it away or rename it, or"
-            raise root_error(root, f": '{file.name}' {words} {wanted}")
+    tables = [
+        file
+        for file in sorted(root.iterdir())
+        if file.suffix.lower() in TABULAR
+        and not file.name.startswith(".")
+        and not file.is_dir()
+    ]
+    ours = [file for file in tables if file.suffix.lower() in suffixes]
+    stated = {file: KNOWN.get(file.stem.lower()) for file in ours}
+    if len(ours) == 1 and likely_splits(ours[0].stem) <= {"train"}:
+        stated = {ours[0]: "train"}
+    splits = {file: split for file, split in stated.items() if split is not None}
+    check_one_name({file.name: split for file, split in splits.items()}, root)
+    check_no_split((file.name for file in tables if file not in splits), root, wanted)
+    paths = {split: file for file, split in splits.items()}
     if "train" not in paths:
         raise root_error(root, f"holds no train file; {wanted}")
     return paths
@@ -205,75 +211,43 @@ def checksum(rows: Iterable[Iterable[Any]]) -> int:
 
 
 def _records(
-    source: str,
-    rows: Iterator[tuple[str, list[str]]],
-    columns: Sequence[str],
-    hint: str,
+    path: Path, source: str, columns: Sequence[str], hint: str, *, tabbed: bool
 ) -> Iterator[Row]:
-    header: list[str] | None = None
-    for where, fields in rows:
-        if header is None:
-            header = fields
-            if repeated := {name for name in header if header.count(name) > 1} & set(
-                columns
-            ):
-                raise UserError(
-                    f"{where} names the column {repeated.pop()!r} twice; rename one"
-                )
-            one = len(header) == 1 < len(columns)
-            _require(
-                header, columns, where, f"; columns {OF_SUFFIXES}" if one else hint
-            )
-        elif fields == header:
-            raise UserError(f"{where} repeats the header; remove the line")
-        elif len(fields) != len(header):
-            raise UserError(
-                f"{where} has {len(fields)} field(s), the header has {len(header)};"
-                " correct the line"
-            )
-        else:
-            yield Row(where, dict(zip(header, fields, strict=True)))
-    if header is None:
-        raise UserError(
-            f"{source} is empty; it must begin with a header that has"
-            f" {_listed(columns)}"
-        )
-
-
-def _tabbed(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        content = line.removesuffix("\n").removesuffix("\r")
-        if number == 1 and "\r" in content:
-            raise UserError(f"{source} {OLD_LINES}")
-        if content:
-            yield f"{source} line {number}", content.split("\t")
-
-
-def _quoted(source: str, lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
-    reader, number = csv.reader(lines, strict=True), 1
+    # A space before a quote would make the quote a part of the text.
+    style: Any = {"skipinitialspace": True}
+    if tabbed:
+        style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    reader = csv.DictReader(lines_of(path, source), strict=True, **style)
     try:
+        header = reader.fieldnames or ()
+        one = len(header) == 1 < len(columns)
+        where = f"{source} line 1"
+        _require(header, columns, where, f"; columns {OF_SUFFIXES}" if one else hint)
+        if len({*header}) < len(header):
+            raise UserError(f"{where} names a column twice; rename one")
         for fields in reader:
-            if fields:
-                yield f"{source} line {number}", fields
-            # a quoted field may hold line breaks: a row is named by its first line
-            number = reader.line_num + 1
+            where = f"{source} line {reader.line_num}"
+            values = list(fields.values())
+            if None in fields or None in values:
+                raise UserError(
+                    f"{where} has not the {len(header)} fields of the header; correct"
+                    " the line"
+                )
+            if values == header:
+                raise UserError(f"{where} repeats the header; remove the line")
+            yield Row(where, fields)
     except csv.Error as error:
-        other = f"line {number} cannot be read as CSV ({error}); correct the line"
-        raise UserError(
-            f"{source}"
-            f" {OLD_LINES if number == 1 and 'new-line' in str(error) else other}"
-        ) from error
+        line = reader.reader.line_num
+        other = f"line {line} cannot be read as CSV ({error}); correct it"
+        words = OLD_LINES if "new-line" in str(error) else other
+        raise UserError(f"{source} {words}") from error
 
 
 def _objects(
-    source: str, lines: Iterator[str], columns: Sequence[str], hint: str
+    path: Path, source: str, columns: Sequence[str], hint: str
 ) -> Iterator[Row]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{source} line {number}"
-        fields = json_of(line, where=where)
+    for fields, where in json_lines(path, source):
         if not isinstance(fields, dict):
             raise UserError(
                 f"{where} is not a JSON object with {_listed(columns)}; correct the"
@@ -289,13 +263,15 @@ def _objects(
         yield Row(where, fields)
 
 
-def _require(names: list[str], columns: Sequence[str], where: str, hint: str) -> None:
-    if missing := [column for column in columns if column not in names]:
-        shown = f"{_listed(names[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
-        s = "s" * (len(missing) > 1)
+def _require(
+    names: Sequence[str], columns: Sequence[str], where: str, hint: str
+) -> None:
+    missing = [column for column in columns if column not in names]
+    if missing:
+        more = " and more" if len(names) > SHOWN else ""
         raise UserError(
-            f"{where} has no column{s} {_listed(missing)}; its columns are"
-            f" {shown}{hint}"
+            f"{where} has no column {_listed(missing)}; its columns are"
+            f" {_listed(names[:SHOWN]) or 'none'}{more}{hint}"
         )
 
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,6 +26,7 @@ from .files import (
     check_share,
     files_below,
     fingerprint_files,
+    log_alike,
     original_files,
     root_error,
 )
@@ -210,7 +212,7 @@ def _describe(
 
 
 @contextlib.contextmanager
-def open_table(root: Path, _: Log, *, columns: tuple[str, str]) -> Iterator[TextSet]:
+def open_table(root: Path, log: Log, *, columns: tuple[str, str]) -> Iterator[TextSet]:
     """Reads every file. Classes are the labels of the train file: by value if all
     are integers, else by name."""
     hint = (
@@ -227,6 +229,7 @@ def open_table(root: Path, _: Log, *, columns: tuple[str, str]) -> Iterator[Text
     class_names = tuple(
         sorted(names, key=lambda name: (int(name) if numbers else 0, name))
     )
+    log_alike(class_names, log)
     splits = {
         split: [_labelled(row, columns, class_names) for row in rows]
         for split, rows in tables.items()
@@ -319,13 +322,17 @@ def _text(row: Row, column: str) -> str:
 
 
 def _label(row: Row, column: str) -> str:
+    """Returns a label in the composed form of Unicode, without marks that no one
+    sees: classes do not differ by these."""
     label = row.fields[column]
-    if not isinstance(label, str | int) or not str(label).strip():
+    text = unicodedata.normalize("NFC", str(label))
+    name = "".join(sign for sign in text if unicodedata.category(sign) != "Cf").strip()
+    if not isinstance(label, str | int) or not name:
         raise UserError(
             f"{row.where}: {column!r} must be the name or number of a class, got"
             f" {label!r}; correct it"
         )
-    return str(label).strip()
+    return name
 
 
 def _labelled(row: Row, columns: Sequence[str], class_names: Sequence[str]) -> Labelled:

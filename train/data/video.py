@@ -3,7 +3,6 @@ of a grey 160 x 160 clip."""
 
 import contextlib
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -176,8 +175,7 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
     Folders name the splits. A root that is a video is cut in time.
     """
     if root.is_file() and is_video(root):
-        with tempfile.TemporaryFile() as spool:
-            yield cut_in_time(root, spool, log)
+        yield cut_in_time(root, log)
         return
     with contextlib.suppress(*ARCHIVE_ERRORS):  # which unpacking reports
         if root.is_file() and not (

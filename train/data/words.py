@@ -58,26 +58,17 @@ def tokenise(text: str) -> list[str]:
 
 def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
     """Checks that texts, or the texts of pairs, have words and no lone surrogates;
-    errors give their numbers."""
+    errors give the number of the first that does not."""
     if seconds is not None and len(seconds) != len(texts):
         raise ValueError(
             f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}"
         )
     for what, kind in (("texts", texts), ("second texts", seconds or ())):
-        bad = {
-            "without a word": map(is_empty, kind),
-            "that are no valid UTF-8": (not is_whole(one) for one in kind),
-        }
-        for problem, flags in bad.items():
-            if places := [
-                str(place) for place, is_bad in enumerate(flags, start=1) if is_bad
-            ]:
-                shown = (
-                    f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
-                )
+        for number, text in enumerate(kind, start=1):
+            if is_empty(text) or not is_whole(text):
                 raise UserError(
-                    f"{len(places)} {what} {problem}, number {shown}; leave them out,"
-                    " or mend them"
+                    f"number {number} of the {what} has no word, or is no valid UTF-8;"
+                    " leave it out, or mend it"
                 )
 
 

@@ -404,14 +404,12 @@ def _feasibility(variant: Variant) -> str:
         number = variant.runs[0].evaluation.get("layers", range(margins.shape[1]))[
             layer
         ]
-        over = (
-            "over its"
-            f" bound{', within the tolerance' * all(run.evaluation['feasible'] for run in variant.runs)}"
-        )
-        words += (
-            f" (layer {number} is {abs(margin):.1%}"
-            f" {over if margin < 0 else 'below its bound'})"
-        )
+        where = "below its bound"
+        if margin < 0:
+            where = "over its bound"
+            if all(run.evaluation["feasible"] for run in variant.runs):
+                where += ", within the tolerance"
+        words += f" (layer {number} is {abs(margin):.1%} {where})"
     return (
         f"{words}, {_on_split(variant, 'validation', VALIDATED)}"
         if variant.has(VALIDATED)

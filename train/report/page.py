@@ -20,8 +20,10 @@ PANEL, WIDTH, DPI = (4.8, 4.2), 9.0, 160
 GUIDE = "#222222"  # the colour of lines that guide the eye
 TEMPLATE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{{ report.title }}</title>
 <style>
 body { margin: 0 auto; padding: 1rem; max-width: 60rem; overflow-wrap: break-word; }
@@ -29,10 +31,13 @@ body { font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { margin-top: 2.2rem; border-bottom: 1px solid #8888; }
 figure { margin: 1rem 0; }
-figure.panel { display: inline-block; vertical-align: top; width: 28.3rem; max-width: 100%; margin-right: .8rem; }
+figure.panel { display: inline-block; vertical-align: top; width: 28.3rem; }
+figure.panel { max-width: 100%; margin-right: .8rem; }
 figure div { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
+table { border-collapse: collapse; font-size: .875rem; }
+table { font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #8884; }
+th, td { text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: pre; }
 .note, figcaption { opacity: .75; font-size: .875rem; margin: .2rem 0 0; }
 figcaption.title { opacity: 1; font-weight: 600; }
@@ -53,9 +58,12 @@ img { width: 100%; border-radius: 6px; }
 {% else %}
 <figure><figcaption class="title">{{ block.title }}</figcaption>
 <div tabindex="0"><table aria-label="{{ block.title }}">
-<thead><tr>{% for cell in block.header %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in block.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
-</table></div>{% if block.note %}<p class="note">{{ block.note }}</p>{% endif %}</figure>
+<thead><tr>{% for cell in block.header %}<th scope="col">{{ cell }}</th>{% endfor %}
+</tr></thead>
+<tbody>{% for row in block.rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+</tbody></table></div>
+{% if block.note %}<p class="note">{{ block.note }}</p>{% endif %}</figure>
 {% endif %}
 {% endfor %}
 {% endfor %}

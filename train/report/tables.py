@@ -55,11 +55,12 @@ def score_table(setting: Setting) -> list[Table]:
         for name, share in shares.items()
         if share < 1
     ]
-    title = (
-        f"{capital(spec.title)}{' (%)' * spec.percent}{f' against {spec.gamma}' * bool(spec.gamma)},"
-        f" {setting.title}"
-    )
-    return _table(title, rows, " ".join(filter(None, notes)))
+    title = capital(spec.title)
+    if spec.percent:
+        title += " (%)"
+    if spec.gamma:
+        title += f" against {spec.gamma}"
+    return _table(f"{title}, {setting.title}", rows, " ".join(filter(None, notes)))
 
 
 def layers_table(setting: Setting, variant: Variant) -> list[Table]:

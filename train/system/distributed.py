@@ -76,16 +76,11 @@ def _in_time(member: Membership) -> Iterator[None]:
 
     def watch() -> None:
         if not joined.wait(REMIND_SECONDS):
-            os.write(
-                2,
-                f"waiting for the other processes ({of}), {JOIN_SECONDS} s at most\n".encode(),
-            )
+            wait = f"{JOIN_SECONDS} s at most"
+            os.write(2, f"waiting for the other processes ({of}), {wait}\n".encode())
         if not joined.wait(JOIN_SECONDS - REMIND_SECONDS):
-            os.write(
-                2,
-                f"error: the processes did not come together in {JOIN_SECONDS} s"
-                f" ({of}); {WAYS}\n".encode(),
-            )
+            error = f"the processes did not come together in {JOIN_SECONDS} s ({of})"
+            os.write(2, f"error: {error}; {WAYS}\n".encode())
             os._exit(USAGE_ERROR)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -22,10 +22,12 @@ from .reading import read_regular
 # Messages of a system that fails to write; Orbax, TensorStore and array_record quote
 # them in errors. The first ones do not depend on the contents of a file.
 UNREACHABLE = tuple(map(os.strerror, (
-    errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOSPC, errno.EROFS,
+    errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE,
+    errno.ESTALE, errno.ENOSPC, errno.EROFS,
 )))  # fmt: skip
 FAILURES = (*UNREACHABLE, *map(os.strerror, (
-    errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+    errno.EDQUOT, errno.EFBIG, errno.EIO,
+    errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 )))  # fmt: skip
 AGAIN = "see to that disk and give the same command again"
 PARTIAL = ".partial"  # suffix of a file that is being written

@@ -75,7 +75,9 @@ class ClassGaussians(NamedTuple):
     With :math:`\mu_k` and :math:`C_k` the mean and the covariance of class k, to which
     a ridge r is added, the image under white noise of variance :math:`s^2` is
 
-    .. math:: \hat x = \sum_k p(k \mid y) \, (\mu_k + (C_k + r) (C_k + r + s^2)^{-1} (y - \mu_k))
+    .. math::
+      \hat x = \sum_k p(k \mid y) \,
+               (\mu_k + (C_k + r) (C_k + r + s^2)^{-1} (y - \mu_k))
 
     Source: Yu, Sapiro, Mallat, "Solving inverse problems with piecewise linear
     estimators" (2012), with given classes.

@@ -141,7 +141,9 @@ class ImageTask(DataTask[SupervisedConfig]):
         right, and figures of the solve."""
         # A solver applies a layer many times: sharded parameters are gathered once.
         logits, info = self._logits(gathered(params), batch.images, probe)
-        right = counted(batch.labels) & (jnp.argmax(logits, axis=-1) == batch.labels)
+        predicted = jnp.argmax(logits, axis=-1)
+        matches = predicted == batch.labels.astype(predicted.dtype)
+        right = counted(batch.labels) & matches
         samples = _over_places(cross_entropies(logits, batch.labels))
         return samples[:, None], {
             "right": _over_places(right),

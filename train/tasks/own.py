@@ -12,7 +12,7 @@ import numpy as np
 from ..config.constrained import OwnConfig
 from ..config.errors import UserError
 from ..config.fields import check_fields
-from ..data.reader import in_order, read_ahead, shuffled
+from ..data.reader import by_step, read_ahead, shuffled
 from ..sharding.rules import rematerialised
 from ..task import Batch, Params, Row, SampleLosses, check_batch_size
 from .common import LayeredTask, Reading, Trial, feasibility_words, keyed, on_batches
@@ -81,6 +81,10 @@ class OwnTask(LayeredTask[OwnConfig]):
         }
         for split, arrays in self._splits.items():
             _check_arrays(split, arrays, train)
+        self._splits = {
+            split: {name: _native(array) for name, array in arrays.items()}
+            for split, arrays in self._splits.items()
+        }
         self._sizes = {
             split: len(next(iter(arrays.values())))
             for split, arrays in self._splits.items()
@@ -96,9 +100,14 @@ class OwnTask(LayeredTask[OwnConfig]):
         return OwnTask(self._init, self._losses, config=config, **self._splits)
 
     def held(self, split: str) -> Iterable[tuple[Batch, jax.Array]]:
-        """Yields rows of a split, each batch with a key."""
-        batches = in_order(
-            self._sizes[split], self._reader(split), batch_size=self.config.batch_size
+        """Yields rows of a split, each batch with a key. The last one is filled up with
+        the first rows: losses may depend on the size of a batch."""
+        size = self._sizes[split]
+        count = self.config.batch_size
+        read = self._reader(split)
+        batches = by_step(
+            lambda step: read(np.arange(step * count, (step + 1) * count) % size),
+            -(-size // count),
         )
         return keyed(read_ahead(batches))
 
@@ -127,13 +136,14 @@ class OwnTask(LayeredTask[OwnConfig]):
     def reading(self, params: Params, split: str, trial: Trial) -> Reading:
         """Returns the losses of every sample of a split at every layer; such a task
         has no noise."""
-        return Reading(
-            np.concatenate([self._read(params, batch) for batch, _ in self.held(split)])
-        )
+        losses = [self._read(params, batch) for batch, _ in self.held(split)]
+        return Reading(np.concatenate(losses)[: self._sizes[split]])
 
     def data_fingerprint(self) -> Row:
-        """Returns checksums of the arrays."""
-        return {split: _checksum(arrays) for split, arrays in self._splits.items()}
+        """Returns checksums of the arrays, and the number of layers, which your
+        function decides on."""
+        checksums = {split: _checksum(arrays) for split, arrays in self._splits.items()}
+        return checksums | {"layers": self.num_layers}
 
     def model_spec(self) -> Row:
         """Returns sizes of the splits, for the model card; your code builds the
@@ -181,8 +191,16 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
             " pass a dict"
         )
     for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise UserError(
+                f"names of arrays of {split} must be texts, got {name!r}; rename it"
+            )
+        if isinstance(array, np.ma.MaskedArray):
+            raise UserError(
+                f"{split}[{name!r}] is masked; leave out its masked rows, or fill them"
+            )
         is_array = isinstance(array, np.ndarray | jax.Array)
-        if not is_array or array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
+        if not is_array or array.ndim == 0 or not _is_numeric(array.dtype):
             given = (
                 f"shape {array.shape} of {array.dtype}"
                 if is_array
@@ -223,6 +241,12 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
                 f"{split}[{name!r}] is not finite in row {row}; mend the row, or leave"
                 " it out"
             )
+
+
+def _is_numeric(dtype: np.dtype) -> bool:
+    """Returns whether a dtype is of one number; bfloat16 is, of kind V as structured
+    dtypes are."""
+    return dtype.kind not in NO_NUMBERS and dtype.type is not np.void
 
 
 def _is_kept(array: Any) -> bool:
@@ -266,10 +290,18 @@ def _two(arrays: Arrays) -> dict[str, jax.ShapeDtypeStruct]:
     }
 
 
+def _native(array: Any) -> Any:
+    """Returns an array in the byte order of this machine, the only one JAX takes."""
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
+
+
 def _checksum(arrays: Arrays) -> int:
     total = 0
     for name, array in sorted(arrays.items()):
+        kind = f"{name}\0{array.dtype}\0{array.shape}"
         total = zlib.crc32(
-            np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), total)
+            np.ascontiguousarray(array).tobytes(), zlib.crc32(kind.encode(), total)
         )
     return total

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
-from unroll_jax.numerics import compute_dtype, full_precision
+from unroll_jax.numerics import compute_dtype, full_precision, powers_of_two
 from unroll_jax.spectral import inner, norm, random_like, scale, unit
 
 __all__ = ["Curvature", "curvature"]
@@ -179,9 +179,14 @@ def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
     if diagonal.shape[-1] == 1:
         return diagonal
 
+    # Bisection squares the entries: those of 1e-30 or 1e30 leave the range of float32.
+    entries = jnp.concatenate([diagonal, off_diagonal], axis=-1)
+    largest = jnp.max(jnp.abs(entries), axis=-1, keepdims=True)
+    smaller, back = powers_of_two(largest)
+
     def solve(d: Array, e: Array) -> Any:
         return eigh_tridiagonal(d, e, eigvals_only=True)
 
     for _ in range(diagonal.ndim - 1):
         solve = jax.vmap(solve)
-    return solve(diagonal, off_diagonal)
+    return back * solve(smaller * diagonal, smaller * off_diagonal)

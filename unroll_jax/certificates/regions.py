@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from unroll_jax.arguments import POSITIVE, checked, in_interval
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient
 from unroll_jax.numerics import compute_dtype
-from unroll_jax.spectral import inner, norm, scale
+from unroll_jax.spectral import inner, norm, scale, widen
 
 __all__ = [
     "Ball",
@@ -67,7 +67,7 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
       0.5
     """
     rank = batch_rank(f, y)
-    part, rest = gradient(f, y), gradient(g, y)
+    part, rest = widen(gradient(f, y)), widen(gradient(g, y))
     of_f = norm(part, rank)
     of_h = norm(jax.tree.map(jnp.add, part, rest), rank)
     return jnp.where((of_f == 0.0) & (of_h == 0.0), 0.0, of_f / of_h)
@@ -180,6 +180,7 @@ def in_descent_region(
       [True, True, False]
     """
     rank = y.ndim - minimiser_f.ndim
+    y, minimiser_f, minimiser_h = widen((y, minimiser_f, minimiser_h))
     to_f = norm(y - minimiser_f, rank)
     to_h = norm(y - minimiser_h, rank)
     within = smoothness_f * to_f <= convexity_h * constant * to_h
@@ -265,6 +266,7 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
       >>> float(orthant_alignment(p, q)), float(orthant_alignment(p, jnp.zeros(2)))
       (0.0, -1.0)
     """
+    p, q = widen((p, q))
     # D does not change with the units of p and q. With |p| = 1 squares stay in range.
     length = norm(p, batch_ndim)
     still = length == 0.0
@@ -306,5 +308,5 @@ def in_proximal_region(
       >>> in_proximal_region(h, y, step_size=0.5, kappa=0.1).tolist()
       [True, False]
     """
-    move = jax.tree.map(lambda leaf: step_size * leaf, gradient(h, y))
+    move = jax.tree.map(lambda leaf: step_size * leaf, widen(gradient(h, y)))
     return orthant_alignment(move, y, batch_ndim=batch_rank(h, y)) >= -kappa

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import POSITIVE, SHARE, SIZE, at_least, checked, one_of
 from unroll_jax.descent import Descent
 from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.fast_weights import damped_inverse
 from unroll_jax.energies.proximal.operators import nonnegative_soft_threshold
 from unroll_jax.energies.proximal.penalty import penalty_of_present
 from unroll_jax.energies.tokens import Tokens, on_tokens
-from unroll_jax.numerics import unit_powers
 from unroll_jax.spectral import norm
 
 __all__ = ["CrateParams", "crate", "crate_example"]
@@ -211,19 +211,6 @@ def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
 
 
 def _rate_gradient(z: Array, scale: Array) -> Array:
-    """Returns the gradient of `_rate`, scale Z (I + scale Z^T Z)^-1.
-
-    It solves the smaller of the systems with Z^T Z and Z Z^T. A power of two keeps
-    squares finite, and the identity is kept above round-off of the Gram matrix.
-    """
-    down, _ = unit_powers(z, (-2, -1), 1.0)
-    narrow = z.shape[-1] <= z.shape[-2]
-    tall = down * (z if narrow else z.mT)
-
-    scale = scale[..., None, None]
-    gram = scale * (tall.mT @ tall)
-    trace = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None]
-    identity = jnp.maximum(down**2, jnp.finfo(z.dtype).eps * trace)
-    system = identity * jnp.eye(gram.shape[-1], dtype=z.dtype) + gram
-    solved = jnp.linalg.solve(system, tall.mT)
-    return scale * down * (solved.mT if narrow else solved)
+    """Returns the gradient of `_rate`, scale Z (I + scale Z^T Z)^-1."""
+    root = jnp.sqrt(scale)[..., None, None]
+    return root * damped_inverse(root * z, 1.0).mT

@@ -121,7 +121,7 @@ def fast_weights(
         if keys.shape[-2] == 0:
             return shrunk
         error = values - keys @ shrunk.mT
-        inverse = _damped_inverse(keys, 1.0 / step_size + ridge)
+        inverse = damped_inverse(keys, 1.0 / step_size + ridge)
         return shrunk + (inverse @ error).mT
 
     step = gradient_step if form == "gradient" else proximal_step
@@ -314,7 +314,7 @@ def _square_norm(keys: Array) -> Array:
     return norm(product, product.ndim - 2) * up[..., 0, 0] * up[..., 0, 0]
 
 
-def _damped_inverse(
+def damped_inverse(
     keys: Float[Array, "*batch n k"], damping: float
 ) -> Float[Array, "*batch k n"]:
     """Returns (K^T K + damping I)^-1 K^T, from a QR decomposition.

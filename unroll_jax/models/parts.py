@@ -126,7 +126,9 @@ class ClassifierHead(nn.Module):
             allowed = f"be at most the image's shorter side, {side}"
             require(self.pool <= side, "pool", allowed, self.pool)
             window = (self.pool,) * 2
-            pooled = nn.avg_pool(z, window, strides=window)
+            # flax divides by an int32
+            with jax.numpy_dtype_promotion("standard"):
+                pooled = nn.avg_pool(z, window, strides=window)
             z = pooled.reshape(*pooled.shape[:-3], -1)
         return apply_dense(z, self.num_classes, self.param_dtype)
 

@@ -45,7 +45,7 @@ def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one
 
 # Templates, and words of the error about them.
 BAD = {
-    "no Jinja": ("{% if %}", "is not valid Jinja"),
+    "no Jinja": ("{% if %}", "cannot be used"),
     "out of the sandbox": (
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
         "cannot be used",
@@ -54,29 +54,20 @@ BAD = {
     "raises": (TEMPLATE, "no tool"),
     "none": (None, "has no chat template"),
 }
-ENDLESS = {
+LIMITED = {
     "loops in loops": (
-        "{% set r = range(99) %}{% for i in r %}{% for j in r %}{% endfor %}{%"
-        " endfor %}"
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "takes more than 1 s",
     ),
     "macros": (
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro"
-        " %}{{ f(60) }}"
+        " %}{{ f(60) }}",
+        "takes more than 1 s",
     ),
-    "recursion": (
-        "{% for i in [1, 2] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}{%"
-        " endfor %}"
-    ),
-    "products": "{{ 'x' * 100000000000 }}",
-    "powers": "{{ 10 ** 10 ** 10 }}",
-    "squares": (
-        "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x"
-        " %}{% endfor %}"
-    ),
+    "products": ("{{ messages[0].content * 100000000000 }}", "MemoryError"),
+    "formats": ("{{ '{:>2000000000}'.format(1) }}", "MemoryError"),
+    "filters": ("{{ 'x'|center(2000000000) }}", "MemoryError"),
 }
-SLOW = (
-    "{% for i in range(9999) %}{% set y = range(9999)|map('string')|join %}{% endfor %}"
-)
 
 
 @pytest.fixture
@@ -100,24 +91,16 @@ def test_a_template_that_cannot_be_used_is_told_in_one_line(
         tokenizer_of(template).chat([{"role": "tool", "content": "hi"}])
 
 
-@pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
-def test_a_template_that_would_not_end_is_told_in_one_line(
-    template, tokenizer_of, monkeypatch
+@pytest.mark.parametrize(("template", "words"), LIMITED.values(), ids=LIMITED)
+def test_a_template_has_limits_of_time_and_memory(
+    template, words, tokenizer_of, monkeypatch
 ):
-    monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_WORK", 2000)
-    tokenizer = tokenizer_of(template)
-    for _ in range(2):  # each rendering may do as much
-        with one_line(r"cannot be used \((it needs more than|\*\*? of large values)"):
-            tokenizer.chat(MESSAGES)
+    monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_SECONDS", 1)
+    with one_line("cannot be used", words):
+        tokenizer_of(template).chat(MESSAGES)
 
 
-def test_a_template_that_takes_too_long_is_told_in_one_line(tokenizer_of, monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_SECONDS", 0.2)
-    with one_line(r"cannot be used \(it takes more than 0.2 seconds\)"):
-        tokenizer_of(SLOW).chat(MESSAGES)
-
-
-def test_loops_that_are_counted_render_as_those_of_plain_jinja(tokenizer_of):
+def test_loops_render_as_those_of_plain_jinja(tokenizer_of):
     template = (
         "{% for m in messages if m.role == 'user' %}{{ loop.index0 }}{{ loop.length"
         " }}{{ m.content * 2 }}{{ loop.last }}{{ loop.nextitem }}{% endfor %}{% for m"

@@ -203,7 +203,7 @@ def test_a_repository_is_downloaded_without_its_pickles_or_one_line_tells_the_wa
     tmp_path, monkeypatch
 ):
     for source in ("no/such/folder/here", "spaces in it", "", __file__):
-        with one_line(f"pretrained={source} is neither a folder nor a repository"):
+        with one_line(f"pretrained={source} is not a folder, and the Hugging Face hub"):
             find_folder(source)
     requests, lines = [], []
 

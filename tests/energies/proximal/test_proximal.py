@@ -289,27 +289,47 @@ def test_step_sizes_out_of_range_are_named_or_give_nan(name, unchecked):
         assert np.all(np.isnan(traced(np.ones(2), wrong)))
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_the_prox_holds_at_large_step_sizes(name):
+def exact_prox(name, y, ratio, slope):
     """sigma(w) - y + t (w - sigma(w)) = 0, whose left side grows with w."""
-    phi, _, _ = CASES[name]
     sigma = {
         "tanh": np.tanh,
         "sigmoid": expit,
         "softplus": lambda w: np.logaddexp(0.0, w),
-        "leaky_relu": lambda w: np.where(w >= 0.0, w, 0.2 * w),
+        "leaky_relu": lambda w: np.where(w >= 0.0, w, slope * w),
     }[name]
+    roots = [
+        brentq(
+            lambda w, y=entry: sigma(w) - y + ratio * (w - sigma(w)),
+            -1e3,
+            1e3,
+            xtol=1e-14,
+            maxiter=1000,
+        )
+        for entry in y
+    ]
+    return sigma(np.array(roots))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_prox_holds_at_large_step_sizes(name):
+    phi, _, _ = CASES[name]
     y = np.array([-2.0, 0.3, 5.0])
     for ratio in (1e3, 1e7):
         near = jax.jit(phi.prox)(y, ratio * STEP)
-        for entry, value in zip(y, near, strict=True):
-            w = brentq(
-                lambda w, y=entry, t=ratio: sigma(w) - y + t * (w - sigma(w)),
-                -1e3,
-                1e3,
-                xtol=1e-14,
-            )
-            np.testing.assert_allclose(value, sigma(w), rtol=1e-5, atol=1e-9)
+        exact = exact_prox(name, y, ratio, slope=0.2)
+        np.testing.assert_allclose(near, exact, rtol=1e-5, atol=1e-9)
     if name in ("softplus", "leaky_relu"):
         narrow = jax.jit(phi.prox)(np.float32(1e6), np.float32(1e8))
         np.testing.assert_allclose(narrow, 1e6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_prox_holds_at_large_step_sizes_in_float32(name):
+    """w - sigma(w) must keep its digits: of softplus far away, of tanh near 0."""
+    phi = ACTIVATIONS[name]()
+    y = np.float32([-2.0, 0.3, 5.0])
+    with jax.enable_x64(False):
+        run = jax.jit(phi.prox)
+        for size in (1e3, 1e6, 1e10):
+            exact = exact_prox(name, y.astype(float), size, slope=0.01)
+            np.testing.assert_allclose(run(y, size), exact, rtol=3e-4, atol=1e-7)

@@ -1,23 +1,19 @@
 """Tokenizers of language models with their chat templates: from folders, or of
 bytes."""
 
-import datetime
 import functools
 import json
-import math
-import time
+import signal
+import subprocess
+import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import jinja2
-import jinja2.ext
 import numpy as np
-from jinja2 import nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ...config.errors import UserError, one_line
+from ...config.errors import UserError
 from ...system.files import to_bytes
 from ..rows import read_text
 from .architectures import LARGEST
@@ -25,7 +21,10 @@ from .folders import make_tokenizer, read_json, read_tokenizer
 
 # How byte-level tokenizers split texts.
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-MOST_WORK, MOST_SECONDS = 1_000_000, 10.0  # of one rendering of a template
+# of the process that renders templates: processor time, and chats of each second more
+MOST_SECONDS, CHATS_A_SECOND = 10, 100
+MOST_BYTES = 1 << 30
+RENDER = Path(__file__).with_name("render.py")
 Message = Mapping[str, str]  # "role" and "content"
 
 # Special tokens that templates know by name.
@@ -60,7 +59,6 @@ class ChatTokenizer:
         self.stops = tuple(stops)
         self.where = where
         self._tokenizer = tokenizer
-        self._compiled = None if template is None else _compile(template, where)
         self.checksum = zlib.crc32(f"{tokenizer.to_str()}{template}".encode())
 
     @property
@@ -94,26 +92,39 @@ class ChatTokenizer:
     def chat(self, messages: Sequence[Message], *, answer: bool = False) -> str:
         """Returns the text of a conversation; with ``answer`` it ends where an
         answer of the assistant starts."""
-        if self._compiled is None:
+        return self.chats([messages], answer=answer)[0]
+
+    def chats(
+        self, conversations: Iterable[Sequence[Message]], *, answer: bool = False
+    ) -> list[str]:
+        """Returns the texts of conversations, see `chat`; all in one process."""
+        if self.template is None:
             raise UserError(
                 f"{self.where} has no chat template; use an instruction-tuned model or"
                 " plain texts"
             )
-        environment: Any = self._compiled.environment
-        environment.left = MOST_WORK
-        environment.until = time.monotonic() + MOST_SECONDS
-        try:
-            return self._compiled.render(
-                messages=[dict(message) for message in messages],
-                tools=None,  # templates ask `tools is none`, as `transformers` has it
-                documents=None,
-                add_generation_prompt=answer,
-                **self.named,
-            )
-        except Exception as error:  # a template can raise anything
+        # templates ask `tools is none`, as `transformers` has it
+        common = {"tools": None, "documents": None, "add_generation_prompt": answer}
+        chats = [
+            {"messages": messages, **common, **self.named} for messages in conversations
+        ]
+        given = {
+            "template": self.template,
+            "chats": chats,
+            "seconds": MOST_SECONDS + len(chats) // CHATS_A_SECOND,
+            "most_bytes": MOST_BYTES,
+        }
+        command = [sys.executable, "-P", str(RENDER)]
+        done = subprocess.run(
+            command, input=json.dumps(given), capture_output=True, text=True
+        )
+        if done.returncode:
+            late = done.returncode == -signal.SIGXCPU
+            reason = f"it takes more than {given['seconds']} s" if late else done.stderr
             raise UserError(
-                f"the chat template of {self.where} cannot be used ({one_line(error)})"
-            ) from error
+                f"the chat template of {self.where} cannot be used ({reason.strip()})"
+            )
+        return json.loads(done.stdout)
 
     def to_spec(self) -> dict[str, Any]:
         """Returns the tokenizer, its template and its tokens as JSON values, for
@@ -232,104 +243,3 @@ def byte_tokenizer() -> ChatTokenizer:
     return ChatTokenizer(
         made, BYTE_TEMPLATE, {}, [len(tokens) - 1], where="the tokenizer of bytes"
     )
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, with a bound on the work of one rendering: weights may come
-    from anywhere."""
-
-    intercepted_binops = frozenset(["*", "**"])
-    left, until = MOST_WORK, math.inf
-
-    def spend(self, work: int, item: Any = None) -> Any:
-        """Counts work, and returns the item that it is for."""
-        self.left -= work
-        if self.left < 0:
-            raise jinja2.TemplateError(
-                f"it needs more than {MOST_WORK:,} iterations and calls"
-            )
-        if time.monotonic() > self.until:
-            raise jinja2.TemplateError(f"it takes more than {MOST_SECONDS:g} seconds")
-        return item
-
-    def call(
-        self, context: Any, called: Any, /, *arguments: Any, **options: Any
-    ) -> Any:
-        """Counts a call, as of a macro that calls itself, as ten iterations."""
-        return super().call(context, self.spend(10, called), *arguments, **options)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Multiplies unless the result is large; every power is an error."""
-        sizes = [
-            abs(one) if isinstance(one, int | float) else len(one)
-            for one in (left, right)
-        ]
-        if operator == "**" or sizes[0] * sizes[1] > MOST_WORK:
-            raise jinja2.TemplateError(f"{operator} of large values")
-        return super().call_binop(context, operator, left, right)
-
-
-class _Generation(jinja2.ext.Extension):
-    """The tag with which `transformers` marks what the assistant says; it renders its
-    contents."""
-
-    tags: Any = frozenset({"generation"})
-
-    def parse(self, parser: Any) -> nodes.Node:
-        """Returns the contents, with variables of their own."""
-        line = next(parser.stream).lineno
-        contents = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(contents, lineno=line)
-
-
-def _compile(template: str, where: str) -> jinja2.Template:
-    """Compiles a template with what templates of `transformers` may use; its loops
-    count their iterations."""
-    environment = _Sandbox(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_Generation, jinja2.ext.loopcontrols],
-    )
-    environment.filters["tojson"] = _to_json
-    environment.filters["each"] = jinja2.pass_context(
-        lambda _, items: (environment.spend(1, item) for item in items)
-    )
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = _strftime_now
-    try:
-        tree = environment.parse(template)
-        for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(
-                loop.iter, "each", [], [], None, None, lineno=loop.lineno
-            )
-        return environment.from_string(tree)
-    except Exception as error:  # of Jinja, or of the compilers of Python
-        raise UserError(
-            f"the chat template of {where} is not valid Jinja ({one_line(error)});"
-            " mend it"
-        ) from error
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Returns JSON without the escapes for HTML of Jinja's own filter."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)

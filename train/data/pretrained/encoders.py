@@ -1,6 +1,7 @@
 """Pretrained encoders of texts: weights and tokenizer from a folder in the layout of
 Hugging Face, or from its hub."""
 
+import functools
 import re
 import zlib
 from collections.abc import Sequence
@@ -240,10 +241,9 @@ def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array) -> Any
     head = dict(jax.jit(lambda key: model.init(key, tokens)["params"]["head"])(key))
     if model.hidden == pretrained.hidden and "hidden" in pretrained.head:
         head["hidden"] = pretrained.head["hidden"]
-    narrow = lambda leaf: jnp.asarray(leaf, model.encoder.param_dtype)
-    return {
-        "params": jax.tree.map(narrow, {"encoder": pretrained.params, "head": head})
-    }
+    params = {"encoder": pretrained.params, "head": head}
+    narrow = functools.partial(jnp.asarray, dtype=model.encoder.param_dtype)
+    return {"params": jax.tree.map(narrow, params)}
 
 
 def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:

@@ -39,13 +39,15 @@ def fused_softmax_step(
     width = -(-max(z.shape[-1] + 2, d) // MULTIPLE) * MULTIPLE
     queries = _one_head([rounded, ones, ones], width)
     keys = _one_head([rounded, leading, remainder], width)
-    outputs = jax.nn.dot_product_attention(  # pyright: ignore[reportCallIssue]
-        queries,
-        keys,
-        _one_head([values], width),
-        scale=1.0,
-        implementation=implementation,  # pyright: ignore[reportArgumentType]
-    )
+    # Without cuDNN, JAX computes bfloat16 in float32 and leaves casts to promotion.
+    with jax.numpy_dtype_promotion("standard"):
+        outputs = jax.nn.dot_product_attention(  # pyright: ignore[reportCallIssue]
+            queries,
+            keys,
+            _one_head([values], width),
+            scale=1.0,
+            implementation=implementation,  # pyright: ignore[reportArgumentType]
+        )
     return outputs[:, :, 0, :d].reshape(values.shape)
 
 

@@ -78,7 +78,17 @@ def tanh(*, step_size: float = 1.0) -> Proximal:
     def inside(z: Array) -> Array:
         return 0.5 * (xlog1py(1.0 + z, z) + xlog1py(1.0 - z, -z) - z**2)
 
-    return _pair(jnp.tanh, lambda z: infinite_outside(inside, z, -1.0, 1.0), step_size)
+    def rest(w: Array) -> Array:
+        # w - tanh(w) cancels near 0: there it is its Taylor series.
+        near = jnp.abs(w) < float(jnp.finfo(w.dtype).eps) ** 0.125
+        square = jnp.where(near, w, 0.0) ** 2
+        factor = 17.0 / 315.0 - 62.0 / 2835.0 * square
+        series = w * square * (1.0 / 3.0 + square * (-2.0 / 15.0 + square * factor))
+        return jnp.where(near, series, w - jnp.tanh(w))
+
+    return _pair(
+        jnp.tanh, lambda z: infinite_outside(inside, z, -1.0, 1.0), step_size, rest
+    )
 
 
 @checked(step_size=POSITIVE)
@@ -106,7 +116,12 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
     def inside(z: Array) -> Array:
         return spence(-jnp.expm1(-z)) - np.pi**2 / 6.0
 
-    return _pair(jax.nn.softplus, lambda z: infinite_outside(inside, z, 0.0), step_size)
+    return _pair(
+        jax.nn.softplus,
+        lambda z: infinite_outside(inside, z, 0.0),
+        step_size,
+        lambda w: -jax.nn.softplus(-w),
+    )
 
 
 @checked(slope=in_interval("(0, 1]"), step_size=POSITIVE)
@@ -133,7 +148,17 @@ ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
 }
 
 
-def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Proximal:
+def _pair(
+    function: Elementwise,
+    penalty: Elementwise,
+    step_size: float,
+    rest: Elementwise | None = None,
+) -> Proximal:
+    """The pair of sigma. ``rest`` is w - sigma(w), where a difference loses digits."""
+
+    def difference(w: Array) -> Array:
+        return w - function(w)
+
     def prox(y: Array, length: float | Float[Array, ""]) -> Array:
         length = nonnegative("step_size", length)
         # At the step size of the pair there is nothing to solve.
@@ -141,7 +166,8 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
             return function(y)
         wide = y.astype(compute_dtype(y))
         ratio = jnp.asarray(length, wide.dtype) / step_size
-        return function(_solve(function, wide, ratio)).astype(y.dtype)
+        w = _solve(function, rest or difference, wide, ratio)
+        return function(w).astype(y.dtype)
 
     def total(y: Array) -> Array:
         return jnp.sum(penalty(y.astype(compute_dtype(y))), axis=(-2, -1)) / step_size
@@ -149,7 +175,7 @@ def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Prox
     return Proximal(penalty=total, prox=prox)
 
 
-def _solve(function: Elementwise, y: Array, ratio: Array) -> Array:
+def _solve(function: Elementwise, rest: Elementwise, y: Array, ratio: Array) -> Array:
     """Returns w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry.
 
     It is differentiable in y and t. The slope of sigma lies in [0, 1], so that of the
@@ -163,9 +189,8 @@ def _solve(function: Elementwise, y: Array, ratio: Array) -> Array:
     farthest = 0.25 * float(limits.max)
 
     def residual(w: Array) -> Array:
-        value = function(w)
         # (1 - t) sigma(w) + t w would cancel where t is large
-        return ratio * (w - value) + (value - y)
+        return ratio * rest(w) + (function(w) - y)
 
     def solve(residual: Callable[[Array], Array], start: Array) -> Array:
         # w lies between the solutions for slopes 1 and t.
