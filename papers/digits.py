@@ -145,9 +145,9 @@ def train(method: Method, setting: Setting, data: tuple[Any, ...]) -> tuple[Any,
     constraints = method.constraints or {}
     optimizer = optax.with_extra_args_support(primal)
     if constraints:
-        zeros = {name: jnp.zeros(()) for name in constraints}
         dual = uj.dual_ascent(method.dual)
-        optimizer = uj.primal_dual(primal, dual, violations=zeros)
+        like = dict.fromkeys(constraints, 0.0)
+        optimizer = uj.primal_dual(primal, dual, violations=like)
     weights = jnp.asarray(method.weights or (0.0,) * setting.layers + (1.0,))
 
     def multipliers(opt_state: Any) -> Array:

@@ -121,8 +121,8 @@ def train(
       rate: of the dual updates.
     """
     adam = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
-    zeros = {name: jnp.zeros(()) for name in CONSTRAINTS}
-    optimizer = primal_dual(adam, dual_ascent(optax.sgd(rate)), violations=zeros)
+    like = dict.fromkeys(CONSTRAINTS, 0.0)
+    optimizer = primal_dual(adam, dual_ascent(optax.sgd(rate)), violations=like)
     params = MODEL.init(key, sets[0][:1]) if start is None else start
 
     def step(carry: Any, key: jax.Array) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .checkpoint import Checkpoints, Stored, way_back
 from .config.errors import UserError
-from .constraints import INFEASIBLE
+from .objective import INFEASIBLE
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
 from .step import state_like

@@ -89,18 +89,13 @@ def training_step(
     """
     optimizer = optax.with_extra_args_support(optax.adam(PRIMAL_RATE))
     if constrained:
-        zeros = {name: jnp.zeros(()) for name in problem.constraints}
+        like = dict.fromkeys(problem.constraints, 0.0)
         ascent = dual_ascent(optax.sgd(DUAL_RATE))
-        optimizer = primal_dual(optimizer, ascent, violations=zeros)
+        optimizer = primal_dual(optimizer, ascent, violations=like, start=1.0)
 
     def init(key: jax.Array) -> State:
         params = problem.init(key)
-        opt_state: Any = optimizer.init(params)
-        if constrained:
-            ones = jax.tree.map(jnp.ones_like, opt_state.dual.multipliers)
-            dual = opt_state.dual._replace(multipliers=ones)
-            opt_state = opt_state._replace(dual=dual)
-        return State(jnp.zeros((), jnp.int32), params, opt_state)
+        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     def objective(params: Any, state: State, batch: Any) -> tuple[Array, Any]:
         if not constrained:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unroll_jax.train.constraints import constrained_training
+from unroll_jax.train.objective import constrained_training
 from unroll_jax.train.step import first_state, train_step
 from unroll_jax.train.task import Task
 

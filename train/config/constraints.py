@@ -1,7 +1,6 @@
 """Options of descent constraints and of their multipliers."""
 
 import dataclasses
-import math
 from typing import Literal
 
 from .fields import Count, Fraction, Natural, NonNegative, Positive, Share
@@ -121,16 +120,3 @@ class ConstraintConfig:
         """True where mean losses are compared with their bounds, not the losses of
         samples."""
         return self.form == "difference" or self.form.endswith("_of_means")
-
-    def absolute_bounds(self, num_layers: int) -> tuple[float, ...] | None:
-        """The bounds of layers 1 to L, or of L only, where they do not depend on the
-        losses; else None."""
-        if self.last is not None:
-            return (self.last,)
-        if self.bounds == "stepwise" or self.reference is None:
-            return None
-        kept = [1.0 - alpha for alpha in self.alphas(num_layers)]
-        return tuple(
-            max(self.reference * math.prod(kept[: l + 1]), self.floor)
-            for l in range(num_layers)  # noqa: E741
-        )

@@ -105,6 +105,9 @@ def layered_report(runs: Sequence[Run]) -> Report:
             *scores,
         ],
         "Layer by layer": [*drawn["ratios"], *itertools.chain(*by_method.values())],
+        "Constraints": [
+            table for each in settings for table in tables.constraint_tables(each)
+        ],
         "Early exit": [*drawn["early_exit"], *exits],
         "Drafts by the first layers": [*drawn["acceptance"], *accepted],
         "Training": [*drawn["multipliers"], *drawn["violations"]],

@@ -107,6 +107,19 @@ def layers_table(setting: Setting, variant: Variant) -> list[Table]:
     return _table(title, rows, note)
 
 
+def constraint_tables(setting: Setting) -> list[Table]:
+    """The library's report on the constraints, of every run under them."""
+    tables = []
+    for run in [run for one in setting.of("constrained") for run in one.runs]:
+        # an evaluation of an earlier version has other lines
+        lines = run.evaluation.get("constraint_report", [])
+        cells = [tuple(re.split("  +", line)) for line in lines[:-1]]
+        if cells and all(len(row) == len(cells[0]) for row in cells):
+            title = f"Constraints on the test split, {run.name}"
+            tables.append(Table(title, cells[0], tuple(cells[1:]), lines[-1]))
+    return tables
+
+
 def differences(setting: Setting, one: Variant, other: Variant) -> Array:
     """Score differences of two variants paired by seed, (seeds, 3): at the training
     gamma, their mean over larger test gammas, and at the largest. In percent of the

@@ -19,7 +19,7 @@ from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError
 from ..config.fields import LARGEST
 from ..config.run import RunConfig
-from ..constraints import constrained_training
+from ..objective import constrained_training
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
 from ..task import VALIDATED, Log, Params, Row, SampleLosses, Task, Training, Validation

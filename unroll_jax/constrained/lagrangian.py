@@ -101,7 +101,8 @@ def lagrangian(
       >>> jax.grad(value)(jnp.array([1.0, 2.0]), penalty=2.0).tolist()
       [10.0, 10.0]
     """
-    objective = trees.as_scalar("objective", objective)
+    objective = trees.as_losses("objective", objective)
+    require(objective.ndim == 0, "objective", "be a scalar", f"shape {objective.shape}")
     violations = trees.as_violations("violations", violations)
     multipliers = trees.as_violations("multipliers", multipliers)
     trees.check_matching("multipliers", multipliers, violations)

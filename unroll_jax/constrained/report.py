@@ -2,7 +2,7 @@
 point is stationary."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +25,25 @@ __all__ = ["ConstraintReport", "GroupReport", "constraint_report", "held_out_rep
 
 STATUSES = ("not finite", "violated", "no samples", "binding", "slack", "idle")
 NOT_FINITE, VIOLATED, NO_SAMPLES, BINDING, SLACK, IDLE = STATUSES
-# A constraint has room this many tolerances from its bound, or one in so many of a
-# known bound if that is less.
+UNMET = (NOT_FINITE, VIOLATED, NO_SAMPLES)
+# A constraint is slack if it is at least so many tolerances below its bound, or this
+# part of the bound if that is less.
 ROOM = 10.0
+TITLES = (
+    "constraint",
+    "kind",
+    "status",
+    "value",
+    "bound",
+    "tolerance",
+    "worst violation",
+    "met",
+    "price",
+    "slackness",
+)
+TOLERANCE = trees.Range(
+    "finite and at least 0", lambda least: (least >= 0.0) & (least < np.inf)
+)
 
 
 class GroupReport(NamedTuple):
@@ -37,16 +53,17 @@ class GroupReport(NamedTuple):
     Attributes:
       status: "not finite" if a violation or a price is not; "violated" if a constraint
         exceeds its tolerance; "no samples" if a violation is not known; "binding" if
-        the largest multiplier is of a constraint at its bound; "slack" if it is of one
-        with room, ten tolerances or a tenth of a known bound; "idle" if there is none.
+        the largest multiplier is of a constraint at its bound; "slack" if it is of a
+        constraint with room, ten tolerances or a tenth of a known bound; "idle" if all
+        multipliers are 0.
       worst: the violation furthest above its tolerance (of equalities in absolute
         value), in units of the violations; NaN without any.
       bound, value: of that constraint, NaN if no bound was given.
       tolerance: its largest violation that counts as met, in units of the value.
-      met: share of the constraints within their tolerances, of those that are known.
+      met: share of the known constraints that are within their tolerances.
       price: the multiplier of largest absolute value, for one unit of the value.
-      wound_up: the largest such multiplier of the constraints with room: not a price; 0
-        without one.
+      wound_up: the largest such multiplier of the constraints with room, which is no
+        price; 0 if there is none.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
       unit, size: of the value, and number of constraints.
       scale: of the worst violation; NaN if it is in units of the value.
@@ -71,12 +88,12 @@ class GroupReport(NamedTuple):
     def excess(self) -> str:
         """The worst violation in words: with its unit, or as a share in percent."""
         if np.isnan(self.scale):
-            return f"{self.worst:.3g}{self.unit and ' '}{self.unit}"
+            return f"{self.worst:.3g} {self.unit}".rstrip()
         return f"{self.worst:.2%}"
 
     @property
     def words(self) -> str:
-        """The group in a sentence of its status."""
+        """The group in words for the sentence of its status."""
         if self.status == VIOLATED:
             return f"{self.name} by {self.excess}"
         if self.status == BINDING:
@@ -109,21 +126,20 @@ class ConstraintReport(NamedTuple):
     @property
     def feasible(self) -> bool:
         """True if every constraint is known and met within the tolerance."""
-        return not any(
-            group.status in (VIOLATED, NO_SAMPLES, NOT_FINITE) for group in self.groups
-        )
+        return not any(group.status in UNMET for group in self.groups)
 
     @property
     def status(self) -> str:
         """The first that holds: "not finite", "violated", "no samples", "met, not
         stationary", "met, wound up", "met".
 
-        "met, wound up": a constraint with room has a multiplier, so its price is none.
+        "met, wound up": a constraint with room has a multiplier, which is no price.
         """
-        norm = 0.0 if self.gradient_norm is None else self.gradient_norm
+        norm = self.gradient_norm or 0.0
         statuses = [group.status for group in self.groups]
-        statuses += [] if np.isfinite(norm) else [NOT_FINITE]
-        for status in (NOT_FINITE, VIOLATED, NO_SAMPLES):
+        if not np.isfinite(norm):
+            statuses.append(NOT_FINITE)
+        for status in UNMET:
             if status in statuses:
                 return status
         if norm > self.gradient_tolerance:
@@ -134,43 +150,48 @@ class ConstraintReport(NamedTuple):
     @property
     def verdict(self) -> str:
         """The constraints by status, and the gain of relaxing those that bind."""
-        norm = "" if self.gradient_norm is None else f"{self.gradient_norm:.3g}"
-        size = f"the gradient of the Lagrangian has norm {norm}"
         lines = []
+        norm = self.gradient_norm
+        size = f"the gradient of the Lagrangian has norm {norm or 0.0:.3g}"
         if self.feasible:
-            endings = {"met": " and the point is stationary", "met, wound up": ""}
-            ending = endings.get(self.status, f", but {size}")
-            lines = [f"Every constraint is met{ending if norm else ''}."]
-        elif not np.isfinite(self.gradient_norm or 0.0):
-            lines = [f"Not finite: {size}."]
-        named: dict[str, list[str]] = {status: [] for status in STATUSES}
-        for group in self.groups:
-            if group.status != SLACK:
-                named[group.status].append(group.words)
-            if group.wound_up > 0.0 and (self.feasible or group.status == SLACK):
-                wound_up = f"(a multiplier of {group.wound_up:.3g} has wound up)"
-                named[SLACK].append(f"{group.name} {wound_up}")
-        for status, words in named.items():
-            lines += [f"{status.capitalize()}: {', '.join(words)}."] if words else []
+            ending = ""
+            if norm is not None and self.status != "met, wound up":
+                stationary = self.status == "met"
+                ending = (
+                    " and the point is stationary" if stationary else f", but {size}"
+                )
+            lines.append(f"Every constraint is met{ending}.")
+        elif not np.isfinite(norm or 0.0):
+            lines.append(f"Not finite: {size}.")
+
+        for status in STATUSES:
+            words = [one.words for one in self.groups if one.status == status]
+            if status == SLACK:
+                words = [
+                    f"{one.name} (a multiplier of {one.wound_up:.3g} has wound up)"
+                    for one in self.groups
+                    if one.wound_up > 0.0 and (self.feasible or one.status == SLACK)
+                ]
+            if words:
+                lines.append(f"{status.capitalize()}: {', '.join(words)}.")
         return " ".join(lines)
 
     def __str__(self) -> str:
-        titles = "kind,status,value,bound,tolerance,worst violation,met,price,slackness"
-        rows = [["constraint", *titles.split(",")]]
+        rows = [TITLES]
         for g in self.groups:
             name = g.name if g.size == 1 else f"{g.name} ({g.size})"
-            row = [name, g.kind, g.status, f"{g.value:.3g}", f"{g.bound:.3g}"]
-            sign = "+" if g.worst >= 0.0 else ""
-            row += [f"{g.tolerance:.2g}", f"{sign}{g.excess}", f"{g.met:.0%}"]
-            rows.append([*row, f"{g.price:.3g}", f"{g.slackness:.2g}"])
+            numbers = f"{g.value:.3g}", f"{g.bound:.3g}", f"{g.tolerance:.2g}"
+            worst = f"+{g.excess}" if g.worst >= 0.0 else g.excess
+            ends = f"{g.met:.0%}", f"{g.price:.3g}", f"{g.slackness:.2g}"
+            rows.append((name, g.kind, g.status, *numbers, worst, *ends))
         columns = list(zip(*rows, strict=True))
         if all(np.isnan(group.bound) for group in self.groups):
             del columns[3:6]
         widths = [max(map(len, column)) for column in columns]
-        lines = []
-        for row in zip(*columns, strict=True):
-            cells = map(str.ljust, row, widths)
-            lines.append("  ".join(cells).rstrip())
+        lines = [
+            "  ".join(map(str.ljust, row, widths)).rstrip()
+            for row in zip(*columns, strict=True)
+        ]
         return "\n".join([*lines, self.verdict])
 
     def plot(self, axes: Any = None) -> Any:
@@ -184,7 +205,7 @@ class ConstraintReport(NamedTuple):
         for g in self.groups:
             unit = f" [{g.unit}]" if g.unit else ""
             names.append(f"{g.name}{unit}\n{g.status}, price {g.price:.3g}")
-            colours.append("C2" if g.status in (BINDING, SLACK, IDLE) else "C3")
+            colours.append("C3" if g.status in UNMET else "C2")
             allowed.append(g.tolerance / np.nan_to_num(g.scale, nan=1.0))
         worst = [group.worst for group in self.groups]
         axes.barh(names, worst, color=colours, height=0.5)
@@ -264,23 +285,22 @@ def constraint_report(
             " function"
         )
     trees.check_matching("multipliers", multipliers, violations)
-    names = trees.leaf_names("violations", violations)
     trees.check_known("tolerance", tolerance, TOLERANCE)
+    names = trees.leaf_names("violations", violations)
+
     kinds = trees.check_kinds(kinds, violations)
     units = trees.broadcast_prefix("units", units, violations)
-    options = {
+    numbers = {
         "tolerance": tolerance,
         "bounds": bounds,
         "scales": scales,
         "absent": absent,
     }
-    for name, option in options.items():
-        options[name] = trees.broadcast_option(name, option, violations)
-    columns = map(jax.tree.leaves, (violations, multipliers, kinds, units))
-    others = map(jax.tree.leaves, options.values())
+    full = [trees.broadcast_option(name, numbers[name], violations) for name in numbers]
+    columns = map(jax.tree.leaves, (kinds, units, violations, multipliers, *full))
     groups = [
-        _group(*parts, rtol=rtol, least_price=least_price)
-        for parts in zip(names, *columns, *others, strict=True)
+        _group(name, kind, unit, numbers, rtol, least_price)
+        for name, kind, unit, *numbers in zip(names, *columns, strict=True)
     ]
     size = None if gradient is None else _norm(gradient)
     return ConstraintReport(tuple(groups), size, gradient_tolerance)
@@ -334,8 +354,8 @@ def held_out_report(
     for name, one in constraints.items():
         kinds[name] = "equal" if one.equality else "at_most"
         _, bounds[name], scales[name] = terms(name, one, means[name])
-        if isinstance(one.scale, float) and one.scale == 1.0:
-            scales[name] = np.nan
+        if isinstance(one.scale, int | float) and one.scale == 1:
+            scales[name] = np.nan  # violations are in units of the value
 
     def in_order(given: Any) -> Any:
         # JAX sorts the keys of other dicts: layer 10 would come before layer 2
@@ -361,11 +381,6 @@ def held_out_report(
     )
 
 
-TOLERANCE = trees.Range(
-    "finite and at least 0", lambda least: (least >= 0.0) & (least < np.inf)
-)
-
-
 def _norm(gradient: PyTree) -> float:
     leaves = [np.asarray(leaf).astype(complex) for leaf in jax.tree.leaves(gradient)]
     require(leaves, "gradient", "hold at least one array", gradient)
@@ -374,21 +389,17 @@ def _norm(gradient: PyTree) -> float:
 
 def _group(
     name: str,
-    violation: Any,
-    multiplier: Any,
     kind: str,
     unit: str,
-    tolerance: Any,
-    bound: Any,
-    scale: Any,
-    absent: Any,
+    numbers: Sequence[Any],
     rtol: float,
     least_price: float,
 ) -> GroupReport:
-    """The report of one leaf."""
-    values, prices, bounds, shares, tolerances, missing = (
-        np.ravel(np.broadcast_to(np.asarray(each, float), np.shape(violation)))
-        for each in (violation, multiplier, bound, scale, tolerance, absent)
+    """The report of one leaf, from its violations, multipliers, tolerances, bounds,
+    scales and marks of absent samples."""
+    size = np.shape(numbers[0])
+    values, prices, tolerances, bounds, shares, absent = (
+        np.ravel(np.broadcast_to(np.asarray(each, float), size)) for each in numbers
     )
     name = name or "constraint"
     if kind == "at_most" and np.any(prices < 0.0):
@@ -399,9 +410,10 @@ def _group(
     scales = np.nan_to_num(shares, nan=1.0, posinf=np.inf)
     tolerances = tolerances + rtol * np.nan_to_num(np.abs(bounds)) / scales
     sizes = np.abs(values) if kind == "equal" else values
-    known, met = np.isfinite(sizes), sizes <= tolerances
+    known = np.isfinite(sizes)
+    met = sizes <= tolerances
 
-    # The first where no bound is known.
+    # A bound of 0 or none gives no part of it: the tolerances decide.
     room = np.where(bounds == 0.0, np.nan, np.abs(bounds / scales)) / ROOM
     room = np.fmin(ROOM * tolerances, np.maximum(room, tolerances))
     at_bound = np.abs(values) <= room
@@ -409,7 +421,7 @@ def _group(
     binding = of_value[at_bound].max(initial=0.0)
     wound_up = of_value[~at_bound].max(initial=0.0)
 
-    if not np.all(known | (missing > 0.0)) or not np.all(np.isfinite(prices)):
+    if not np.all(known | (absent > 0.0)) or not np.all(np.isfinite(prices)):
         status = NOT_FINITE
     elif not np.all(met[known]):
         status = VIOLATED
@@ -420,25 +432,29 @@ def _group(
     else:
         status = BINDING if binding > 0.0 else IDLE
 
-    none = np.nan if sizes.size else 0.0
-    place = (
+    # the worst of the known violations
+    worst = (
         np.argmax(np.where(known, sizes - tolerances, -np.inf)) if any(known) else None
     )
 
     def at(column: np.ndarray) -> float:
-        return none if place is None else float(column[place])
+        if worst is None:
+            return np.nan if sizes.size else 0.0
+        return float(column[worst])
 
-    # an infinite scale is of a bound of 0, which leaves nothing to bound
-    finite = np.where(np.isinf(scales), 0.0, scales)
+    # Nothing is bound under an infinite scale, and its value is not known.
+    with np.errstate(invalid="ignore"):
+        of_bounds = bounds + scales * values
+        allowed = scales * tolerances
     return GroupReport(
         name=name,
         kind=kind,
         status=status,
         worst=at(sizes),
         bound=at(bounds),
-        value=at(bounds + finite * values),
-        tolerance=at(finite * tolerances),
-        met=float(not sizes.size) if place is None else float(np.mean(met[known])),
+        value=at(of_bounds),
+        tolerance=at(allowed),
+        met=float(not sizes.size) if worst is None else float(np.mean(met[known])),
         price=float(max(prices / scales, key=abs, default=0.0)),
         wound_up=float(wound_up) if status in (BINDING, SLACK) else 0.0,
         slackness=float(np.abs(prices * values)[known].max(initial=0.0)),

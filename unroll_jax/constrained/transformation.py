@@ -37,6 +37,7 @@ def primal_dual(
     dual: DualAscent,
     *,
     violations: Any,
+    start: Any = 0.0,
     order: str = "simultaneous",
 ) -> optax.GradientTransformationExtraArgs:
     r"""An optax optimiser of parameters under constraints, which keeps the multipliers
@@ -80,6 +81,7 @@ def primal_dual(
         Lagrangian the augmented one.
       violations: arrays or shapes like the violations, or a number of constraints:
         multipliers are made like them.
+      start: initial multipliers, a number or a prefix tree of numbers or arrays.
       order: one of these.
 
     Returns:
@@ -122,7 +124,7 @@ def primal_dual(
             return primal.update(*given, **extra)
 
     def init(params: optax.Params) -> PrimalDualState:
-        return PrimalDualState(primal.init(params), dual.init(violations))
+        return PrimalDualState(primal.init(params), dual.init(violations, start))
 
     def slope(
         problem: Problem, params: optax.Params, duals: DualState, rows: Any

@@ -28,7 +28,6 @@ __all__ = [
     "as_indices",
     "as_losses",
     "as_numbers",
-    "as_scalar",
     "as_violations",
     "broadcast_option",
     "broadcast_prefix",
@@ -79,10 +78,11 @@ def within(name: str, tree: PyTree, values: Range) -> PyTree:
     """``tree`` if its known values are in a range, else a ValueError; traced ones
     outside become NaN."""
     check_known(name, tree, values)
-    return jax.tree.map(
-        lambda leaf: leaf if is_known(leaf) else nan_unless(values.holds(leaf), leaf),
-        tree,
-    )
+
+    def mark(leaf: Any) -> Any:
+        return leaf if is_known(leaf) else nan_unless(values.holds(leaf), leaf)
+
+    return jax.tree.map(mark, tree)
 
 
 def check_known(name: str, tree: PyTree, values: Range) -> None:
@@ -90,8 +90,8 @@ def check_known(name: str, tree: PyTree, values: Range) -> None:
     for path, leaf in jax.tree.leaves_with_path(tree):
         if is_known(leaf):
             where = group_name(name, path)
-            numbers = known_numbers(where, leaf)
-            require(np.all(values.holds(numbers)), where, f"be {values.allowed}", leaf)
+            holds = values.holds(known_numbers(where, leaf))
+            require(np.all(holds), where, f"be {values.allowed}", leaf)
 
 
 def is_known(leaf: Any) -> bool:
@@ -158,13 +158,6 @@ def as_numbers(name: str, value: Any, rule: Allowed, *, each: str) -> np.ndarray
     return numbers
 
 
-def as_scalar(name: str, value: Any) -> Float[Array, ""]:
-    """`as_losses` of a scalar."""
-    array = as_losses(name, value)
-    require(array.ndim == 0, name, "be a scalar", f"shape {array.shape}")
-    return array
-
-
 def check_optimizer(name: str, value: Any, way_out: str = "") -> None:
     """Checks that an optimiser is optax's; ``way_out`` ends the message."""
     if not isinstance(value, optax.GradientTransformation):
@@ -189,38 +182,23 @@ def leaf_names(name: str, tree: PyTree) -> list[str]:
     an empty key."""
     paths = [path for path, _ in jax.tree.leaves_with_path(tree)]
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+    wanted = "have a name for each constraint"
     twice = [one for one, count in Counter(names).items() if count > 1]
-    require(
-        not twice,
-        name,
-        "have a name for each constraint",
-        f"{twice} twice",
-        "rename one",
-    )
-    empty = any(
-        jax.tree_util.keystr((key,), simple=True) == ""
-        for path in paths
-        for key in path
-    )
-    require(
-        not empty, name, "have a name for each constraint", "an empty one", "rename it"
-    )
+    require(not twice, name, wanted, f"{twice} twice", "rename one")
+    keys = {jax.tree_util.keystr((key,), simple=True) for key in sum(paths, ())}
+    require("" not in keys, name, wanted, "an empty one", "rename it")
     return names
 
 
 def as_violations(name: str, tree: PyTree) -> PyTree[Array]:
     """``tree`` with its leaves as floating arrays; an error if it has none."""
-    require(
-        jax.tree.leaves(tree, is_leaf=_is_none),
-        name,
-        "hold at least one array",
-        repr(tree),
-    )
-    return jax.tree.map_with_path(
-        lambda path, leaf: as_losses(group_name(name, path), leaf),
-        tree,
-        is_leaf=_is_none,
-    )
+    found = jax.tree.leaves(tree, is_leaf=_is_none)
+    require(found, name, "hold at least one array", repr(tree))
+
+    def convert(path: Any, leaf: Any) -> Array:
+        return as_losses(group_name(name, path), leaf)
+
+    return jax.tree.map_with_path(convert, tree, is_leaf=_is_none)
 
 
 def broadcast_prefix(name: str, prefix: Any, tree: PyTree) -> PyTree:
@@ -240,34 +218,29 @@ def broadcast_option(name: str, option: Any, tree: PyTree) -> PyTree:
     constraint as an array or a list."""
     try:
         full = jax.tree.broadcast(option, tree)
-    # a list of numbers is one value for each constraint unless the groups are a list
     except ValueError:
+        # a list is one value for each constraint, unless the groups are a list
         arrays = jax.tree.map(
             lambda one: np.asarray(one) if _is_flat(one) else one,
             option,
             is_leaf=_is_flat,
         )
         full = broadcast_prefix(name, arrays, tree)
-    for (path, leaf), value in zip(
-        jax.tree.leaves_with_path(tree), jax.tree.leaves(full), strict=True
-    ):
-        shape = np.shape(leaf)
-        fits = np.shape(value) in ((), shape)
-        require(
-            fits,
-            group_name(name, path),
-            f"be one value or have shape {shape}",
-            f"shape {np.shape(value)}",
-        )
+
+    def check(path: Any, leaf: Any, value: Any) -> None:
+        shape, given = np.shape(leaf), np.shape(value)
+        wanted = f"be one value or have shape {shape}"
+        require(given in ((), shape), group_name(name, path), wanted, f"shape {given}")
+
+    jax.tree.map_with_path(check, tree, full)
     return full
 
 
 def check_kinds(kinds: Any, tree: PyTree) -> PyTree[str]:
     """The kind of every leaf of ``tree``, from a prefix tree of `KINDS`."""
     for path, kind in jax.tree.leaves_with_path(kinds):
-        require(
-            kind in KINDS, group_name("kinds", path), f"be one of {KINDS}", repr(kind)
-        )
+        where = group_name("kinds", path)
+        require(kind in KINDS, where, f"be one of {KINDS}", repr(kind))
     return broadcast_prefix("kinds", kinds, tree)
 
 
@@ -276,20 +249,17 @@ def check_matching(
 ) -> None:
     """Checks that two trees have equal structures and shapes; the error names the
     first group that differs."""
-    structure, expected = jax.tree.structure(tree), jax.tree.structure(like)
-    require(
-        structure == expected, name, f"have the groups of {of}, {expected}", structure
-    )
-    for (path, leaf), other in zip(
-        jax.tree.leaves_with_path(tree), jax.tree.leaves(like), strict=True
-    ):
+    structure = jax.tree.structure(tree)
+    expected = jax.tree.structure(like)
+    groups = f"have the groups of {of}, {expected}"
+    require(structure == expected, name, groups, structure)
+
+    def check(path: Any, leaf: Any, other: Any) -> None:
         shape, wanted = jnp.shape(leaf), jnp.shape(other)
-        require(
-            shape == wanted,
-            group_name(name, path),
-            f"have shape {wanted}, as {of} have",
-            shape,
-        )
+        words = f"have shape {wanted}, as {of} have"
+        require(shape == wanted, group_name(name, path), words, shape)
+
+    jax.tree.map_with_path(check, tree, like)
 
 
 def signed(
@@ -320,14 +290,11 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
     """``value``, a known number or several, in float64."""
     try:
         numbers = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{name} must be a number, or an array of numbers, got {value!r}"
-        ) from error
-    # "V" is bfloat16
-    if numbers.dtype.kind not in "iuf" and not jnp.issubdtype(
-        numbers.dtype, jnp.floating
-    ):
+        # bfloat16 is of kind "V"
+        real = numbers.dtype.kind in "iuf" or jnp.issubdtype(numbers.dtype, np.floating)
+    except (TypeError, ValueError):
+        real = False
+    if not real:
         raise TypeError(
             f"{name} must be a number, or an array of numbers, got {value!r}"
         )
@@ -368,22 +335,17 @@ def zeros_like_violations(violations: Any) -> PyTree[Array]:
         least = "be arrays, or a number of constraints of at least 1"
         require(violations >= 1, "violations", least, violations)
         return jnp.zeros(int(violations))
-    shapes = jax.tree.map(_shape, violations, is_leaf=_is_none)
-    require(
-        jax.tree.leaves(shapes),
-        "violations",
-        "hold at least one array",
-        repr(violations),
-    )
-    leaf_names("violations", shapes)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(_zeros, violations, is_leaf=_is_none)
+    require(jax.tree.leaves(zeros), "violations", "hold at least one array", violations)
+    leaf_names("violations", zeros)
+    return zeros
 
 
-def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape of a leaf, in at least float32 also for float16 losses."""
+def _zeros(leaf: Any) -> Array:
+    """Zeros of a leaf, in at least float32 also for float16 losses."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         leaf = as_losses("violations", leaf)
-    return jax.ShapeDtypeStruct(leaf.shape, common_dtype(leaf.dtype, jnp.float32))
+    return jnp.zeros(leaf.shape, common_dtype(leaf.dtype, jnp.float32))
 
 
 def _is_flat(value: Any) -> bool:
