@@ -48,7 +48,7 @@ INFEASIBLE = -1e6
 
 
 class Figures(NamedTuple):
-    """Figures of one step, before its update; violations are of the tightened bounds
+    """Figures of one step, before its update. Violations are of the tightened bounds
     of training."""
 
     violations: Float[Array, "constraints"]
@@ -105,7 +105,7 @@ class LayerObjective(Objective):
         self, samples: SampleLosses, means: Array, opt_state: Any, step: Array
     ) -> tuple[Float[Array, ""], dict[str, Any]]:
         """The Lagrangian, or the fixed sum of losses, and the violations for the
-        optimiser; multipliers do not count in the warm-up."""
+        optimiser. Multipliers do not count in the warm-up."""
         outputs = self._outputs(samples, means)
         smooth, strict = batch_violations(self.tightened, outputs, None)
         extra = {"violations": strict}
@@ -155,7 +155,7 @@ class LayerObjective(Objective):
         self, step: int, samples: np.ndarray, opt_state: Any
     ) -> tuple[Row, float]:
         """Feasible first, then by loss. Infeasible checkpoints go by their worst excess
-        over a bound where constraints are hard; under resilience, where bounds may be
+        over a bound where constraints are hard. Under resilience, where bounds may be
         exceeded at a cost, by the last layer's loss with that cost.
         """
         losses = samples.mean(axis=0)
@@ -181,7 +181,7 @@ class LayerObjective(Objective):
 
     def report(self, samples: np.ndarray, opt_state: Any) -> Row:
         """Losses, bounds, violations, multipliers and slacks by layer, and how samples
-        descend, on held-out data. Bounds and violations are as stated; complementary
+        descend, on held-out data. Bounds and violations are as stated. Complementary
         slackness is of the tightened ones, which multipliers enforced. Layer 0 has null
         without a reference.
         """
@@ -212,7 +212,7 @@ class LayerObjective(Objective):
         }
 
     def check(self, samples: np.ndarray, opt_state: Any) -> ConstraintReport:
-        """The library's report on the constraints as stated; its prices are of the
+        """The library's report on the constraints as stated. Its prices are of the
         losses."""
         means = samples.mean(axis=0)
         sums = column_sums(self.stated, self._outputs(samples, means), None)
@@ -263,7 +263,7 @@ class LayerObjective(Objective):
         return jnp.vdot(jnp.asarray(self._weights), jnp.asarray(losses))
 
     def _minimised(self, losses: Any) -> Any:
-        """The last loss; if it is bound, the losses before it."""
+        """The last loss. If it is bound, the losses before it."""
         return self._weighted(losses) if self._config.early else losses[-1]
 
     def _named(self, figure: str, values: Any) -> dict[str, float | None]:
@@ -283,8 +283,8 @@ def constrained_training(
 ) -> Training:
     """Training by a configuration with constraints, plain or under them, on
     ``num_examples`` (None without data). ``numbers`` are of layers 0..L in the model,
-    where not every layer has a loss; ``trained`` marks trained parameters, None for
-    all; in ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`.
+    where not every layer has a loss. ``trained`` marks trained parameters, None for
+    all. In ``bases`` the optimiser takes its steps, see `unroll_jax.in_coordinates`.
     """
     check_depth(config, num_layers)
     check_batch_size(

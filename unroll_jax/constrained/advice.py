@@ -1,5 +1,4 @@
-"""Advice on layers under constraints: an alpha that can be met, and warnings about a
-run."""
+"""Advice on constraints of layers: an alpha that can be met, and warnings."""
 
 from collections.abc import Sequence
 
@@ -12,8 +11,8 @@ from unroll_jax.constrained.trees import as_numbers
 __all__ = ["descent_warnings", "suggest_alpha"]
 
 Numbers = Sequence[float] | np.ndarray | Array
-# A start at the loss of chance wanders by some percent; a readout that is given up on
-# rises by factors.
+# f_0 at the loss of chance varies by some percent. Where a layer gains from a larger
+# loss, it rises by factors.
 RISE = 1.2
 # a mean of multipliers above it is too large: the objective has the weight 1
 MOST = 1.0
@@ -23,15 +22,14 @@ MOST = 1.0
 def suggest_alpha(
     plain_layer_losses: Numbers, *, reference: float | None = None, slack: float = 0.1
 ) -> float:
-    r"""The largest alpha whose cumulative bounds end where plain training does, give or
-    take a slack.
+    r"""Returns the alpha whose last cumulative bound is what plain training reaches.
 
     .. math:: f_{ref} (1 - \alpha)^L = (1 + s) f_L \quad \Rightarrow \quad
         \alpha = 1 - \Bigl( \frac{(1 + s) f_L}{f_{ref}} \Bigr)^{1/L} .
 
     Args:
       plain_layer_losses: f_0..f_L at the end of a plain run, best on held-out data.
-      reference: f_ref of the constraints, such as the loss of chance, log(classes);
+      reference: f_ref of the constraints, such as the loss of chance, log(classes).
         None takes f_0 of the plain run.
       slack: s >= 0, share by which the last layer may miss its plain loss.
 
@@ -77,15 +75,14 @@ def descent_warnings(
     start_losses: Numbers | None = None,
     plain_losses: Numbers | None = None,
 ) -> list[str]:
-    """Warnings that layer constraints hurt training, each with a way out; empty if
-    none.
+    """Returns warnings that layer constraints hurt training, each with a way out.
 
     Args:
-      layer_losses: f_0..f_L, at the end; all losses are finite, and alike in number.
+      layer_losses: f_0..f_L, at the end. All losses are finite, and alike in number.
       multipliers: lambda at the end, one per constraint, the last layer's at the end.
         That one bounds the objective itself and may be large. Before bounds are met,
         far larger ones may be healthy.
-      bounds: of the last of the layer losses, in their units; None leaves them out.
+      bounds: of the last of the layer losses, in their units. None leaves them out.
       start_losses: f_0..f_L at the start, to see if f_0 rose, also above f_0 of the
         plain run if there is one.
       plain_losses: f_0..f_L at the end of a plain run, to see exceeded bounds that its
@@ -97,10 +94,14 @@ def descent_warnings(
       >>> descent_warnings([9.0, 2.0], [0.0], start_losses=[4.0, 4.0])[0][:20]
       'f_0 rose from 4 to 9'
     """
-    now = _finite("layer_losses", layer_losses)
-    prices = _finite("multipliers", multipliers)[:-1]
-    start = None if start_losses is None else _finite("start_losses", start_losses, now)
-    plain = None if plain_losses is None else _finite("plain_losses", plain_losses, now)
+    now = _as_finite("layer_losses", layer_losses)
+    prices = _as_finite("multipliers", multipliers)[:-1]
+    start = (
+        None if start_losses is None else _as_finite("start_losses", start_losses, now)
+    )
+    plain = (
+        None if plain_losses is None else _as_finite("plain_losses", plain_losses, now)
+    )
     lines = []
 
     if prices.size and np.mean(prices) > MOST:
@@ -117,13 +118,12 @@ def descent_warnings(
                 " larger loss; pass proxy=True, cumulative bounds, or a reference."
             )
     if bounds is not None and plain is not None:
-        lines += _out_of_reach(now, _finite("bounds", bounds), float(plain[-1]))
+        lines += _out_of_reach(now, _as_finite("bounds", bounds), float(plain[-1]))
     return lines
 
 
 def _out_of_reach(now: np.ndarray, bounds: np.ndarray, reached: float) -> list[str]:
-    """A line about the lowest bound that is not met, if plain training does not meet it
-    either."""
+    """Returns a line on the lowest unmet bound, if plain training misses it, too."""
     bounded = now[now.size - bounds.size :]
     lowest = int(np.argmin(np.where(bounded > bounds, bounds, np.inf)))
     bound = bounds[lowest]
@@ -137,7 +137,9 @@ def _out_of_reach(now: np.ndarray, bounds: np.ndarray, reached: float) -> list[s
     ]
 
 
-def _finite(name: str, values: Numbers, like: np.ndarray | None = None) -> np.ndarray:
+def _as_finite(
+    name: str, values: Numbers, like: np.ndarray | None = None
+) -> np.ndarray:
     """Finite numbers, as many as ``like`` has."""
     numbers = np.atleast_1d(as_numbers(name, np.asarray(values), FINITE, each="layer"))
     require(

@@ -26,8 +26,9 @@ Means = Mapping[str, Mapping[str, Array]]
 
 
 class Constraint(NamedTuple):
-    r"""A bound on a function of means over samples, :math:`v(m) \le b` or
-    :math:`v(m) = b`.
+    r"""A bound on a function of means over samples, an inequality or an equality.
+
+    .. math:: v(m) \le b \quad \text{or} \quad v(m) = b .
 
     The violation is :math:`(v(m) - b) / s`. With the bound as the scale s it is a share
     of the bound: one rate of the multipliers then serves losses of .06 and of 110. Sums
@@ -41,8 +42,8 @@ class Constraint(NamedTuple):
       bound: b, a number, one for each entry of the value, or a function as ``value``.
       equality: True for an equality.
       strict: as ``columns``, for the exact value if the columns are a smooth surrogate
-        of it; None if they are exact.
-      scale: s > 0, as ``bound``; infinite where there is nothing to bound.
+        of it. None if they are exact.
+      scale: s > 0, as ``bound``. Infinite where there is nothing to bound.
 
     Source: two functions for a constraint without a useful gradient are the proxy
     constraints of Cotter et al., "Two-player games for efficient non-convex constrained
@@ -75,8 +76,7 @@ def column_sums(
     *,
     strict: bool = False,
 ) -> Sums:
-    """Sums over the samples of a batch and their counts,
-    ``{constraint: {column: (sum, count)}}``.
+    """Returns the sums over the samples of a batch, and their counts.
 
     ``jax.tree.map(jnp.add, one, other)`` adds the sums of batches.
 
@@ -86,8 +86,8 @@ def column_sums(
       strict: take the exact columns of constraints that have them.
 
     Returns:
-      Sums and counts in at least float32. A ValueError names a known negative count, or
-      one not shaped as its sum.
+      ``{constraint: {column: (sum, count)}}`` in at least float32. A ValueError names a
+      known negative count, or a count of another shape than its sum.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -109,7 +109,9 @@ def column_sums(
 
 
 def column_means(sums: Sums) -> dict[str, dict[str, Array]]:
-    """Means of `column_sums`, ``{constraint: {column: mean}}``; NaN over no sample.
+    """Returns the means of `column_sums`, ``{constraint: {column: mean}}``.
+
+    A mean over no sample is NaN.
 
     Example: see `column_sums`.
     """
@@ -119,8 +121,9 @@ def column_means(sums: Sums) -> dict[str, dict[str, Array]]:
 def violations(
     constraints: Mapping[str, Constraint], means: Means
 ) -> dict[str, PyTree]:
-    """Violations by name, (value - bound) / scale; NaN where a value is not defined,
-    such as a mean over no sample.
+    """Returns violations by name, (value - bound) / scale.
+
+    A violation is NaN if its value is, such as a mean over no sample.
 
     Args:
       constraints, means: constraints by name, and their columns' means, of
@@ -134,12 +137,8 @@ def violations(
     Example: see `Constraint`.
     """
     _check_constraints(constraints)
-    require(
-        set(means) == set(constraints),
-        "means",
-        f"have the names {sorted(constraints)}",
-        sorted(means),
-    )
+    wanted = f"have the names {sorted(constraints)}"
+    require(set(means) == set(constraints), "means", wanted, sorted(means))
     excesses = {
         name: _excess(name, constraints[name], means[name]) for name in constraints
     }
@@ -150,17 +149,16 @@ def violations(
 def batch_violations(
     constraints: Mapping[str, Constraint], outputs: Any, batch: Any
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """Violations of a batch for a step of training: smooth ones for the Lagrangian,
-    exact ones for the multipliers.
+    """Returns the violations of a batch, smooth and strict ones, for a training step.
 
-    A violation that depends on a mean over no sample is 0 in both, and has no gradient:
-    the batch says nothing of it.
+    The Lagrangian takes the smooth ones, the multipliers the strict ones. A violation
+    that depends on a mean over no sample is 0 in both and has no gradient.
 
     Args:
       constraints, outputs, batch: as in `column_sums`.
 
     Returns:
-      ``(smooth, strict)``; no gradient flows to the strict ones.
+      ``(smooth, strict)``. No gradient flows to the strict ones.
 
     Example:
       >>> import jax.numpy as jnp
@@ -173,15 +171,13 @@ def batch_violations(
 
     def of(strict: bool) -> dict[str, PyTree]:
         sums = column_sums(constraints, outputs, batch, strict=strict)
-        filled = {name: _fill(one, sums[name]) for name, one in constraints.items()}
-        known = violations(
-            constraints, {name: means for name, (means, _) in filled.items()}
-        )
-        for name, (_, absent) in filled.items():
-            if absent is not False:
-                known[name] = jax.tree.map(
-                    lambda c, none: jnp.where(none, 0.0, c), known[name], absent
-                )
+        means, absent = {}, {}
+        for name, one in constraints.items():
+            means[name], absent[name] = _fill(one, sums[name])
+        known = violations(constraints, means)
+        for name, none in absent.items():
+            if none is not False:
+                known[name] = jax.tree.map(_zero_where, none, known[name])
         return known
 
     smooth = of(False)
@@ -222,32 +218,32 @@ PLACEHOLDERS = (0.36788, 2.71828, 54.59815, -0.36788, -2.71828, -54.59815)
 
 
 def _check_constraints(constraints: Any) -> None:
-    sound = isinstance(constraints, Mapping) and constraints
-    sound = sound and all(isinstance(name, str) for name in constraints)
-    if not sound or not all(
-        isinstance(one, Constraint) for one in constraints.values()
-    ):
-        raise ValueError(
-            f"constraints must be one Constraint or more by name, got {constraints!r}"
+    sound = isinstance(constraints, Mapping) and len(constraints) > 0
+    if sound:
+        sound = all(
+            isinstance(name, str) and isinstance(one, Constraint)
+            for name, one in constraints.items()
         )
+    wanted = "be one Constraint or more by name"
+    require(sound, "constraints", wanted, constraints)
     for name, one in constraints.items():
         for field in ("columns", "value"):
-            trees.check_function(
-                f"{field} of {name}", getattr(one, field), f"rate(at_most=0.1).{field}"
-            )
+            example = f"rate(at_most=0.1).{field}"
+            trees.check_function(f"{field} of {name}", getattr(one, field), example)
 
 
 def _pair(name: str, pair: Any) -> tuple[Array, Array | np.ndarray]:
-    if not (isinstance(pair, tuple) and len(pair) == 2):
-        raise ValueError(f"column {name} must be (sum, count), got {pair!r}")
-    total, count = trees.wide(f"sum of {name}", pair[0]), pair[1]
+    sound = isinstance(pair, tuple) and len(pair) == 2
+    require(sound, f"column {name}", "be (sum, count)", pair)
+    total = trees.widen(f"sum of {name}", pair[0])
+    where, count = f"count of {name}", pair[1]
     if isinstance(count, int | float | np.ndarray | np.generic):
         # a known count stays known: it takes no operation to see that it is not 0
-        count = trees.known_numbers(f"count of {name}", count).astype(total.dtype)
+        count = trees.known_numbers(where, count).astype(total.dtype)
     else:
-        count = jax.lax.stop_gradient(trees.wide(f"count of {name}", count))
-    trees.check_matching(f"count of {name}", count, total, of="its sum")
-    return total, trees.within(f"count of {name}", count, trees.NOT_NEGATIVE)
+        count = jax.lax.stop_gradient(trees.widen(where, count))
+    trees.check_matching(where, count, total, of="its sum")
+    return total, trees.within(where, count, trees.NOT_NEGATIVE)
 
 
 def _means(
@@ -275,8 +271,10 @@ def _all_have_samples(count: Any) -> bool:
 def _fill(
     constraint: Constraint, columns: Mapping[str, tuple[Array, Any]]
 ) -> tuple[dict[str, Array], PyTree[Array] | bool]:
-    """Means of columns, with a placeholder over no sample, and marks of the violations
-    that depend on one; False if there are none for certain."""
+    """Returns means with a placeholder over no sample, and marks of absent violations.
+
+    The marks are False if every column is known to have samples.
+    """
     if all(_all_have_samples(count) for _, count in columns.values()):
         return _means(columns), False
 

@@ -1,5 +1,4 @@
-"""Controllers of the multipliers beyond plain ascent, and rules that raise
-penalties."""
+"""Controllers of multipliers beyond plain ascent, and rules that raise penalties."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,17 +29,24 @@ __all__ = [
 
 
 class IntegralState(NamedTuple):
-    """The integral of `proportional_integral`, at least 0, so `dual_ascent` does not
-    take it for equalities."""
+    """The integral of `proportional_integral`, at least 0.
+
+    `dual_ascent` finds it by this type, and does not take it for equalities.
+    """
 
     integral: optax.Params
 
 
 class NuPIState(NamedTuple):
-    """The smoothed gradient of `nu_pi`: minus the smoothed violation; infinite
-    before a first step like SGD's."""
+    """The moving average of `nu_pi` of the gradient, which is minus the violation.
+
+    Attributes:
+      smoothed: the average, of the structure and shapes of the multipliers.
+      started: False before a first step like that of SGD.
+    """
 
     smoothed: optax.Params
+    started: PyTree[Array]
 
 
 @checked(proportional_gain=at_least(0.0), cap=POSITIVE, integral_gain=POSITIVE)
@@ -56,16 +62,16 @@ def proportional_integral(
     ``proportional_gain=0`` this is ``optax.sgd(integral_gain)``. Multipliers stay at 0
     or above: for equalities take `nu_pi`. Without a projection both are equal for
     ``nu=0``. A met constraint that comes nearer to its bound keeps its multiplier at 0
-    here; `nu_pi` raises it.
+    here. `nu_pi` raises it.
 
     Args:
       integral_gain: k_i > 0, multiplier per unit of violation and step.
       proportional_gain: k_p >= 0, multiplier per unit of violation.
-      cap: largest integral and multiplier; None for no bound. The cap of `dual_ascent`
+      cap: largest integral and multiplier. None for no bound. The cap of `dual_ascent`
         would not stop the integral.
 
     Returns:
-      An optax transformation of -c; its update needs ``params``, the multipliers. A
+      An optax transformation of -c. Its update needs ``params``, the multipliers. A
       ValueError names a bad gain or cap.
 
     Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning
@@ -98,13 +104,14 @@ def proportional_integral(
                 "proportional_integral needs the multipliers: call update(gradients,"
                 " state, multipliers)"
             )
-        grown = jax.tree.map(
+        integral = jax.tree.map(
             lambda i, g: move(i, g, integral_gain), state.integral, gradients
         )
         target = jax.tree.map(
-            lambda i, g: move(i, g, proportional_gain), grown, gradients
+            lambda i, g: move(i, g, proportional_gain), integral, gradients
         )
-        return jax.tree.map(jnp.subtract, target, multipliers), IntegralState(grown)
+        updates = jax.tree.map(jnp.subtract, target, multipliers)
+        return updates, IntegralState(integral)
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
@@ -122,8 +129,7 @@ def nu_pi(
     nu: float = 0.0,
     start: str = "zero",
 ) -> optax.GradientTransformation:
-    r"""The controller nu-PI: PI control, its proportional part on a moving average of
-    the violation.
+    r"""The controller nu-PI: PI control with a moving average of the violation.
 
     .. math:: \xi_t = \nu \xi_{t-1} + (1 - \nu) c_t , \qquad
         \lambda_{t+1} = [\lambda_t + k_i c_t + k_p (\xi_t - \xi_{t-1})]_+ , \qquad
@@ -136,15 +142,15 @@ def nu_pi(
     ``proportional_gain=0`` is ``optax.sgd(integral_gain)``, equal gains with ``nu=0``
     the optimistic gradient method. With :math:`\nu = \beta`,
     :math:`k_i = \eta / (1 - \beta)`, :math:`k_p = - \eta \beta / (1 - \beta)^2` it is
-    ``optax.sgd(eta, momentum=beta)``: momentum is a negative proportional gain; it
-    swings where a positive one damps.
+    ``optax.sgd(eta, momentum=beta)``: momentum is a negative proportional gain. It
+    oscillates where a positive one damps.
 
     Args:
-      integral_gain: k_i >= 0, multiplier per unit of violation and step; at 0 only
+      integral_gain: k_i >= 0, multiplier per unit of violation and step. At 0 only
         changes of the violation count.
       proportional_gain: k_p, multiplier per unit of smoothed violation.
-      nu: decay of the moving average, in (-1, 1); 0 for none.
-      start: "zero" for the average above; "sgd" for :math:`\xi_0 = 0`: the first step
+      nu: decay of the moving average, in (-1, 1). 0 for none.
+      start: "zero" for the average above. "sgd" for :math:`\xi_0 = 0`: the first step
         of a multiplier is :math:`k_i c_0`, as under SGD, and the average starts with
         the second violation.
 
@@ -165,9 +171,8 @@ def nu_pi(
     """
 
     def init(multipliers: optax.Params) -> NuPIState:
-        return NuPIState(
-            optax.tree.full_like(multipliers, jnp.inf if start == "sgd" else 0.0)
-        )
+        started = optax.tree.full_like(multipliers, start == "zero", dtype=bool)
+        return NuPIState(optax.tree.zeros_like(multipliers), started)
 
     def update(
         gradients: optax.Updates,
@@ -175,20 +180,17 @@ def nu_pi(
         multipliers: optax.Params | None = None,
     ) -> tuple[optax.Updates, NuPIState]:
         del multipliers
-        first = jax.tree.map(jnp.isinf, state.smoothed)
-        before = jax.tree.map(
-            lambda old, now: jnp.where(now, 0.0, old), state.smoothed, first
-        )
         change = jax.tree.map(
-            lambda g, old, now: jnp.where(now, 0.0, (1.0 - nu) * (g - old)),
+            lambda g, old, now: jnp.where(now, (1.0 - nu) * (g - old), 0.0),
             gradients,
-            before,
-            first,
+            *state,
         )
         updates = jax.tree.map(
             lambda g, d: -(integral_gain * g + proportional_gain * d), gradients, change
         )
-        return updates, NuPIState(jax.tree.map(jnp.add, before, change))
+        smoothed = jax.tree.map(jnp.add, state.smoothed, change)
+        started = optax.tree.full_like(state.started, True)
+        return updates, NuPIState(smoothed, started)
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
@@ -211,20 +213,17 @@ class PenaltyRule(NamedTuple):
 
 
 def constant_penalty(penalty: Any) -> PenaltyRule:
-    """Penalties that never change: rho > 0, one number or a prefix tree of numbers
-    or arrays."""
+    """Penalties rho > 0 that never change: a number, or a prefix tree of arrays."""
     check_known("penalty", penalty, RHO)
 
     def init(multipliers: PyTree[Array]) -> PyTree[Array]:
-        # Copies, as a caller may donate the state.
+        def fill(multiplier: Array, rho: Any) -> Array:
+            # a copy, as a caller may donate the state
+            full = jnp.broadcast_to(rho, multiplier.shape)
+            return jnp.array(full, multiplier.dtype, copy=True)
+
         full = broadcast_option("penalty", penalty, multipliers)
-        return jax.tree.map(
-            lambda m, rho: jnp.array(
-                jnp.broadcast_to(rho, m.shape), m.dtype, copy=True
-            ),
-            multipliers,
-            full,
-        )
+        return jax.tree.map(fill, multipliers, full)
 
     return PenaltyRule(init, lambda rho, sizes, previous: rho)
 
@@ -245,15 +244,16 @@ def growing_penalty(
     tolerance: float = 1e-4,
     maximum: float = 1e6,
 ) -> PenaltyRule:
-    r"""Penalties that grow, :math:`\rho \leftarrow k \rho + d`, at every step at which
-    their constraint is violated.
+    r"""Penalties that grow at every step at which their constraint is violated.
 
-    With ``shrinkage`` a penalty whose violation shrank enough stays; Bertsekas' rule is
+    .. math:: \rho \leftarrow k \rho + d .
+
+    With ``shrinkage`` a penalty whose violation shrank enough stays. Bertsekas' rule is
     ``factor=10, shrinkage=0.25``.
 
     Args:
       penalty: rho > 0 at the start, one number or a prefix tree.
-      factor, increment: k >= 1 and d >= 0; with ``factor=1`` growth is linear.
+      factor, increment: k >= 1 and d >= 0. With ``factor=1`` growth is linear.
       shrinkage: share of its last size that a violation must fall below for its penalty
         to stay, in [0, 1].
       tolerance: largest violation that counts as met, in units of the violations.
@@ -274,7 +274,7 @@ def growing_penalty(
     most = Range(f"at most maximum={maximum:g}", lambda rho: ~(rho > maximum))
     check_known("penalty", penalty, most)
 
-    def grown(rho: Array, size: Array, last: Array) -> Array:
+    def grow(rho: Array, size: Array, last: Array) -> Array:
         grows = size > tolerance
         if shrinkage > 0.0:
             grows &= size > shrinkage * last
@@ -282,5 +282,5 @@ def growing_penalty(
 
     return PenaltyRule(
         constant_penalty(penalty).init,
-        lambda rhos, sizes, previous: jax.tree.map(grown, rhos, sizes, previous),
+        lambda rhos, sizes, previous: jax.tree.map(grow, rhos, sizes, previous),
     )

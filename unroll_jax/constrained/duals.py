@@ -28,17 +28,16 @@ NOT_DIVERGED = trees.FINITE._replace(
 
 
 class DualState(NamedTuple):
-    """Multipliers and everything that the next step of them needs; a pytree, which
-    checkpoints as any other.
+    """Multipliers and everything that their next step needs, as a pytree.
 
     Attributes:
       multipliers: lambda, of the structure and shapes of the violations.
       opt_state: state of the optimiser that moves them.
-      skipped: number of calls whose violations were not finite; such a call changes
+      skipped: number of calls whose violations were not finite. Such a call changes
         nothing else.
-      penalty: rho of `lagrangian`, one for each constraint; None without.
+      penalty: rho of `lagrangian`, one for each constraint. None without.
       sizes: sizes of the violations at the last step, by which the penalty's rule
-        decides; None without.
+        decides. None without.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -54,8 +53,7 @@ class DualState(NamedTuple):
     sizes: PyTree[Array] | None = None
 
     def __repr__(self) -> str:
-        """Prints how many multipliers are positive and their largest magnitude, by
-        name."""
+        """Prints by name how many multipliers are not 0, and the largest of them."""
         return summary(self, self._lines)
 
     def _lines(self) -> list[str]:
@@ -71,16 +69,15 @@ class DualState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DualAscent:
-    """The two pure functions that `dual_ascent` returns, and their kinds; it unpacks as
-    ``init, update``.
+    """The two pure functions of `dual_ascent`, which unpack as ``init, update``.
 
     Attributes:
       init: ``(violations, start=0.0) -> DualState``: violations as any pytree of arrays
-        or shapes, or a number of constraints for one vector of them; every multiplier
+        or shapes, or a number of constraints for one vector of them. Every multiplier
         at ``start`` (a number, or a prefix tree).
       update: ``(state, violations, rows=None) -> DualState``. With ``rows``, indices
         along the first axis, violations have these rows only, and only their
-        multipliers move; of a repeated index, one violation counts. All rows share the
+        multipliers move. Of a repeated index, one violation counts. All rows share the
         optimiser's counters: Adam and ``optax.ema`` do not correct the bias of a row
         that first moves late.
       kinds: as in `dual_ascent`, for `primal_dual`.
@@ -111,14 +108,15 @@ def dual_ascent(
     cap: Any = None,
     restart: bool = False,
 ) -> DualAscent:
-    r"""Projected ascent :math:`\lambda \leftarrow [\lambda + \eta c]_+` on the dual
-    function.
+    r"""Projected ascent on the dual function, by any optax optimiser.
+
+    .. math:: \lambda \leftarrow [\lambda + \eta c]_+
 
     The optimiser is given -c as its gradient, so ``optax.sgd(eta)`` is the update above
     and ``optax.adam(eta)`` the paper's. Multipliers of equalities are not projected.
-    Violations are detached; they may be strict ones, such as a rate of errors, for
+    Violations are detached. They may be strict ones, such as a rate of errors, for
     which the Lagrangian has a smooth loss. With ``resilience`` beta the gradient is
-    :math:`c - \lambda / \beta`; under SGD that decays the multipliers,
+    :math:`c - \lambda / \beta`. Under SGD that decays the multipliers,
     :math:`\lambda \leftarrow [(1 - \eta/\beta) \lambda + \eta c]_+`.
 
     Averages, steps in several calls, groups, masks and warm-up are compositions of
@@ -137,24 +135,24 @@ def dual_ascent(
         rates = {"fast": optax.sgd(0.1), "slow": optax.sgd(0.01)}
         dual_ascent(optax.partition(rates, {"gap": "fast", "norm": "slow"}))
 
-    Violations that are NaN or infinite are an error if they are known; under `jax.jit`
+    Violations that are NaN or infinite are an error if they are known. Under `jax.jit`
     the call changes nothing, and ``state.skipped`` counts it. With explicit slacks (of
     `lagrangian`) pass c - s, and no ``resilience``.
 
     Args:
-      optimizer: any optax gradient transformation; None takes the penalty as the rate,
+      optimizer: any optax gradient transformation. None takes the penalty as the rate,
         :math:`\lambda \leftarrow [\lambda + \rho c]_+` (the method of multipliers).
       kinds: "at_most" (c <= 0) or "equal" (c = 0, signed multipliers), one for all
         constraints or a prefix tree.
       penalty: rho > 0 of `lagrangian`, kept in ``state.penalty``: a number, a
-        prefix tree of numbers, or a rule such as `growing_penalty` that raises it; None
+        prefix tree of numbers, or a rule such as `growing_penalty` that raises it. None
         without.
-      resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed
+      resilience: beta > 0, cost of slack. None for hard constraints. The decay is fed
         back to the optimiser: under a constant violation c a multiplier comes to rest,
         at beta c, only if :math:`\beta > k_i / 2 + k_p (1 - \nu) / (1 + \nu)`, with nu
         = 0 for `proportional_integral` and k_i = eta, k_p = 0 for SGD. Otherwise it
         oscillates, or grows without bound. That is not checked.
-      cap: largest |multiplier|, one number or a prefix tree of numbers or arrays; None
+      cap: largest |multiplier|, one number or a prefix tree of numbers or arrays. None
         for no bound. A controller with a cap must be given it as well
         (``proportional_integral(..., cap=...)``).
       restart: at a call that finds an inequality met, set its multiplier to 0 and what
@@ -166,7 +164,7 @@ def dual_ascent(
       A `DualAscent`, which unpacks as ``init, update``.
 
     Raises:
-      ValueError: if an option is out of range; when called, if two constraints have one
+      ValueError: if an option is out of range. When called, if two constraints have one
         name, start is negative for an inequality, an option does not fit the groups, or
         violations and multipliers differ in structure or shape.
 
@@ -193,20 +191,18 @@ def dual_ascent(
         kind = trees.check_kinds(kinds, zeros)
         starts = trees.broadcast_option("start", start, zeros)
         trees.check_known("start", starts, trees.FINITE)
-        starts = trees.signed(starts, kind, "start")
+        starts = trees.check_signs(starts, kind, "start")
         multipliers = jax.tree.map(
             lambda z, one: z + jnp.asarray(one, z.dtype), zeros, starts
         )
         _caps(cap, multipliers)
-        first = None if rule is None else rule.init(multipliers)
-        sizes = (
-            None
-            if rule is None
-            else jax.tree.map(lambda m: jnp.full_like(m, jnp.inf), multipliers)
-        )
         opt_state = ascent.init(multipliers)
         _check_signed(opt_state, kind)
-        return DualState(multipliers, opt_state, jnp.zeros((), jnp.int32), first, sizes)
+        state = DualState(multipliers, opt_state, jnp.zeros((), jnp.int32))
+        if rule is None:
+            return state
+        sizes = optax.tree.full_like(multipliers, jnp.inf)
+        return state._replace(penalty=rule.init(multipliers), sizes=sizes)
 
     def update(state: DualState, violations: Any, rows: Any = None) -> DualState:
         if not isinstance(state, DualState):
@@ -221,9 +217,8 @@ def dual_ascent(
         some = jax.tree.map(
             lambda one: jnp.asarray(one)[rows] if one.ndim else one, caps
         )
-        return set_rows(
-            state, rows, step(rows_of(state, rows, ascent), violations, some), ascent
-        )
+        part = step(rows_of(state, rows, ascent), violations, some)
+        return set_rows(state, rows, part, ascent)
 
     def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
         values = trees.as_violations("violations", violations)
@@ -235,7 +230,7 @@ def dual_ascent(
             state.multipliers,
         )
         kind = trees.check_kinds(kinds, values)
-        state = state._replace(multipliers=trees.signed(state.multipliers, kind))
+        state = state._replace(multipliers=trees.check_signs(state.multipliers, kind))
         slope = jax.tree.map(jnp.negative, values)
         # optax's own counters mix dtypes
         with jax.numpy_dtype_promotion("standard"):
@@ -244,24 +239,26 @@ def dual_ascent(
             )
         if optimizer is None:  # SGD with a rate of 1
             updates = jax.tree.map(jnp.multiply, updates, state.penalty)
-        moved = trees.project(optax.apply_updates(state.multipliers, updates), kind)
-        due = _moved_now(opt_state)
+        multipliers = trees.project(
+            optax.apply_updates(state.multipliers, updates), kind
+        )
+        due = _is_due(opt_state)
         if restart:
             met = jax.tree.map(
                 lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind
             )
-            moved = jax.tree.map(lambda m, now: jnp.where(now, 0.0, m), moved, met)
-            opt_state = _reset(ascent, opt_state, moved, met)
+            multipliers = jax.tree.map(
+                lambda m, now: jnp.where(now, 0.0, m), multipliers, met
+            )
+            opt_state = _reset(ascent, opt_state, multipliers, met)
         if cap is not None:
-            moved = jax.tree.map(lambda m, high: jnp.clip(m, -high, high), moved, caps)
-        after = DualState(moved, opt_state, state.skipped, state.penalty, state.sizes)
+            multipliers = jax.tree.map(
+                lambda m, high: jnp.clip(m, -high, high), multipliers, caps
+            )
+        after = state._replace(multipliers=multipliers, opt_state=opt_state)
         if rule is not None:
             sizes = trees.violation_sizes(values, kind)
-            raised = rule.update(state.penalty, sizes, state.sizes), sizes
-            penalty_now, sizes_now = jax.tree.map(
-                lambda new, old: jnp.where(due, new, old), raised, after[3:]
-            )
-            after = after._replace(penalty=penalty_now, sizes=sizes_now)
+            after = _update_penalty(rule, after, sizes, due)
         return trees.keep_if_finite(values, after, state)
 
     return DualAscent(init, update, kinds)
@@ -270,24 +267,33 @@ def dual_ascent(
 def _ascent(
     optimizer: Any, rule: PenaltyRule | None, resilience: float | None
 ) -> optax.GradientTransformation:
-    """The optimiser, on the gradient c - lambda / beta of the resilient dual
-    function."""
+    """The optimiser, on the gradient c - lambda / beta of the resilient dual."""
     if optimizer is not None or rule is None:
         ending = ", which needs a penalty" if optimizer is None else ""
         trees.check_optimizer(
             "optimizer", optimizer, f"{ending}; for one per group take optax.partition"
         )
     inner = optax.sgd(1.0) if optimizer is None else optimizer
-    return (
-        inner
-        if resilience is None
-        else optax.chain(optax.add_decayed_weights(1.0 / resilience), inner)
+    if resilience is None:
+        return inner
+    return optax.chain(optax.add_decayed_weights(1.0 / resilience), inner)
+
+
+def _update_penalty(
+    rule: PenaltyRule, state: DualState, sizes: PyTree[Array], due: Any
+) -> DualState:
+    """The state with the rule's penalty and the sizes, if the multipliers moved."""
+    penalty = rule.update(state.penalty, sizes, state.sizes)
+    penalty, sizes = jax.tree.map(
+        lambda new, old: jnp.where(due, new, old),
+        (penalty, sizes),
+        (state.penalty, state.sizes),
     )
+    return state._replace(penalty=penalty, sizes=sizes)
 
 
 def _check_signed(opt_state: Any, kind: PyTree[str]) -> None:
-    """Checks that no PI controller, also within `optax.chain` or `optax.partition`,
-    moves multipliers of equalities."""
+    """Checks that no PI controller moves multipliers of equalities, in any wrapper."""
     kinds = dict(jax.tree.leaves_with_path(kind))
     got = "proportional_integral, whose multipliers are at least 0"
     for state in trees.states_of(IntegralState, opt_state):
@@ -305,8 +311,10 @@ def _reset(
     multipliers: PyTree,
     met: PyTree,
 ) -> Any:
-    """The state of the optimiser with that of ``init`` for the multipliers that are
-    met: a momentum or an integral of theirs would move them at the next call."""
+    """Resets the optimiser's state of multipliers whose constraints are met.
+
+    Their momentum or integral would move them at the next call.
+    """
     owner, numbers = owners(ascent, multipliers)
     by_number = dict(zip(jax.tree.leaves(numbers), jax.tree.leaves(met), strict=True))
     fresh = ascent.init(jax.tree.map(jnp.zeros_like, multipliers))
@@ -317,13 +325,12 @@ def _reset(
     return jax.tree.map(restart, owner, opt_state, fresh)
 
 
-def _moved_now(opt_state: Any) -> bool | Bool[Array, ""]:
+def _is_due(opt_state: Any) -> bool | Bool[Array, ""]:
     """False at calls at which an ``optax.MultiSteps`` waits for more."""
-    waits = [
-        state.mini_step > 0
-        for state in trees.states_of(optax.MultiStepsState, opt_state)
-    ]
-    return True if not waits else ~jnp.any(jnp.stack(waits))
+    waiting = trees.states_of(optax.MultiStepsState, opt_state)
+    if not waiting:
+        return True
+    return jnp.all(jnp.stack([state.mini_step == 0 for state in waiting]))
 
 
 def _caps(cap: Any, multipliers: PyTree[Array]) -> PyTree[np.ndarray]:

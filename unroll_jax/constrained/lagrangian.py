@@ -45,7 +45,7 @@ def lagrangian(
     It has the gradient of L at the multipliers :math:`\lambda + \rho c`, projected for
     inequalities. A violation weighs at once, before the multiplier has grown, which
     damps oscillation. With ``dual_ascent(None, penalty=rho)`` it is the method of
-    multipliers; with multipliers at 0, the quadratic penalty.
+    multipliers. With multipliers at 0, the quadratic penalty.
 
     ``slacks`` s relax the constraints to :math:`c \le s` at a cost,
 
@@ -65,11 +65,11 @@ def lagrangian(
       objective: f, a scalar.
       violations: c of constraints :math:`c \le 0` or :math:`c = 0`, any pytree of
         arrays with any names and shapes.
-      multipliers: lambda, of the structure and shapes of the violations; no gradient
+      multipliers: lambda, of the structure and shapes of the violations. No gradient
         flows to them.
       penalty: rho > 0, multiplier per unit of violation: one number, or a prefix tree
         of numbers or arrays. It may be traced, such as ``state.penalty``.
-      slacks: s >= 0, of the structure and shapes of the violations; all constraints are
+      slacks: s >= 0, of the structure and shapes of the violations. All constraints are
         inequalities then.
       resilience: beta > 0, cost of slack.
       normalise: divide by 1 + sum |lambda|. The minimiser stays, and the gradient stays
@@ -108,7 +108,7 @@ def lagrangian(
     trees.check_matching("multipliers", multipliers, violations)
     trees.check_known("multipliers", multipliers, trees.FINITE)
     # the precision of the multipliers at least, and that of float32
-    fixed = jax.tree.map(lambda m: trees.wide("multipliers", m), multipliers)
+    fixed = jax.tree.map(lambda m: trees.widen("multipliers", m), multipliers)
     violations = jax.tree.map(
         lambda c, m: c.astype(common_dtype(c.dtype, m.dtype)), violations, fixed
     )
@@ -116,7 +116,7 @@ def lagrangian(
         kinds = "at_most" if kinds is None else kinds
     if kinds is not None:
         kinds = trees.check_kinds(kinds, violations)
-        fixed = trees.signed(fixed, kinds)
+        fixed = trees.check_signs(fixed, kinds)
     fixed = jax.tree.map(lambda m, c: m.astype(c.dtype), fixed, violations)
     fixed = jax.lax.stop_gradient(fixed)
 
@@ -143,7 +143,7 @@ def _relax(
     """c - s, and the cost of the slacks."""
     slacks = trees.as_violations("slacks", slacks)
     trees.check_matching("slacks", slacks, violations)
-    slacks = trees.signed(slacks, "at_most", "slacks")
+    slacks = trees.check_signs(slacks, "at_most", "slacks")
     slacks = jax.tree.map(lambda s, c: s.astype(c.dtype), slacks, violations)
     squares = _total(jax.tree.map(lambda s: jnp.sum(s**2), slacks))
     return jax.tree.map(jnp.subtract, violations, slacks), 0.5 * resilience * squares

@@ -21,8 +21,7 @@ from unroll_jax.constrained.constraint import Constraint, batch_violations
 
 __all__ = ["BOUNDS", "descent_constraints", "level_constraints"]
 
-#: Bounds of `descent_constraints`: shares of the loss of the layer before, or of the
-#: reference.
+#: Bounds of `descent_constraints`: shares of the layer before, or of the reference.
 BOUNDS = ("stepwise", "cumulative")
 # a loss minus its bound, that over the bound, or the logarithm of their quotient
 FORMS = ("difference", "ratio", "log_ratio")
@@ -88,25 +87,25 @@ def descent_constraints(
     Args:
       alpha: the share of the loss every layer must remove, in (0, 1), one or L untraced
         numbers (see `suggest_alpha`).
-      num_layers: L; None for a function of the losses of any number of layers.
-      reference: f_ref > 0, bound on the loss at the embedded input; None leaves it out.
+      num_layers: L. None for a function of the losses of any number of layers.
+      reference: f_ref > 0, bound on the loss at the embedded input. None leaves it out.
         Cumulative bounds need it.
       bounds: one of `BOUNDS`.
       floor: least bound of layers 1..L, in units of the losses: one that plain training
         reaches at its end.
       margin: share by which the bounds of layers 1..L are lowered, in [0, 1), one or L
         numbers. Train with a margin, and the bounds without it hold on more new data.
-      form: "difference", "ratio" or "log_ratio"; None: "difference" for stepwise
+      form: "difference", "ratio" or "log_ratio". None: "difference" for stepwise
         bounds, "ratio" for cumulative ones.
       proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a
-        larger loss; multipliers still see the true violations. None for True, but False
+        larger loss. Multipliers still see the true violations. None for True, but False
         for stepwise differences.
       of_samples: compare each sample's losses, and bind the mean: all samples count
         alike. None of it changes differences.
 
     Returns:
       `Constraint` by name, "f_0" and "layer 1" to "layer L". Their outputs are losses
-      of samples, (samples, L + 1), or mean losses, (L + 1,), as of one sample; they
+      of samples, (samples, L + 1), or mean losses, (L + 1,), as of one sample. They
       read no batch. Without ``num_layers`` the function ``layer_losses -> violations``
       of these constraints: (..., L + 1) to (..., L), or (..., L + 1) with a reference.
 
@@ -134,12 +133,8 @@ def descent_constraints(
     shares = trees.as_numbers("alpha", alpha, in_interval("(0, 1)"), each="layer")
     margins = trees.as_numbers("margin", margin, in_interval("[0, 1)"), each="layer")
     cumulative = bounds == "cumulative"
-    require(
-        reference is not None or not cumulative,
-        "reference",
-        "be a number with bounds='cumulative'",
-        reference,
-    )
+    given = "be a number with bounds='cumulative'"
+    require(reference is not None or not cumulative, "reference", given, reference)
     form = form or ("ratio" if cumulative else "difference")
     proxy = (form != "difference") if proxy is None else proxy
 
@@ -148,15 +143,13 @@ def descent_constraints(
         lowered = 1.0 - _for_each("margin", margins, depth)
         if cumulative:
             levels = np.maximum((reference or 0.0) * np.cumprod(kept), floor) * lowered
-            limits = list(map(float, levels))
+            limits: list[Limit] = levels.tolist()
         else:
-            limits = [
-                _share_of_the_layer_before(float(share), float(least), proxy)
-                for share, least in zip(kept * lowered, floor * lowered, strict=True)
-            ]
-        first = {} if reference is None else {0: float(reference)}
-        of_layers = first | dict(enumerate(limits, start=1))
-        return _constraints(of_layers, form, of_samples=of_samples)
+            pairs = np.column_stack([kept * lowered, floor * lowered]).tolist()
+            limits = [_share_of_the_layer_before(*pair, proxy) for pair in pairs]
+        if reference is not None:
+            limits = [float(reference), *limits]
+        return _constraints(limits, depth, form, of_samples=of_samples)
 
     return _violations(make, form) if num_layers is None else make(num_layers)
 
@@ -179,8 +172,8 @@ def level_constraints(
 
     Args:
       levels: b > 0, in units of the losses: a number for layers 1..L, or a sequence of
-        one for layer L, of L for layers 1..L, or of L + 1 for f_0 and layers 1..L;
-        numbers, not traced values.
+        one for layer L, of L for layers 1..L, or of L + 1 for f_0 and layers 1..L.
+        Numbers, not traced values.
       num_layers, form: as in `descent_constraints`.
 
     Returns:
@@ -199,15 +192,11 @@ def level_constraints(
     numbers = trees.as_numbers("levels", levels, POSITIVE, each="layer")
 
     def make(depth: int) -> Constraints:
-        require(
-            numbers.ndim == 0 or numbers.size in (1, depth, depth + 1),
-            "levels",
-            f"be 1, {depth} or {depth + 1} numbers, for f_0..f_{depth}",
-            numbers.size,
-        )
+        fits = numbers.ndim == 0 or numbers.size in (1, depth, depth + 1)
+        wanted = f"be 1, {depth} or {depth + 1} numbers, for f_0..f_{depth}"
+        require(fits, "levels", wanted, numbers.size)
         each = np.broadcast_to(numbers, depth) if numbers.ndim == 0 else numbers
-        of_layers = enumerate(map(float, each), start=depth + 1 - each.size)
-        return _constraints(dict(of_layers), form)
+        return _constraints(each.tolist(), depth, form)
 
     return _violations(make, form) if num_layers is None else make(num_layers)
 
@@ -226,37 +215,35 @@ def _share_of_the_layer_before(share: float, floor: float, proxy: bool) -> Limit
 
 
 def _constraints(
-    limits: dict[int, Limit], form: str, *, of_samples: bool = False
+    limits: Sequence[Limit], depth: int, form: str, *, of_samples: bool = False
 ) -> Constraints:
-    """Constraints from the bounds of layers by their numbers."""
+    """Constraints from the bounds of the last layers of ``depth``."""
     of_samples = of_samples and form != "difference"
+    layers = range(depth + 1 - len(limits), depth + 1)
     return {
         f"layer {layer}" if layer else "f_0": _constraint(
             layer, limit, form, of_samples
         )
-        for layer, limit in limits.items()
+        for layer, limit in zip(layers, limits, strict=True)
     }
 
 
 def _constraint(layer: int, limit: Limit, form: str, of_samples: bool) -> Constraint:
     def bound(means: dict[str, Array]) -> Array:
-        if not callable(limit):
-            return jnp.asarray(limit, means["loss"].dtype)
-        return limit(means["before"])
+        if callable(limit):
+            return limit(means["before"])
+        return jnp.asarray(limit, means["loss"].dtype)
 
     def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, int]]:
-        losses = jnp.atleast_2d(trees.wide("layer_losses", outputs))
-        require(
-            losses.ndim == 2 and losses.shape[1] > layer,
-            "layer_losses",
-            f"be (samples, L + 1) or (L + 1,) with L of at least {layer}",
-            f"shape {losses.shape}",
-        )
-        if form != "difference":
-            losses = trees.within("layer_losses", losses, trees.NOT_NEGATIVE)
+        losses = jnp.atleast_2d(trees.widen("layer_losses", outputs))
+        fits = losses.ndim == 2 and losses.shape[1] > layer
+        wanted = f"be (samples, L + 1) or (L + 1,) with L of at least {layer}"
+        require(fits, "layer_losses", wanted, f"shape {losses.shape}")
         each = {"loss": losses[:, layer]}
         if callable(limit):
             each["before"] = losses[:, layer - 1]
+        if form != "difference":
+            each = trees.within("layer_losses", each, trees.NOT_NEGATIVE)
         if of_samples:
             each = {"quotient": _quotient(each["loss"], bound(each), form)}
         return {name: (jnp.sum(one), len(losses)) for name, one in each.items()}
@@ -264,7 +251,6 @@ def _constraint(layer: int, limit: Limit, form: str, of_samples: bool) -> Constr
     if of_samples:
         at_most = 1.0 if form == "ratio" else 0.0
         return Constraint(columns, lambda means: means["quotient"], at_most)
-    stated: Any = bound if callable(limit) else limit
     if form == "log_ratio":
         return Constraint(
             columns,
@@ -273,6 +259,8 @@ def _constraint(layer: int, limit: Limit, form: str, of_samples: bool) -> Constr
             scale=lambda means: jnp.where(_is_zero(bound(means)), jnp.inf, 1.0),
         )
     scale = 1.0 if form == "difference" else lambda means: _scale(bound(means))
+    # a number stays one, for the reader of a constraint
+    stated: Any = bound if callable(limit) else limit
     return Constraint(columns, lambda means: means["loss"], stated, scale=scale)
 
 
@@ -304,12 +292,9 @@ def _least(losses: Array) -> float:
 
 
 def _for_each(name: str, numbers: np.ndarray, count: int) -> np.ndarray:
-    require(
-        numbers.ndim == 0 or numbers.size == count,
-        name,
-        f"have one entry for each of L={count} layers",
-        numbers.size,
-    )
+    fits = numbers.ndim == 0 or numbers.size == count
+    wanted = f"have one entry for each of L={count} layers"
+    require(fits, name, wanted, numbers.size)
     return np.broadcast_to(numbers, count)
 
 
@@ -321,13 +306,14 @@ def _violations(make: Callable[[int], Constraints], form: str) -> Violations:
         several = losses.ndim >= 1 and losses.shape[-1] >= 2
         wanted = "hold f_0..f_L with L >= 1"
         require(several, "layer_losses", wanted, f"shape {losses.shape}")
+        # known here, and traced below
         if form != "difference":
             trees.check_known("layer_losses", losses, trees.NOT_NEGATIVE)
         constraints = make(losses.shape[-1] - 1)
 
         def of_one(losses: Array) -> Array:
             smooth, _ = batch_violations(constraints, losses, None)
-            return jnp.stack([smooth[name] for name in constraints])
+            return jnp.stack(list(smooth.values()))
 
         each = jnp.vectorize(of_one, signature="(l)->(c)")(losses)
         return each.astype(losses.dtype)

@@ -21,7 +21,7 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
 
     Args:
       multipliers: any pytree of arrays whose first axis runs over data points.
-      rows: indices of the points, (batch,), the new first axis; known ones out of range
+      rows: indices of the points, (batch,), the new first axis. Known ones out of range
         are errors, traced ones NaN.
 
     Example:
@@ -31,12 +31,11 @@ def take_rows(multipliers: PyTree, rows: Rows) -> PyTree:
       [2.0, 0.0]
     """
     check_rows(rows, multipliers)
-    return jax.tree.map(lambda leaf: _taken(jnp.asarray(leaf), rows), multipliers)
+    return jax.tree.map(lambda leaf: _take(jnp.asarray(leaf), rows), multipliers)
 
 
 def check_rows(rows: Any, multipliers: PyTree) -> None:
-    """Checks that rows are indices of every group of multipliers; of traced ones the
-    values are not checked."""
+    """Checks that rows are indices of every group of multipliers."""
     if not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
         raise TypeError(f"rows must be integers, got {jnp.result_type(rows)}")
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(multipliers)]
@@ -48,8 +47,11 @@ def check_rows(rows: Any, multipliers: PyTree) -> None:
 def rows_of(
     state: Any, rows: Rows, transformation: optax.GradientTransformation
 ) -> Any:
-    """The `DualState` of some rows; counters and other leaves without an entry for
-    each row are shared. Of traced rows out of range it has zeros: they are not set."""
+    """Returns the `DualState` of some rows.
+
+    Leaves without an entry for each row, such as counters, are shared. Traced rows out
+    of range give zeros, which `set_rows` drops.
+    """
     require(
         not states_of(optax.MultiStepsState, state.opt_state),
         "rows",
@@ -68,8 +70,7 @@ def rows_of(
 def set_rows(
     state: Any, rows: Rows, part: Any, transformation: optax.GradientTransformation
 ) -> Any:
-    """The state with the rows of ``part`` in their places; of an index that occurs
-    twice, one entry is kept."""
+    """Writes the rows of ``part`` into the state, one entry for repeated indices."""
 
     def put(by_row: bool, leaf: Array, new: Array) -> Array:
         return leaf.at[_in_range(leaf, rows)].set(new, mode="drop") if by_row else new
@@ -80,8 +81,11 @@ def set_rows(
 def owners(
     transformation: optax.GradientTransformation, multipliers: PyTree
 ) -> tuple[Any, PyTree[int]]:
-    """For each leaf of an optimiser's state the number of the leaf of the multipliers
-    whose shape it has, -1 for none; and the numbers of these."""
+    """Matches the leaves of an optimiser's state to the multipliers they belong to.
+
+    Returns for each leaf of the state the number of a leaf of the multipliers, -1 for
+    none, and the numbers of the latter.
+    """
     leaves, structure = jax.tree.flatten(multipliers)
     numbers = jax.tree.unflatten(structure, range(len(leaves)))
 
@@ -101,7 +105,7 @@ def owners(
     return jax.tree.map(owner, now, then), numbers
 
 
-def _taken(leaf: Array, rows: Rows) -> Array:
+def _take(leaf: Array, rows: Rows) -> Array:
     """Rows of an array, NaN for indices out of range."""
     return leaf.at[_in_range(leaf, rows)].get(mode="fill")
 

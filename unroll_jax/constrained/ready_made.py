@@ -1,5 +1,4 @@
-"""Ready-made constraints: rates, gaps of rates between groups, losses of classes,
-norms, distance to a model."""
+"""Ready-made constraints: rates, gaps of rates, losses of classes, norms, KL."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from unroll_jax.constrained.trees import (
     as_indices,
     check_function,
     nan_unless,
-    wide,
+    widen,
     within,
 )
 from unroll_jax.numerics import powers_of_two
@@ -40,8 +39,9 @@ Select = Callable[[Any], Any]
 def rate(
     *, at_most: float, of: Select | None = None, where: Select | None = None
 ) -> Constraint:
-    r"""The rate of positive predictions stays below a bound,
-    :math:`P(\hat y = 1) - b \le 0`.
+    r"""The rate of positive predictions stays below a bound.
+
+    .. math:: P(\hat y = 1) - b \le 0 .
 
     With ``where`` it is the rate among some samples, for label 0 the false-positive
     rate. Several masks give several rates. Columns have the probability of a positive
@@ -49,9 +49,9 @@ def rate(
 
     Args:
       at_most: b in [0, 1].
-      of: ``outputs -> logits (samples,)``; None for outputs that are the logits.
+      of: ``outputs -> logits (samples,)``. None for outputs that are the logits.
       where: ``batch -> weights (samples,)`` or ``(samples, rates)`` of at least 0, such
-        as a mask; None for all.
+        as a mask. None for all.
 
     Returns:
       A `Constraint`, its value () or (rates,). A ValueError names unequal shapes or a
@@ -96,10 +96,10 @@ def gap(
     Args:
       num_groups: G, at least 2.
       at_most: epsilon in [0, 1], a difference of rates.
-      groups: ``batch -> (samples,)``, integers in 0..G - 1; a known one out of range is
+      groups: ``batch -> (samples,)``, integers in 0..G - 1. A known one out of range is
         an error.
       between: bound the distance between groups, not that to the rate of all.
-      of, where: as in `rate`; weights are (samples,).
+      of, where: as in `rate`. Weights are (samples,).
 
     Returns:
       A `Constraint`, its value (2, G): rates above the rate of all samples, and below.
@@ -149,16 +149,17 @@ def class_losses(
     of: Select | None = None,
     where: Select | None = None,
 ) -> Constraint:
-    r"""Every class has a mean loss below a bound, :math:`E[f \mid y = k] - b \le 0`:
-    class balance.
+    r"""The mean loss of every class stays below a bound: class balance.
+
+    .. math:: E[f \mid y = k] - b \le 0 .
 
     Args:
-      num_classes: K, at least 2; the constraint's value is (K,).
+      num_classes: K, at least 2. The constraint's value is (K,).
       at_most: b, in units of the loss.
-      labels: ``batch -> (samples,)``, integers in 0..K - 1; a known one out of range is
+      labels: ``batch -> (samples,)``, integers in 0..K - 1. A known one out of range is
         an error.
-      of: ``outputs -> losses (samples,)``; None for outputs that are the losses.
-      where: ``batch -> weights (samples,)`` of at least 0, such as a mask; None for all
+      of: ``outputs -> losses (samples,)``. None for outputs that are the losses.
+      where: ``batch -> weights (samples,)`` of at least 0, such as a mask. None for all
         samples.
 
     Source: Sagawa et al., "Distributionally robust neural networks for group shifts"
@@ -193,9 +194,9 @@ def norm(
 
     Args:
       at_most: b > 0, in units of the norm.
-      of: ``outputs -> params``, any pytree, such as one layer's; None for outputs that
+      of: ``outputs -> params``, any pytree, such as one layer's. None for outputs that
         are the parameters.
-      measure: ``params -> norm``, differentiable; None for the Euclidean norm of all of
+      measure: ``params -> norm``, differentiable. None for the Euclidean norm of all of
         them. The product of the weights' spectral norms
         (``certificates.spectral_norm``) bounds the Lipschitz constant of a network.
 
@@ -232,14 +233,15 @@ def norm(
 def kl(
     *, at_most: float, of: Select | None = None, where: Select | None = None
 ) -> Constraint:
-    r"""The model stays close to a reference model,
-    :math:`E\, KL(p_\theta \| p_{ref}) - b \le 0`.
+    r"""The model stays close to a reference model.
+
+    .. math:: E\, KL(p_\theta \| p_{ref}) - b \le 0 .
 
     Args:
       at_most: b > 0, nats per position.
       of: ``outputs -> (logits, reference_logits)``, (*positions, classes), the second
-        constant; None for such outputs.
-      where: ``batch -> weights (*positions,)`` of at least 0, such as a mask; None for
+        constant. None for such outputs.
+      where: ``batch -> weights (*positions,)`` of at least 0, such as a mask. None for
         all positions.
 
     Source: Stiennon et al., "Learning to summarize with human feedback" (2020), with
@@ -257,7 +259,10 @@ def kl(
 
     def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, Array]]:
         logits, reference = outputs if of is None else of(outputs)
-        logits, reference = wide("logits", logits), wide("reference_logits", reference)
+        logits, reference = (
+            widen("logits", logits),
+            widen("reference_logits", reference),
+        )
         require(
             reference.shape == logits.shape and logits.ndim > 0,
             "reference_logits",
@@ -282,8 +287,7 @@ def kl(
 
 
 def _divergences(logits: Array, reference: Array) -> Array:
-    """KL(p_theta | p_ref) of every position, nats; no gradient flows to the
-    reference."""
+    """KL(p_theta | p_ref) of every position, in nats, without gradient in p_ref."""
     logs = jax.nn.log_softmax(logits)
     others = jax.lax.stop_gradient(jax.nn.log_softmax(reference))
     possible = ~(logs == -jnp.inf)  # 0 log 0 is 0, as of classes that are masked
@@ -292,12 +296,11 @@ def _divergences(logits: Array, reference: Array) -> Array:
 
 
 def euclidean(params: PyTree) -> Array:
-    """The Euclidean norm of all parameters, in at least float32; its gradient at 0
-    is 0."""
+    """The Euclidean norm of parameters, in at least float32, with gradient 0 at 0."""
     parts = []
     for leaf in jax.tree.leaves(params):
         both = (leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,)
-        parts += [wide("params", part) for part in both]
+        parts += [widen("params", part) for part in both]
     dtype = common_dtype(*(part.dtype for part in parts))
     largest = [jnp.max(jnp.abs(part), initial=0.0).astype(dtype) for part in parts]
     # squares of 1e20 are infinite in float32, and those of 1e-25 are 0
@@ -316,8 +319,7 @@ def _soft_and_strict(
     *,
     several: bool = False,
 ) -> tuple[Any, Any]:
-    """Columns of a function of predictions, with probabilities and with exact
-    predictions."""
+    """Columns of probabilities, and strict columns of exact predictions."""
 
     def by(predict: Callable[[Array], Array]) -> Callable[[Any, Any], Any]:
         def columns(outputs: Any, batch: Any) -> Any:
@@ -326,7 +328,7 @@ def _soft_and_strict(
             # Predictions of values that are left out have no gradient, also where they
             # are NaN.
             return sums(
-                predict(logits if weights is None else _kept(logits, weights)),
+                predict(logits if weights is None else _keep(logits, weights)),
                 weights,
                 batch,
             )
@@ -342,7 +344,7 @@ def _soft_and_strict(
 
 
 def _vector(name: str, values: Any) -> Array:
-    array = wide(name, values)
+    array = widen(name, values)
     require(array.ndim == 1, name, "have shape (samples,)", array.shape)
     return array
 
@@ -350,18 +352,19 @@ def _vector(name: str, values: Any) -> Array:
 def _weights(
     where: Select | None, batch: Any, shape: tuple[int, ...], *, several: bool = False
 ) -> Array | None:
-    """Weights of samples, (*shape, rates) if ``several``; known ones below 0 are an
-    error, traced ones NaN."""
+    """Weights of samples, (*shape, rates) if ``several``."""
     if where is None:
         return None
     given = jnp.asarray(where(batch))
-    weights = wide("where", given.astype(jnp.float32) if given.dtype == bool else given)
+    weights = widen(
+        "where", given.astype(jnp.float32) if given.dtype == bool else given
+    )
     fits = weights.shape == shape or (several and weights.shape[:-1] == shape)
     require(fits, "where", f"have shape {shape}", weights.shape)
     return jax.lax.stop_gradient(within("where", weights, NOT_NEGATIVE))
 
 
-def _kept(values: Array, weights: Array) -> Array:
+def _keep(values: Array, weights: Array) -> Array:
     """Values with 0 for each of weight 0, of the shape of the weights."""
     return jnp.where(
         weights != 0.0, values if values.ndim == weights.ndim else values[:, None], 0.0
@@ -369,19 +372,17 @@ def _kept(values: Array, weights: Array) -> Array:
 
 
 def _sums(values: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Weighted sums and counts of samples; values of weight 0 are left out, NaN
-    among them."""
+    """Weighted sums and counts of samples, without values of weight 0 such as NaN."""
     if weights is None:
         return jnp.sum(values), jnp.asarray(values.size, values.dtype)
     weights = weights.astype(values.dtype)
-    return jnp.sum(_kept(values, weights) * weights, axis=0), jnp.sum(weights, axis=0)
+    return jnp.sum(_keep(values, weights) * weights, axis=0), jnp.sum(weights, axis=0)
 
 
 def _class_sums(
     name: str, places: Any, count: int, values: Array, weights: Array | None
 ) -> tuple[Array, Array]:
-    """Sums and counts of each class; a NaN is in the sum of its class, a traced
-    class out of range makes all NaN."""
+    """Sums and counts of each class, all NaN if a traced class is out of range."""
     shape = np.shape(places)
     require(shape == values.shape, name, f"have shape {values.shape}", shape)
     weights = jnp.ones_like(values) if weights is None else weights.astype(values.dtype)

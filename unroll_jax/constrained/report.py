@@ -1,5 +1,4 @@
-"""A report on any constraints: which hold and bind, at which price, and whether the
-point is stationary."""
+"""A report on constraints: which hold, which bind and at which price."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -47,26 +46,27 @@ TOLERANCE = trees.Range(
 
 
 class GroupReport(NamedTuple):
-    """One group of constraints, by its path in the violations such as ``"gap"``, and
-    its kind.
+    """One group of constraints.
 
     Attributes:
+      name: path in the violations, such as ``"gap"``.
+      kind: as in `dual_ascent`.
       status: "not finite" if a violation or a price is not; "violated" if a constraint
         exceeds its tolerance; "no samples" if a violation is not known; "binding" if
         the largest multiplier is of a constraint at its bound; "slack" if it is of a
         constraint with room, ten tolerances or a tenth of a known bound; "idle" if all
         multipliers are 0.
       worst: the violation furthest above its tolerance (of equalities in absolute
-        value), in units of the violations; NaN without any.
+        value), in units of the violations. NaN without any.
       bound, value: of that constraint, NaN if no bound was given.
       tolerance: its largest violation that counts as met, in units of the value.
       met: share of the known constraints that are within their tolerances.
       price: the multiplier of largest absolute value, for one unit of the value.
-      wound_up: the largest such multiplier of the constraints with room, which is no
-        price; 0 if there is none.
+      wound_up: the largest such multiplier of the constraints with room, which is not a
+        price. 0 without one.
       slackness: largest |multiplier x violation|, 0 at a saddle point.
       unit, size: of the value, and number of constraints.
-      scale: of the worst violation; NaN if it is in units of the value.
+      scale: of the worst violation. NaN if it is in units of the value.
     """
 
     name: str
@@ -103,11 +103,11 @@ class GroupReport(NamedTuple):
 
 
 class ConstraintReport(NamedTuple):
-    """Feasibility of a point, group by group; `str` of it is a table with a verdict.
+    """Feasibility of a point, group by group. `str` of it is a table with a verdict.
 
     Attributes:
       groups: one `GroupReport` for each leaf of the violations.
-      gradient_norm: norm of the gradient of the Lagrangian; None if none was given.
+      gradient_norm: norm of the gradient of the Lagrangian. None if none was given.
       gradient_tolerance: largest such norm that counts as stationary.
 
     Example:
@@ -130,10 +130,11 @@ class ConstraintReport(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The first that holds: "not finite", "violated", "no samples", "met, not
-        stationary", "met, wound up", "met".
+        """The state of the point in words.
 
-        "met, wound up": a constraint with room has a multiplier, which is no price.
+        The first that holds of "not finite", "violated", "no samples", "met, not
+        stationary", "met, wound up" (a constraint with room has a multiplier, which is
+        not a price) and "met".
         """
         norm = self.gradient_norm or 0.0
         statuses = [group.status for group in self.groups]
@@ -195,8 +196,7 @@ class ConstraintReport(NamedTuple):
         return "\n".join([*lines, self.verdict])
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the worst violation of every group with its status and price; returns
-        the matplotlib axes.
+        """Draws the worst violation of every group, and returns the matplotlib axes.
 
         ``axes`` of None makes a figure. It needs matplotlib, the extra ``plot``.
         """
@@ -245,7 +245,7 @@ def constraint_report(
     Args:
       violations, multipliers: c and lambda, pytrees of known arrays of one structure
         and shapes.
-      gradient: gradient of the Lagrangian, a pytree; None leaves stationarity out.
+      gradient: gradient of the Lagrangian, a pytree. None leaves stationarity out.
       kinds: as in `dual_ascent`.
       tolerance: largest violation that counts as met, in units of the violations, one
         or a prefix tree.
@@ -255,12 +255,12 @@ def constraint_report(
       gradient_tolerance: largest norm of the gradient that counts as stationary.
       units: names of the values' units, one or a prefix tree.
       bounds, scales: b and s where violations are (value - b) / s, one or a prefix
-        tree; NaN for b leaves values out, NaN for s is 1.
+        tree. NaN for b leaves values out, NaN for s is 1.
       absent: True for violations that no sample gave, one or a prefix tree.
 
     Returns:
       A `ConstraintReport`. A ValueError says if a multiplier of an inequality is
-      negative, two constraints have one name, or arguments do not fit each other; a
+      negative, two constraints have one name, or arguments do not fit each other. A
       TypeError, if violations are traced.
 
     Source: Boyd and Vandenberghe, "Convex optimization" (2004), Section 5.6 (prices).
@@ -318,11 +318,12 @@ def held_out_report(
     gradient_tolerance: float = 1e-2,
     units: Any = "",
 ) -> ConstraintReport:
-    """Judges constraints by their sums over any number of batches, with values, bounds
-    and tolerances in units of the values.
+    """Judges constraints by their sums over any number of batches.
+
+    Values, bounds and tolerances are in units of the values.
 
     Args:
-      constraints: constraints by name; the report keeps their order.
+      constraints: constraints by name. The report keeps their order.
       sums: their `column_sums`, strict ones where they have them, added over batches.
       multipliers: lambda by name, of the structure of `violations`.
       gradient: as in `constraint_report`.
@@ -331,7 +332,7 @@ def held_out_report(
       rtol, least_price, gradient_tolerance, units: as in `constraint_report`.
 
     Returns:
-      A `ConstraintReport`; a constraint on a group without samples has the status "no
+      A `ConstraintReport`. A constraint on a group without samples has the status "no
       samples".
 
     Example:

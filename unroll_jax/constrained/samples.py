@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import in_interval, require
-from unroll_jax.constrained.trees import as_numbers, wide
+from unroll_jax.constrained.trees import as_numbers, widen
 
 __all__ = ["tail_mean"]
 
@@ -15,8 +15,7 @@ __all__ = ["tail_mean"]
 def tail_mean(
     level: float | Sequence[float] | np.ndarray,
 ) -> Callable[[Float[Array, "samples constraints"]], Float[Array, "constraints"]]:
-    r"""CVaR, ``(N, C) -> (C,)``: the mean violation of the worst samples, a share 1 - q
-    of all.
+    r"""CVaR: the mean violation of the worst samples, a share 1 - q of all.
 
     .. math::
         \mathrm{CVaR}_q(c)
@@ -35,7 +34,7 @@ def tail_mean(
     `jax.jit` on a sharded one: the mean of the tails of parts is too low.
 
     Args:
-      level: q in [0, 1), one number or one for each constraint; 0 is the paper's mean,
+      level: q in [0, 1), one number or one for each constraint. 0 is the paper's mean,
         q near 1 the worst sample.
 
     Source: Rockafellar, Uryasev (2000), "Optimization of conditional value-at-risk",
@@ -56,7 +55,7 @@ def tail_mean(
     def reduce(
         violations: Float[Array, "samples constraints"],
     ) -> Float[Array, "constraints"]:
-        violations = wide("violations", violations)
+        violations = widen("violations", violations)
         shape = violations.shape
         wanted = "be (samples, constraints) of one sample or more"
         require(len(shape) == 2 and shape[0] > 0, "violations", wanted, shape)

@@ -1,5 +1,4 @@
-"""Constraints for any optax training loop: primal and dual updates as one gradient
-transformation."""
+"""Constraints for any optax loop: both updates as one gradient transformation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,8 +20,7 @@ ORDERS = ("simultaneous", "primal_dual", "dual_primal", "extragradient")
 
 
 class PrimalDualState(NamedTuple):
-    """State of `primal_dual`: the state of the primal optimiser, and the multipliers
-    with theirs."""
+    """State of `primal_dual`: of the primal optimiser, and of the multipliers."""
 
     primal: optax.OptState
     dual: DualState
@@ -40,8 +38,7 @@ def primal_dual(
     start: Any = 0.0,
     order: str = "simultaneous",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""An optax optimiser of parameters under constraints, which keeps the multipliers
-    in its state.
+    r"""An optax optimiser under constraints, with the multipliers in its state.
 
     The training loss becomes
     ``lagrangian(objective, violations, multipliers_of(opt_state))``, and the update is
@@ -58,14 +55,14 @@ def primal_dual(
     violations, a function ``params -> (objective, violations)``, or
     ``(objective, violations, strict)`` with strict violations for the multipliers:
 
-    - "primal_dual": the multipliers follow the violations at the new parameters;
+    - "primal_dual": the multipliers follow the violations at the new parameters.
     - "dual_primal": the multipliers move first, and the parameters descend the
-      Lagrangian at the new ones;
+      Lagrangian at the new ones.
     - "extragradient": both take a trial step, and then the step from here with the
       gradients found there. The primal optimiser keeps the moments of its trial, as
       ExtraAdam does, so its schedules count two updates per step.
 
-    Complex parameters take the conjugate of `jax.grad`, as in optax; orders that take
+    Complex parameters take the conjugate of `jax.grad`, as in optax. Orders that take
     ``problem`` conjugate themselves.
 
     For one step on several calls put ``optax.MultiSteps`` around ``primal`` and around
@@ -85,7 +82,7 @@ def primal_dual(
       order: one of these.
 
     Returns:
-      An optax transformation; ``init(params)`` gives a `PrimalDualState`. Its update
+      An optax transformation. ``init(params)`` gives a `PrimalDualState`. Its update
       raises a ValueError unless it gets exactly the argument, violations or problem, of
       its order.
 
@@ -194,8 +191,9 @@ def primal_dual(
 
 
 def multipliers_of(opt_state: Any) -> PyTree[Array]:
-    """The multipliers in the state of `primal_dual`, also within `optax.chain`,
-    `flax.nnx.Optimizer` and the like.
+    """Returns the multipliers in the state of `primal_dual`.
+
+    The state may be within that of `optax.chain`, `flax.nnx.Optimizer` and the like.
 
     A ValueError says if there are none, or `optax.MultiSteps` around `primal_dual`
     drops all violations but the last.

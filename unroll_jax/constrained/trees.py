@@ -36,6 +36,7 @@ __all__ = [
     "check_known",
     "check_matching",
     "check_optimizer",
+    "check_signs",
     "group_name",
     "is_known",
     "keep_if_finite",
@@ -43,10 +44,9 @@ __all__ = [
     "leaf_names",
     "nan_unless",
     "project",
-    "signed",
     "states_of",
     "violation_sizes",
-    "wide",
+    "widen",
     "within",
     "zeros_like_violations",
 ]
@@ -75,8 +75,7 @@ RHO = Range("positive and finite", lambda rho: (rho > 0.0) & (rho <= LARGEST))
 
 
 def within(name: str, tree: PyTree, values: Range) -> PyTree:
-    """``tree`` if its known values are in a range, else a ValueError; traced ones
-    outside become NaN."""
+    """Raises for known values of ``tree`` out of range, and makes traced ones NaN."""
     check_known(name, tree, values)
 
     def mark(leaf: Any) -> Any:
@@ -86,7 +85,7 @@ def within(name: str, tree: PyTree, values: Range) -> PyTree:
 
 
 def check_known(name: str, tree: PyTree, values: Range) -> None:
-    """Checks the values of leaves that are known; traced ones are not checked."""
+    """Checks the values of leaves that are known. Traced ones are not checked."""
     for path, leaf in jax.tree.leaves_with_path(tree):
         if is_known(leaf):
             where = group_name(name, path)
@@ -102,8 +101,11 @@ def is_known(leaf: Any) -> bool:
 def as_indices(
     name: str, value: Any, count: int, counted: Any = True
 ) -> tuple[Array, Array]:
-    """``value`` as integers of at least 32 bits, and where they are in 0..count - 1 or
-    not ``counted``; a known one that is in neither is an error."""
+    """Returns ``value`` as integers of at least 32 bits, and marks of those in range.
+
+    The range is 0..count - 1. Values that are not ``counted`` may be out of it. Other
+    known ones are an error.
+    """
     indices = jnp.asarray(value)
     integers = jnp.issubdtype(indices.dtype, jnp.integer)
     require(integers, name, "be integers", indices.dtype)
@@ -116,8 +118,7 @@ def as_indices(
 
 
 def as_losses(name: str, value: Any) -> Float[Array, "..."]:
-    """``value`` as a floating array; integers become float32. A TypeError names
-    anything but real numbers."""
+    """Returns ``value`` as a floating array, integers as float32."""
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
@@ -131,21 +132,19 @@ def as_losses(name: str, value: Any) -> Float[Array, "..."]:
     return array
 
 
-def wide(name: str, value: Any) -> Float[Array, "..."]:
-    """`as_losses` in at least float32, as everything that is summed: float16 ends at
-    65504 and counts to 2048."""
+def widen(name: str, value: Any) -> Float[Array, "..."]:
+    """`as_losses` in at least float32, for sums: float16 counts to 2048."""
     array = as_losses(name, value)
     return array.astype(common_dtype(array.dtype, jnp.float32))
 
 
 def nan_unless(sound: Any, value: Array) -> Array:
-    """``value`` where ``sound`` holds, elsewhere NaN; so is the gradient."""
+    """``value`` where ``sound`` holds, elsewhere NaN. So is the gradient."""
     return value * jnp.where(sound, 1.0, jnp.nan).astype(jnp.result_type(value))
 
 
 def as_numbers(name: str, value: Any, rule: Allowed, *, each: str) -> np.ndarray:
-    """``value`` in float64: one known number, or one for ``each``. Errors name a
-    traced value and one out of range."""
+    """Returns ``value`` in float64: one known number, or one for ``each``."""
     if isinstance(value, Tracer):
         raise TypeError(
             f"{name} must be known beforehand, got a traced value; pass a Python number"
@@ -159,27 +158,25 @@ def as_numbers(name: str, value: Any, rule: Allowed, *, each: str) -> np.ndarray
 
 
 def check_optimizer(name: str, value: Any, way_out: str = "") -> None:
-    """Checks that an optimiser is optax's; ``way_out`` ends the message."""
+    """Checks that an optimiser is optax's. ``way_out`` ends the message."""
     if not isinstance(value, optax.GradientTransformation):
         example = "an optax gradient transformation such as optax.sgd(0.1)"
         raise TypeError(f"{name} must be {example}, got {value!r}{way_out}")
 
 
 def check_function(name: str, value: Any, example: str) -> None:
-    """Checks that ``value`` can be called; ``example`` names a function that can."""
+    """Checks that ``value`` can be called. ``example`` names a function that can."""
     if not callable(value):
         raise TypeError(f"{name} must be a function such as {example}, got {value!r}")
 
 
 def group_name(name: str, path: Any) -> str:
-    """The leaf of an argument in words: ``violations["gap"]``, or ``violations`` for
-    a single array."""
+    """Names the leaf of an argument, as in ``violations["gap"]``."""
     return name + jax.tree_util.keystr(path)
 
 
 def leaf_names(name: str, tree: PyTree) -> list[str]:
-    """The path of every leaf, as in ``gap/0``; a ValueError for two equal paths or
-    an empty key."""
+    """Returns the path of every leaf, as in ``gap/0``, if the paths differ."""
     paths = [path for path, _ in jax.tree.leaves_with_path(tree)]
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
     wanted = "have a name for each constraint"
@@ -191,7 +188,7 @@ def leaf_names(name: str, tree: PyTree) -> list[str]:
 
 
 def as_violations(name: str, tree: PyTree) -> PyTree[Array]:
-    """``tree`` with its leaves as floating arrays; an error if it has none."""
+    """Returns ``tree`` with its leaves, at least one, as floating arrays."""
     found = jax.tree.leaves(tree, is_leaf=_is_none)
     require(found, name, "hold at least one array", repr(tree))
 
@@ -202,8 +199,7 @@ def as_violations(name: str, tree: PyTree) -> PyTree[Array]:
 
 
 def broadcast_prefix(name: str, prefix: Any, tree: PyTree) -> PyTree:
-    """A prefix tree, such as one value for each group, with the structure of the
-    whole ``tree``."""
+    """Broadcasts a prefix tree, such as a value for each group, to all of ``tree``."""
     try:
         return jax.tree.broadcast(prefix, tree)
     except ValueError as error:
@@ -214,8 +210,10 @@ def broadcast_prefix(name: str, prefix: Any, tree: PyTree) -> PyTree:
 
 
 def broadcast_option(name: str, option: Any, tree: PyTree) -> PyTree:
-    """An option of each group, from a prefix tree: one value, or one for each
-    constraint as an array or a list."""
+    """Broadcasts an option to all of ``tree``.
+
+    A group has one value, or one for each constraint as an array or a list.
+    """
     try:
         full = jax.tree.broadcast(option, tree)
     except ValueError:
@@ -247,8 +245,7 @@ def check_kinds(kinds: Any, tree: PyTree) -> PyTree[str]:
 def check_matching(
     name: str, tree: PyTree, like: PyTree, *, of: str = "violations"
 ) -> None:
-    """Checks that two trees have equal structures and shapes; the error names the
-    first group that differs."""
+    """Checks that two trees have equal structures and shapes."""
     structure = jax.tree.structure(tree)
     expected = jax.tree.structure(like)
     groups = f"have the groups of {of}, {expected}"
@@ -262,7 +259,7 @@ def check_matching(
     jax.tree.map_with_path(check, tree, like)
 
 
-def signed(
+def check_signs(
     multipliers: PyTree, kinds: PyTree[str], name: str = "multipliers"
 ) -> PyTree:
     """Multipliers whose inequalities have values of at least 0, by `within`."""
@@ -277,8 +274,7 @@ def signed(
 
 
 def keep_if_finite(violations: PyTree[Array], after: Any, before: Any) -> Any:
-    """The state ``after`` a call, or ``before`` with one more skipped call if a
-    violation is not finite."""
+    """Returns ``after``, or ``before`` with one more skipped call."""
     leaves = jax.tree.leaves(violations)
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
     kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, before)
@@ -311,8 +307,7 @@ def project(multipliers: PyTree[Array], kinds: PyTree[str]) -> PyTree[Array]:
 
 
 def states_of(kind: Any, opt_state: Any, *, within: Any = ()) -> list[Any]:
-    """The states of a kind in the state of an optimiser; those in states of the
-    kinds ``within`` are left out."""
+    """Returns the states of a kind in an optimiser's, not those ``within`` others."""
     leaves = jax.tree.leaves(
         opt_state, is_leaf=lambda leaf: isinstance(leaf, (kind, *within))
     )
@@ -329,8 +324,7 @@ def violation_sizes(violations: PyTree[Array], kinds: PyTree[str]) -> PyTree[Arr
 
 
 def zeros_like_violations(violations: Any) -> PyTree[Array]:
-    """Zeros for each violation: from arrays or shapes of any tree, or from a number
-    of constraints."""
+    """Returns zeros like the violations: arrays, shapes, or a number of constraints."""
     if isinstance(violations, int | np.integer) and not isinstance(violations, bool):
         least = "be arrays, or a number of constraints of at least 1"
         require(violations >= 1, "violations", least, violations)
