@@ -50,7 +50,7 @@ LONG_TODAY = {
     "present_tokens_by_themselves_and_finite",
 }
 MIN_FILE_OF_TRAIN = 40
-MAX_FILES_OF_TRAIN = 103
+MAX_FILES_OF_TRAIN = 104
 MAX_PUBLIC_NAMES = 236
 MAX_SHARE_OF_CHECKS = 0.11  # of the library's statements; the aim is .06
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -1,9 +1,12 @@
-"""The constraints on the losses of layers that a configuration states."""
+"""Constraints on layers and the optimiser of multipliers, from a configuration."""
 
-from unroll_jax import descent_constraints
+import jax.numpy as jnp
+import optax
+
+from unroll_jax import descent_constraints, proportional_integral
 from unroll_jax.constrained import Constraint, level_constraints
 
-from .config.constraints import ConstraintConfig
+from .config.constraints import ConstraintConfig, DualConfig
 
 
 def layer_constraints(
@@ -38,3 +41,24 @@ def is_affine(settings: ConstraintConfig) -> bool:
         # the bounds are numbers
         return settings.of_means and not settings.form.startswith("log_ratio")
     return settings.form == "difference" and not settings.floor
+
+
+def dual_rule(dual: DualConfig, *, warmup: int) -> optax.GradientTransformation:
+    """Returns the optimiser of the multipliers, on means of so many calls as it
+    says, after ``warmup`` calls."""
+    if dual.optimizer == "pi":
+        rule = proportional_integral(
+            dual.learning_rate, dual.proportional_gain, cap=dual.cap
+        )
+    else:
+        rules = {"adam": optax.adam, "sgd": optax.sgd}
+        rule = rules[dual.optimizer](dual.learning_rate)
+    if dual.every > 1:
+        wide = jnp.result_type(float)
+        steps = optax.MultiSteps(rule, dual.every, accumulator_dtype=wide)
+        rule = steps.gradient_transformation()
+    if warmup > 0:
+        rule = optax.conditionally_mask(
+            rule, lambda step, **_: jnp.asarray(step) >= warmup
+        )
+    return rule

@@ -28,9 +28,9 @@ from unroll_jax.constrained import (
 )
 
 from .config.constrained import ConstrainedConfig, check_depth
-from .constraints import is_affine, layer_constraints
+from .constraints import dual_rule, is_affine, layer_constraints
 from .metrics import ratio_figures
-from .optimizers import dual_rule, make_optimizer
+from .optimizers import make_optimizer
 from .sharding.mesh import make_mesh
 from .task import (
     MANY,

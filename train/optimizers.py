@@ -1,16 +1,11 @@
-"""Optimisers of the parameters, with their learning rates by step, and of the
-multipliers."""
+"""Optimisers of the parameters, with their learning rates by step."""
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-from unroll_jax import proportional_integral
-
-from .config.constraints import DualConfig
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
 MOMENTUM = 0.9  # of SGD
@@ -108,25 +103,3 @@ def _muon(
             axes, params
         ),
     )
-
-
-def dual_rule(dual: DualConfig, *, warmup: int) -> optax.GradientTransformation:
-    """Returns the optimiser of the multipliers, on means of so many calls as it
-    says, after ``warmup`` calls."""
-    gains = (
-        {"proportional_gain": dual.proportional_gain, "cap": dual.cap}
-        if dual.optimizer == "pi"
-        else {}
-    )
-    rule = {"adam": optax.adam, "pi": proportional_integral, "sgd": optax.sgd}[
-        dual.optimizer
-    ](dual.learning_rate, **gains)
-    if dual.every > 1:
-        rule = optax.MultiSteps(
-            rule, dual.every, accumulator_dtype=jnp.result_type(float)
-        ).gradient_transformation()
-    if warmup > 0:
-        rule = optax.conditionally_mask(
-            rule, lambda step, **_: jnp.asarray(step) >= warmup
-        )
-    return rule

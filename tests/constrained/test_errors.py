@@ -72,8 +72,9 @@ def named(values):
     return c.violations(constraints, {name: {} for name in values})
 
 
-def updated(order="simultaneous", **given):
-    optimizer = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1, order=order)
+def updated(order="simultaneous", start=0.0, **given):
+    options = {"order": order, "start": start}
+    optimizer = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1, **options)
     return optimizer.update(ONES[:1], optimizer.init(ONES[:1]), ONES[:1], **given)
 
 
@@ -266,6 +267,7 @@ VALUES = [
     ("cap", lambda cap: ascent(cap=cap), NAN, TWO, 0.0),
     ("cap", lambda cap: PI(0.1, 0.1, cap=cap), -1.0),
     ("start", lambda start: c.nu_pi(0.1, start=start), "c"),
+    ("start", lambda start: updated(start=start, violations=ONES[:1]), -1.0, NAN, TWO),
     (
         "optimizer",
         two_kinds,

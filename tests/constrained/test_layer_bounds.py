@@ -282,6 +282,26 @@ def test_the_report_has_layers_in_their_order_beyond_the_ninth():
     assert [group.price for group in report.groups] == list(range(12))
 
 
+def test_a_value_over_a_bound_of_zero_is_unknown_in_reports():
+    """The scale is infinite there, so the violation does not give the value."""
+    constraints = uj.descent_constraints(0.5, num_layers=1, form="ratio")
+    sums = column_sums(constraints, jnp.array([[0.0, 0.5]]), None)
+    (group,) = uj.held_out_report(constraints, sums, {"layer 1": 0.0}).groups
+    assert np.isnan(group.value)
+    assert (group.status, group.worst, group.bound) == ("idle", 0.0, 0.0)
+    assert group.tolerance == np.inf
+
+
+@pytest.mark.parametrize("scale", [1, 1.0])
+def test_a_violation_without_a_scale_has_the_unit_of_its_value(scale):
+    mean = uj.constrained.Constraint(
+        lambda x, batch: {"x": (jnp.sum(x), x.size)}, lambda m: m["x"], 2.0, scale=scale
+    )
+    sums = column_sums({"x": mean}, jnp.array([3.0, 4.0]), None)
+    report = uj.held_out_report({"x": mean}, sums, {"x": 0.0}, units="nats")
+    assert report.verdict == "Violated: x by 1.5 nats."
+
+
 @pytest.mark.parametrize("slack", [0.0, 0.2])
 @pytest.mark.parametrize("first", [None, 2.3])
 def test_the_suggested_alpha_ends_at_the_plain_loss(first, slack):

@@ -44,6 +44,15 @@ def program():
     )
 
 
+def test_multipliers_start_at_the_given_numbers():
+    start = {"sum": np.array([1.0, -2.0]), "bound": 0.5}
+    dual = uj.dual_ascent(optax.sgd(0.2), kinds=KINDS)
+    optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=SHAPES, start=start)
+    prices = uj.multipliers_of(optimizer.init(jnp.zeros(6)))
+    np.testing.assert_array_equal(prices["sum"], [1.0, -2.0])
+    np.testing.assert_array_equal(prices["bound"], [0.5, 0.5, 0.5])
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("penalty", [None, 1.0], ids=["lagrangian", "augmented"])
 @pytest.mark.parametrize("order", ORDERS)

@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from tests.report.conftest import GAMMAS, grouped
+from unroll_jax.constrained import column_sums, held_out_report, level_constraints
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.report import layered_report, verdict, warnings, write
 from unroll_jax.train.report.page import Picture, Report, write_files
 from unroll_jax.train.report.records import METHODS, PER_LAYER, read_runs
 from unroll_jax.train.report.tables import (
     comparison_table,
+    constraint_tables,
     differences,
     disturbed_table,
     score_table,
@@ -47,6 +49,19 @@ def rmse(values):
 def coarse(monkeypatch):
     """Pictures of few pixels, drawn in a tenth of the time."""
     monkeypatch.setattr("unroll_jax.train.report.page.DPI", 30)
+
+
+def test_every_constrained_run_has_the_report_of_the_library(make_run):
+    constraints = level_constraints(1.0, num_layers=12)
+    sums = column_sums(constraints, np.arange(13.0), None)
+    made = held_out_report(constraints, sums, dict.fromkeys(constraints, 0.5))
+    lines = {"constraint_report": str(made).splitlines()}
+    methods = ("plain", "constrained")
+    folders = [make_run(method, evaluation=lines) for method in methods]
+    (table,) = constraint_tables(grouped(folders)[0])
+    assert table.header[:3] == ("constraint", "kind", "status")
+    assert [row[0] for row in table.rows] == list(constraints)
+    assert table.note == made.verdict
 
 
 @pytest.mark.usefixtures("coarse")

@@ -184,6 +184,7 @@ def dual_ascent(
     if penalty is not None and not isinstance(penalty, PenaltyRule):
         rule = constant_penalty(penalty)
     ascent = _ascent(optimizer, rule, resilience)
+    options = _Options(ascent, kinds, rule, optimizer is None, restart, cap is not None)
     trees.check_known("cap", cap, trees.RHO)
 
     def init(violations: Any, start: Any = 0.0) -> DualState:
@@ -212,56 +213,68 @@ def dual_ascent(
         state = jax.tree.map(jnp.asarray, state)  # a checkpoint may hold NumPy's
         caps = _caps(cap, state.multipliers)
         if rows is None:
-            return step(state, violations, caps)
+            return _step(options, state, violations, caps)
         check_rows(rows, state.multipliers)
         some = jax.tree.map(
             lambda one: jnp.asarray(one)[rows] if one.ndim else one, caps
         )
-        part = step(rows_of(state, rows, ascent), violations, some)
+        part = _step(options, rows_of(state, rows, ascent), violations, some)
         return set_rows(state, rows, part, ascent)
 
-    def step(state: DualState, violations: Any, caps: PyTree) -> DualState:
-        values = trees.as_violations("violations", violations)
-        trees.check_known("violations", values, NOT_DIVERGED)
-        trees.check_matching("violations", values, state.multipliers, of="multipliers")
-        values = jax.tree.map(
-            lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype),
-            values,
-            state.multipliers,
-        )
-        kind = trees.check_kinds(kinds, values)
-        state = state._replace(multipliers=trees.check_signs(state.multipliers, kind))
-        slope = jax.tree.map(jnp.negative, values)
-        # optax's own counters mix dtypes
-        with jax.numpy_dtype_promotion("standard"):
-            updates, opt_state = ascent.update(
-                slope, state.opt_state, state.multipliers
-            )
-        if optimizer is None:  # SGD with a rate of 1
-            updates = jax.tree.map(jnp.multiply, updates, state.penalty)
-        multipliers = trees.project(
-            optax.apply_updates(state.multipliers, updates), kind
-        )
-        due = _is_due(opt_state)
-        if restart:
-            met = jax.tree.map(
-                lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind
-            )
-            multipliers = jax.tree.map(
-                lambda m, now: jnp.where(now, 0.0, m), multipliers, met
-            )
-            opt_state = _reset(ascent, opt_state, multipliers, met)
-        if cap is not None:
-            multipliers = jax.tree.map(
-                lambda m, high: jnp.clip(m, -high, high), multipliers, caps
-            )
-        after = state._replace(multipliers=multipliers, opt_state=opt_state)
-        if rule is not None:
-            sizes = trees.violation_sizes(values, kind)
-            after = _update_penalty(rule, after, sizes, due)
-        return trees.keep_if_finite(values, after, state)
-
     return DualAscent(init, update, kinds)
+
+
+class _Options(NamedTuple):
+    """Options of a step of the multipliers."""
+
+    ascent: optax.GradientTransformation
+    kinds: Any
+    rule: PenaltyRule | None
+    by_penalty: bool
+    restart: bool
+    capped: bool
+
+
+def _step(
+    options: _Options, state: DualState, violations: Any, caps: PyTree
+) -> DualState:
+    """The state after one step, with a cap for each leaf."""
+    ascent, kinds, rule = options.ascent, options.kinds, options.rule
+    values = trees.as_violations("violations", violations)
+    trees.check_known("violations", values, NOT_DIVERGED)
+    trees.check_matching("violations", values, state.multipliers, of="multipliers")
+    values = jax.tree.map(
+        lambda c, m: jax.lax.stop_gradient(c).astype(m.dtype),
+        values,
+        state.multipliers,
+    )
+    kind = trees.check_kinds(kinds, values)
+    state = state._replace(multipliers=trees.check_signs(state.multipliers, kind))
+    slope = jax.tree.map(jnp.negative, values)
+    # optax's own counters mix dtypes
+    with jax.numpy_dtype_promotion("standard"):
+        updates, opt_state = ascent.update(slope, state.opt_state, state.multipliers)
+    if options.by_penalty:  # SGD with a rate of 1
+        updates = jax.tree.map(jnp.multiply, updates, state.penalty)
+    multipliers = trees.project(optax.apply_updates(state.multipliers, updates), kind)
+    due = _is_due(opt_state)
+    if options.restart:
+        met = jax.tree.map(
+            lambda c, k: False if k == "equal" else due & (c <= 0.0), values, kind
+        )
+        multipliers = jax.tree.map(
+            lambda m, now: jnp.where(now, 0.0, m), multipliers, met
+        )
+        opt_state = _reset(ascent, opt_state, multipliers, met)
+    if options.capped:
+        multipliers = jax.tree.map(
+            lambda m, high: jnp.clip(m, -high, high), multipliers, caps
+        )
+    after = state._replace(multipliers=multipliers, opt_state=opt_state)
+    if rule is not None:
+        sizes = trees.violation_sizes(values, kind)
+        after = _update_penalty(rule, after, sizes, due)
+    return trees.keep_if_finite(values, after, state)
 
 
 def _ascent(

@@ -1,5 +1,6 @@
 """Constraints for any optax loop: both updates as one gradient transformation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -123,23 +124,7 @@ def primal_dual(
     def init(params: optax.Params) -> PrimalDualState:
         return PrimalDualState(primal.init(params), dual.init(violations, start))
 
-    def slope(
-        problem: Problem, params: optax.Params, duals: DualState, rows: Any
-    ) -> tuple[optax.Updates, PyTree]:
-        """Gradient of the Lagrangian, and the strict violations."""
-        prices, penalty = duals.multipliers, duals.penalty
-        if rows is not None:
-            prices, penalty = take_rows((prices, penalty), rows)
-
-        def value(params: optax.Params) -> tuple[Array, PyTree]:
-            objective, values, *strict = problem(params)
-            last = strict[0] if strict else values
-            options = {"penalty": penalty, "kinds": dual.kinds}
-            return lagrangian(objective, values, prices, **options), last
-
-        gradient, last = jax.grad(value, has_aux=True)(params)
-        # of complex parameters, the direction that optax descends
-        return jax.tree.map(jnp.conj, gradient), last
+    slope = functools.partial(_lagrangian_gradient, dual.kinds)
 
     def update(
         gradient: optax.Updates,
@@ -151,17 +136,7 @@ def primal_dual(
         rows: Any = None,
         **extra: Any,
     ) -> tuple[optax.Updates, PrimalDualState]:
-        wanted = "violations" if order == "simultaneous" else "problem"
-        given = {"violations": violations, "problem": problem}
-        for name, value in given.items():
-            allowed = "be given" if name == wanted else "be left out"
-            require(
-                (value is not None) == (name == wanted),
-                name,
-                f"{allowed} in order {order!r}",
-                "none" if value is None else "one",
-                f"call update(gradient, state, params, {wanted}={wanted})",
-            )
+        _check_given(order, violations, problem)
         duals, moments = state.dual, state.primal
         if order == "simultaneous":
             updates, moments = descend(gradient, moments, params, **extra)
@@ -188,6 +163,35 @@ def primal_dual(
         return updates, PrimalDualState(opt_state, duals)
 
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
+
+
+def _lagrangian_gradient(
+    kinds: Any, problem: Problem, params: optax.Params, duals: DualState, rows: Any
+) -> tuple[optax.Updates, PyTree]:
+    """The gradient of the Lagrangian as optax takes it, and the strict violations."""
+    prices, penalty = duals.multipliers, duals.penalty
+    if rows is not None:
+        prices, penalty = take_rows((prices, penalty), rows)
+
+    def value(params: optax.Params) -> tuple[Array, PyTree]:
+        objective, smooth, *strict = problem(params)
+        loss = lagrangian(objective, smooth, prices, penalty=penalty, kinds=kinds)
+        return loss, strict[0] if strict else smooth
+
+    gradient, strict = jax.grad(value, has_aux=True)(params)
+    # of complex parameters, the direction that optax descends
+    return jax.tree.map(jnp.conj, gradient), strict
+
+
+def _check_given(order: str, violations: Any, problem: Any) -> None:
+    """Checks that an update got the one argument of its order."""
+    wanted = "violations" if order == "simultaneous" else "problem"
+    way_out = f"call update(gradient, state, params, {wanted}={wanted})"
+    for name, value in {"violations": violations, "problem": problem}.items():
+        given, needed = value is not None, name == wanted
+        allowed = f"{'be given' if needed else 'be left out'} in order {order!r}"
+        got = "one" if given else "none"
+        require(given == needed, name, allowed, got, way_out)
 
 
 def multipliers_of(opt_state: Any) -> PyTree[Array]:
