@@ -78,7 +78,8 @@ class LayerObjective(Objective):
         numbers: Sequence[int] | None = None,
     ):
         settings = config.constraints
-        self._config, self._settings = config, settings
+        self._config = config
+        self._settings = settings
         self._warmup = settings.warmup(num_steps)
         self._weights = config.loss_weights(num_layers, numbers)
         make = functools.partial(layer_constraints, settings, num_layers)

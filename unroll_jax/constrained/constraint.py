@@ -16,8 +16,8 @@ __all__ = [
     "batch_violations",
     "column_means",
     "column_sums",
+    "mark_absent",
     "violations",
-    "without_samples",
 ]
 
 # a known count is an array of NumPy
@@ -185,9 +185,7 @@ def batch_violations(
     return smooth, jax.lax.stop_gradient(of(True) if exact else smooth)
 
 
-def without_samples(
-    constraints: Mapping[str, Constraint], sums: Sums
-) -> dict[str, PyTree]:
+def mark_absent(constraints: Mapping[str, Constraint], sums: Sums) -> dict[str, PyTree]:
     """Marks the violations that are NaN because a column has no sample."""
     return {name: _fill(one, sums[name])[1] for name, one in constraints.items()}
 
@@ -283,7 +281,8 @@ def _fill(
 
     def is_finite(empty: Array) -> Array:
         def total(means: Mapping[str, Array]) -> Array:
-            return sum(map(jnp.sum, jax.tree.leaves(_excess("", constraint, means))))
+            totals = jax.tree.map(jnp.sum, _excess("", constraint, means))
+            return jax.tree.reduce(jnp.add, totals)
 
         means = jax.lax.stop_gradient(_means(columns, empty))
         value, slopes = jax.value_and_grad(total)(means)

@@ -146,7 +146,10 @@ def descent_constraints(
             limits: list[Limit] = levels.tolist()
         else:
             pairs = np.column_stack([kept * lowered, floor * lowered]).tolist()
-            limits = [_share_of_the_layer_before(*pair, proxy) for pair in pairs]
+            limits = [
+                _share_of_the_layer_before(share, least, proxy)
+                for share, least in pairs
+            ]
         if reference is not None:
             limits = [float(reference), *limits]
         return _constraints(limits, depth, form, of_samples=of_samples)

@@ -14,9 +14,9 @@ from unroll_jax.constrained import trees
 from unroll_jax.constrained.constraint import (
     Constraint,
     column_means,
+    mark_absent,
     terms,
     violations,
-    without_samples,
 )
 from unroll_jax.constrained.group_report import (
     NOT_FINITE,
@@ -123,7 +123,7 @@ class ConstraintReport(NamedTuple):
         return " ".join(lines)
 
     def __str__(self) -> str:
-        rows = [TITLES]
+        rows: list[tuple[str, ...]] = [TITLES]
         for g in self.groups:
             name = g.name if g.size == 1 else f"{g.name} ({g.size})"
             numbers = f"{g.value:.3g}", f"{g.bound:.3g}", f"{g.tolerance:.2g}"
@@ -314,7 +314,7 @@ def held_out_report(
         "units": units,
         "bounds": bounds,
         "scales": scales,
-        "absent": without_samples(constraints, sums),
+        "absent": mark_absent(constraints, sums),
     }
     return constraint_report(
         in_order(violations(constraints, means)),

@@ -286,11 +286,12 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
     """``value``, a known number or several, in float64."""
     try:
         numbers = np.asarray(value)
-        # bfloat16 is of kind "V"
-        real = numbers.dtype.kind in "iuf" or jnp.issubdtype(numbers.dtype, np.floating)
     except (TypeError, ValueError):
-        real = False
-    if not real:
+        numbers = np.asarray(None)
+    # bfloat16 is of kind "V"
+    if numbers.dtype.kind not in "iuf" and not jnp.issubdtype(
+        numbers.dtype, np.floating
+    ):
         raise TypeError(
             f"{name} must be a number, or an array of numbers, got {value!r}"
         )
