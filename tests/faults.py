@@ -294,14 +294,14 @@ ROWS = [
         "_differentiable - 0, _differentiable - 1",
     ),
     (
-        f"{FIXED}derivatives.py",
+        f"{FIXED}rows.py",
         "fixed_point/test_gradients.py fixed_point/test_loop.py",
-        "_solve_unit_rows / 0",
+        "norm * 0",
     ),
     (
         f"{FIXED}derivatives.py",
         "fixed_point/test_loop.py fixed_point/test_every_pair.py",
-        "_solve_unit_rows * 1",
+        "_solve * 2",
     ),
     (f"{FIXED}factored.py", "fixed_point/test_ends.py", "_newton - 0"),
     (f"{FIXED}adjoints.py", "fixed_point/test_gradients.py", "neumann.solve + 0"),

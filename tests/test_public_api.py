@@ -59,7 +59,7 @@ NAMES = {
     "unroll_jax.fixed_point": (
         """
         ADJOINTS ON_FAILURE SOLVERS STATUS Adjoint ConvergenceError ConvergenceWarning EquilibriumInfo MonotoneParams
-        Point Probe Solver Unrolled accelerated_gradient anderson averaged conjugate_gradient damped equilibrium gmres
+        Point Probe Solver accelerated_gradient anderson averaged conjugate_gradient damped equilibrium gmres
         implicit_argmin implicit_root jaxopt_solver monotone_equilibrium monotone_init monotone_weight neumann one_step
         picard unrolled zero_probe
     """

@@ -13,7 +13,6 @@ Example:
 from unroll_jax.fixed_point.adjoints import (
     ADJOINTS,
     Adjoint,
-    Unrolled,
     conjugate_gradient,
     gmres,
     neumann,
@@ -59,7 +58,6 @@ __all__ = [
     "Point",
     "Probe",
     "Solver",
-    "Unrolled",
     "accelerated_gradient",
     "anderson",
     "averaged",

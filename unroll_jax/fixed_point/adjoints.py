@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float
 from unroll_jax.arguments import at_least, checked, in_interval, look_up
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.fixed_point.loop import iterate
-from unroll_jax.fixed_point.rows import dot, largest, per_row, row_constant
+from unroll_jax.fixed_point.rows import dot, largest, norm, per_row, row_constant, zeros
 from unroll_jax.fixed_point.solver import Map, Point, Solver
 from unroll_jax.fixed_point.solvers import anderson, cache_factory
-from unroll_jax.fixed_point.status import CONVERGED, NONSYMMETRIC, EquilibriumInfo
+from unroll_jax.fixed_point.status import NONSYMMETRIC, EquilibriumInfo, fail_where
 from unroll_jax.fixed_point.stopping import (
     IDLE_CHECKS,
     ROUND_OFF,
@@ -24,24 +24,21 @@ from unroll_jax.fixed_point.stopping import (
     outcome,
     round_off,
 )
+from unroll_jax.numerics import over
 
 __all__ = [
     "ADJOINTS",
     "Adjoint",
-    "Linear",
-    "Unrolled",
     "conjugate_gradient",
     "flag_asymmetric",
     "gmres",
+    "linear_info",
     "neumann",
     "one_step",
     "resolve_adjoint",
     "unroll_solver",
     "unrolled",
 ]
-
-# a linear map of each row, all rows at once
-Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
 # Unrolled steps without a better residual, after which a row near round-off is there.
 SETTLED = 3
@@ -61,32 +58,22 @@ class Adjoint(NamedTuple):
         failed.
       structured: ``(saved, z, v, tol, max_steps) -> (w, info)``, in place of ``solve``
         for a layer with its own space.
+      num_steps: steps of the solver that autodiff goes through, in place of a system.
 
     Example:
-      >>> from unroll_jax.fixed_point import conjugate_gradient, neumann
-      >>> conjugate_gradient().symmetric, neumann(3).exact
-      (True, False)
+      >>> from unroll_jax.fixed_point import conjugate_gradient, neumann, unrolled
+      >>> conjugate_gradient().symmetric, neumann(3).exact, unrolled(5).num_steps
+      (True, False, 5)
     """
 
     solve: Callable[
-        [Linear, Float[Array, "b m"], float, int],
+        [Map, Float[Array, "b m"], float, int],
         tuple[Float[Array, "b m"], EquilibriumInfo],
     ]
     symmetric: bool = False
     exact: bool = True
     structured: Callable[..., tuple[Float[Array, "b m"], EquilibriumInfo]] | None = None
-
-
-class Unrolled(NamedTuple):
-    """No adjoint system: autodiff goes through ``num_steps`` steps, see `unrolled`.
-
-    Example:
-      >>> from unroll_jax.fixed_point import unrolled
-      >>> unrolled(5).num_steps
-      5
-    """
-
-    num_steps: int
+    num_steps: int | None = None
 
 
 @checked(window=at_least(1))
@@ -111,7 +98,7 @@ def gmres(window: int = 10) -> Adjoint:
     solver = anderson(window)
 
     def solve(
-        operator: Linear, v: Array, tol: float, max_steps: int
+        operator: Map, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
         rule = StopRule(tol, max_steps, float(jnp.finfo(v.dtype).eps), linear=True)
         return iterate(lambda w: v + operator(w), v, solver, rule)
@@ -129,17 +116,17 @@ def conjugate_gradient() -> Adjoint:
     """
 
     def solve(
-        operator: Linear, v: Array, tol: float, max_steps: int
+        operator: Map, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
         def product(w: Array) -> Array:
             return w - operator(w)
 
-        bound = tol**2 * dot(v, v)
+        bound = row_constant(v, tol**2)
         w, _, steps = continue_conjugate_gradient(
             product, jnp.zeros_like(v), v, bound=bound, max_steps=max_steps
         )
         # Rows whose recurrence ended before the cap can have no better residual.
-        return w, _linear_info(operator, v, w, steps, tol, steps < max_steps)
+        return w, linear_info(v - product(w), steps, tol, steps < max_steps)
 
     return Adjoint(solve, symmetric=True)
 
@@ -170,13 +157,14 @@ def neumann(terms: int = 10, *, damping: float = 1.0) -> Adjoint:
     """
 
     def solve(
-        operator: Linear, v: Array, tol: float, max_steps: int
+        operator: Map, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
         def add(_: Any, w: Array) -> Array:
             return (1.0 - damping) * w + damping * (v + operator(w))
 
         w = jax.lax.fori_loop(0, terms - 1, add, damping * v)
-        return w, _linear_info(operator, v, w, row_constant(v, terms - 1), tol)
+        left = v - (w - operator(w))
+        return w, linear_info(left, row_constant(v, terms - 1), tol)
 
     return Adjoint(solve, exact=False)
 
@@ -191,18 +179,16 @@ def one_step() -> Adjoint:
     """
 
     def solve(
-        operator: Linear, v: Array, tol: float, max_steps: int
+        operator: Map, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
         # Its residual is not measured: that would cost the product that it saves.
-        return v, EquilibriumInfo(
-            row_constant(v, jnp.nan), row_constant(v, 0), row_constant(v, CONVERGED)
-        )
+        return v, fail_where(row_constant(v, False), row_constant(v, jnp.nan))
 
     return Adjoint(solve, exact=False)
 
 
 @checked(num_steps=at_least(1))
-def unrolled(num_steps: int = 20) -> Unrolled:
+def unrolled(num_steps: int = 20) -> Adjoint:
     """Differentiates steps of the solver, to any order and in both modes.
 
     Memory grows with the steps. ``max_steps`` does not count here, and ``tol`` only
@@ -223,12 +209,12 @@ def unrolled(num_steps: int = 20) -> Unrolled:
       >>> round(float(jax.grad(fixed_point)(0.5)), 3)
       4.0
     """
-    return Unrolled(num_steps)
+    return one_step()._replace(num_steps=num_steps)
 
 
 #: Ways to the gradient of `equilibrium` by name. Each entry is a factory whose options
 #: have defaults.
-ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
+ADJOINTS: dict[str, Callable[..., Adjoint]] = {
     "gmres": gmres,
     "conjugate_gradient": conjugate_gradient,
     "neumann": neumann,
@@ -237,20 +223,20 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
 }
 
 
-def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
+def resolve_adjoint(adjoint: str | Adjoint) -> Adjoint:
     """Returns the entry of a name of `ADJOINTS`, or the one given.
 
     Raises a ValueError or TypeError if it is neither.
     """
-    entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
-    return entry if isinstance(entry, Adjoint | Unrolled) else entry()
+    entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint)
+    return entry if isinstance(entry, Adjoint) else entry()
 
 
 class _Unroll(NamedTuple):
     """The carry of unrolled steps.
 
     Attributes:
-      first: squared residual of the start.
+      first, residual: squared, of the start and of the last state.
       best: f of the state of least residual.
       ended: rows that stay at their best state.
       plain: rows that take plain steps from here on.
@@ -259,8 +245,10 @@ class _Unroll(NamedTuple):
     z: Float[Array, "b m"]
     memory: Any
     scale: Float[Array, " b"]
-    stall: Stall
     first: Float[Array, " b"]
+    residual: Float[Array, " b"]
+    stall: Stall
+    stalled: Bool[Array, " b"]
     best: Float[Array, "b m"]
     ended: Bool[Array, " b"]
     plain: Bool[Array, " b"]
@@ -283,19 +271,22 @@ def unroll_solver(
         )
     update = solver.update
 
-    def body(carry: _Unroll, number: Array) -> tuple[_Unroll, Any]:
+    def body(carry: _Unroll, number: Array) -> tuple[_Unroll, None]:
         fz = apply(carry.z)
         z, image = jax.lax.stop_gradient((carry.z, fz))
-        sizes = measure(rule, image, z, carry.scale, first=number == 0, frozen=False)
+        is_first = number == 0
+        sizes = measure(rule, image, z, carry.scale, first=is_first, frozen=False)
+        better = ~carry.ended & (sizes.residual < carry.stall.least)
         stall, stalled = check_stall(rule, carry.stall, sizes.residual, image)
         carry = carry._replace(
             scale=sizes.scale,
-            first=jnp.where(number == 0, sizes.residual, carry.first),
+            first=jnp.where(is_first, sizes.residual, carry.first),
+            residual=sizes.residual,
+            stall=stall,
         )
         if solver.extrapolates:
-            better = ~carry.ended & (sizes.residual < carry.stall.least)
-            best = per_row(better, fz, carry.best)
-            carry = _check_progress(rule, carry._replace(stall=stall, best=best), image)
+            carry = carry._replace(best=per_row(better, fz, carry.best))
+            carry = _check_progress(rule, carry, image)
 
         idle = carry.ended | carry.plain
         point = Point(
@@ -311,8 +302,8 @@ def unroll_solver(
         if solver.extrapolates:
             after = per_row(carry.plain, fz, after)
             after = per_row(carry.ended, carry.best, after)
-        carry = carry._replace(z=after, memory=memory, stall=stall)
-        return carry, (sizes.residual, stalled | carry.ended)
+        stalled = stalled | carry.ended
+        return carry._replace(z=after, memory=memory, stalled=stalled), None
 
     start = jax.lax.stop_gradient(z)
     infinite = row_constant(start, jnp.inf)
@@ -321,22 +312,24 @@ def unroll_solver(
         z=z,
         memory=solver.init(z),
         scale=largest(start),
-        stall=Stall(infinite, row_constant(start, 0)),
         first=infinite,
+        residual=infinite,
+        stall=Stall(infinite, row_constant(start, 0)),
+        stalled=none,
         best=z,
         ended=none,
         plain=none,
     )
     numbers = jnp.arange(rule.max_steps, dtype=jnp.int32)
-    end, (residuals, stalled) = jax.lax.scan(body, begin, numbers)
-    y, residual = end.z, residuals[-1]
+    end, _ = jax.lax.scan(body, begin, numbers)
+    y, residual = end.z, end.residual
     if solver.extrapolates:
         # The last updates may have been at round-off.
         near = ~end.plain & (end.stall.least <= round_off(rule, y))
         y = per_row(near, end.best, y)
         residual = jnp.where(near, end.stall.least, residual)
     steps = row_constant(start, rule.max_steps)
-    return y, outcome(rule, residual, steps, stalled=stalled[-1])
+    return y, outcome(rule, residual, steps, stalled=end.stalled)
 
 
 def _check_progress(rule: StopRule, carry: _Unroll, image: Array) -> _Unroll:
@@ -345,8 +338,8 @@ def _check_progress(rule: StopRule, carry: _Unroll, image: Array) -> _Unroll:
     limit = round_off(rule, image)
     near = (checks >= SETTLED) & (least <= limit)
     idle = near | (checks >= IDLE_CHECKS) & (least <= rule.tol**2)
-    idle = idle & ~carry.ended & ~carry.plain
-    # The derivative converges with the residual, from where the row began.
+    # The derivative converges with the residual, from where the row began. A row that
+    # has ended stays so: its least residual does not rise.
     reached = jnp.maximum(least, limit) <= rule.tol**2 * carry.first
     return carry._replace(
         ended=carry.ended | idle & reached, plain=carry.plain | idle & ~reached
@@ -354,7 +347,7 @@ def _check_progress(rule: StopRule, carry: _Unroll, image: Array) -> _Unroll:
 
 
 def flag_asymmetric(
-    info: EquilibriumInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float
+    info: EquilibriumInfo, operator: Map, like: Float[Array, "b m"], epsilon: float
 ) -> EquilibriumInfo:
     """Returns ``info`` with the status of rows whose Jacobian is not symmetric.
 
@@ -363,37 +356,32 @@ def flag_asymmetric(
     relative spacing of the dtype that J is computed in.
     """
 
-    def norm(v: Array) -> Array:
-        return jnp.sqrt(dot(v, v))
+    def draw(key: Array) -> Array:
+        return jax.random.normal(key, like.shape, like.dtype) + zeros(like)
 
-    # Adding zeros copies the sharding of `like`, also where it has NaN.
-    zeros = 0.0 * jnp.where(like == like, like, 0.0)
-    first, second = jax.random.split(jax.random.key(0))
-    p = jax.random.normal(first, like.shape, like.dtype) + zeros
-    q = jax.random.normal(second, like.shape, like.dtype) + zeros
+    p, q = map(draw, jax.random.split(jax.random.key(0)))
     image_p = operator(p)
     image_q = operator(q)
     difference = jnp.abs(dot(p, image_q) - dot(q, image_p))
     scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
     # Random vectors are nearly orthogonal to random images; sqrt(m) brings the measure
     # to the order of |J - J^T| / |J|.
-    size = like.shape[-1] ** 0.5 * difference / jnp.where(scale > 0.0, scale, 1.0)
+    size = like.shape[-1] ** 0.5 * over(difference, scale)
     is_asymmetric = size > max(ASYMMETRY, ROUND_OFF * epsilon)
     return info._replace(status=jnp.where(is_asymmetric, NONSYMMETRIC, info.status))
 
 
-def _linear_info(
-    operator: Linear,
-    v: Array,
-    w: Array,
+def linear_info(
+    left: Float[Array, "b m"],
     steps: Array,
     tol: float,
     ended: Bool[Array, " b"] | bool = False,
 ) -> EquilibriumInfo:
-    """The true residual, not the recurrence's, and its status."""
-    left = v - (w - operator(w))
-    size = dot(v, v)
-    residual = dot(left, left) / jnp.where(size > 0.0, size, 1.0)
-    rule = StopRule(tol, 0, float(jnp.finfo(v.dtype).eps))
-    stalled = ended & (residual <= round_off(rule, v))
+    """The end of a solve with unit right-hand sides, of which ``left`` is left.
+
+    That is the true residual, not the recurrence's.
+    """
+    rule = StopRule(tol, 0, float(jnp.finfo(left.dtype).eps))
+    residual = dot(left, left)
+    stalled = ended & (residual <= round_off(rule, left))
     return outcome(rule, residual, steps, stalled=stalled)

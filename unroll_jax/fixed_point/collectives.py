@@ -30,9 +30,9 @@ def check_collectives(jaxpr: Any, state: list[Any]) -> None:
     names: set[Any] = set()
     for equation in equations(jaxpr):
         if equation.primitive.name.startswith(COLLECTIVES):
-            axes = equation.params.get("axes", equation.params.get("axis_name", ()))
-            axes = axes if isinstance(axes, tuple | list) else (axes,)
-            names.update(axis for axis in axes if not isinstance(axis, int))
+            axes = [equation.params.get(key) for key in ("axes", "axis_name")]
+            leaves = jax.tree.leaves(axes)
+            names.update(axis for axis in leaves if not isinstance(axis, int))
     manual = jax.sharding.get_abstract_mesh().manual_axes
     varying = frozenset().union(
         *(jax.typeof(leaf).manual_axis_type.varying for leaf in state)
@@ -54,7 +54,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     """All equations of a program and of its inner programs."""
     for equation in jaxpr.eqns:
         yield equation
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                yield from equations(inner) if hasattr(inner, "eqns") else ()
+        for inner in jax.tree.leaves(equation.params):
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)

@@ -2,26 +2,19 @@
 
 import functools
 import inspect
+from numbers import Number
 from types import FunctionType
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import (
-    ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage]
-    jaxpr_as_fun,
-)
 
-from unroll_jax.fixed_point.program import Program, close_over_nothing, fingerprint
+from unroll_jax.fixed_point.program import Computation, Program
 
 __all__ = ["call_compiled", "sees_constants"]
 
-# Functions of these packages read nothing that changes, but for their closures.
-PURE_PACKAGES = ("unroll_jax", "jax")
 CONSTANTS = (
-    int,
-    float,
-    complex,
+    Number,
     str,
     type,
     type(None),
@@ -47,14 +40,10 @@ def call_compiled(function: Any, static: tuple[Any, ...], *operands: Any) -> Any
     """
     if all(map(sees_constants, static)):
         return function(*static, *operands)
-    leaves, structure = jax.tree.flatten(operands)
-    uncompiled = function.__wrapped__
-
-    def call(*leaves: Any) -> Any:
-        return uncompiled(*static, *jax.tree.unflatten(structure, leaves))
-
-    closed, shapes = jax.make_jaxpr(call, return_shape=True)(*leaves)
-    values = _run(_Traced(closed), closed.consts, leaves)
+    call = functools.partial(function.__wrapped__, *static)
+    closed, shapes = jax.make_jaxpr(call, return_shape=True)(*operands)
+    computation = Computation(closed, differentiable=False)
+    values = _run(computation, *closed.consts, *jax.tree.leaves(operands))
     return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
 
@@ -70,31 +59,14 @@ def sees_constants(value: Any) -> bool:
     if not callable(value):
         return False
     innermost = inspect.unwrap(value)
+    # Functions here and in JAX read nothing that changes, but for their closures.
     package = (getattr(innermost, "__module__", None) or "").partition(".")[0]
-    if package not in PURE_PACKAGES:
-        return False
-    if package == "jax" or not isinstance(innermost, FunctionType):
+    if package != "unroll_jax" or not isinstance(innermost, FunctionType):
         return package == "jax"
     cells = innermost.__closure__ or ()
     return all(sees_constants(cell.cell_contents) for cell in cells)
 
 
-class _Traced:
-    """A traced function, hashable by its computation."""
-
-    def __init__(self, closed: ClosedJaxpr) -> None:
-        self.jaxpr = close_over_nothing(closed)
-        self.kept: list[Any] = []  # alive while their identity is part of the key
-        self.key = fingerprint(self.jaxpr, self.kept)
-        self._hash = hash(self.key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Traced) and self.key == other.key
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def _run(traced: _Traced, consts: list[Any], leaves: list[Any]) -> list[Any]:
-    return jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, []))(*consts, *leaves)
+def _run(computation: Computation, *inputs: Any) -> list[Any]:
+    return computation(*inputs)

@@ -1,19 +1,16 @@
 """Equilibria of a step, differentiated implicitly."""
 
 import functools
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, checked, in_interval, one_of
-from unroll_jax.descent import Descent, Factored, Params
+from unroll_jax.descent import Descent, Params
 from unroll_jax.fixed_point.adjoints import (
     Adjoint,
-    Unrolled,
     flag_asymmetric,
     resolve_adjoint,
     unroll_solver,
@@ -32,7 +29,7 @@ from unroll_jax.fixed_point.factored import (
     factored_form,
 )
 from unroll_jax.fixed_point.loop import iterate
-from unroll_jax.fixed_point.program import Prepared, Program, prepare
+from unroll_jax.fixed_point.program import Problem, Program, prepare
 from unroll_jax.fixed_point.reports import (
     ON_FAILURE,
     Reporting,
@@ -40,7 +37,6 @@ from unroll_jax.fixed_point.reports import (
     report_failures,
     report_rows,
 )
-from unroll_jax.fixed_point.rows import row_constant
 from unroll_jax.fixed_point.solver import Solver
 from unroll_jax.fixed_point.solvers import resolve_solver
 from unroll_jax.fixed_point.status import EquilibriumInfo
@@ -55,20 +51,6 @@ SYMMETRIC = ("accelerated_gradient", "conjugate_gradient")
 UNROLLED = "picard"
 # Products with J^T are cheap next to Newton steps, for which a cap of a few is enough.
 MIN_ADJOINT_STEPS = 200
-
-
-class _Methods(NamedTuple):
-    """The methods of one call.
-
-    Attributes:
-      solver: of the forward solve.
-      adjoint: of the backward solve, or a number of differentiated steps.
-      layer: a factored layer in its small space, if any.
-    """
-
-    solver: Solver | FactoredSolver
-    adjoint: Adjoint | Unrolled
-    layer: Factored | None
 
 
 @checked(
@@ -87,7 +69,7 @@ def equilibrium(
     x: Any = None,
     *,
     solver: str | Solver | None = None,
-    adjoint: str | Adjoint | Unrolled | None = None,
+    adjoint: str | Adjoint | None = None,
     tol: float = 1e-5,
     max_steps: int = 200,
     on_failure: str = "warn",
@@ -194,34 +176,47 @@ def equilibrium(
       >>> bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
       True
     """
-    prepared = prepare(descent, params, y0, x, batch_ndim, has_aux)
-    program, operands = prepared.program, prepared.operands
-    methods = _choose_methods(prepared, descent, params, x, solver, adjoint)
-    unrolled = isinstance(methods.adjoint, Unrolled)
+    problem = prepare(descent, params, y0, x, batch_ndim, has_aux)
+    program = problem.program
+    forward, backward, layer = _choose_methods(
+        problem, descent, params, x, solver, adjoint
+    )
+    unrolled = backward.num_steps is not None
     check_probe(probe, program.batch, reverse=not (forward_mode or unrolled))
+    spacings = tuple(zip(program.widths, program.epsilons, strict=True))
     rule = StopRule(
         tol=float(tol),
         max_steps=int(max_steps),
         epsilon=program.epsilon,
         atol=None if atol is None else float(atol),
-        spacings=_spacings(program),
+        spacings=spacings if len(set(program.epsilons)) > 1 else (),
     )
     reporting = Reporting(on_failure, tol, call_site())
 
-    if isinstance(methods.adjoint, Unrolled):
+    if unrolled:
         advice = "raise num_steps"
-        y, info = _run_unrolled(prepared, methods, methods.adjoint, rule)
+        rule = rule._replace(max_steps=backward.num_steps)
+        y, info = _run_unrolled(problem, forward, rule)
     else:
         advice = "raise max_steps or tol"
-        cap = adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS)
-        backward = Backward(methods.adjoint, float(adjoint_tol or tol), int(cap))
         # Rows may be examples where nobody said how many batch axes there are.
         unstated = batch_ndim is None and not isinstance(descent, Descent)
-        by_rows = unstated and on_failure != "accept"
-        y, info, rows, saved = _solve(prepared, methods, rule, by_rows)
-        y = check_examples(program, operands, y, in_jit=check)
-        options = {"forward_mode": forward_mode, "probe": probe, "saved": saved}
-        y = with_gradient(program, backward, operands, y, reporting, **options)
+        static = program, forward, rule, unstated and on_failure != "accept"
+        constants = jax.lax.stop_gradient(problem.operands), layer, problem.start
+        solved = call_compiled(_forward, static, *constants)
+        y, info, rows = jax.lax.stop_gradient(solved)
+        y = check_examples(problem, y, in_jit=check)
+        accuracy = float(adjoint_tol or tol)
+        cap = int(adjoint_max_steps or max(max_steps, MIN_ADJOINT_STEPS))
+        y = with_gradient(
+            Backward(program, backward, accuracy, cap),
+            problem.operands,
+            y,
+            reporting,
+            forward_mode=forward_mode,
+            probe=probe,
+            saved=layer,
+        )
         if rows is not None:
             y = report_rows(y, rows, reporting)
 
@@ -233,61 +228,31 @@ def equilibrium(
     return state, info, descent(params, state, x)[1]  # pyright: ignore[reportCallIssue]
 
 
-def _spacings(program: Program) -> tuple[tuple[Any, float], ...]:
-    """Columns and epsilon of each leaf of the state; none if their dtypes agree."""
-    epsilons = [float(jnp.finfo(aval.dtype).eps) for aval in program.avals]
-    if len(set(epsilons)) == 1:
-        return ()
-
-    ndim = len(program.batch)
-    columns = []
-    for aval in program.avals:
-        parts = 2 if jnp.issubdtype(aval.dtype, jnp.complexfloating) else 1
-        columns.append(parts * math.prod(aval.shape[ndim:]))
-    return tuple(zip(columns, epsilons, strict=True))
-
-
 def _choose_methods(
-    prepared: Prepared, descent: Any, params: Params, x: Any, solver: Any, adjoint: Any
-) -> _Methods:
-    """The solver and adjoint given, or the defaults of the layer, see `equilibrium`."""
+    problem: Problem, descent: Any, params: Params, x: Any, solver: Any, adjoint: Any
+) -> tuple[Solver | FactoredSolver, Adjoint, Any]:
+    """The solver and adjoint given, or the defaults of the layer, see `equilibrium`.
+
+    With them come W and c of a factored layer that is solved in its small space.
+    """
     symmetric = isinstance(descent, Descent) and descent.symmetric
     defaults = SYMMETRIC if symmetric else GENERAL
     backward = resolve_adjoint(adjoint or defaults[1])
-    if isinstance(backward, Unrolled):
-        return _Methods(resolve_solver(solver or UNROLLED), backward, None)
+    if backward.num_steps is not None:
+        return resolve_solver(solver or UNROLLED), backward, None
 
     layer = None
     if solver is None or adjoint is None:
-        layer = factored_form(descent, params, prepared.y0, x, prepared.start)
+        layer = factored_form(descent, params, problem.state, x, problem.start)
     if layer is None:
-        return _Methods(resolve_solver(solver or defaults[0]), backward, None)
+        return resolve_solver(solver or defaults[0]), backward, None
 
     if adjoint is None:
         backward = factored_adjoint(layer.activation, layer.share)
-    if solver is None:
-        return _Methods(FactoredSolver(layer.activation), backward, layer)
-    return _Methods(resolve_solver(solver), backward, layer)
-
-
-def _solve(
-    prepared: Prepared, methods: _Methods, rule: StopRule, by_rows: bool
-) -> tuple[Any, ...]:
-    """The solution without a gradient.
-
-    With it come reports of the examples and of the rows, and saved values for the
-    adjoint.
-    """
-    saved, start = None, prepared.start
-    if methods.layer is not None:
-        layer = methods.layer
-        saved = jax.lax.stop_gradient((layer.matrix, layer.offset))
-        # Zeros of the offset give the start the sharding of the input.
-        start = start + row_constant(saved[1], 0.0)[:, None]
-    operands = jax.lax.stop_gradient(prepared.operands)
-    static = prepared.program, methods.solver, rule, by_rows
-    solved = call_compiled(_forward, static, operands, saved, start)
-    return *jax.lax.stop_gradient(solved), saved
+    forward = FactoredSolver(layer.activation)
+    if solver is not None:
+        forward = resolve_solver(solver)
+    return forward, backward, (layer.matrix, layer.offset)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -298,12 +263,12 @@ def _forward(
     rule: StopRule,
     by_rows: bool,
     operands: Any,
-    saved: Any,
+    layer: Any,
     start: Array,
 ) -> tuple[Array, EquilibriumInfo, EquilibriumInfo | None]:
     apply = functools.partial(program.apply, operands)
     if isinstance(solver, FactoredSolver):
-        y, info = solver.run(saved, apply, start, rule)
+        y, info = solver.run(layer, apply, start, rule)
     else:
         y, info = iterate(apply, start, solver, rule)
         info = _check_symmetry(solver, program, operands, y, info)
@@ -317,19 +282,16 @@ def _check_symmetry(
     """``info`` with its own status where a solver needs a symmetric Jacobian."""
     if not solver.symmetric:
         return info
-    _, pull = jax.vjp(functools.partial(program.apply, operands), y)
-    return flag_asymmetric(info, lambda w: pull(w)[0], y, program.epsilon)
+    transpose = program.transpose(operands, y)
+    return flag_asymmetric(info, transpose, y, program.epsilon)
 
 
 def _run_unrolled(
-    prepared: Prepared, methods: _Methods, adjoint: Unrolled, rule: StopRule
+    problem: Problem, solver: Any, rule: StopRule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """The last of a number of differentiated steps, and how the solve ended."""
-    program, operands = prepared.program, prepared.operands
-    solver = methods.solver
-    assert isinstance(solver, Solver)
+    program, operands, _, start = problem
     apply = functools.partial(program.apply, operands)
-    last = rule._replace(max_steps=adjoint.num_steps)
-    y, info = unroll_solver(apply, prepared.start, solver, last)
+    y, info = unroll_solver(apply, start, solver, rule)
     constants = jax.lax.stop_gradient((operands, y))
     return y, _check_symmetry(solver, program, *constants, info)

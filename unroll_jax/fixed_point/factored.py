@@ -9,13 +9,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.descent import Descent, Factored, Params
-from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient
-from unroll_jax.fixed_point.rows import dot, largest, per_row, row_constant
+from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient, linear_info
+from unroll_jax.fixed_point.rows import dot, largest, norm, per_row, row_constant
 from unroll_jax.fixed_point.solver import Map
 from unroll_jax.fixed_point.solvers import cache_factory
 from unroll_jax.fixed_point.status import EquilibriumInfo
 from unroll_jax.fixed_point.stopping import (
+    Stall,
     StopRule,
+    check_stall,
     measure,
     outcome,
     relative_sizes,
@@ -28,6 +30,8 @@ __all__ = ["FactoredSolver", "factored_adjoint", "factored_form"]
 
 # inner solves need not be better than this while the active set still changes
 FORCING = 0.1
+# The last inner solve leaves this share of the tolerance.
+LAST = 0.6
 MAX_INNER = 400
 # The residual is computed from G = W W^T, which has fewer digits of it than z: aim
 # below the tolerance.
@@ -38,22 +42,17 @@ ADJOINT_MARGIN = 0.9
 # Stop after so many Newton steps without improvement near round-off.
 PATIENCE = 3
 
-Activation = Callable[[Array], Array]
-Saved = tuple[Float[Array, "h m"], Float[Array, "b h"]]  # W and c
-
 
 class _Carry(NamedTuple):
     number: Int[Array, ""]
-    s: Array
-    image: Array  # G s
+    state: tuple[Array, Array]  # s and G s
     fallback: tuple[Array, Array]
     # squared, of the last step; infinite after a step that was taken back
     residual: Float[Array, " b"]
     scale: Float[Array, " b"]
     active: Bool[Array, " b"]
     best: Array
-    least: Float[Array, " b"]
-    since: Int[Array, " b"]
+    stall: Stall
     steps: Int[Array, " b"]
 
 
@@ -95,30 +94,35 @@ class FactoredSolver(NamedTuple):
       activation: sigma.
     """
 
-    activation: Activation
+    activation: Callable[[Array], Array]
 
     def run(
-        self, saved: Saved, apply: Map, z: Float[Array, "b m"], rule: StopRule
+        self,
+        saved: tuple[Array, Array],
+        apply: Map,
+        z: Float[Array, "b m"],
+        rule: StopRule,
     ) -> tuple[Array, EquilibriumInfo]:
         """Returns ``(y, info)``, where y = f(z) by the layer's step.
 
-        Steps count products with G, which cost as much as Picard steps.
+        ``saved`` is W and c. Steps count products with G, which cost as much as Picard
+        steps.
         """
         W, offset = saved
+        # Zeros of the offset give the start the sharding of the input.
+        z = z + row_constant(offset, 0.0)[:, None]
         gram = _gram(W, z.shape[0])
         s = self.activation(z @ W.T + offset)
-        image = gram(s)
+        state = s, gram(s)
         begin = _Carry(
-            number=jnp.zeros((), jnp.int32),
-            s=s,
-            image=image,
-            fallback=(s, image),
+            number=jnp.int32(0),
+            state=state,
+            fallback=state,
             residual=row_constant(z, jnp.inf),
-            scale=jnp.fmax(largest(z), _length(s, image)),
+            scale=jnp.fmax(largest(z), norm(s @ W)),
             active=row_constant(z, True),
             best=s,
-            least=row_constant(z, jnp.inf),
-            since=row_constant(z, 0),
+            stall=Stall(row_constant(z, jnp.inf), row_constant(z, 0)),
             steps=row_constant(z, 0),
         )
         inner = rule._replace(tol=MARGIN * rule.tol)
@@ -135,53 +139,53 @@ class FactoredSolver(NamedTuple):
         return fz, outcome(rule, sizes.residual, end.steps, stalled=stalled, lost=lost)
 
     def _newton(self, gram: Map, offset: Array, rule: StopRule, c: _Carry) -> _Carry:
-        g = c.image + offset
+        s, image = c.state
+        g = image + offset
         after = self.activation(g)
         after_image = gram(after)
-        moved = after_image - c.image
         inverse, unit = row_units(after, c.scale)
-        change = inverse * after - inverse * c.s
-        image_change = inverse * after_image - inverse * c.image
+        scaled = inverse * after
+        scaled_image = inverse * after_image
         # |W^T u|^2 = u . G u, of the step and of its end
-        square = jnp.maximum(dot(change, image_change), 0.0)
-        size = jnp.maximum(dot(inverse * after, inverse * after_image), 0.0)
+        square = dot(scaled - inverse * s, scaled_image - inverse * image)
         residual, _, _, scale = relative_sizes(
-            rule, square, size, unit, c.scale, first=c.number == 0, frozen=False
+            rule,
+            jnp.maximum(square, 0.0),
+            jnp.maximum(dot(scaled, scaled_image), 0.0),
+            unit,
+            c.scale,
+            first=c.number == 0,
+            frozen=False,
         )
-        better = c.active & (residual < c.least)
-        least = jnp.where(better, residual, c.least)
-        since = jnp.where(better, 0, c.since + 1)
-        idle = (since >= PATIENCE) & (least <= round_off(rule, after))
-        active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~idle
+        better = c.active & (residual < c.stall.least)
+        stall, stalled = check_stall(rule, c.stall, residual, after, PATIENCE)
+        active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~stalled
 
         root = _root_slope(self.activation, g)
-        right = per_row(active, root * moved, jnp.zeros_like(moved))
-        accuracy = _accuracy(jnp.sqrt(residual), rule.tol / MARGIN)
+        moved = after_image - image
+        right = jnp.where(active[:, None], root * moved, 0.0)
+        accuracy = _accuracy(jnp.sqrt(residual), rule.tol)
         q, inner = _solve(gram, root, right, tol=accuracy, max_steps=MAX_INNER)
-        s = self.activation(g + moved + gram(root * q))
+        newton = self.activation(g + moved + gram(root * q))
 
         # A Picard step replaces a Newton step that raised the residual.
         worse = ~(residual < c.residual)
-        last, last_image = c.fallback
-        image = per_row(worse, last_image, gram(s))
-        s = per_row(worse, last, s)
+        state = per_row(worse, c.fallback, (newton, gram(newton)))
         return _Carry(
             number=c.number + 1,
-            s=per_row(active, s, c.s),
-            image=per_row(active, image, c.image),
+            state=per_row(active, state, c.state),
             fallback=(after, after_image),
             residual=jnp.where(worse, jnp.inf, residual),
             scale=jnp.where(c.active, scale, c.scale),
             active=active,
-            best=per_row(better, c.s, c.best),
-            least=least,
-            since=since,
+            best=per_row(better, s, c.best),
+            stall=stall,
             steps=c.steps + jnp.where(active, 3 + inner, c.active.astype(jnp.int32)),
         )
 
 
 @cache_factory
-def factored_adjoint(activation: Activation, share: float) -> Adjoint:
+def factored_adjoint(activation: Callable[[Array], Array], share: float) -> Adjoint:
     r"""Solves (I - J) w = v with J = a W^T D W + (1 - a) I in the space of W.
 
     w = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v. The
@@ -189,22 +193,17 @@ def factored_adjoint(activation: Activation, share: float) -> Adjoint:
     """
 
     def structured(
-        saved: Saved, z: Array, v: Array, tol: float, max_steps: int
+        saved: tuple[Array, Array], z: Array, v: Array, tol: float, max_steps: int
     ) -> tuple[Array, EquilibriumInfo]:
         W, offset = saved
         gram = _gram(W, z.shape[0])
         root = _root_slope(activation, z @ W.T + offset)
         right = root * (v @ W.T)
-        size = jnp.sqrt(dot(v, v))
-        hidden = jnp.sqrt(dot(right, right))
-        accuracy = ADJOINT_MARGIN * tol * size / jnp.where(hidden > 0.0, hidden, 1.0)
+        accuracy = ADJOINT_MARGIN * tol * over(jnp.ones(()), norm(right))
         t, steps = _solve(gram, root, right, tol=accuracy, max_steps=max_steps)
         # The residual of w is W^T D^{1/2} times t's, so no larger where |W| <= 1.
         left = right - t + root * gram(root * t)
-        rule = StopRule(tol, max_steps, float(jnp.finfo(v.dtype).eps))
-        residual = dot(left, left) / jnp.where(size > 0.0, size, 1.0) ** 2
-        stalled = (steps < max_steps) & (residual <= round_off(rule, v))
-        info = outcome(rule, residual, steps, stalled=stalled)
+        info = linear_info(left, steps, tol, steps < max_steps)
         return (v + (root * t) @ W) / share, info
 
     return conjugate_gradient()._replace(structured=structured)
@@ -231,38 +230,26 @@ def _solve(
 ) -> tuple[Float[Array, "b h"], Int[Array, " b"]]:
     r"""q - D^{1/2} G D^{1/2} q = r for every example, to a relative residual of
     ``tol``; D^{1/2} is ``root``."""
-    # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from
-    # taking them all the same.
-    size = largest(right)
-    scaled = jax.lax.optimization_barrier(over(right, size[:, None]))
+    size = norm(right)[:, None]
+    scaled = over(right, size)
 
     def product(u: Array) -> Array:
         return u - root * gram(root * u)
 
-    bound = jnp.square(tol) * dot(scaled, scaled)
-    start = jnp.zeros_like(scaled)
     q, _, steps = continue_conjugate_gradient(
-        product, start, scaled, bound=bound, max_steps=max_steps
+        product, jnp.zeros_like(scaled), scaled, bound=tol**2, max_steps=max_steps
     )
-    return size[:, None] * q, steps
+    return size * q, steps
 
 
 def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
     """Returns the tolerance of the inner solve, for quadratic convergence or for the
     remaining residual."""
-    tiny = jnp.finfo(residual.dtype).tiny
-    wanted = jnp.minimum(0.3 * tol / jnp.maximum(residual, tiny), FORCING)
+    wanted = LAST * tol / jnp.maximum(residual, LAST * tol / FORCING)
     return jnp.maximum(wanted, jnp.minimum(FORCING, residual))
 
 
-def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
-    """Returns |W^T s| of every row, from the image G s."""
-    unit = largest(s)
-    square = dot(over(s, unit[:, None]), over(image, unit[:, None]))
-    return jnp.sqrt(jnp.maximum(square, 0.0)) * unit
-
-
-def _root_slope(activation: Activation, g: Array) -> Array:
+def _root_slope(activation: Callable[[Array], Array], g: Array) -> Array:
     """Returns D^{1/2}; slopes that rounding leaves a little below 0 count as 0."""
     _, slope = jax.jvp(activation, (g,), (jnp.ones_like(g),))
     return jnp.sqrt(jnp.maximum(slope, 0.0))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.fixed_point.rows import largest, per_row, row_constant
-from unroll_jax.fixed_point.solver import Map, Point, Run, Solver
+from unroll_jax.fixed_point.solver import Map, Point, Solver
 from unroll_jax.fixed_point.status import EquilibriumInfo
 from unroll_jax.fixed_point.stopping import (
     ROUND_OFF,
@@ -44,7 +44,7 @@ TRIAL = 10
 # By then the squared residual must be this share of that of plain steps.
 MIN_GAIN = 0.25
 
-_ENDED, _PLAIN, _SOLVER = 0, 1, 2
+_ENDED, _PLAIN, _SOLVER, _GIVEN_UP = 0, 1, 2, 3
 
 
 class _Schedule(NamedTuple):
@@ -54,10 +54,9 @@ class _Schedule(NamedTuple):
     at its end.
 
     Attributes:
-      phase: plain steps, the solver's, or the end.
+      phase: the end, plain steps, the solver's, or plain ones for good.
       block: evaluations in the next block.
       trial: accelerated steps since the last comparison with plain ones.
-      given_up: acceleration has ended for good.
       base: residual at that comparison.
       plain_rate: factor of the residual in a plain step, as last seen.
       plain_growth: the same of |f(z) - z|.
@@ -66,7 +65,6 @@ class _Schedule(NamedTuple):
     phase: Int[Array, ""]
     block: Int[Array, ""]
     trial: Int[Array, ""]
-    given_up: Bool[Array, ""]
     base: Float[Array, " b"]
     plain_rate: Float[Array, " b"]
     plain_growth: Float[Array, " b"]
@@ -137,7 +135,7 @@ def iterate(
 
 
 def _run_whole(
-    apply: Map, z: Float[Array, "b m"], run: Run, rule: StopRule
+    apply: Map, z: Float[Array, "b m"], run: Callable[..., Any], rule: StopRule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """The result of a complete solve. Nothing is known of its way.
 
@@ -157,10 +155,9 @@ def _start(z: Float[Array, "b m"], solver: Solver, rule: StopRule) -> _Carry:
     infinite = row_constant(z, jnp.inf)
     zeros = row_constant(z, 0)
     schedule = _Schedule(
-        phase=jnp.int32(_PLAIN if solver.extrapolates else _SOLVER),
+        phase=jnp.int32(_PLAIN),
         block=jnp.int32(1),
         trial=jnp.int32(0),
-        given_up=jnp.zeros((), bool),
         base=infinite,
         plain_rate=infinite,
         plain_growth=infinite,
@@ -195,8 +192,7 @@ def _finish(rule: StopRule, end: _Carry) -> tuple[Float[Array, "b m"], Equilibri
 
     # At the cap, a state that goes to 0 may be within tol of its scale.
     if end.plateau is not None:
-        shrunk = end.gap <= end.plateau.gap / MIN_SHRINKAGE
-        near_zero = missed & shrunk & (end.gap <= rule.tol**2)
+        near_zero = missed & _is_near_zero(end.gap, end.plateau, rule.tol)
         residual = jnp.where(near_zero, end.gap, residual)
 
     lost = ~(end.residual < jnp.inf)
@@ -207,7 +203,7 @@ def _finish(rule: StopRule, end: _Carry) -> tuple[Float[Array, "b m"], Equilibri
 def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Carry:
     """One block of steps, one check of all rows, and the schedule of the next block."""
     z, fz = _evaluate(apply, solver, carry)
-    frozen = (carry.schedule.phase == _SOLVER) & solver.extrapolates
+    frozen = carry.schedule.phase == _SOLVER
     sizes = measure(rule, fz, z, carry.scale, first=carry.number == 0, frozen=frozen)
     residual = sizes.residual
     plateau = carry.plateau
@@ -223,17 +219,13 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
         active = active & ~stalled
 
     number = carry.number + carry.schedule.block
-    update = functools.partial(_update, solver, carry, sizes, z, fz, active)
-    state = carry.best, carry.memory, fz
+    schedule = _plan_block(rule, solver, carry, sizes, residual, active, number)
+    growth = schedule.plain_growth
+    update = functools.partial(_update, solver, carry, sizes, z, active, growth)
     if solver.extrapolates:
-        schedule = _plan_block(rule, carry, sizes, residual, active, number)
         accelerate = (schedule.phase == _SOLVER) & (number < rule.max_steps)
-        update = functools.partial(update, schedule.plain_growth)
-        best, memory, after = _run_if(accelerate, update, state)
-    else:
-        phase = jnp.where(jnp.any(active), _SOLVER, _ENDED).astype(jnp.int32)
-        schedule = carry.schedule._replace(phase=phase)
-        best, memory, after = update(schedule.plain_growth, state)
+        update = functools.partial(_run_if, accelerate, update)
+    best, memory, after = update((carry.best, carry.memory, fz))
 
     goes_on = active & (number < rule.max_steps)
     return _Carry(
@@ -270,7 +262,6 @@ def _update(
     carry: _Carry,
     sizes: Sizes,
     z: Array,
-    fz: Array,
     active: Array,
     growth: Array,
     state: tuple[_Best, Any, Array],
@@ -280,19 +271,16 @@ def _update(
     Rows whose gap has risen too far return to their best state.
     """
     assert solver.update is not None
-    best, memory, _ = state
-    restart = row_constant(z, False)
-    if solver.extrapolates:
-        # Plain steps may raise the gap too, by no fault of the solver.
-        allowed = MAX_RISE * jnp.fmax(growth, 1.0) * best.gap
-        risen = ~(sizes.gap <= allowed)
-        restart = active & risen & (best.gap < jnp.inf) & ~best.restarted
+    best, memory, fz = state
+    # Plain steps may raise the gap too, by no fault of the solver.
+    allowed = MAX_RISE * jnp.fmax(growth, 1.0) * best.gap
+    risen = ~(sizes.gap <= allowed) & solver.extrapolates
+    restart = active & risen & (best.gap < jnp.inf) & ~best.restarted
 
     residual = jnp.sqrt(sizes.residual)
     point = Point(z, fz, residual, sizes.unit, active, restart, carry.number)
     after, memory = solver.update(point, memory)
-    if solver.extrapolates:
-        after = per_row(restart, best.z, after)
+    after = per_row(restart, best.z, after)
 
     better = carry.active & (sizes.gap < best.gap)
     best = _Best(
@@ -306,15 +294,21 @@ def _update(
 
 def _plan_block(
     rule: StopRule,
+    solver: Solver,
     carry: _Carry,
     sizes: Sizes,
     residual: Array,
     active: Array,
     number: Array,
 ) -> _Schedule:
-    """Plain steps while they are quick, then the solver's until plain ones do as
-    well."""
+    """Plain steps while they are quick, then the solver's until plain ones do as well.
+
+    A solver that does not extrapolate takes its own steps to the end.
+    """
     schedule = carry.schedule
+    if not solver.extrapolates:
+        phase = jnp.where(jnp.any(active), _PLAIN, _ENDED)
+        return schedule._replace(phase=phase.astype(jnp.int32))
     bound = rule.tol**2
     accelerated = schedule.phase == _SOLVER
     several = schedule.block == CHECK_INTERVAL
@@ -323,13 +317,15 @@ def _plan_block(
     rate = residual / carry.residual
     rescaled = jnp.where(carry.scale > 0.0, sizes.scale / carry.scale, 1.0)
     rise = sizes.gap / carry.gap * rescaled**2
-    plain_rate = jnp.where(accelerated, schedule.plain_rate, _per_step(rate, several))
-    growth = jnp.where(accelerated, schedule.plain_growth, _per_step(rise, several))
+    share = jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
+    plain_rate = jnp.where(accelerated, schedule.plain_rate, rate**share)
+    growth = jnp.where(accelerated, schedule.plain_growth, rise**share)
 
     # Accelerate if a row is slow, unless few more blocks at this rate will do.
     near = rate**NEAR * residual <= bound
     quick = rate < MIN_REDUCTION ** (-2 * CHECK_INTERVAL)
-    slow = several & ~quick & ~near | ~(rate < 1.0)
+    rises = ~(rate < 1.0)
+    slow = several & ~quick & ~near | rises
     far = rate * residual > bound
 
     # Give acceleration up if a trial gains little on plain steps in every row.
@@ -340,28 +336,23 @@ def _plan_block(
     # One reduction over rows: which of these hold in an active row.
     conditions = jnp.stack([active, active & slow, active & gained, active & far])
     any_active, any_slow, any_gained, any_far = jnp.any(conditions, axis=1)
-    given_up = schedule.given_up | (compare & ~any_gained)
+    given_up = (schedule.phase == _GIVEN_UP) | (compare & ~any_gained)
+    trial = jnp.where(compare, 0, trial)
 
     phase = jnp.where(any_slow, _SOLVER, schedule.phase)
-    phase = jnp.where(given_up, _PLAIN, phase)
+    phase = jnp.where(given_up, _GIVEN_UP, phase)
     phase = jnp.where(any_active, phase, _ENDED)
-    check_late = (phase == _PLAIN) & (any_far | (schedule.block == 1))
+    check_late = (phase != _SOLVER) & (any_far | (schedule.block == 1))
     block = jnp.where(check_late, CHECK_INTERVAL, 1)
     block = jnp.minimum(block, jnp.maximum(rule.max_steps - number, 1))
     return _Schedule(
-        phase=phase.astype(jnp.int32),
-        block=block.astype(jnp.int32),
-        trial=jnp.where(compare, 0, trial).astype(jnp.int32),
-        given_up=given_up,
-        base=jnp.where((trial == 0) | compare, residual, schedule.base),
+        phase=phase,
+        block=block,
+        trial=trial,
+        base=jnp.where(trial == 0, residual, schedule.base),
         plain_rate=plain_rate,
         plain_growth=growth,
     )
-
-
-def _per_step(ratio: Array, several: Array) -> Array:
-    """The ratio of one step, from that of a block of one or four."""
-    return jnp.where(several, jnp.sqrt(jnp.sqrt(ratio)), ratio)
 
 
 def _check_zero(
@@ -373,15 +364,18 @@ def _check_zero(
     f(z) = c z. There gap and state have shrunk to a quarter since the residual last
     halved. Near another fixed point z* they stop, about 2 |z*| from 0.
     """
-    halved = (sizes.residual <= 0.25 * plateau.residual) | (plateau.residual == jnp.inf)
+    halved = sizes.residual <= 0.25 * plateau.residual
     plateau = _Plateau(
         residual=jnp.where(halved, sizes.residual, plateau.residual),
         gap=jnp.where(halved, sizes.gap, plateau.gap),
     )
-    limit = min(rule.tol, 0.5 * rule.epsilon) ** 2
-    shrunk = sizes.gap <= plateau.gap / MIN_SHRINKAGE
-    at_zero = shrunk & (sizes.gap <= limit)
-    return jnp.where(at_zero, sizes.gap, sizes.residual), plateau
+    limit = min(rule.tol, 0.5 * rule.epsilon)
+    near_zero = _is_near_zero(sizes.gap, plateau, limit)
+    return jnp.where(near_zero, sizes.gap, sizes.residual), plateau
+
+
+def _is_near_zero(gap: Array, plateau: _Plateau, limit: float) -> Array:
+    return (gap <= plateau.gap / MIN_SHRINKAGE) & (gap <= limit**2)
 
 
 def _run_if(condition: Array, function: Callable[[Any], Any], state: Any) -> Any:

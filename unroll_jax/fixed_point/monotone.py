@@ -59,9 +59,11 @@ def monotone_init(
     shape: tuple[int, ...] = (size, size)
     if kernel_size is not None:
         shape = (kernel_size, kernel_size, size, size)
-    first, second = jax.random.split(key)
-    A = jax.random.normal(first, shape) / math.sqrt(math.prod(shape))
-    B = jax.random.normal(second, shape) / math.sqrt(math.prod(shape))
+
+    def draw(key: jax.Array) -> Array:
+        return jax.random.normal(key, shape) / math.sqrt(math.prod(shape))
+
+    A, B = map(draw, jax.random.split(key))
     return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
 
 
@@ -221,15 +223,14 @@ def _prox(activation: Proximal, z: Array, step_size: Any) -> Array:
 
 def _check_shapes(W: Array, x: Array) -> None:
     if W.ndim == 2:
-        fits = x.shape[-1:] == W.shape[-1:]
+        sizes = x.shape[-1:]
         what = f"vectors of width {W.shape[-1]}"
     else:
         # W has the frequencies of half of an image's width.
+        sizes = list(x.shape[-3:])
+        sizes[-2:-1] = [side // 2 + 1 for side in sizes[-2:-1]]
         what = "images of the size and channels"
-        fits = x.ndim > 2
-        if fits:
-            height, width, channels = x.shape[-3:]
-            fits = (height, width // 2 + 1, channels) == (*W.shape[:2], W.shape[-1])
+    fits = tuple(sizes) == (*W.shape[:-2], W.shape[-1])
     require(
         fits,
         "x",
@@ -246,13 +247,11 @@ def _symbol(
     Its kernel is centred on the pixel that it computes.
     """
     window = kernel.shape[:2]
-    fits = image_shape is not None and all(
-        size >= side for size, side in zip(image_shape, window, strict=True)
-    )
-    require(fits, "image_shape", f"be at least the kernels' {window}", image_shape)
-    assert image_shape is not None
-    zeros = jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype)
-    padded = zeros.at[: window[0], : window[1]].set(kernel)
+    sizes = image_shape or (0, 0)
+    extra = [size - side for size, side in zip(sizes, window, strict=True)]
+    allowed = f"be at least the kernels' {window}"
+    require(min(extra) >= 0, "image_shape", allowed, image_shape)
+    padded = jnp.pad(kernel, [(0, extra[0]), (0, extra[1]), (0, 0), (0, 0)])
     centred = jnp.roll(padded, [-(side // 2) for side in window], axis=(0, 1))
     # A layer correlates with its kernel, which conjugates; matrices map channels in to
     # channels out.

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
-from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, gmres, resolve_adjoint
+from unroll_jax.fixed_point.adjoints import Adjoint, gmres, resolve_adjoint
 from unroll_jax.fixed_point.dependence import check_examples
 from unroll_jax.fixed_point.derivatives import (
     Backward,
@@ -18,17 +19,22 @@ from unroll_jax.fixed_point.derivatives import (
     check_probe,
     with_gradient,
 )
-from unroll_jax.fixed_point.program import Program, as_state, trace
+from unroll_jax.fixed_point.program import (
+    NO_DERIVATIVE,
+    Problem,
+    Program,
+    as_state,
+    trace,
+)
 from unroll_jax.fixed_point.reports import (
     ON_FAILURE,
     Reporting,
     call_site,
     report_solution,
 )
-from unroll_jax.fixed_point.rows import dot, largest
+from unroll_jax.fixed_point.rows import norm
 from unroll_jax.fixed_point.stopping import ROUND_OFF
 from unroll_jax.numerics import full_precision, over
-from unroll_jax.placement import place_like
 from unroll_jax.step_checks import PARAMETERS, STATES, check_step
 
 __all__ = ["implicit_argmin", "implicit_root"]
@@ -109,21 +115,15 @@ def implicit_root(
       >>> float(jax.grad(square_root)(4.0, 1.0))  # 1 / (2 sqrt(a))
       0.25
     """
-    if not callable(optimality):
-        raise TypeError(
-            "optimality must be a function (params, z, *inputs) -> F, got"
-            f" {optimality!r}"
-        )
     _check_names("optimality", optimality)
     linear = resolve_adjoint(adjoint or gmres(WINDOW))
-    if isinstance(linear, Unrolled):
+    if linear.num_steps is not None:
         raise ValueError(
             'adjoint must solve a linear system, got "unrolled": the steps of the'
             " solver are not known"
         )
 
     caller = getattr(optimality, "caller", "implicit_root")
-    backward = Backward(linear, float(adjoint_tol), int(adjoint_max_steps), True)
 
     def descend(params: Any, z: Any, inputs: Any) -> Any:
         """-F, the direction of a step on F."""
@@ -142,24 +142,17 @@ def implicit_root(
             result = solver(*_constant((params, z0, *inputs)))
             z, aux = result if has_aux else (result, None)
             z = as_state("the solution", z)
-            program, operands, z = trace(descend, params, z, inputs, batch_ndim)
+            problem = trace(descend, params, z, inputs, batch_ndim)
+            program = problem.program
             check_probe(probe, program.batch, reverse=not forward_mode)
 
-            reporting = Reporting(on_failure, tol, call_site(), HINT)
-            flat = program.flatten(jax.tree.leaves(z))
-            flat = check_examples(program, operands, flat, in_jit=check)
-            start = _like(z0, z, program)
-            flat = _check_solution(program, operands, flat, start, caller, reporting)
-            flat = with_gradient(
-                program,
-                backward,
-                operands,
-                flat,
-                reporting,
-                forward_mode=forward_mode,
-                probe=probe,
-                caller=caller,
-            )
+            reporting = Reporting(on_failure, tol, call_site(), caller, HINT)
+            flat = check_examples(problem, problem.start, in_jit=check)
+            flat = _check_solution(problem, flat, z0, reporting)
+            steps = int(adjoint_max_steps)
+            backward = Backward(program, linear, float(adjoint_tol), steps, True)
+            options = {"forward_mode": forward_mode, "probe": probe}
+            flat = with_gradient(backward, problem.operands, flat, reporting, **options)
             z = program.state(flat)
             return (z, _constant(aux)) if has_aux else z
 
@@ -206,11 +199,9 @@ def implicit_argmin(
       >>> float(jax.grad(shrink)(1.0, 0.0, 1.0))  # -1 / (1 + weight)^2
       -0.25
     """
-    if not callable(objective):
-        raise TypeError(f"objective must be a function, got {objective!r}")
-    if prox is not None and not callable(prox):
-        raise TypeError(f"prox must be a function, got {prox!r}")
     _check_names("objective", objective)
+    if prox is not None:
+        _check_names("prox", prox)
     condition = _Stationary(jax.grad(objective, argnums=1), prox, step_size)
     default = "conjugate_gradient" if prox is None else None
     return implicit_root(condition, adjoint=adjoint or default, **options)
@@ -236,23 +227,20 @@ class _Stationary(NamedTuple):
 
 
 def _check_solution(
-    program: Program,
-    operands: Any,
-    z: Float[Array, "b m"],
-    start: Float[Array, "b m"] | None,
-    caller: str,
-    reporting: Reporting,
+    problem: Problem, z: Float[Array, "b m"], start: Any, reporting: Reporting
 ) -> Float[Array, "b m"]:
     """Returns ``z`` once rows that are far from a root are reported."""
+    program, operands, state, _ = problem
     if reporting.on_failure == "accept":
         return z
+    rows = _like(start, state, program)
     try:
-        distance = _distance(program, *_constant((operands, z, start)))
+        distance = _distance(program, *_constant((operands, z, rows)))
     # a condition without a derivative in reverse mode
-    except (TypeError, ValueError, NotImplementedError):
+    except NO_DERIVATIVE:
         return z
     tol = max(reporting.tol, ROUND_OFF * program.epsilon)
-    return report_solution(z, distance, caller, reporting._replace(tol=tol))
+    return report_solution(z, distance, reporting._replace(tol=tol))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -269,29 +257,21 @@ def _distance(
     estimate |F|^2 / |A^T F| is at most the distance.
     """
     value, pull = jax.vjp(lambda z: program.apply(operands, z), z)
-    unit = largest(value)
-    direction = over(value, unit[:, None])
-    steepness = _norm(pull(direction)[0])
-    distance = over(unit, steepness) * dot(direction, direction)
-    size = _norm(z)
+    length = norm(value)
+    steepness = norm(pull(over(value, length[:, None]))[0])
+    size = norm(z)
     if start is not None:
-        size = jnp.maximum(size, _norm(start))
-    relative = over(distance, size)
+        size = jnp.maximum(size, norm(start))
+    relative = over(over(length, steepness), size)
     # Where F is not 0, it cannot be 0 nearby if its derivative or the scale is.
-    undefined = (unit > 0.0) & ((steepness == 0.0) | (size == 0.0))
+    undefined = (length > 0.0) & ((steepness == 0.0) | (size == 0.0))
     return jnp.where(undefined, jnp.inf, relative)
 
 
-def _norm(z: Float[Array, "b m"]) -> Float[Array, " b"]:
-    """The norm of each row, whose squares may under- or overflow."""
-    unit = largest(z)
-    scaled = over(z, unit[:, None])
-    return unit * jnp.sqrt(dot(scaled, scaled))
-
-
 def _check_names(what: str, function: Callable[..., Any]) -> None:
-    """A TypeError if arguments of a function of (params, z, ...) have names in another
-    order."""
+    """A TypeError unless it is a function, and none of (z, params, ...)."""
+    if not callable(function):
+        raise TypeError(f"{what} must be a function (params, z, ...), got {function!r}")
     try:
         names = list(inspect.signature(function).parameters)
     # callables without one, such as some of compiled modules
@@ -303,20 +283,10 @@ def _check_names(what: str, function: Callable[..., Any]) -> None:
 
 
 def _like(start: Any, z: Any, program: Program) -> Float[Array, "b m"] | None:
-    """Returns the initial state as rows if it is one like z, else None."""
-    leaves, structure = jax.tree.flatten(start)
-    states = jax.tree.leaves(z)
-    if structure != jax.tree.structure(z):
+    """Returns the initial state as rows if it has the form of z, else None."""
+    if jax.tree.map(np.shape, start) != jax.tree.map(np.shape, z):
         return None
-    for leaf, state in zip(leaves, states, strict=True):
-        alike = jnp.shape(leaf) == state.shape
-        if not alike or jnp.iscomplexobj(leaf) > jnp.iscomplexobj(state):
-            return None
-    placed = [
-        place_like(jnp.asarray(leaf, state.dtype), jax.typeof(state))
-        for leaf, state in zip(leaves, states, strict=True)
-    ]
-    return program.flatten(placed)
+    return program.flatten(map(jnp.asarray, jax.tree.leaves(start)))
 
 
 def _constant(tree: Any) -> Any:

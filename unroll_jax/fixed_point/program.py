@@ -1,15 +1,14 @@
 """The step of a call as a map of rows; maps that do the same are equal."""
 
-import itertools
+import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.extend.core import (
     ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage]
     Literal,
@@ -21,88 +20,116 @@ from unroll_jax.arguments import require
 from unroll_jax.arrays import check_dtype
 from unroll_jax.descent import Descent, Params
 from unroll_jax.fixed_point.collectives import check_collectives, equations
-from unroll_jax.fixed_point.reports import known
+from unroll_jax.fixed_point.reports import is_traced, known
+from unroll_jax.numerics import compute_dtype
 from unroll_jax.placement import place_like
 from unroll_jax.step_checks import ORDER, check_order, check_state, check_step
 
 __all__ = [
-    "Prepared",
+    "NO_DERIVATIVE",
+    "Computation",
+    "Problem",
     "Program",
     "as_state",
-    "close_over_nothing",
-    "fingerprint",
     "prepare",
     "trace",
 ]
 
 
-class Program:
-    """A step ``(operands, rows) -> rows``, hashable by its computation."""
+# Errors of a function without a derivative.
+NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
 
-    def __init__(
-        self, closed: ClosedJaxpr, tree: Any, avals: list[Any], batch_ndim: int
-    ) -> None:
-        self.jaxpr = close_over_nothing(closed)
-        self.tree = tree
-        self.avals = avals
-        # sizes may be symbols of `jax.export`
-        self.batch: tuple[Any, ...] = avals[0].shape[:batch_ndim]
-        # Relative spacing of the coarsest dtype of the state.
-        self.epsilon = max(float(jnp.finfo(aval.dtype).eps) for aval in avals)
-        kinds = [jnp.finfo(aval.dtype).dtype for aval in avals]
-        self._dtype = max((jnp.float32, *kinds), key=lambda kind: jnp.finfo(kind).bits)
+
+class Computation:
+    """A traced function of its constants and inputs, hashable by what it does.
+
+    With ``differentiable``, functions that do the same have the same derivatives.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, *, differentiable: bool) -> None:
+        self._jaxpr = _close_over_nothing(closed)
         self._kept: list[Any] = []  # alive as long as their identity is part of the key
-        custom = list(filter(_is_custom, equations(closed.jaxpr)))
-        rules = _derivative_key(closed, custom, self._kept) if custom else None
-        self.key = (
-            fingerprint(self.jaxpr, self._kept),
-            rules,
-            tree,
-            tuple(avals),
-            batch_ndim,
-        )
-        self._hash = hash(self.key)
+        count = len(closed.consts)
+        rules = differentiable and _derivative_key(self._jaxpr, count, self._kept)
+        self._key = _fingerprint(self._jaxpr, self._kept), rules
+        self._hash = hash(self._key)
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """The values of the traced function."""
+        return jaxpr_as_fun(ClosedJaxpr(self._jaxpr, []))(*inputs)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Program)
-            and self._hash == other._hash
-            and self.key == other.key
+        return isinstance(other, Computation) and self._key == other._key
+
+
+class Program(NamedTuple):
+    """A step ``(operands, rows) -> rows``, hashable by its computation.
+
+    Attributes:
+      computation: of operands and the leaves of a state.
+      tree, avals: structure of a state, and types of its leaves.
+      batch_ndim: how many leading axes of a leaf count its rows.
+    """
+
+    computation: Computation
+    tree: Any
+    avals: tuple[Any, ...]
+    batch_ndim: int
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """Sizes of the batch axes, which may be symbols of `jax.export`."""
+        return self.avals[0].shape[: self.batch_ndim]
+
+    @property
+    def widths(self) -> tuple[Any, ...]:
+        """Columns of each leaf; a complex one has two parts."""
+        return tuple(
+            (1 + _is_complex(aval)) * math.prod(aval.shape[self.batch_ndim :])
+            for aval in self.avals
         )
 
-    def flatten(self, leaves: list[Any]) -> Float[Array, "b m"]:
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """Relative spacing of the numbers of each leaf."""
+        return tuple(float(jnp.finfo(aval.dtype).eps) for aval in self.avals)
+
+    @property
+    def epsilon(self) -> float:
+        """Relative spacing of the coarsest dtype of the state."""
+        return max(self.epsilons)
+
+    def flatten(self, leaves: Iterable[Any]) -> Float[Array, "b m"]:
         """Returns the leaves of a state as one matrix with a row per example.
 
         Its dtype is float32 at least; complex leaves become two parts.
         """
-        rows = math.prod(self.batch)
-        ndim = len(self.batch)
+        dtype = compute_dtype(*(jnp.finfo(aval.dtype).dtype for aval in self.avals))
         parts = []
         for leaf in leaves:
-            pair = (jnp.real(leaf), jnp.imag(leaf)) if _is_complex(leaf) else (leaf,)
-            for part in pair:
-                width = math.prod(part.shape[ndim:])
-                parts.append(part.reshape(rows, width).astype(self._dtype))
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+            width = math.prod(leaf.shape[self.batch_ndim :])
+            rows = leaf.reshape(math.prod(self.batch), width)
+            pair = (jnp.real(rows), jnp.imag(rows)) if _is_complex(leaf) else (rows,)
+            parts += [part.astype(dtype) for part in pair]
+        return jnp.concatenate(parts, axis=1)
 
     def leaves(self, flat: Float[Array, "b m"]) -> list[Array]:
         """Returns the leaves of the state that `flatten` made a matrix of."""
         leaves = []
         start = 0
-        for aval in self.avals:
-            size = math.prod(aval.shape[len(self.batch) :])
+        for aval, width in zip(self.avals, self.widths, strict=True):
+            part = flat[:, start : start + width]
+            start += width
+            if _is_complex(aval):
+                half = width // 2
+                part = jax.lax.complex(part[:, :half], part[:, half:])
             # Only explicit shardings are part of the type.
             explicit = any(axes is not None for axes in aval.sharding.spec)
             sharding = aval.sharding if explicit else None
-            pieces = []
-            for _ in range(2 if _is_complex(aval) else 1):
-                piece = flat[:, start : start + size]
-                pieces.append(jax.lax.reshape(piece, aval.shape, out_sharding=sharding))
-                start += size
-            leaf = pieces[0] if len(pieces) == 1 else jax.lax.complex(*pieces)
+            leaf = jax.lax.reshape(part, aval.shape, out_sharding=sharding)
             leaves.append(leaf.astype(aval.dtype))
         return leaves
 
@@ -110,30 +137,35 @@ class Program:
         """The state as the user has it."""
         return jax.tree.unflatten(self.tree, self.leaves(flat))
 
-    def apply(self, operands: Any, z: Float[Array, "b m"]) -> Float[Array, "b m"]:
+    def apply(self, operands: list[Array], z: Float[Array, "b m"]) -> Array:
         """The step on rows."""
-        consts, params, x = operands
-        step = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, []))
-        return self.flatten(step(*consts, *params, *self.leaves(z), *x))
+        return self.flatten(self.computation(*operands, *self.leaves(z)))
+
+    def transpose(
+        self, operands: list[Array], z: Float[Array, "b m"]
+    ) -> Callable[[Float[Array, "b m"]], Float[Array, "b m"]]:
+        """The map w -> J^T w on rows, for the Jacobian J of the step at z."""
+        _, pull = jax.vjp(functools.partial(self.apply, operands), z)
+        return lambda w: pull(w)[0]
 
 
-class Prepared(NamedTuple):
-    """One call of `equilibrium` with checked arguments.
+class Problem(NamedTuple):
+    """A traced step, with the arrays and the state that it was called with.
 
     Attributes:
-      program, operands: of `trace`.
-      y0, start: the initial state, and the same as a matrix.
+      program, operands: the step, and its arrays.
+      state, start: the state, and the same as a matrix.
     """
 
     program: Program
-    operands: Any
-    y0: Any
+    operands: list[Array]
+    state: Any
     start: Float[Array, "b m"]
 
 
 def prepare(
     descent: Any, params: Params, y0: Any, x: Any, batch_ndim: int | None, has_aux: bool
-) -> Prepared:
+) -> Problem:
     """Traces the step as a `Program`, with the arguments of `equilibrium` checked."""
     step = _step_of(descent, has_aux)
     y0 = as_state("y0", y0, is_start=True, is_complex=not isinstance(descent, Descent))
@@ -142,13 +174,12 @@ def prepare(
             descent.check(params, y0)
         if batch_ndim is None:
             batch_ndim = jax.eval_shape(descent.energy, params, y0, x).ndim
-    program, operands, y0 = trace(step, params, y0, x, batch_ndim or 0)
-    return Prepared(program, operands, y0, program.flatten(jax.tree.leaves(y0)))
+    return trace(step, params, y0, x, batch_ndim or 0)
 
 
 def trace(
     step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: int
-) -> tuple[Program, Any, Any]:
+) -> Problem:
     """Returns the program of a step, its operands, and the state.
 
     Leaves of params and x other than arrays are constants of the program. It is traced
@@ -161,19 +192,15 @@ def trace(
     """
     _check_batch(y, batch_ndim)
     leaves, structure = jax.tree.flatten((params, x))
-    dynamic = [_is_dynamic(leaf) for leaf in leaves]
-    cut = sum(dynamic[: jax.tree.structure(params).num_leaves])
-    arrays = [leaf for leaf, keep in zip(leaves, dynamic, strict=True) if keep]
+    arrays = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
     state, tree = jax.tree.flatten(y)
 
-    def call(params: list[Any], state: list[Any], x: list[Any]) -> Any:
-        merged = _merge(dynamic, [*params, *x], leaves)
-        all_params, all_x = jax.tree.unflatten(structure, merged)
-        return step(all_params, jax.tree.unflatten(tree, state), all_x)
+    def call(arrays: list[Any], state: list[Any]) -> Any:
+        params, x = jax.tree.unflatten(structure, _replace(leaves, arrays))
+        return step(params, jax.tree.unflatten(tree, state), x)
 
     def trace_at(state: list[Any]) -> tuple[ClosedJaxpr, list[Any]]:
-        trace_call = jax.make_jaxpr(call, return_shape=True)
-        closed, after = trace_call(arrays[:cut], state, arrays[cut:])
+        closed, after = jax.make_jaxpr(call, return_shape=True)(arrays, state)
         _check_result(params, y, after)
         return closed, list(map(place_like, state, closed.out_avals))
 
@@ -184,25 +211,58 @@ def trace(
         state = moved
         closed, moved = trace_at(state)
     check_collectives(closed.jaxpr, state)
-    program = Program(closed, tree, [jax.typeof(leaf) for leaf in state], batch_ndim)
-    operands = jax.tree.map(
-        jnp.asarray, (list(closed.consts), arrays[:cut], arrays[cut:])
-    )
-    return program, operands, jax.tree.unflatten(tree, state)
+    avals = tuple(map(jax.typeof, state))
+    computation = Computation(closed, differentiable=True)
+    program = Program(computation, tree, avals, batch_ndim)
+    operands = list(map(jnp.asarray, [*closed.consts, *jax.tree.leaves(arrays)]))
+    y = jax.tree.unflatten(tree, state)
+    return Problem(program, operands, y, program.flatten(state))
 
 
-def close_over_nothing(closed: ClosedJaxpr) -> Any:
+def _close_over_nothing(closed: ClosedJaxpr) -> Any:
     """Returns the program with its constants as first inputs.
 
     A program that is kept must hold no array of a user. JAX converts NumPy arrays to
     its dtypes once, and traces the converted array while something holds it, also after
     the original has changed. So arrays in literals and inner programs are copied.
     """
-    jaxpr = _copy_arrays(closed, {}).jaxpr
+    jaxpr = _copy_arrays(closed).jaxpr
     return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
 
 
-def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
+def _copy_arrays(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Returns a program with copies of NumPy's arrays.
+
+    An inner program that is called twice stays one.
+    """
+    copies: dict[int, Any] = {}
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        if isinstance(value, Literal):
+            return Literal(copy(value.val), value.aval)
+        if not hasattr(value, "eqns"):
+            return value
+        if id(value) not in copies:
+            copies[id(value)] = copy_program(value)
+        return copies[id(value)]
+
+    def copy_program(value: Any) -> Any:
+        jaxpr = getattr(value, "jaxpr", value)
+        eqns = []
+        for equation in jaxpr.eqns:
+            invars, params = jax.tree.map(copy, (equation.invars, equation.params))
+            eqns.append(equation.replace(invars=invars, params=params))
+        jaxpr = jaxpr.replace(eqns=eqns, outvars=list(map(copy, jaxpr.outvars)))
+        if not isinstance(value, ClosedJaxpr):
+            return jaxpr
+        return ClosedJaxpr(jaxpr, list(map(copy, value.consts)))
+
+    return copy(closed)
+
+
+def _fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
     """Returns a hashable that is equal for programs that do the same.
 
     Functions and arrays of JAX count by identity, and are added to ``kept``: they must
@@ -214,20 +274,17 @@ def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
 
     def atom(var: Any) -> Any:
         if isinstance(var, Literal):
-            weak = getattr(var.aval, "weak_type", None)
-            return *_array_key(np.asarray(var.val), kept), weak
+            return _array_key(np.asarray(var.val), kept), var.aval
         return names.setdefault(var, len(names))
 
+    def typed_atom(var: Any) -> Any:
+        return atom(var), var.aval
+
     def freeze(value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return fingerprint(value.jaxpr, kept), tuple(map(freeze, value.consts))
         if hasattr(value, "eqns"):
-            return fingerprint(value, kept)
-        if isinstance(value, tuple | list):
-            return tuple(map(freeze, value))
-        if isinstance(value, dict):
-            items = sorted(value.items(), key=lambda item: str(item[0]))
-            return tuple((key, freeze(entry)) for key, entry in items)
+            consts = getattr(value, "consts", ())
+            jaxpr = getattr(value, "jaxpr", value)
+            return _fingerprint(jaxpr, kept), tuple(map(freeze, consts))
         try:
             hash(value)
         except TypeError:
@@ -238,46 +295,15 @@ def fingerprint(jaxpr: Any, kept: list[Any]) -> Any:
         params = equation.params
         if _is_custom(equation):
             params = [params.get(name) for name in options]
+        values, structure = jax.tree.flatten(params)
         inputs = tuple(map(atom, equation.invars))
-        outputs = tuple((atom(var), var.aval) for var in equation.outvars)
-        return equation.primitive, freeze(params), inputs, outputs
+        outputs = tuple(map(typed_atom, equation.outvars))
+        frozen = tuple(map(freeze, values))
+        return equation.primitive, structure, frozen, inputs, outputs
 
-    head = tuple((atom(var), var.aval) for var in (*jaxpr.constvars, *jaxpr.invars))
+    head = tuple(map(typed_atom, (*jaxpr.constvars, *jaxpr.invars)))
     body = tuple(map(freeze_equation, jaxpr.eqns))
     return head, body, tuple(map(atom, jaxpr.outvars))
-
-
-def _copy_arrays(value: Any, copies: dict[int, Any]) -> Any:
-    """Returns a part of a program with copies of NumPy's arrays.
-
-    ``copies`` holds those of programs by identity: one that is called twice stays one.
-    """
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, Literal) and isinstance(value.val, np.ndarray):
-        return Literal(value.val.copy(), value.aval)
-    if type(value) is tuple:
-        return tuple(_copy_arrays(entry, copies) for entry in value)
-    if type(value) is list:
-        return [_copy_arrays(entry, copies) for entry in value]
-    if not (isinstance(value, ClosedJaxpr) or hasattr(value, "eqns")):
-        return value
-    if id(value) in copies:
-        return copies[id(value)]
-
-    program: Any = value.jaxpr if isinstance(value, ClosedJaxpr) else value
-    eqns = []
-    for equation in program.eqns:
-        params = {
-            name: _copy_arrays(param, copies) for name, param in equation.params.items()
-        }
-        invars = _copy_arrays(equation.invars, copies)
-        eqns.append(equation.replace(invars=invars, params=params))
-    copy = program.replace(eqns=eqns, outvars=_copy_arrays(program.outvars, copies))
-    if isinstance(value, ClosedJaxpr):
-        copy = ClosedJaxpr(copy, _copy_arrays(list(value.consts), copies))
-    copies[id(value)] = copy
-    return copy
 
 
 def as_state(
@@ -294,17 +320,18 @@ def as_state(
         leaf_name = f"{name}{jax.tree_util.keystr(path)}"
         if not (is_complex and _is_complex(leaf)):
             check_dtype(leaf_name, leaf)
-        if is_start and known(leaf):
+        if is_start and known([leaf]):
             finite = np.isfinite(np.asarray(leaf)).all()
             require(finite, leaf_name, "be finite", "NaN or infinity")
     return y
 
 
 def _check_batch(y: Any, batch_ndim: int) -> None:
-    lowest = min(leaf.ndim for leaf in jax.tree.leaves(y))
+    leaves = jax.tree.leaves(y)
+    lowest = min(leaf.ndim for leaf in leaves)
     allowed = f"be between 0 and {lowest}, the least rank of the state"
     require(0 <= batch_ndim <= lowest, "batch_ndim", allowed, batch_ndim)
-    batches = {leaf.shape[:batch_ndim] for leaf in jax.tree.leaves(y)}
+    batches = {leaf.shape[:batch_ndim] for leaf in leaves}
     require(
         len(batches) == 1,
         "the leaves of y0",
@@ -357,48 +384,52 @@ def _is_custom(equation: Any) -> bool:
     return equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
 
 
-def _derivative_key(closed: ClosedJaxpr, custom: list[Any], kept: list[Any]) -> Any:
+def _derivative_key(jaxpr: Any, num_consts: int, kept: list[Any]) -> Any:
     """Fingerprints the derivative, as functions with custom rules look new each time.
 
-    It is the JVP, which is quicker to trace, or the VJP if a rule has only that. Arrays
-    that rules close over count by value in NumPy, and by identity in JAX. Rules should
-    not close over arrays of NumPy that change in place: JAX keeps what it converts.
+    The first inputs are constants, which rules may close over. It is the JVP, which is
+    quicker to trace, or the VJP if a rule has only that; None without custom rules.
+    Arrays that rules close over count by value in NumPy, and by identity in JAX. Rules
+    should not close over arrays of NumPy that change in place: JAX keeps what it
+    converts.
 
     A program equals only itself if it has no derivative, or its rules close over
     tracers of an outer function or see symbolic zeros: one derivative shows only some.
     """
+    custom = list(filter(_is_custom, equations(jaxpr)))
+    if not custom:
+        return None
     itself = object()
     if any(equation.params.get("symbolic_zeros") for equation in custom):
         return itself
-    reverse = any(equation.primitive.name == "custom_vjp_call" for equation in custom)
-    avals: list[Any] = list(closed.in_avals)
-    consts = [jax.typeof(const) for const in closed.consts]
-    moves = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
+
+    reverse = "custom_vjp_call" in [equation.primitive.name for equation in custom]
+    avals = [var.aval for var in jaxpr.invars]
+    inexact = [
+        aval if jnp.issubdtype(aval.dtype, jnp.inexact) else None for aval in avals
+    ]
+    moving = [None] * num_consts + inexact[num_consts:]
+    step = jaxpr_as_fun(ClosedJaxpr(jaxpr, []))
 
     def differentiate(
-        inputs: list[Any], consts: list[Any], directions: list[Any]
+        inputs: list[Any], moving: list[Any], directions: list[Any]
     ) -> Any:
-        step = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))
-
         def run(moving: list[Any]) -> Any:
-            return step(*_merge(moves, moving, inputs))
+            return step(*_replace(inputs, moving))
 
-        moving = list(itertools.compress(inputs, moves))
         if reverse:
             return jax.vjp(run, moving)[1](directions)
         return jax.jvp(run, (moving,), (directions,))
 
-    directions = list(itertools.compress(avals, moves))
-    if reverse:
-        directions = list(closed.out_avals)
+    directions = [var.aval for var in jaxpr.outvars] if reverse else moving
     try:
-        derivative = jax.make_jaxpr(differentiate)(avals, consts, directions)
-    except (TypeError, ValueError, NotImplementedError):
+        derivative = jax.make_jaxpr(differentiate)(avals, moving, directions)
+    except NO_DERIVATIVE:
         return itself
-    if any(isinstance(const, Tracer) for const in derivative.consts):
+    if is_traced(derivative.consts):
         return itself
     values = tuple(_array_key(const, kept) for const in derivative.consts)
-    return fingerprint(derivative.jaxpr, kept), values
+    return _fingerprint(derivative.jaxpr, kept), values
 
 
 def _array_key(value: Any, kept: list[Any]) -> Any:
@@ -412,11 +443,10 @@ def _array_key(value: Any, kept: list[Any]) -> Any:
     return "id", id(value)
 
 
-def _merge(chosen: list[bool], moving: list[Any], others: list[Any]) -> list[Any]:
-    """Returns ``others`` with the next of ``moving`` in every place that is chosen."""
-    rest = iter(moving)
-    pairs = zip(chosen, others, strict=True)
-    return [next(rest) if choose else other for choose, other in pairs]
+def _replace(values: list[Any], by: list[Any]) -> list[Any]:
+    """Returns ``values`` with those entries of ``by`` that are not None."""
+    pairs = zip(values, by, strict=True)
+    return [old if new is None else new for old, new in pairs]
 
 
 def _is_complex(leaf: Any) -> bool:
@@ -426,6 +456,6 @@ def _is_complex(leaf: Any) -> bool:
 def _is_dynamic(leaf: Any) -> bool:
     """True for arrays and numbers with a fraction; flags, sizes, names and functions
     are constants of a step."""
-    return isinstance(leaf, Tracer | float | complex) or (
+    return isinstance(leaf, float | complex) or (
         hasattr(leaf, "dtype") and hasattr(leaf, "shape")
     )

@@ -17,13 +17,12 @@ from jax.interpreters import batching, mlir
 from jaxtyping import Array, Float
 
 from unroll_jax.fixed_point.status import (
-    CONVERGED,
-    MAX_STEPS,
     NONFINITE,
     SINGULAR,
     STALLED,
     STATUS,
     EquilibriumInfo,
+    fail_where,
 )
 
 __all__ = [
@@ -32,6 +31,7 @@ __all__ = [
     "ConvergenceWarning",
     "Reporting",
     "call_site",
+    "is_traced",
     "known",
     "report_dependence",
     "report_failures",
@@ -41,8 +41,6 @@ __all__ = [
 
 #: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
-# Of the failed rows: how many of all, the worst, and its residual, steps and status.
-_Report = Callable[[str, int, "EquilibriumInfo"], None]
 # Files between the user's line and a report: this library, JAX, and what Python's
 # decorators wrap functions in.
 _INSIDE = (
@@ -106,13 +104,17 @@ class Reporting(NamedTuple):
       on_failure: see `equilibrium`.
       tol: the tolerance that they missed.
       warn: a function of `call_site`.
+      caller: the public function.
       hint: the last advice of the message.
+      error: its class where ``on_failure`` is "error".
     """
 
     on_failure: str
     tol: float
     warn: Callable[[str], None]
+    caller: str = "equilibrium"
     hint: str = ", or make the step contract (certificates.spectral_normalise)"
+    error: type[Exception] = ConvergenceError
 
 
 def call_site() -> Callable[[str], None]:
@@ -133,15 +135,19 @@ def call_site() -> Callable[[str], None]:
     )
 
 
-def known(*arrays: Any) -> bool:
-    """True if the values of the arrays can be read now.
+def is_traced(tree: Any) -> bool:
+    """True if values of a pytree are not known yet."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def known(arrays: Any) -> bool:
+    """True if the values of a list of arrays can be read now.
 
     None is traced, and none lies on other hosts in part.
     """
-    return all(
-        not isinstance(a, Tracer) and getattr(a, "is_fully_addressable", True)
-        for a in arrays
-    )
+    if is_traced(arrays):
+        return False
+    return all(getattr(array, "is_fully_addressable", True) for array in arrays)
 
 
 def report_failures(
@@ -151,21 +157,16 @@ def report_failures(
 
     Under vmap, those of all calls are reported at once.
     """
-    if reporting.on_failure == "accept":
-        return tree
 
-    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
-        remedy = _remedy(end, advice)
-        message = (
+    def message(count: str, worst: int, end: EquilibriumInfo) -> str:
+        return (
             f"{what}: {count} examples failed at tol={reporting.tol:g}; example {worst}"
             f" {STATUS[int(end.status)]} at relative residual {end.residual:.3g} after"
-            f' {end.steps} steps; {remedy}{reporting.hint}, or pass on_failure="accept"'
+            f" {end.steps} steps; {_remedy(end, advice)}{reporting.hint}, or pass"
+            ' on_failure="accept"'
         )
-        if reporting.on_failure == "error":
-            raise ConvergenceError(message)
-        reporting.warn(message)
 
-    return _attach(tree, info, report)
+    return _report(tree, info, message, reporting)
 
 
 def _remedy(end: EquilibriumInfo, advice: str) -> str:
@@ -185,8 +186,8 @@ def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
     They belong to a state that was judged as one example.
     """
 
-    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
-        reporting.warn(
+    def message(count: str, worst: int, end: EquilibriumInfo) -> str:
+        return (
             "batch_ndim was not given to equilibrium: all of the state was judged as"
             f" one example; {count} rows are by themselves not at"
             f" tol={reporting.tol:g}: row {worst} is at relative residual"
@@ -194,7 +195,7 @@ def report_rows(tree: Any, info: EquilibriumInfo, reporting: Reporting) -> Any:
             " batch_ndim=0 where they are not"
         )
 
-    return _attach(tree, info, report)
+    return _report(tree, info, message, reporting._replace(on_failure="warn"))
 
 
 def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int) -> Any:
@@ -203,59 +204,58 @@ def report_dependence(tree: Any, dependent: Float[Array, " b"], batch_ndim: int)
     The step or condition then mixes examples.
     """
 
-    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
-        raise ValueError(
+    def message(count: str, worst: int, end: EquilibriumInfo) -> str:
+        return (
             f"batch_ndim={batch_ndim} must not count an axis whose examples depend on"
             f" each other, got one where example {worst} changes another (a batch"
             " norm?); pass batch_ndim=0"
         )
 
-    status = jnp.where(dependent > 0.0, MAX_STEPS, CONVERGED)
-    info = EquilibriumInfo(dependent, jnp.zeros_like(status), status)
-    return _attach(tree, info, report)
+    info = fail_where(dependent > 0.0, dependent)
+    reporting = Reporting("error", 0.0, call_site(), error=ValueError)
+    return _report(tree, info, message, reporting)
 
 
 def report_solution(
-    tree: Any, distance: Float[Array, " b"], caller: str, reporting: Reporting
+    tree: Any, distance: Float[Array, " b"], reporting: Reporting
 ) -> Any:
     """Returns ``tree`` once rows that are far from a root are reported.
 
     ``distance`` is relative to the size of a row, as the tolerance of ``reporting``.
     """
-    if reporting.on_failure == "accept":
-        return tree
 
-    def report(count: str, worst: int, end: EquilibriumInfo) -> None:
-        message = (
-            f"{caller}: {count} results of the solver are not solutions at"
+    def message(count: str, worst: int, end: EquilibriumInfo) -> str:
+        return (
+            f"{reporting.caller}: {count} results of the solver are not solutions at"
             f" tol={reporting.tol:g}, and their derivatives are wrong; example {worst}"
             f" is about {end.residual:.3g} of its size away from one; solve to a"
             " smaller error, check the order of arguments (params, z, *inputs),"
-            " raise tol, or"
-            ' pass on_failure="accept"'
+            ' raise tol, or pass on_failure="accept"'
         )
-        if reporting.on_failure == "error":
-            raise ConvergenceError(message)
-        reporting.warn(message)
 
-    status = jnp.where(distance <= reporting.tol, CONVERGED, MAX_STEPS)
-    info = EquilibriumInfo(distance, jnp.zeros_like(status), status)
-    return _attach(tree, info, report)
+    info = fail_where(~(distance <= reporting.tol), distance)
+    return _report(tree, info, message, reporting)
 
 
-def _attach(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
-    """Returns ``tree``; calls ``report`` if a row failed.
+def _report(
+    tree: Any, info: EquilibriumInfo, message: Callable[..., str], reporting: Reporting
+) -> Any:
+    """Returns ``tree``; gives the error or warning if a row failed.
 
+    The message is of how many rows failed, the worst one, and its part of ``info``.
     Compiled code does so by a callback that ``tree`` waits for. JAX sees no effect in
     it: a program with effects is dispatched in Python, at .1 ms per call or more.
     """
-    residual, steps, status = jax.lax.stop_gradient(tuple(info))
-    if not any(isinstance(leaf, Tracer) for leaf in (residual, steps, status)):
-        _call(report, residual, steps, status)
+    if reporting.on_failure == "accept":
+        return tree
+    report = functools.partial(_call, message, reporting)
+    arrays = jax.lax.stop_gradient(tuple(info))
+    if not is_traced(arrays):
+        report(*arrays)
         return tree
 
-    failed = jnp.any(status > STALLED)
-    reported = _report_on_host.bind(failed, residual, steps, status, report=report)
+    failed = jnp.any(info.status > STALLED)
+    reported = _report_on_host.bind(failed, *arrays, report=report)
     # Whichever part of the tree a program keeps depends on the report; the derivative
     # of the first leaf as well.
     tree, reported = jax.lax.optimization_barrier((tree, reported))
@@ -263,26 +263,29 @@ def _attach(tree: Any, info: EquilibriumInfo, report: _Report) -> Any:
     return jax.tree.unflatten(structure, [jnp.where(reported, jnp.nan, state), *others])
 
 
-def _call(report: _Report, *arrays: Any) -> np.ndarray:
-    on_host: list[Any] = [np.asarray(array) for array in arrays]
+def _call(
+    message: Callable[..., str], reporting: Reporting, *arrays: Any
+) -> np.ndarray:
+    on_host: Any = map(np.asarray, arrays)
     info = EquilibriumInfo(*on_host)
     failed = info.status > STALLED
     if failed.any():
         residual = np.nan_to_num(info.residual, nan=np.inf)
         worst = int(np.argmax(np.where(failed, residual, -1.0)))
         count = f"{failed.sum()} of {failed.size}"
-        report(count, worst, EquilibriumInfo(*(leaf[worst] for leaf in info)))
+        text = message(count, worst, EquilibriumInfo(*(leaf[worst] for leaf in info)))
+        if reporting.on_failure == "error":
+            raise reporting.error(text)
+        reporting.warn(text)
     return np.zeros((), bool)
 
 
-def _lower(ctx: Any, *operands: Any, report: _Report) -> Any:
-    call_host: Any = functools.partial(_call, report)
-
+def _lower(ctx: Any, *operands: Any, report: Callable[..., Any]) -> Any:
     def skip(failed: Array, *arrays: Array) -> Array:
         return failed & False
 
     def call(failed: Array, *arrays: Array) -> Array:
-        jax.debug.callback(call_host, *arrays)
+        jax.debug.callback(report, *arrays)
         return failed & False
 
     def call_if_failed(failed: Array, *arrays: Array) -> Array:
@@ -294,7 +297,7 @@ def _lower(ctx: Any, *operands: Any, report: _Report) -> Any:
     return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
-def _batch(operands: Any, axes: Any, *, report: _Report) -> tuple[Array, None]:
+def _batch(operands: Any, axes: Any, *, report: Any) -> tuple[Array, None]:
     pairs = list(zip(operands, axes, strict=True))
     size = next(array.shape[axis] for array, axis in pairs if axis is not None)
     failed, *arrays = (
@@ -306,8 +309,6 @@ def _batch(operands: Any, axes: Any, *, report: _Report) -> tuple[Array, None]:
 
 _report_on_host = Primitive("report_of_equilibrium")
 _report_on_host.def_abstract_eval(lambda failed, *arrays, report: failed)
-_report_on_host.def_impl(
-    lambda failed, *arrays, report: jnp.asarray(_call(report, *arrays))
-)
+_report_on_host.def_impl(lambda failed, *arrays, report: jnp.asarray(report(*arrays)))
 mlir.register_lowering(_report_on_host, _lower, cacheable=False)
 batching.primitive_batchers[_report_on_host] = _batch

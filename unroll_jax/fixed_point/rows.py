@@ -1,11 +1,15 @@
 """Operations on states with examples as rows."""
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["dot", "largest", "per_row", "row_constant"]
+from unroll_jax.numerics import over
+
+__all__ = ["dot", "largest", "norm", "per_row", "row_constant", "zeros"]
 
 
 def dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
@@ -18,22 +22,30 @@ def largest(z: Float[Array, "b m"]) -> Float[Array, " b"]:
     return jnp.max(jnp.abs(z), axis=-1, initial=0.0)
 
 
-def per_row(
-    condition: Bool[Array, " b"], yes: Float[Array, "b m"], no: Float[Array, "b m"]
-) -> Float[Array, "b m"]:
-    """`jnp.where` by rows."""
-    return jnp.where(condition[:, None], yes, no)
+def norm(z: Float[Array, "b m"]) -> Float[Array, " b"]:
+    """The norm of each row, whose squares may under- or overflow."""
+    unit = largest(z)
+    # The barrier keeps XLA from squaring entries before it divides them.
+    scaled = jax.lax.optimization_barrier(over(z, unit[:, None]))
+    return unit * jnp.sqrt(dot(scaled, scaled))
 
 
-def row_constant(z: Float[Array, "b ..."], value: Any) -> Array:
+def per_row(condition: Bool[Array, " b"], yes: Any, no: Any) -> Any:
+    """`jnp.where` by rows, of states or pytrees of them."""
+    choose = functools.partial(jnp.where, condition[:, None])
+    return jax.tree.map(choose, yes, no)
+
+
+def row_constant(z: Float[Array, "b m"], value: Any) -> Array:
     """Returns an array of ``value``, one per row, with the sharding of the rows.
 
     Loop carries require it.
     """
-    row = jnp.sum(z, axis=-1) if z.ndim > 1 else z
-    mask = (row == row) & False
-    if isinstance(value, bool):
-        return mask | value
+    row = jnp.sum(z, axis=-1)
+    dtype = {bool: bool, int: jnp.int32}.get(type(value), z.dtype)
+    return ((row == row) & False).astype(dtype) + jnp.asarray(value, dtype)
 
-    dtype = jnp.int32 if isinstance(value, int) else z.dtype
-    return mask.astype(dtype) + jnp.asarray(value, dtype)
+
+def zeros(z: Float[Array, "b m"]) -> Float[Array, "b m"]:
+    """Zeros with the sharding of z, and varying over the axes that z varies over."""
+    return row_constant(z, 0.0)[:, None] + jnp.zeros_like(z)

@@ -5,15 +5,10 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["Map", "Point", "Run", "Solver"]
+__all__ = ["Map", "Point", "Solver"]
 
 # A map of each row, all rows at once.
 Map = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
-# A complete solve, see `Solver`.
-Run = Callable[
-    [Map, Float[Array, "b m"], float, int],
-    tuple[Float[Array, "b m"], Int[Array, " b"]],
-]
 
 
 class Point(NamedTuple):
@@ -75,4 +70,10 @@ class Solver(NamedTuple):
     update: Callable[[Point, Any], tuple[Float[Array, "b m"], Any]] | None
     symmetric: bool = False
     extrapolates: bool = False
-    run: Run | None = None
+    run: (
+        Callable[
+            [Map, Float[Array, "b m"], float, int],
+            tuple[Float[Array, "b m"], Int[Array, " b"]],
+        ]
+        | None
+    ) = None

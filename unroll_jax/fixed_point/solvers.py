@@ -20,9 +20,8 @@ from unroll_jax.arguments import (
     look_up,
     require,
 )
-from unroll_jax.fixed_point.rows import dot, largest, row_constant
+from unroll_jax.fixed_point.rows import dot, norm, row_constant, zeros
 from unroll_jax.fixed_point.solver import Map, Point, Solver
-from unroll_jax.numerics import powers_of_two
 
 __all__ = [
     "SOLVERS",
@@ -148,17 +147,15 @@ def anderson(window: int = 5) -> Solver:
     """
 
     def init(z: Array) -> _Basis:
-        # Sums with zeros of z keep its sharding.
-        zeros = row_constant(z, 0.0)[:, None] + jnp.zeros_like(z)
-        history = zeros[:, None] + jnp.zeros((window, 1), z.dtype)
-        none = jnp.any(history > 0.0, axis=-1)
-        return _Basis(history, history, none, zeros, zeros, jnp.zeros((), jnp.int32))
+        none = zeros(z)
+        history = none[:, None] + jnp.zeros((window, 1), z.dtype)
+        live = jnp.any(history > 0.0, axis=-1)
+        return _Basis(history, history, live, none, none, jnp.int32(0))
 
     def update(point: Point, basis: _Basis) -> tuple[Array, _Basis]:
         project = functools.partial(jnp.einsum, "bwm,bm->bw")
         combine = functools.partial(jnp.einsum, "bw,bwm->bm")
-        unit, z, image = _in_units(point)
-        _, last_z, last_image = _in_units(point, basis.state, basis.image)
+        unit, z, image, last_z, last_image = _in_units(point, basis.state, basis.image)
         d = image - z
         change = d - (last_image - last_z)
         image_change = image - last_image
@@ -176,8 +173,8 @@ def anderson(window: int = 5) -> Solver:
         inverse = jax.lax.rsqrt(jnp.where(usable, left, 1.0))[:, None]
 
         place = basis.size % window
-        Q = _write(basis.Q, jnp.where(usable[:, None], q * inverse, 0.0), place)
-        U = _write(basis.U, jnp.where(usable[:, None], u * inverse, 0.0), place)
+        Q = _write(basis.Q, place, usable, q * inverse)
+        U = _write(basis.U, place, usable, u * inverse)
         live = live | (jnp.arange(window, dtype=jnp.int32) == place)
         after = image - combine(jnp.where(live, project(Q, d), 0.0), U)
         memory = _Basis(Q, U, live, point.z, point.fz, basis.size + 1)
@@ -252,10 +249,7 @@ def averaged(
     def run(
         apply: Map, z: Array, tol: float, max_steps: int
     ) -> tuple[Array, Int[Array, " b"]]:
-        def body(k: Array, z: Array) -> Array:
-            return average(z, apply(z), k)
-
-        end = jax.lax.fori_loop(0, max_steps, body, z)
+        end = jax.lax.fori_loop(0, max_steps, lambda k, z: average(z, apply(z), k), z)
         return end, row_constant(z, max_steps)
 
     return Solver(init=lambda z: (), update=update, run=run)
@@ -288,8 +282,7 @@ def accelerated_gradient(*, proximal: bool = False) -> Solver:
     """
 
     def update(point: Point, memory: _Momentum) -> tuple[Array, _Momentum]:
-        unit, z, image = _in_units(point)
-        (_, previous) = _in_units(point, memory.previous)
+        unit, z, image, previous = _in_units(point, memory.previous)
         change = image - previous
         uphill = dot(z - image, change) > 0.0
         weight = jnp.where(uphill, 1.0, memory.weight)
@@ -333,12 +326,19 @@ def jaxopt_solver(iteration: Callable[..., Any], **options: Any) -> Solver:
     def run(
         apply: Map, z: Float[Array, "b m"], tol: float, max_steps: int
     ) -> tuple[Array, Array]:
-        _check_unsharded(z)
+        kind = jax.typeof(z)
+        sharded = any(axes is not None for axes in kind.sharding.spec)
+        if sharded or kind.manual_axis_type.varying:
+            raise ValueError(
+                f"jaxopt's solvers take no sharded states, got {kind}; choose another"
+                " solver"
+            )
         if z.shape[0] == 0:
             return z, row_constant(z, 0)
         # An absolute tolerance is a constant of jaxopt's loop. The map is scaled
         # instead, to give the least row size 1.
-        scale = _least_size(apply(z))
+        least = jnp.min(norm(apply(z)))
+        scale = jnp.where(least > 0.0, least, 1.0)
 
         def scaled(z: Array) -> Array:
             return apply(z * scale) / scale
@@ -378,39 +378,25 @@ def resolve_solver(solver: str | Solver) -> Solver:
 
 
 def _in_units(point: Point, *states: Float[Array, "b m"]) -> tuple[Array, ...]:
-    """The unit of each row, and states in it; by default z and f(z).
+    """The unit of each row, and z, f(z) and other states in it.
 
     The unit is a power of two, so nothing is rounded. Differences of tiny states do not
     underflow then, and products of large ones do not overflow.
     """
     inverse = (1.0 / point.unit)[:, None]
-    scaled = [inverse * state for state in states or (point.z, point.fz)]
+    scaled = [inverse * state for state in (point.z, point.fz, *states)]
     return point.unit[:, None], *scaled
 
 
 def _write(
-    history: Float[Array, "b w m"], row: Float[Array, "b m"], place: Array | int
+    history: Float[Array, "b w m"],
+    place: Array,
+    usable: Bool[Array, " b"],
+    row: Float[Array, "b m"],
 ) -> Float[Array, "b w m"]:
-    """The history with ``row`` at ``place``.
+    """The history with ``row`` at ``place``, or 0 where it is not usable.
 
     Unlike indexed updates it keeps shardings that are part of the type.
     """
-    return jax.lax.dynamic_update_index_in_dim(history, row[:, None], place, axis=1)
-
-
-def _check_unsharded(z: Float[Array, "b m"]) -> None:
-    kind = jax.typeof(z)
-    sharded = any(axes is not None for axes in kind.sharding.spec)
-    if sharded or kind.manual_axis_type.varying:
-        raise ValueError(
-            f"jaxopt's solvers take no sharded states, got {kind}; choose another"
-            " solver"
-        )
-
-
-def _least_size(z: Float[Array, "b m"]) -> Float[Array, ""]:
-    """The least Euclidean norm of a row; 1 if that is 0."""
-    inverse, unit = powers_of_two(largest(z))
-    scaled = z * inverse[:, None]
-    least = jnp.min(unit * jnp.sqrt(dot(scaled, scaled)))
-    return jnp.where(least > 0.0, least, 1.0)
+    row = jnp.where(usable[:, None], row, 0.0)[:, None]
+    return jax.lax.dynamic_update_index_in_dim(history, row, place, axis=1)

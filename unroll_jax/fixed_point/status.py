@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -16,6 +17,7 @@ __all__ = [
     "STALLED",
     "STATUS",
     "EquilibriumInfo",
+    "fail_where",
 ]
 
 CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC, SINGULAR = range(6)
@@ -62,7 +64,7 @@ class EquilibriumInfo(NamedTuple):
         return summary(self, self._lines)
 
     def _lines(self) -> list[str]:
-        residual, steps, status = (np.ravel(np.asarray(leaf)) for leaf in self)
+        residual, steps, status = map(np.ravel, self)
         if not len(status):
             return ["no examples"]
 
@@ -76,3 +78,11 @@ class EquilibriumInfo(NamedTuple):
             f"steps: {steps.min()} to {steps.max()}, mean {steps.mean():.1f}",
             f"residual: {np.median(residual):.2g} median, {residual.max():.2g} worst",
         ]
+
+
+def fail_where(
+    failed: Bool[Array, " b"], residual: Float[Array, " b"]
+) -> EquilibriumInfo:
+    """Diagnostics of a check of rows, which takes no steps."""
+    status = jnp.where(failed, MAX_STEPS, CONVERGED).astype(jnp.int32)
+    return EquilibriumInfo(residual, jnp.zeros_like(status), status)

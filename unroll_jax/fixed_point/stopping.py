@@ -3,19 +3,19 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.fixed_point.program import Program
-from unroll_jax.fixed_point.rows import dot, largest
+from unroll_jax.fixed_point.rows import dot, largest, norm
 from unroll_jax.fixed_point.status import (
     CONVERGED,
     MAX_STEPS,
     NONFINITE,
     STALLED,
     EquilibriumInfo,
+    fail_where,
 )
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import over, powers_of_two
 
 __all__ = [
     "IDLE_CHECKS",
@@ -170,26 +170,23 @@ def round_off(rule: StopRule, fz: Float[Array, "b m"]) -> Float[Array, " b"] | f
     if not rule.spacings:
         return (ROUND_OFF * rule.epsilon) ** 2
 
-    inverse, _ = row_units(fz, jnp.zeros_like(fz[:, 0]))
-    image = fz * inverse
-    rounded = jnp.zeros_like(image[:, 0])
-    start = 0
-    for columns, epsilon in rule.spacings:
-        part = epsilon * image[:, start : start + columns]
-        rounded = rounded + dot(part, part)
-        start += columns
-
-    size = dot(image, image)
-    return ROUND_OFF**2 * rounded / jnp.where(size > 0.0, size, 1.0)
+    spacings = [jnp.full(columns, epsilon) for columns, epsilon in rule.spacings]
+    image = over(fz, largest(fz)[:, None])
+    rounded = ROUND_OFF * jnp.concatenate(spacings).astype(fz.dtype) * image
+    return over(dot(rounded, rounded), dot(image, image))
 
 
 def check_stall(
-    rule: StopRule, stall: Stall, residual: Float[Array, " b"], fz: Float[Array, "b m"]
+    rule: StopRule,
+    stall: Stall,
+    residual: Float[Array, " b"],
+    fz: Float[Array, "b m"],
+    patience: int = IDLE_CHECKS,
 ) -> tuple[Stall, Bool[Array, " b"]]:
-    """Rows that are near round-off and have not improved for long."""
+    """Rows near round-off that have not improved for ``patience`` checks."""
     checks = jnp.where(residual < stall.least, 0, stall.checks + 1)
     least = jnp.fmin(stall.least, residual)
-    stalled = (checks >= IDLE_CHECKS) & (least <= round_off(rule, fz))
+    stalled = (checks >= patience) & (least <= round_off(rule, fz))
     return Stall(least, checks), stalled
 
 
@@ -224,33 +221,16 @@ def row_info(
     if the leaves do not share a first axis.
     """
     before = program.leaves(y)
-    after = program.leaves(fy)
     count = before[0].shape[:1]
     if any(leaf.ndim < 2 or leaf.shape[:1] != count for leaf in before):
         return None
 
-    inverse, unit = powers_of_two(jnp.max(jnp.abs(fy)))
-    gaps = jnp.zeros((), fy.dtype)
-    sizes = jnp.zeros((), fy.dtype)
-    for leaf, image in zip(before, after, strict=True):
-        # jnp.promote_types raises under strict promotion.
-        wide = np.promote_types(leaf.dtype, fy.dtype)
-        factor = inverse.astype(wide)
-        scaled = factor * image.astype(wide)
-        gaps = gaps + _row_squares(scaled - factor * leaf.astype(wide))
-        sizes = sizes + _row_squares(scaled)
-
-    tiny = jnp.finfo(fy.dtype).tiny
-    offset = (rule.atol or 0.0) / rule.tol / unit
-    residual = jnp.sqrt(gaps) / jnp.maximum(jnp.sqrt(sizes) + offset, tiny)
-    total = jnp.sqrt(jnp.sum(sizes)) + offset
-    of_state = jnp.sqrt(jnp.sum(gaps)) / jnp.maximum(total, tiny)
-
-    limit = max(FAR * rule.tol, ROUND_OFF * program.epsilon)
-    far = (residual > limit) & (of_state <= limit)
-    status = jnp.where(far, MAX_STEPS, CONVERGED).astype(jnp.int32)
-    return EquilibriumInfo(residual, jnp.zeros_like(status), status)
-
-
-def _row_squares(leaf: Array) -> Float[Array, " b"]:
-    return jnp.sum(jnp.abs(leaf.reshape(leaf.shape[0], -1)) ** 2, axis=-1)
+    by_rows = program._replace(batch_ndim=1)
+    image = by_rows.flatten(program.leaves(fy))
+    gaps = norm(image - by_rows.flatten(before))
+    sizes = norm(image)
+    offset = (rule.atol or 0.0) / rule.tol
+    limit = max(FAR * rule.tol, ROUND_OFF * rule.epsilon)
+    is_far = gaps > limit * (sizes + offset)
+    is_near = norm(gaps[None]) <= limit * (norm(sizes[None]) + offset)
+    return fail_where(is_far & is_near, over(gaps, sizes + offset))

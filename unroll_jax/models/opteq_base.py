@@ -32,7 +32,6 @@ from unroll_jax.fixed_point import (
     EquilibriumInfo,
     Probe,
     Solver,
-    Unrolled,
     averaged,
     equilibrium,
     unrolled,
@@ -117,7 +116,7 @@ class OptEqBase(nn.Module):
     gradient: str = "implicit"
     num_steps: int = 20
     solver: str | Solver | None = None
-    adjoint: str | Adjoint | Unrolled | None = None
+    adjoint: str | Adjoint | None = None
     tol: float = 1e-4
     max_steps: int = 200
     on_failure: str | None = None

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import at_least, check_fields
 from unroll_jax.energies.proximal.penalty import Proximal
-from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled
+from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver
 from unroll_jax.fixed_point.monotone import (
     MonotoneParams,
     monotone_equilibrium,
@@ -64,7 +64,7 @@ class MonotoneOperatorNetwork(nn.Module):
     activation: str | Proximal = "relu"
     pool: int | None = 4
     solver: str | Solver = "picard"
-    adjoint: str | Adjoint | Unrolled | None = None
+    adjoint: str | Adjoint | None = None
     tol: float = 1e-4
     max_steps: int = 200
     on_failure: str = "warn"
