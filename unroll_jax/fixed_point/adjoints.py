@@ -305,10 +305,23 @@ def unroll_solver(
         stalled = stalled | carry.ended
         return carry._replace(z=after, memory=memory, stalled=stalled), None
 
+    numbers = jnp.arange(rule.max_steps, dtype=jnp.int32)
+    end, _ = jax.lax.scan(body, _start(z, solver), numbers)
+    y, residual = end.z, end.residual
+    if solver.extrapolates:
+        # The last updates may have been at round-off.
+        near = ~end.plain & (end.stall.least <= round_off(rule, y))
+        y = per_row(near, end.best, y)
+        residual = jnp.where(near, end.stall.least, residual)
+    steps = row_constant(jax.lax.stop_gradient(z), rule.max_steps)
+    return y, outcome(rule, residual, steps, stalled=end.stalled)
+
+
+def _start(z: Float[Array, "b m"], solver: Solver) -> _Unroll:
     start = jax.lax.stop_gradient(z)
     infinite = row_constant(start, jnp.inf)
     none = row_constant(start, False)
-    begin = _Unroll(
+    return _Unroll(
         z=z,
         memory=solver.init(z),
         scale=largest(start),
@@ -320,16 +333,6 @@ def unroll_solver(
         ended=none,
         plain=none,
     )
-    numbers = jnp.arange(rule.max_steps, dtype=jnp.int32)
-    end, _ = jax.lax.scan(body, begin, numbers)
-    y, residual = end.z, end.residual
-    if solver.extrapolates:
-        # The last updates may have been at round-off.
-        near = ~end.plain & (end.stall.least <= round_off(rule, y))
-        y = per_row(near, end.best, y)
-        residual = jnp.where(near, end.stall.least, residual)
-    steps = row_constant(start, rule.max_steps)
-    return y, outcome(rule, residual, steps, stalled=end.stalled)
 
 
 def _check_progress(rule: StopRule, carry: _Unroll, image: Array) -> _Unroll:

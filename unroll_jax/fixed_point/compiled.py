@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from unroll_jax.fixed_point.program import Computation, Program
+from unroll_jax.fixed_point.computation import Computation
+from unroll_jax.fixed_point.program import Program
 
 __all__ = ["call_compiled", "sees_constants"]
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.program import NO_DERIVATIVE, Problem, Program
+from unroll_jax.fixed_point.computation import NO_DERIVATIVE
+from unroll_jax.fixed_point.program import Problem, Program
 from unroll_jax.fixed_point.reports import known, report_dependence
 from unroll_jax.fixed_point.rows import largest
 from unroll_jax.fixed_point.stopping import ROUND_OFF

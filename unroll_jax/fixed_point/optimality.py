@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import POSITIVE, at_least, checked, in_interval, one_of
 from unroll_jax.fixed_point.adjoints import Adjoint, gmres, resolve_adjoint
+from unroll_jax.fixed_point.computation import NO_DERIVATIVE
 from unroll_jax.fixed_point.dependence import check_examples
 from unroll_jax.fixed_point.derivatives import (
     Backward,
@@ -20,7 +21,6 @@ from unroll_jax.fixed_point.derivatives import (
     with_gradient,
 )
 from unroll_jax.fixed_point.program import (
-    NO_DERIVATIVE,
     Problem,
     Program,
     as_state,
