@@ -201,12 +201,13 @@ def test_no_pair_is_moved_further_apart_than_the_constant(name):
 def test_chains_are_products_of_norms():
     rng = np.random.default_rng(3)
     layer = convex_potential(DIM, 9)
-    params, M = stacked(layer, 5), rng.normal(size=(DIM, 4))
+    params = stacked(layer, 5)
+    M = rng.normal(size=(DIM, 4)).astype(np.float32)
     given = {"x": inputs((DIM,), 5), "radius": np.linspace(0.0, 1.0, 5)}
     whole = lipschitz(params, M, jax.nn.relu, 0.5 * M.T, **given)
     first = lipschitz(params, **given)
     assert 1.0 <= first.constant < 1.001
-    expected = 0.5 * np.linalg.norm(M, 2) ** 2 * first.constant
+    expected = 0.5 * np.linalg.norm(np.float64(M), 2) ** 2 * first.constant
     np.testing.assert_allclose(whole.constant, expected, rtol=1e-12)
     single = [jax.tree.map(lambda leaf: leaf[place], params) for place in range(DEPTH)]  # noqa: B023
     separate = lipschitz(*single, **given)

@@ -184,10 +184,10 @@ def lipschitz(
     sigma = resolve_monotone(activation)
     unit = float(jnp.finfo(dtype).eps) / 2
     with jax.enable_x64(True):
-        z = jnp.asarray(x, jnp.float64)
+        z = _rounded(x, dtype)
         reach = jnp.broadcast_to(radius, z.shape[:1])
         state = _Reached(z, reach, jnp.zeros_like(reach), 1.0)
-        for part in _single(parts):
+        for part in _single(parts, dtype):
             if callable(part):
                 state = _behind_function(part, state, unit)
             elif not isinstance(part, ConvexPotentialParams):
@@ -203,7 +203,12 @@ def lipschitz(
     return LipschitzBound(state.constant, *numbers)
 
 
-def _single(parts: tuple[Any, ...]) -> Iterator[Any]:
+def _rounded(array: Any, dtype: Any) -> Array:
+    """What the network gets of an array, in float64."""
+    return jnp.asarray(array, dtype).astype(jnp.float64)
+
+
+def _single(parts: tuple[Any, ...], dtype: Any) -> Iterator[Any]:
     """The parts with stacked layers one by one, as float64 arrays."""
     for part in parts:
         if callable(part):
@@ -215,7 +220,7 @@ def _single(parts: tuple[Any, ...]) -> Iterator[Any]:
             shape = getattr(part, "shape", None)
             got = type(part).__name__ if shape is None else f"shape {shape}"
             require(shape is not None and len(shape) == 2, "parts", allowed, got)
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), part)
+        wide = jax.tree.map(lambda leaf: _rounded(leaf, dtype), part)
         if not is_layer or wide.b.ndim == 1:
             yield wide
             continue
@@ -310,7 +315,7 @@ def _potential(
     if log_q is None:
         # of the squared Gram matrices of `matrix_norm_bound`
         least = T * (1.0 - 4.0 * _gamma(fan_in, both) * math.sqrt(fan_in))
-        doubtful = 2.0 * smallest_overlap(unit) > T
+        overlap = T
     else:
         # Terms of the entries of W W^T cancel, except on the diagonal. Those of their
         # weighted sum do not.
@@ -319,8 +324,12 @@ def _potential(
         lost = _gamma(fan_in, both) * of_sizes + _gamma(terms, both) * T
         squares = jnp.sum(W**2, axis=1 if is_dense else (0, 1, 2))
         least = jnp.maximum(T - lost, (1.0 - _gamma(fan_in + terms, both)) * squares)
-        doubtful = T * relative_q(log_q) < 2.0 * smallest_overlap(unit)
+        overlap = T * relative_q(log_q)
 
+    # No certificate where a unit may be too small for an effect, or 1 / T be 0.
+    limits = jnp.finfo(jnp.float32 if unit > 1e-10 else jnp.float64)
+    within = (overlap > 2.0 * smallest_overlap(unit)) & (0.1 * float(limits.max) > T)
+    least = jnp.where(within, least, jnp.nan)
     absent = T == 0.0
     inverse = jnp.where(absent, 0.0, 1.0 / jnp.where(absent, 1.0, T))
     # of the computed 1 / T to it, at most
@@ -339,8 +348,7 @@ def _potential(
         sigma,
         inverse,
         root,
-        # Units this small may have no effect.
-        difference=jnp.maximum(ratio - 1.0, jnp.where(doubtful, 1.0, 0.0)),
+        difference=ratio - 1.0,
         of_sizes=_norm(root[:, None] * matrix),
         smoothness=smoothness,
         products=_gamma(fan_in + 1, unit),
