@@ -304,7 +304,7 @@ def _potential(
     """The norms of a potential on states like z."""
     W, b, log_q = params
     is_dense = W.ndim == 2
-    image_shape = None if is_dense else z.shape[1:3]
+    image_shape = None if is_dense else (z.shape[1], z.shape[2])
     taps = 1 if is_dense else W.shape[0] * W.shape[1]
     # The sums over the taps bound the symbol of the convolution at each frequency.
     matrix = jnp.abs(W) if is_dense else jnp.sum(jnp.abs(W), axis=(0, 1)).T
@@ -338,7 +338,7 @@ def _potential(
 
     # W^T T^-1 W <= I, and the ratio
     smoothness = float(jnp.max(jnp.where(absent, 0.0, ratio), initial=0.0))
-    if is_dense:
+    if image_shape is None:
         smoothness = min(smoothness, _norm(root[:, None] * W) ** 2)
     else:
         norm = conv_norm_bound(root * W, image_shape, num_squarings=SQUARINGS)
