@@ -229,7 +229,7 @@ def _single(parts: tuple[Any, ...], dtype: Any) -> Iterator[Any]:
 
 
 def _behind_function(
-    function: Callable[[Array], Array], state: _Reached, unit: float
+    function: Callable[..., Any], state: _Reached, unit: float
 ) -> _Reached:
     """States behind a function that is 1-Lipschitz."""
     z = function(state.z)
@@ -278,7 +278,7 @@ def _behind_equilibrium(
     # At rates of 1 and above there need be no equilibrium.
     slope = rate / (1.0 - rate) if rate < 1.0 else math.inf
     size = _lengths(z) + slope * state.ball()
-    unsolved = jnp.zeros_like(size)
+    unsolved = drift = jnp.zeros_like(size)
     # The second time with the distance of the last iterates from the equilibrium.
     for _ in range(2):
         ball = (1.0 + slope) * state.ball() + 2.0 * unsolved
