@@ -52,23 +52,6 @@ def check_dtype(name: str, value: Any, kind: Any = jnp.floating) -> None:
         raise TypeError(f"{name} must {DTYPES[kind]}, got {dtype}; cast it first")
 
 
-def check_event(name: str, value: Any, event: tuple[int | None, ...]) -> None:
-    """Raises unless an array is (*batch, *event), by its last axis; None is any size.
-
-    Raises:
-      TypeError: if it is no floating array.
-      ValueError: if it has another shape.
-    """
-    check_array(name, value)
-    if value is None:
-        raise TypeError(f"{name} must be an array, got None")
-    check_dtype(name, value)
-    shape = jnp.shape(value)
-    axes = "height, width, " if len(event) == 3 else ""
-    fits = len(shape) >= len(event) and shape[-1] == event[-1]
-    require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")
-
-
 def check_shape(name: str, value: Any, shape: tuple[int, ...], why: str = "") -> None:
     """A ValueError unless an array, if there is one, has a shape.
 
@@ -80,6 +63,21 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...], why: str = "") ->
         f"have shape {shape}{why}",
         np.shape(value),
     )
+
+
+def check_event(name: str, value: Any, event: tuple[int | None, ...]) -> None:
+    """Raises unless an array has floating entries and is (*batch, *event).
+
+    The last size of ``event`` is checked. One of three axes is of images.
+    """
+    check_array(name, value)
+    if value is None:
+        raise TypeError(f"{name} must be an array, got None")
+    check_dtype(name, value)
+    shape = np.shape(value)
+    axes = "height, width, " if len(event) == 3 else ""
+    fits = len(shape) >= len(event) and shape[-1] == event[-1]
+    require(fits, name, f"be (*batch, {axes}{event[-1]})", f"shape {shape}")
 
 
 def check_square(name: str, value: Any, way_out: str = "") -> None:
