@@ -4,6 +4,7 @@ network."""
 import argparse
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import optax
 from jaxtyping import Array, Float
 
 import unroll_jax as uj
+from papers.digits import table
 from unroll_jax.certificates import (
     LipschitzBound,
     certified_radius,
@@ -57,7 +59,7 @@ class Setting:
     at_most: float | None = None
 
 
-# Chosen on the validation images, of the trials of `search`.
+# Chosen on the validation images, of the `trials`.
 CHOSEN = (
     Setting("plain ReLU network", rate=3e-4, decay=1e-1, plain=True),
     Setting("offset .8, temperature .1", rate=1e-2, offset=0.8, temperature=0.1),
@@ -165,24 +167,29 @@ def train(setting: Setting, data: Data, seed: int) -> tuple[Params, Array]:
     return run(jax.random.key(seed))
 
 
-def bound_of(params: Params, images: np.ndarray, setting: Setting) -> LipschitzBound:
-    """The bound of the features, for disturbances up to the largest radius."""
-    size = np.linalg.norm(images.astype(np.float64), axis=1) + max(RADII)
-    layers = params["layers"]
-    if setting.plain:
-        matrices = np.swapaxes(layers.W, 1, 2)
-        return lipschitz(*matrices, size=size, dtype="float64")
-    return lipschitz(1.0, layers, size=size, dtype="float64")
+def bound_of(
+    params: Params, images: np.ndarray, setting: Setting, dtype: str
+) -> LipschitzBound:
+    """The bound of the features, in balls of more than the largest radius."""
+    parts: list[Any] = [lambda images: pad_channels(images, WIDTH)]
+    if not setting.plain:
+        parts.append(params["layers"])
+    else:
+        for W, b in zip(*params["layers"][:2], strict=True):
+            parts += [W.T, lambda z, b=b: jax.nn.relu(z + b)]
+    return lipschitz(*parts, x=images, radius=1.1 * max(RADII), dtype=dtype)
 
 
-def certified(params: Params, data: Data, setting: Setting) -> np.ndarray:
-    """Accuracy and certified accuracies at the radii, of the network in float64: the
-    worst case of rounding in float32 would take .2 off the radii."""
+def certified(
+    params: Params, data: Data, setting: Setting, dtype: str = "float64"
+) -> np.ndarray:
+    """Accuracy and certified accuracies at the radii, of the network in a dtype."""
     images, labels = data
-    bound = bound_of(params, images, setting)
-    with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
-        inputs = jnp.asarray(images, jnp.float64)
+    bound = bound_of(params, images, setting, dtype)
+    with jax.enable_x64(dtype == "float64"):
+        wide, inputs = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, dtype), (params, images)
+        )
         logits = jax.jit(logits_of, static_argnums=2)(wide, inputs, setting)
         head = head_of(wide, setting)
         radius = certified_radius(logits, head, labels=labels, bound=bound)
@@ -229,7 +236,7 @@ def attacked(params: Params, data: Data, setting: Setting) -> np.ndarray:
 
 
 def trials() -> list[Setting]:
-    """The settings that `search` compares."""
+    """The settings that the chosen ones are chosen of."""
     settings = []
     for step in (3e-4, 1e-3, 3e-3):
         for decay in (1e-4, 1e-2, 1e-1):
@@ -246,32 +253,16 @@ def trials() -> list[Setting]:
     return settings
 
 
-def search(seeds: int) -> str:
-    """Clean and certified accuracies of all trials on the validation images."""
-    train_data, validation, _ = digits()
+def compare(settings: Iterable[Setting], data: Data, test: Data, seeds: int) -> str:
+    """Accuracies on the test images under each setting, in percent."""
     rows = []
-    for trial in trials():
-        runs = []
-        for seed in range(seeds):
-            params, _ = train(trial, train_data, seed)
-            runs.append(certified(params, validation, trial))
-        rows.append([trial.name, *spread(np.stack(runs))])
-    return table(["% of validation", "clean", *map(str, RADII)], rows)
-
-
-def compare(seeds: int) -> str:
-    """Accuracies of the chosen settings on the test images, trained on all others."""
-    *kept, test = digits()
-    images, labels = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    data = images, labels
-    rows = []
-    for setting in CHOSEN:
+    for setting in settings:
         runs, prices = [], []
         for seed in range(seeds):
             params, price = train(setting, data, seed)
             figures = certified(params, test, setting), attacked(params, test, setting)
             runs.append(np.concatenate(figures))
-            prices.append(float(price))
+            prices.append(price)
         price = "" if setting.at_most is None else f"{np.mean(prices):.1f}"
         rows.append([setting.name, *spread(np.stack(runs)), price])
     header = ["%", "clean", *(f"certified {limit}" for limit in RADII)]
@@ -287,21 +278,21 @@ def spread(runs: Float[np.ndarray, "seeds figures"]) -> list[str]:
     return [f"{mean:.1f} ({low:.1f} to {high:.1f})" for mean, low, high in figures]
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
-    lines = header, ["---"] * len(header), *rows
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Prints the table of the chosen settings, or that of all trials."""
+    """Prints the table of the chosen settings on the test images, trained on all
+    others, or of all trials on the validation images."""
     parser = argparse.ArgumentParser(prog="papers.certified", description=main.__doc__)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument(
-        "--search", action="store_true", help="compare the trials on validation images"
+        "--search", action="store_true", help="compare trials on validation images"
     )
     options = parser.parse_args(arguments)
-    print((search if options.search else compare)(options.seeds))
+    data, validation, test = digits()
+    if options.search:
+        print(compare(trials(), data, validation, options.seeds))
+        return
+    images, labels = map(np.concatenate, zip(data, validation, strict=True))
+    print(compare(CHOSEN, (images, labels), test, options.seeds))
 
 
 if __name__ == "__main__":

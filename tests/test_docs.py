@@ -39,7 +39,8 @@ RUN = [name for name, text in TEXTS.items() if "```python\n" in text]
 WITH_A_TEST = ("how_to/energy.md", "how_to/training_loops.md", "explanation/errata.md")
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
-# Options that no dataclass has: of help, of each of many processes, and of benchmarks.
+# Options that no dataclass has: of help, of each of many processes, of benchmarks, and
+# of papers.certified.
 OTHERS = {
     "--help",
     "--all",
@@ -49,7 +50,7 @@ OTHERS = {
     "--cluster",
     "--over",
 }
-OTHERS |= {"--quick", "--peers", "--compare", "--only"}
+OTHERS |= {"--quick", "--peers", "--compare", "--only", "--search", "--seeds"}
 
 
 def code(text):

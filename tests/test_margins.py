@@ -79,7 +79,9 @@ def test_no_point_within_a_radius_of_the_plane_has_another_class():
         network, weights = of_points(seed)
         run = jax.jit(network)
         logits = run(weights, x)
-        bound = lipschitz(1.0, weights["layers"], size=10.0)
+        bound = lipschitz(
+            lambda x: pad_channels(x, 8), weights["layers"], x=x, radius=10.0
+        )
         head = jnp.asarray(weights["head"])
         radius = np.asarray(certified_radius(logits, head, bound=bound))
         places = np.argmax(logits, -1)
@@ -107,7 +109,13 @@ def test_certified_accuracy_is_never_above_accuracy_under_a_strong_attack():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(200, 4, 4, 2)).astype(np.float32)
     head = unit_columns(jnp.asarray(weights["head"]))
-    bound = lipschitz(1.0, weights["layers"], 1.0, size=20.0, image_shape=(4, 4))
+    bound = lipschitz(
+        lambda x: pad_channels(x, 4),
+        weights["layers"],
+        lambda z: pool(z, 2),
+        x=x,
+        radius=3.0,
+    )
 
     def lengths(v):
         return jnp.sqrt(jnp.sum(v**2, (-3, -2, -1), keepdims=True))
@@ -194,8 +202,11 @@ def test_radii_are_the_formula_of_numpy_and_below_it_by_rounding():
     np.testing.assert_allclose(
         plain, (top[..., -1] - top[..., -2]) / np.sqrt(2.0), rtol=1e-5
     )
-    errors = certified_radius(logits, head, bound=LipschitzBound(2.0, 0.1, 1.0))
+    errors = certified_radius(logits, head, bound=LipschitzBound(2.0, 0.1, 1.0, 9.0))
     np.testing.assert_allclose(errors, np.maximum(of_prediction - 0.1, 0.0), atol=1e-4)
+    within = certified_radius(logits, head, bound=LipschitzBound(2.0, 0.0, 0.0, 0.02))
+    np.testing.assert_allclose(within, np.minimum(of_prediction, 0.02), atol=1e-4)
+    assert np.any(of_prediction > 0.03)
 
 
 def test_opposite_unit_columns_halve_a_margin():
@@ -209,7 +220,7 @@ def test_a_tie_or_a_margin_within_rounding_has_the_radius_0():
     tie, close = jnp.array([1.0, 1.0, 0.0]), jnp.array([1.0, 1.0 - 1e-7, 0.0])
     for labels in (None, np.array(0)):
         assert float(certified_radius(tie, jnp.eye(3), labels=labels)) == 0.0
-    rounded = LipschitzBound(1.0, 1e-6, 1.0)
+    rounded = LipschitzBound(1.0, 1e-6, 1.0, 9.0)
     assert float(certified_radius(close, jnp.eye(3), bound=rounded)) == 0.0
 
 

@@ -154,6 +154,28 @@ def test_the_scaling_bounds_the_matrix_in_1000_draws(kind, scaling):
     assert np.max(shares) > (0.99 if scaling == "norm" and kind == "dense" else 0.7)
 
 
+def test_the_float32_scaling_bounds_weights_of_every_size():
+    """Products of weights near 1e-19 are subnormal, and e^-100 is 0 in float32."""
+    rng = np.random.default_rng(7)
+    sizes = 10.0 ** np.arange(-22.0, 9.0)
+    W = np.concatenate(
+        [
+            sizes[:, None, None] * rng.normal(size=(31, 8, 8)),
+            10.0 ** rng.uniform(-20.0, 3.0, (31, 8, 1)) * rng.normal(size=(31, 8, 8)),
+        ]
+    ).astype(np.float32)
+    log_q = rng.uniform(0.0, 200.0, (62, 1)) * rng.uniform(size=(62, 8))
+    params = ConvexPotentialParams(
+        jnp.asarray(W), jnp.zeros((62, 8), jnp.float32), jnp.asarray(log_q, jnp.float32)
+    )
+    T = np.asarray(jax.jit(jax.vmap(potential_scaling))(params), np.float64)
+    assert np.all(np.isfinite(T))
+    assert np.all(T[13:31] > 0.0)
+    root = np.where(T > 0.0, np.maximum(T, 1e-300) ** -0.5, 0.0)
+    gains = np.linalg.norm(root[:, :, None] * np.float64(W), 2, axis=(1, 2)) ** 2
+    assert np.max(gains) <= 1.0 + 1e-6
+
+
 @pytest.mark.parametrize("kind", ["dense", "conv"])
 def test_no_step_moves_two_states_apart(kind):
     """Jacobians at sampled states, near and far pairs, and pairs that gradient ascent

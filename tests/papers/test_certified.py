@@ -75,7 +75,7 @@ def test_certified_accuracy_is_not_above_attacked_accuracy_and_short_training_ce
 
 def test_the_bound_of_a_plain_network_is_the_product_of_its_norms(data):
     params = certified.init(jax.random.key(0), PLAIN)
-    bound = certified.bound_of(params, data[1][0], PLAIN)
+    bound = certified.bound_of(params, data[1][0], PLAIN, "float32")
     norms = [np.linalg.norm(W, 2) for W in np.float64(params["layers"].W)]
     np.testing.assert_allclose(bound.constant, np.prod(norms), rtol=1e-9)
 
@@ -83,7 +83,7 @@ def test_the_bound_of_a_plain_network_is_the_product_of_its_norms(data):
 def test_the_command_prints_figures_of_every_setting(monkeypatch, capsys):
     monkeypatch.setattr(certified, "train", lambda setting, data, seed: (seed, 2.0))
 
-    def figures(params, data, setting):
+    def figures(params, *_):
         return np.full(5, 0.5 + 0.1 * params)
 
     monkeypatch.setattr(certified, "certified", figures)

@@ -3,7 +3,7 @@ evaluation."""
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,36 +12,52 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.arguments import at_least, check, in_interval, require
+from unroll_jax.arguments import at_least, check, in_interval, one_of, require
 from unroll_jax.energies.convex_potential import (
     ConvexPotentialParams,
     potential_scaling,
+    relative_q,
+    smallest_overlap,
+    transposed_linear,
 )
 from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
+from unroll_jax.energies.equilibrium.opteq_params import opteq_linear
+from unroll_jax.norm_bounds import conv_norm_bound
 
 __all__ = ["LipschitzBound", "Part", "lipschitz"]
 
 Part = (
-    ConvexPotentialParams | Float[Array, "_ _"] | Float[np.ndarray, "_ _"] | float | int
+    ConvexPotentialParams
+    | Float[Array, "_ _"]
+    | Float[np.ndarray, "_ _"]
+    | Callable[[Array], Array]
 )
-Size = float | Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
 
-# Units of rounding that an activation may be off, relative to its argument.
+# Units of rounding that an activation may be off, relative to |sigma(t)| + |sigma(0)|.
 ACTIVATION_UNITS = 16
-# Entries that a map of known constant sums at most: pooling of 4 x 4 windows.
+# Entries that a function among the parts sums at most: pooling of 4 x 4 windows.
 MAX_WINDOW = 16
-# The terms below are of first order in the unit of rounding; their products are smaller
-# than 1% of them.
-HIGHER_ORDER = 1.01
+# Units of rounding of q_j / q_i, whose logarithm is at most 40, and of 1 / T.
+RATIO_UNITS, INVERSE_UNITS = 200, 4
+# `conv_norm_bound` is then within 0.01% of the norm.
+SQUARINGS = 14
+# Iterations of a map of rate 1/2: to float64's rounding.
+ITERATIONS = 60
+# For products of rounding errors, and for the rounding of these float64 bounds.
+SLACK = 1.01
 
 
 class LipschitzBound(NamedTuple):
-    """Bounds of a map f and of its evaluation in floating point.
+    """Bounds of a map f, and of its evaluation in floating point.
+
+    f is the chain in exact arithmetic, but for T: the numbers T are those that the
+    evaluation has. All numbers but the first are of each example, (n,).
 
     Attributes:
-      constant: :math:`|f(x) - f(x')| \\le constant \\, |x - x'|`, of exact arithmetic.
-      error: |computed f(x) - f(x)|, Euclidean, for inputs up to the size given.
-      size: |computed f(x)|, at most.
+      constant: :math:`|f(x) - f(x')| \\le constant \\, |x - x'|`.
+      error: |computed f(x') - f(x')| for all x' within the radius of x, Euclidean.
+      size: |computed f(x')|, at most.
+      radius: of the balls.
 
     Example: see `lipschitz`.
     """
@@ -49,64 +65,95 @@ class LipschitzBound(NamedTuple):
     constant: float
     error: Any
     size: Any
+    radius: Any
 
 
-class _Layer(NamedTuple):
-    """A potential in numbers; Euclidean norms, weighted by T^-1/2.
+class _Reached(NamedTuple):
+    """States behind a part of the chain.
 
     Attributes:
-      at_zero: the norm of sigma(b).
-      hidden, offset: rounding error of sigma(W z + b), as ``hidden * |z| + offset``.
-      gradient: relative error of 1 / T and of the product with W^T.
+      z: at the inputs, in float64, (n, ...).
+      reach: |f(x') - z|, at most, for x' in the ball.
+      error, constant: as in `LipschitzBound`.
     """
 
-    at_zero: float
-    hidden: float
-    offset: float
-    gradient: float
+    z: Array
+    reach: Array
+    error: Array
+    constant: float
+
+    def ball(self) -> Array:
+        """The distance of computed states from z, at most."""
+        return self.reach + self.error
+
+
+class _Potential(NamedTuple):
+    """A potential in float64 numbers; those of hidden units in the shape of b.
+
+    Attributes:
+      params, sigma: of the layer.
+      inverse: 1 / T.
+      root: the square root of the computed 1 / T, at most.
+      difference: relative, of the computed 1 / T from 1 / T.
+      of_sizes: the norm of root |W|.
+      smoothness: the norm of root W, squared: of the Hessian with the computed T.
+      products, transposed: relative errors of W z + b, and of products with W^T.
+      unit: of rounding.
+    """
+
+    params: ConvexPotentialParams
+    sigma: Monotone
+    inverse: Array
+    root: Array
+    difference: Array
+    of_sizes: float
+    smoothness: float
+    products: float
+    transposed: float
+    unit: float
 
 
 def lipschitz(
     *parts: Part,
-    size: Size | LipschitzBound,
+    x: Float[Array, "n *event"] | Float[np.ndarray, "n *event"],
+    radius: float | Float[Array, " n"] | Float[np.ndarray, " n"],
     step_size: float = 2.0,
     strength: float | None = None,
     activation: str | Monotone = "relu",
-    image_shape: tuple[int, int] | None = None,
     tol: float = 1e-5,
     dtype: Any = "float32",
 ) -> LipschitzBound:
-    r"""A Lipschitz constant of a chain of layers, and a bound of its rounding errors.
+    r"""A Lipschitz constant of a chain of layers, and a bound of its rounding errors in
+    balls around examples.
 
-    Steps of `convex_potential` and equilibria of `convex_equilibrium` have 1, a matrix
+    Steps of `convex_potential` and reflections of `convex_equilibrium` have 1, a matrix
     has its norm; the constant of the chain is the product. Rounding errors of all
-    products and sums, T included, are bounded for any order of summation, and added up
-    over the layers with the norms of the states. The bounds are computed in float64
-    from the weights, which must be known.
+    products and sums, in any order of summation, are bounded with the float64 states
+    of the examples and the radius, and added up over the layers.
+
+    T is computed from the weights only, the same for all inputs of a program. Its
+    rounding makes no error of f, which has the rounded T, but raises the constant:
+    above 1 by about 1e-4 a layer in float32 if W is nearly orthogonal, else not at all.
 
     Args:
       *parts: the layers in order. `ConvexPotentialParams`, of one layer or stacked
-        along a leading axis; a matrix M for ``z @ M`` (heads, orthonormal maps, 1 x 1
-        convolutions), biases being free; or a number: a known constant of a map that
-        sums at most 16 entries, such as 1 for `space_to_depth`, `pad_channels` and
-        `pool`.
-      size: the largest Euclidean norm of the inputs, those after a disturbance
-        included; one number, or one per example. Or the `LipschitzBound` of the layers
-        before these.
+        along a leading axis; a matrix M for ``z @ M`` (orthonormal maps, 1 x 1
+        convolutions); or a function of the states (n, ...) that is 1-Lipschitz and sums
+        at most 16 entries: `space_to_depth`, `pad_channels`, `pool`, biases, ReLU.
+      x: the examples, (n, ...).
+      radius: of the balls, at least 0. Radii beyond are not certified.
       step_size, activation: of the layers, as in `convex_potential`.
-      strength: c of `convex_equilibrium`; the layers are then its equilibria, or their
-        reflections x - 2 z. The bound holds for both.
-      image_shape: height and width of the images, which convolutions need.
-      tol: of `equilibrium`, for converged examples.
-      dtype: of the states. Products of float32 must have full precision, as they have
-        on CPUs.
+      strength: c of `convex_equilibrium`; the layers are then x - 2 z.
+      tol: of `equilibrium`, started at 0, for converged examples.
+      dtype: of the network, "float32" or "float64". Products of float32 must have full
+        precision, as they have on CPUs.
 
     Returns:
       A `LipschitzBound`, for `certified_radius`.
 
     Raises:
-      TypeError: if a part is traced, or of another kind.
-      ValueError: if a number is out of range, or image_shape is missing.
+      TypeError: if a part or x is traced, or a part of another kind.
+      ValueError: if a number is out of range.
 
     Source: Araujo et al. (2023) for the steps; the errors follow Higham (2002),
     "Accuracy and stability of numerical algorithms", Section 3.1.
@@ -116,171 +163,244 @@ def lipschitz(
       >>> from unroll_jax.energies import convex_potential
       >>> layer = convex_potential(4, 8)
       >>> keys = jax.random.split(jax.random.key(0), 6)
-      >>> bound: LipschitzBound = lipschitz(jax.vmap(layer.init)(keys), size=2.0)
-      >>> round(bound.constant, 2), bool(0.0 < bound.error < 1e-3)
+      >>> x = jax.numpy.ones((1, 4))
+      >>> bound = lipschitz(jax.vmap(layer.init)(keys), x=x, radius=1.0)
+      >>> round(bound.constant, 2), bool(0.0 < bound.error[0] < 1e-4)
       (1.0, True)
     """
     # not by `checked`, which does not know *parts
     check("step_size", step_size, in_interval("(0, 2]"))
     check("strength", strength, in_interval("(0, 1/2]"), optional=True)
     check("tol", tol, at_least(0.0))
-    if isinstance(size, LipschitzBound):
-        bound = size
-    else:
-        bound = LipschitzBound(1.0, 0.0, np.asarray(size, np.float64))
-        require(np.all(bound.size >= 0.0), "size", "be at least 0", size)
+    check("dtype", str(jnp.dtype(dtype)), one_of(("float32", "float64")))
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((parts, x, radius))):
+        raise TypeError(
+            "parts, x and radius must be known, got a traced value; call lipschitz"
+            " outside of jax.jit"
+        )
+    radius = np.asarray(radius, np.float64)
+    require(np.all(radius >= 0.0), "radius", "be at least 0", radius)
 
     sigma = resolve_monotone(activation)
-    unit_of_state = float(jnp.finfo(dtype).eps) / 2
-    # layers compute in float32 at least
-    unit = min(unit_of_state, float(jnp.finfo(jnp.float32).eps) / 2)
-    for part in _single(parts):
-        if not isinstance(part, ConvexPotentialParams):
-            bound = _of_map(part, bound, unit, unit_of_state)
-            continue
-        layer = _numbers(part, sigma, image_shape, unit)
-        if strength is None:
-            bound = _of_step(layer, bound, step_size, unit_of_state)
-        else:
-            bound = _of_equilibrium(layer, bound, strength, tol, unit_of_state)
-    return bound
+    unit = float(jnp.finfo(dtype).eps) / 2
+    with jax.enable_x64(True):
+        z = _rounded(x, dtype)
+        reach = jnp.broadcast_to(radius, z.shape[:1])
+        state = _Reached(z, reach, jnp.zeros_like(reach), 1.0)
+        for part in _single(parts, dtype):
+            if callable(part):
+                state = _behind_function(part, state, unit)
+            elif not isinstance(part, ConvexPotentialParams):
+                state = _behind_matrix(part, state, unit)
+            else:
+                layer = _potential(part, sigma, state.z, unit)
+                if strength is None:
+                    state = _behind_step(layer, state, step_size)
+                else:
+                    state = _behind_equilibrium(layer, state, strength, tol)
+        size = SLACK * (_lengths(state.z) + state.ball())
+    numbers = map(np.asarray, (state.error, size, reach))
+    return LipschitzBound(state.constant, *numbers)
 
 
-def _single(parts: tuple[Any, ...]) -> Iterator[Any]:
-    """The parts with stacked layers one by one, as float64 NumPy arrays."""
+def _rounded(array: Any, dtype: Any) -> Array:
+    """What the network gets of an array, in float64."""
+    return jnp.asarray(array, dtype).astype(jnp.float64)
+
+
+def _single(parts: tuple[Any, ...], dtype: Any) -> Iterator[Any]:
+    """The parts with stacked layers one by one, as float64 arrays."""
     for part in parts:
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(part)):
-            raise TypeError(
-                "parts must be known, got a traced value; call lipschitz outside of"
-                " jax.jit"
-            )
-        if isinstance(part, int | float):
-            check("parts", part, at_least(0.0))
-            yield float(part)
+        if callable(part):
+            yield part
             continue
-        if not isinstance(part, ConvexPotentialParams):
-            allowed = "be ConvexPotentialParams, matrices or numbers"
+        is_layer = isinstance(part, ConvexPotentialParams)
+        if not is_layer:
+            allowed = "be ConvexPotentialParams, matrices or functions"
             shape = getattr(part, "shape", None)
             got = type(part).__name__ if shape is None else f"shape {shape}"
             require(shape is not None and len(shape) == 2, "parts", allowed, got)
-        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), part)
-        if not isinstance(wide, ConvexPotentialParams) or wide.b.ndim == 1:
+        wide = jax.tree.map(lambda leaf: _rounded(leaf, dtype), part)
+        if not is_layer or wide.b.ndim == 1:
             yield wide
-        else:
-            for place in range(len(wide.b)):
-                yield jax.tree.map(operator.itemgetter(place), wide)
+            continue
+        for place in range(len(wide.b)):
+            yield jax.tree.map(operator.itemgetter(place), wide)
 
 
-def _of_map(
-    part: float | Float[np.ndarray, "_ _"],
-    bound: LipschitzBound,
-    unit: float,
-    unit_of_state: float,
-) -> LipschitzBound:
-    """The bound behind a linear map."""
-    if isinstance(part, int | float):
-        constant = part
-        local = (_gamma(MAX_WINDOW, unit) + unit_of_state) * constant
-    else:
-        constant = float(np.linalg.norm(part, 2))
-        of_sizes = float(np.linalg.norm(np.abs(part), 2))
-        local = _gamma(len(part), unit) * of_sizes + unit_of_state * constant
-    local = HIGHER_ORDER * local * bound.size
-    return LipschitzBound(
-        constant * bound.constant,
-        constant * bound.error + local,
-        constant * bound.size + local,
+def _behind_function(
+    function: Callable[..., Any], state: _Reached, unit: float
+) -> _Reached:
+    """States behind a function that is 1-Lipschitz."""
+    z = function(state.z)
+    size = jnp.maximum(_lengths(state.z), _lengths(z)) + state.ball()
+    error = state.error + SLACK * _gamma(MAX_WINDOW, unit) * size
+    return state._replace(z=z, error=error)
+
+
+def _behind_matrix(M: Array, state: _Reached, unit: float) -> _Reached:
+    constant = _norm(M)
+    sizes = jnp.abs(M)
+    of_sizes = _lengths(jnp.abs(state.z) @ sizes) + _norm(sizes) * state.ball()
+    return _Reached(
+        state.z @ M,
+        constant * state.reach,
+        constant * state.error + SLACK * _gamma(len(M), unit) * of_sizes,
+        constant * state.constant,
     )
 
 
-def _of_step(
-    layer: _Layer, bound: LipschitzBound, step_size: float, unit: float
-) -> LipschitzBound:
-    """The bound behind z - a grad psi(z)."""
-    size = bound.size + step_size * layer.at_zero
-    local = step_size * _gradient_error(layer, bound.size)
-    local = HIGHER_ORDER * (local + 3.0 * unit * (bound.size + size))
-    return LipschitzBound(bound.constant, bound.error + local, size + local)
+def _behind_step(layer: _Potential, state: _Reached, step_size: float) -> _Reached:
+    """States behind z - a grad psi(z)."""
+    moved = step_size * _gradient(layer, state.z)
+    local, drift, size = _gradient_errors(layer, state.z, state.ball())
+    rounding = 3.0 * layer.unit * (_lengths(state.z) + state.ball() + step_size * size)
+    # The Jacobian has eigenvalues in [1 - a |Hessian|, 1].
+    constant = max(1.0, step_size * layer.smoothness - 1.0)
+    return _Reached(
+        state.z - moved,
+        constant * state.reach + step_size * drift,
+        constant * state.error + SLACK * (step_size * local + rounding),
+        constant * state.constant,
+    )
 
 
-def _of_equilibrium(
-    layer: _Layer, bound: LipschitzBound, strength: float, tol: float, unit: float
-) -> LipschitzBound:
-    """The bound behind z = c grad psi(z + x), and behind x - 2 z."""
-    rest = 1.0 - strength
-    at_zero = strength * layer.at_zero / rest
-    of_z = strength * bound.size / rest + at_zero
-    local = strength * _gradient_error(layer, of_z + bound.size)
-    local = local + 3.0 * unit * (of_z + bound.size)
-    # The last iterate is within (tol |f| + local) / (1 - c) of the equilibrium, and one
-    # more evaluation is returned.
-    unsolved = (tol * of_z + 2.0 * local) / rest
+def _behind_equilibrium(
+    layer: _Potential, state: _Reached, strength: float, tol: float
+) -> _Reached:
+    """States behind x - 2 z with z = c grad psi(z + x)."""
+    x = state.z
+    z = jnp.zeros_like(x)
+    for _ in range(ITERATIONS):
+        z = strength * _gradient(layer, z + x)
 
-    size = bound.size + 2.0 * at_zero
-    error = HIGHER_ORDER * (2.0 * unsolved + 3.0 * unit * (bound.size + 2.0 * of_z))
-    return LipschitzBound(bound.constant, bound.error + error, size + error)
+    rate = strength * layer.smoothness
+    # At rates of 1 and above there need be no equilibrium.
+    slope = rate / (1.0 - rate) if rate < 1.0 else math.inf
+    size = _lengths(z) + slope * state.ball()
+    unsolved = drift = jnp.zeros_like(size)
+    # The second time with the distance of the last iterates from the equilibrium.
+    for _ in range(2):
+        ball = (1.0 + slope) * state.ball() + 2.0 * unsolved
+        local, drift, _ = _gradient_errors(layer, z + x, ball)
+        local = strength * local + 3.0 * layer.unit * (size + _lengths(x) + ball)
+        # The last iterate is within (tol |f| + local) / (1 - rate) of the equilibrium,
+        # and one more evaluation is returned.
+        unsolved = (1.0 + slope / strength) * (tol * size + 2.0 * local)
+
+    rounding = 3.0 * layer.unit * (_lengths(x) + state.ball() + 2.0 * size)
+    constant = max(1.0, 2.0 * slope - 1.0)
+    return _Reached(
+        x - 2.0 * z,
+        constant * state.reach + 2.0 * slope * drift,
+        constant * state.error + SLACK * (2.0 * unsolved + rounding),
+        constant * state.constant,
+    )
 
 
-def _gradient_error(layer: _Layer, size: Any) -> Any:
-    """The rounding error of grad psi at states of a norm."""
-    of_hidden = layer.hidden * size + layer.offset
-    return of_hidden + layer.gradient * (size + layer.at_zero + of_hidden)
-
-
-def _numbers(
-    params: ConvexPotentialParams,
-    sigma: Monotone,
-    image_shape: tuple[int, int] | None,
-    unit: float,
-) -> _Layer:
-    """The norms and errors of a potential, from float64 weights."""
+def _potential(
+    params: ConvexPotentialParams, sigma: Monotone, z: Array, unit: float
+) -> _Potential:
+    """The norms of a potential on states like z."""
     W, b, log_q = params
-    if W.ndim == 4:
-        require(image_shape, "image_shape", "be given for a convolution", image_shape)
-    with jax.enable_x64(True):
-        wide = jax.tree.map(jnp.asarray, params)
-        sizes = wide._replace(W=jnp.abs(wide.W))
-        scaling = np.asarray(potential_scaling(wide, image_shape))
-        scaling_of_sizes = np.asarray(potential_scaling(sizes, image_shape))
-        activated = np.asarray(sigma.value(wide.b))
-        resting = float(sigma.value(jnp.zeros(())))
-
-    if not np.all(np.isfinite(scaling)):
-        return _Layer(math.inf, math.inf, math.inf, math.inf)
-
-    # As in the layer, units without weights have no effect.
-    present = scaling >= float(jnp.finfo(jnp.float32).tiny)
-    safe = np.where(present, scaling, 1.0)
-    pixels = 1 if image_shape is None or W.ndim == 2 else math.prod(image_shape)
-    weights = math.sqrt(pixels) * np.where(present, safe**-0.5, 0.0)
-
+    is_dense = W.ndim == 2
+    image_shape = None if is_dense else (z.shape[1], z.shape[2])
+    taps = 1 if is_dense else W.shape[0] * W.shape[1]
     # The sums over the taps bound the symbol of the convolution at each frequency.
-    taps = 1 if W.ndim == 2 else W.shape[0] * W.shape[1]
-    matrix = np.abs(W) if W.ndim == 2 else np.sum(np.abs(W), axis=(0, 1)).T
+    matrix = jnp.abs(W) if is_dense else jnp.sum(jnp.abs(W), axis=(0, 1)).T
     fan_out, fan_in = taps * matrix.shape[0], taps * matrix.shape[1]
-    of_sizes = float(np.linalg.norm(weights[:, None] * matrix, 2)) / math.sqrt(pixels)
 
+    T = potential_scaling(params, image_shape)
+    both = unit + float(jnp.finfo(jnp.float64).eps)  # T is rounded here too
     if log_q is None:
         # of the squared Gram matrices of `matrix_norm_bound`
-        off = 4.0 * _gamma(fan_in, unit) * math.sqrt(fan_in)
+        least = T * (1.0 - 4.0 * _gamma(fan_in, both) * math.sqrt(fan_in))
+        overlap = T
     else:
-        # Terms of the entries of W W^T cancel, those of their weighted sum do not.
-        cancelled = np.max(np.where(present, scaling_of_sizes / safe, 0.0), initial=0.0)
-        terms = 4 * taps + len(b) + 16 + 4.0 * float(np.ptp(log_q))
-        off = _gamma(fan_in, unit) * float(cancelled) + _gamma(terms, unit)
+        # Terms of the entries of W W^T cancel, except on the diagonal. Those of their
+        # weighted sum do not.
+        terms = 4 * taps + len(b) + RATIO_UNITS
+        of_sizes = potential_scaling(params._replace(W=jnp.abs(W)), image_shape)
+        lost = _gamma(fan_in, both) * of_sizes + _gamma(terms, both) * T
+        squares = jnp.sum(W**2, axis=1 if is_dense else (0, 1, 2))
+        least = jnp.maximum(T - lost, (1.0 - _gamma(fan_in + terms, both)) * squares)
+        overlap = T * relative_q(log_q)
 
-    # of 1 / T
-    off = off / (1.0 - off) if off < 1.0 else math.inf
+    # No certificate where a unit may be too small for an effect, or 1 / T be 0.
+    limits = jnp.finfo(jnp.float32 if unit > 1e-10 else jnp.float64)
+    within = (overlap > 2.0 * smallest_overlap(unit)) & (0.1 * float(limits.max) > T)
+    least = jnp.where(within, least, jnp.nan)
+    absent = T == 0.0
+    inverse = jnp.where(absent, 0.0, 1.0 / jnp.where(absent, 1.0, T))
+    # of the computed 1 / T to it, at most
+    ratio = T / jnp.where(absent, 1.0, least) * (1.0 + INVERSE_UNITS * both)
+    root = jnp.sqrt(ratio * inverse)
 
-    rounded = ACTIVATION_UNITS * unit
-    product = _gamma(fan_in + 1, unit) + rounded
-    at_rest = rounded * abs(resting) * float(np.linalg.norm(weights))
-    return _Layer(
-        at_zero=float(np.linalg.norm(weights * activated)),
-        hidden=product * of_sizes,
-        offset=product * float(np.linalg.norm(weights * b)) + at_rest,
-        gradient=off + 3.0 * unit + _gamma(fan_out, unit) * of_sizes,
+    # W^T T^-1 W <= I, and the ratio
+    smoothness = float(jnp.max(jnp.where(absent, 0.0, ratio), initial=0.0))
+    if image_shape is None:
+        smoothness = min(smoothness, _norm(root[:, None] * W) ** 2)
+    else:
+        norm = conv_norm_bound(root * W, image_shape, num_squarings=SQUARINGS)
+        smoothness = min(smoothness, float(norm) ** 2)
+    return _Potential(
+        params,
+        sigma,
+        inverse,
+        root,
+        difference=ratio - 1.0,
+        of_sizes=_norm(root[:, None] * matrix),
+        smoothness=smoothness,
+        products=_gamma(fan_in + 1, unit),
+        transposed=_gamma(fan_out + 1, unit),
+        unit=unit,
     )
+
+
+def _gradient(layer: _Potential, z: Array) -> Array:
+    """grad psi(z) with the exact T."""
+    W, b, _ = layer.params
+    activated = layer.sigma.value(opteq_linear(W, z) + b)
+    return transposed_linear(W, layer.inverse * activated)
+
+
+def _gradient_errors(
+    layer: _Potential, z: Array, ball: Array
+) -> tuple[Array, Array, Array]:
+    """Rounding error of grad psi at states in a ball around z, its change at z by the
+    rounding of T, and its norm in the ball."""
+    W, b, _ = layer.params
+    sizes = jnp.abs(W)
+    gain = math.sqrt(layer.smoothness)
+    activated = jnp.abs(layer.sigma.value(opteq_linear(W, z) + b))
+    resting = jnp.abs(layer.sigma.value(jnp.zeros_like(activated)))
+
+    # Norms weighted by T^-1/2: of W z + b, of its activation, of the products with W^T.
+    terms = opteq_linear(sizes, jnp.abs(z)) + jnp.abs(b)
+    hidden = _lengths(layer.root * terms) + layer.of_sizes * ball
+    hidden = layer.products * hidden
+    size = _lengths(layer.root * activated) + gain * ball + hidden
+    rounded = size + _lengths(layer.root * resting)
+    rounded = ACTIVATION_UNITS * layer.unit * rounded
+    back = _lengths(transposed_linear(sizes, layer.root**2 * activated))
+    back = back + layer.of_sizes * (gain * ball + hidden + rounded)
+
+    error = gain * (hidden + rounded) + layer.transposed * back
+    drift = gain * _lengths(layer.root * layer.difference * activated)
+    return error, drift, gain * size
+
+
+def _lengths(z: Array) -> Array:
+    """The Euclidean norm of each example, (n,)."""
+    return jnp.sqrt(jnp.sum(z**2, axis=tuple(range(1, z.ndim))))
+
+
+def _norm(M: Array) -> float:
+    """The spectral norm, rounded up; NaN for weights that are not finite."""
+    if not np.all(np.isfinite(M)):
+        return math.nan
+    units = sum(M.shape) * float(jnp.finfo(jnp.float64).eps)
+    return float(np.linalg.norm(np.asarray(M), 2)) * (1.0 + units)
 
 
 def _gamma(terms: int | float, unit: float) -> float:

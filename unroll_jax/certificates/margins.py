@@ -39,9 +39,8 @@ def certified_radius(
     .. math:: r = \min_{j \ne y} \frac{l_y - l_j - e_{yj}}{K |h_y - h_j|} .
 
     With a `LipschitzBound`, :math:`e_{yj}` bounds the rounding errors of the margin at
-    the input and at any other in the ball: the radius is of the network as it is
-    computed. With a number it is of exact arithmetic. Worst-case errors of float32 can
-    take most of a radius; evaluate certificates in float64.
+    the input and at any other in the ball: no input in the ball is computed to have
+    another class, by the same program. With a number the radius is of exact arithmetic.
 
     Args:
       logits: (*batch, classes).
@@ -52,12 +51,11 @@ def certified_radius(
         negative where another class has a larger logit: the share of radii above r is
         the certified accuracy at r.
       bound: K, positive, or `lipschitz` of the layers before the head (of all, for a
-        head of None) in the dtype of the logits; its ``size`` must cover the disturbed
-        inputs.
+        head of None) in the dtype of the logits, and for the same examples.
 
     Returns:
-      Radii in float32 at least: 0 for ties, NaN where a logit is not finite or a label
-      is no class. They are differentiable.
+      Radii in float32 at least, up to that of the bound: 0 for ties, NaN where a logit
+      is not finite or a label is no class. They are differentiable.
 
     Source: Tsuzuku, Sato, Sugiyama (2018), "Lipschitz-margin training"; with distances
     of columns Singla, Singla, Feizi (2022), "Improved deterministic l2 robustness on
@@ -74,7 +72,7 @@ def certified_radius(
     _check_head(head, classes)
     if not isinstance(bound, LipschitzBound):
         check("bound", bound, POSITIVE)
-        bound = LipschitzBound(bound, 0.0, 0.0)
+        bound = LipschitzBound(bound, 0.0, 0.0, math.inf)
 
     dtype = compute_dtype(logits, head)
     wide = logits.astype(dtype)
@@ -91,6 +89,7 @@ def certified_radius(
     radii = jnp.where(apart | jnp.isnan(distances), scaled, constant)
     other = places[..., None] != jnp.arange(classes)
     radius = jnp.min(jnp.where(other, radii, jnp.inf), axis=-1, initial=jnp.inf)
+    radius = jnp.minimum(radius, jnp.asarray(bound.radius, dtype))
 
     known = (places >= 0) & (places < classes)
     return jnp.where(known & jnp.all(jnp.isfinite(wide), axis=-1), radius, jnp.nan)
@@ -155,17 +154,17 @@ def _pairs(
         jnp.asarray(number, logits.dtype)[..., None]
         for number in (bound.error, bound.size)
     )
-    # their own rounding, and that of a bias
+    # the rounding of a bias and of the margin
     of_logit = eps * jnp.abs(logits)
     if head is None:
         distances = jnp.full((1,), math.sqrt(2.0) * (1.0 + 4.0 * eps), logits.dtype)
     else:
-        wide = head.astype(logits.dtype)
-        # Lengths and products of d numbers are off by d units, and a bias is at most
+        # Sums of d numbers are off by d / 2 machine epsilons, and the bias is at most
         # |l| + |h| |f|.
+        wide = head.astype(logits.dtype)
         units = eps * (len(wide) + 4)
         distances = _distances(wide)[places] * (1.0 + units)
-        of_logit = units * (2.0 * norm(wide.T, batch_ndim=1) * size + jnp.abs(logits))
+        of_logit = of_logit + 0.505 * units * norm(wide.T, batch_ndim=1) * size
     of_place = jnp.take_along_axis(of_logit, places[..., None], axis=-1)
     return distances, 2.0 * (distances * error + of_place + of_logit)
 

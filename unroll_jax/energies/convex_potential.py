@@ -39,6 +39,9 @@ __all__ = [
     "potential_gradient",
     "potential_init",
     "potential_scaling",
+    "relative_q",
+    "smallest_overlap",
+    "transposed_linear",
     "with_checked_params",
 ]
 
@@ -96,7 +99,8 @@ def convex_potential(
 
     which by Gershgorin's theorem bounds :math:`W W^T` for every q, without iterations.
     log q is learned. ``scaling="norm"`` has :math:`T_i = |W|_2^2` for all units, by
-    `matrix_norm_bound`. Units with W_i = 0 have no effect.
+    `matrix_norm_bound`. Units with W_i = 0 have no effect, nor has q below e^-40 of the
+    largest.
 
     Args:
       dim, width: width of the state z, and number of hidden units.
@@ -209,18 +213,25 @@ def potential_gradient(
     """The gradient of psi, W^T T^-1 sigma(W z + b), of params and z in one dtype."""
     hidden = opteq_linear(params.W, z) + params.b
     weighted = _inverse_scaling(params, z) * sigma.value(hidden)
-    if params.W.ndim == 2:
-        return weighted @ params.W
+    return transposed_linear(params.W, weighted)
+
+
+def transposed_linear(
+    W: Float[Array, "..."], hidden: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """W^T times hidden states, in one dtype."""
+    if W.ndim == 2:
+        return hidden @ W
     # The transpose of a zero-padded convolution with an odd kernel is one with the
     # kernel turned by half a circle.
-    return opteq_linear(jnp.swapaxes(params.W[::-1, ::-1], 2, 3), weighted)
+    return opteq_linear(jnp.swapaxes(W[::-1, ::-1], 2, 3), hidden)
 
 
 @full_precision()  # a T below its bound would let states move apart
 def potential_scaling(
     params: ConvexPotentialParams, image_shape: tuple[int, int] | None = None
 ) -> Float[Array, " hidden"]:
-    """Returns T, one number per hidden unit or channel, 0 for units with W_i = 0.
+    """Returns T, one number per hidden unit or channel, 0 for units without effect.
 
     Args:
       params: weights, with log_q for Gershgorin's bound or without for the norm.
@@ -233,12 +244,31 @@ def potential_scaling(
         else:
             assert image_shape is not None
             size = conv_norm_bound(W, image_shape)
-        return jnp.broadcast_to(size**2, params.b.shape)
+        total = jnp.broadcast_to(size**2, params.b.shape)
+        q = jnp.ones_like(total)
+    else:
+        overlap = jnp.abs(W @ W.T) if W.ndim == 2 else _absolute_autocorrelation(W)
+        q = relative_q(log_q)
+        total = overlap @ q
 
-    overlap = jnp.abs(W @ W.T) if W.ndim == 2 else _absolute_autocorrelation(W)
-    # Only ratios of q count.
-    q = jnp.exp(log_q - jax.lax.stop_gradient(jnp.max(log_q)))
-    return overlap @ q / q
+    # Products of smaller weights may be subnormal, which count as 0: T would be too
+    # small. Without such a unit the step is a step on another potential.
+    smallest = smallest_overlap(float(jnp.finfo(total.dtype).eps) / 2)
+    return jnp.where(total < smallest, 0.0, total / q)
+
+
+def relative_q(log_q: Float[Array, " hidden"]) -> Float[Array, " hidden"]:
+    """q over its largest number, and at least e^-40.
+
+    T is a bound for every q > 0. Smaller numbers would leave the range of the dtype.
+    """
+    return jnp.exp(jnp.maximum(log_q - jax.lax.stop_gradient(jnp.max(log_q)), -40.0))
+
+
+def smallest_overlap(unit: float) -> float:
+    """The sum over j of |W W^T|_ij q_j below which a unit has no effect."""
+    dtype = jnp.float32 if unit > 1e-10 else jnp.float64
+    return float(jnp.finfo(dtype).tiny) / unit**2
 
 
 def as_wide(
@@ -297,11 +327,10 @@ def _layer(
 
 
 def _inverse_scaling(params: ConvexPotentialParams, z: Array) -> Array:
-    """Returns 1 / T, with 0 for units without weights, and NaN where T overflows."""
+    """Returns 1 / T, with 0 for units without effect, and NaN where T overflows."""
     image_shape = None if params.W.ndim == 2 else (z.shape[-3], z.shape[-2])
     scaling = potential_scaling(params, image_shape)
-    # The reciprocal of a subnormal number may be infinite.
-    absent = scaling < jnp.finfo(scaling.dtype).tiny
+    absent = scaling == 0.0
     inverse = jnp.where(absent, 0.0, 1.0 / jnp.where(absent, 1.0, scaling))
     # At 0 the layer would be the identity in silence.
     return jnp.where(jnp.isinf(scaling), jnp.nan, inverse)
