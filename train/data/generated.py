@@ -310,7 +310,10 @@ def open_verdicts(_: Path, __: Log) -> Iterator[TextSet]:
     sentences, and one that adds up words about five.
     """
     generator, seen = np.random.default_rng(VERDICT_SEED), set()
-    draw = lambda number: _sentence(generator, number % 2)
+
+    def draw(number: int) -> Labelled:
+        return _sentence(generator, number % 2)
+
     sizes = NUM_VERDICTS.items()
     yield TextSet(
         SENTIMENTS,

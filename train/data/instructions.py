@@ -183,7 +183,10 @@ def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Ori
         log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
     splits = split_rows(dataset.splits, config.validation_share, "instructions")
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-    as_text = lambda prompt: json.dumps([["user", prompt]], ensure_ascii=False)
+
+    def as_text(prompt: str) -> str:
+        return json.dumps([["user", prompt]], ensure_ascii=False)
+
     rows = {
         split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]]
         for split in SPLITS
