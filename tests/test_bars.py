@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # They were raised once since, on 28 November 2026: mends of faults, certified layers
 # and the tests of both. CONTRIBUTING.md has the aims.
 MAX_NODES = {
-    "unroll_jax": 112_400,
-    "train": 123_000,
+    "unroll_jax": 110_700,
+    "train": 122_800,
     "benchmarks": 37_800,
-    "papers": 25_200,
-    "tests": 311_200,
+    "papers": 25_100,
+    "tests": 314_600,
 }
 # One thought a line: more nodes in a line of code than this are dense to read.
 MAX_NODES_PER_LINE = {
@@ -30,7 +30,7 @@ MAX_NODES_PER_LINE = {
     "papers": 9.5,
     "tests": 10.5,
 }
-MAX_LINES = {"docs": 4_510, "CHANGELOG.md": 190}
+MAX_LINES = {"docs": 4_530, "CHANGELOG.md": 170}
 MAX_FILE = 450  # lines
 MAX_BODY = 60  # lines of code of a function
 MAX_PAGE = 150
@@ -39,8 +39,6 @@ MAX_PAGE = 150
 LONG_TODAY = {
     "train/predict.py: command",
     "train/report/__init__.py",
-    "unroll_jax/constrained/duals.py: dual_ascent",
-    "unroll_jax/constrained/transformation.py: primal_dual",
     "tests/data/test_errors.py",
     "tests/energies/test_layer_norm.py: "
     "test_energy_and_step_equal_the_reference_and_the_layer_norm_of_flax",
@@ -50,7 +48,7 @@ LONG_TODAY = {
     "present_tokens_by_themselves_and_finite",
 }
 MIN_FILE_OF_TRAIN = 40
-MAX_FILES_OF_TRAIN = 104
+MAX_FILES_OF_TRAIN = 106
 MAX_PUBLIC_NAMES = 236
 MAX_SHARE_OF_CHECKS = 0.11  # of the library's statements; the aim is .06
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
