@@ -76,7 +76,7 @@ def orthonormal(weight: Float[Array, "n m"]) -> Float[Array, "n m"]:
 
     ``z @ orthonormal(weight)`` on the channels of pixels is a 1 x 1 convolution: an
     isometry if the matrix has at least as many columns as rows, else of norm 1. As a
-    head, margins of its logits are `sqrt(2)`-Lipschitz.
+    head, margins of its logits are Lipschitz with constant sqrt(2).
 
     Args:
       weight: (n, m), of full rank; the result is its factor Q (QR). Otherwise the
