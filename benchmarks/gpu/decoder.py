@@ -116,8 +116,11 @@ def programs(sizes: DecoderSizes) -> dict[str, Program]:
     by_xla = sizes._replace(model=sizes.model._replace(attention=None))
 
     def program(sizes: DecoderSizes, kind: str) -> Program:
+        constrained = kind == CONSTRAINED
         problem = _problem(sizes, 1, kind)
-        init, step = training_step(problem, constrained=kind == CONSTRAINED)
+        _, step = training_step(problem, constrained=constrained)
+        # the same state, but without a call of cuDNN, which looks for a device
+        init, _ = training_step(_problem(by_xla, 1, kind), constrained=constrained)
         state = jax.eval_shape(init, jax.random.key(0))
         kernel = sizes.model.attention or "xla"
         return Program(step, (state, problem.batch), kernel)

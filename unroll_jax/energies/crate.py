@@ -213,4 +213,13 @@ def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
 def _rate_gradient(z: Array, scale: Array) -> Array:
     """Returns the gradient of `_rate`, scale Z (I + scale Z^T Z)^-1."""
     root = jnp.sqrt(scale)[..., None, None]
-    return root * damped_inverse(root * z, 1.0).mT
+    scaled = root * z
+    kind = jax.typeof(scaled).sharding
+    if all(axes is None for axes in kind.spec):
+        return root * damped_inverse(scaled, 1.0).mT
+
+    # The derivative of a QR decomposition does not keep explicit shardings.
+    inverse = jax.sharding.auto_axes(
+        lambda scaled: damped_inverse(scaled, 1.0).mT, out_sharding=kind
+    )
+    return root * inverse(scaled)
