@@ -219,7 +219,7 @@ def _rate_gradient(z: Array, scale: Array) -> Array:
         return root * damped_inverse(scaled, 1.0).mT
 
     # The derivative of a QR decomposition does not keep explicit shardings.
-    inverse = jax.sharding.auto_axes(
+    inverse: Any = jax.sharding.auto_axes(
         lambda scaled: damped_inverse(scaled, 1.0).mT, out_sharding=kind
     )
     return root * inverse(scaled)
