@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # They were raised once since, on 28 November 2026: mends of faults, certified layers
 # and the tests of both. CONTRIBUTING.md has the aims.
 MAX_NODES = {
-    "unroll_jax": 110_700,
+    "unroll_jax": 110_800,
     "train": 122_800,
     "benchmarks": 37_800,
     "papers": 25_100,
