@@ -87,7 +87,7 @@ def matmul_rate(
 
 
 def floor_note(rate: float, rows: int, inner: int, columns: int) -> str:
-    """Says what a floor is: ``rate`` is that of a product of these sizes."""
+    """Describes a floor. ``rate`` is the speed of a product of these sizes."""
     return (
         f"floor: the matrix products only, at {rate / 1e9:.0f} GFLOP/s, the rate of one"
         f" of {rows} x {inner} x {columns}"

@@ -35,7 +35,7 @@ WAYS = (
     "banax, Anderson",
 )
 FIGURES = ("first", "value", "both")
-EAGER = 8  # calls, of which the third and later ones count
+EAGER = 8  # calls; the third and later ones count
 
 
 def time_calls(*, peers: bool = True) -> dict[str, float]:

@@ -196,7 +196,7 @@ def solver_of(
 ) -> Contender | None:
     """A peer's way with the largest tolerance that solves the problem, or None.
 
-    ``limit`` is that of the seconds of a run.
+    ``limit`` is the most seconds of a run.
     """
     try:
         return _solver(cell, truth, _builder(cell, truth, name, way), limit)
@@ -214,7 +214,7 @@ def _solver(
         contender = build(factor)
         seconds, (state, gradient) = _time(contender.run)
         reached = residual(cell, state)
-        # written so that NaN ends here too
+        # NaN ends here too
         if seconds > limit or not reached <= MAX_RESIDUAL * TOL:
             return None
         if reached <= TOL:

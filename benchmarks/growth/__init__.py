@@ -40,7 +40,7 @@ class Setting(NamedTuple):
     """Sweeps, and the time of each of their points."""
 
     sweeps: tuple[Sweep, ...]
-    seconds: float  # of timed runs, of which there are at least `LEAST_RUNS`
+    seconds: float  # of timed runs, at least `LEAST_RUNS` of them
 
 
 def _powers(first: int, last: int, factor: int) -> tuple[int, ...]:
