@@ -5,35 +5,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoints, Stored, way_back
 from .config.errors import UserError
-from .objective import INFEASIBLE
+from .core.checkpoint import Checkpoints, Stored, way_back
+from .core.evaluate import evaluate
+from .core.numbers import json_value
+from .core.objective import INFEASIBLE
+from .core.step import state_like
+from .core.task import VALIDATED, Log, Plan, Row, Task
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
-from .step import state_like
 from .system.distributed import is_first
 from .system.files import AGAIN, write_json, writing
-from .task import VALIDATED, Log, Row, Task, json_value
 
 
 def best_checkpoint(
-    task: Task, folder: Path, *, experiment: str, log: Log = print
+    task: Task, plan: Plan, folder: Path, *, experiment: str, log: Log = print
 ) -> Stored:
-    """Returns the best checkpoint, on the mesh of the task."""
-    mend = (
-        f"{PASS_IT}, on its data"
-        if is_own(task.config)
-        else "put its data and config.json back"
-    )
-    check_same(folder, identity(experiment, task.config, task.data_fingerprint()), mend)
+    """Returns the best checkpoint, on the mesh of the plan."""
+    mend = "put its data and config.json back"
+    if is_own(task.options):
+        mend = f"{PASS_IT}, on its data"
+    check_same(folder, identity(experiment, task.options, task.fingerprint()), mend)
     with Checkpoints(
-        folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log
+        folder / "checkpoints", read_only=True, mend=way_back(task.options), log=log
     ) as checkpoints:
-        return checkpoints.best(state_like(task))
+        return checkpoints.best(state_like(task, plan))
 
 
-def evaluate(
+def evaluate_run(
     task: Task,
+    plan: Plan,
     folder: Path,
     *,
     experiment: str,
@@ -46,41 +47,34 @@ def evaluate(
     ``place`` in its folder. ``options`` by field override the run's, which config.json
     keeps; ``on`` is the task on other data, None for the run's.
     """
-    judge = _by_options(on or task, options or {})
+    judged = _by_options(on or task, options or {})
     require_checkpoints(folder, experiment)
     require_place(folder)
-    step, state, notes = best_checkpoint(task, folder, experiment=experiment, log=log)
+    step, state, notes = best_checkpoint(
+        task, plan, folder, experiment=experiment, log=log
+    )
     validated = notes["score"] > INFEASIBLE
     least = "" if validated else ", the least infeasible one on the validation split"
     log(f"{folder}: evaluating the checkpoint of step {step}{least}")
     with writing(f"run folder {folder}", AGAIN):
-        figures, losses = judge.evaluate(state.params, folder)
-        layers = {}
-        if losses is not None:
-            layers = task.training.objective.report(losses, state.opt_state)
-            log("\n".join(layers.get("constraint_report", [])))
-        tested = (
-            {}
-            if on is None
-            else {"tested_on": dataclasses.asdict(vars(on.config)["data"])}
-        )
-        tested |= (
-            {VALIDATED: validated} if getattr(task.config, "enforces", False) else {}
-        )
-        about = {
-            **tested,
+        figures = evaluate(judged, plan, state.params, state.opt_state, folder)
+        if "constraint_report" in figures:
+            log("\n".join(figures["constraint_report"]))
+        about: Row = {}
+        if on is not None:
+            about["tested_on"] = dataclasses.asdict(on.options.data)
+        if plan.enforced:
+            about[VALIDATED] = validated
+        about |= {
             "experiment": experiment,
             "best_step": step,
             "train_seconds": notes["train_seconds"],
         }
-        evaluation = json_value(
-            {**figures, **layers, **about}, "the figures of evaluate"
-        )
+        evaluation = json_value({**figures, **about}, "the figures of evaluate")
         if is_first():
             write_json(folder / place, evaluation)
-    log(
-        f"{folder}{'' if on is None else f', {place}'}: {task.summary_line(evaluation)}"
-    )
+    shown = folder if on is None else f"{folder}, {place}"
+    log(f"{shown}: {task.summary(evaluation)}")
     return evaluation
 
 
@@ -88,14 +82,14 @@ def _by_options(task: Task, options: Mapping[str, Any]) -> Task:
     """Returns the task with other options of its evaluation; options of other tasks
     are a `UserError`."""
     for name in options:
-        if not hasattr(task.config, name):
+        if not hasattr(task.options, name):
             typed = name.replace("_", "-")
             raise UserError(
-                f"--{typed} is no option of {task.config.task}, which this run is of;"
+                f"--{typed} is no option of {task.options.task}, which this run is of;"
                 " leave it out"
             )
     if not options:
         return task
-    config = dataclasses.replace(task.config, **options)
+    config = dataclasses.replace(task.options, **options)
     config.check()
-    return task.with_config(config)
+    return task.make(config)

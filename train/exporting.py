@@ -16,6 +16,9 @@ from .config.errors import UserError
 from .config.fields import to_json
 from .config.run import FREE, RunConfig
 from .config.tokens import LanguageConfig
+from .core.objective import multipliers_in_order
+from .core.plan import make_plan
+from .core.task import Log, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE
 from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
@@ -32,7 +35,6 @@ from .system.files import (
     writing,
 )
 from .system.machine import environment
-from .task import Log, Row, Task
 from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 
 OWN = (
@@ -98,12 +100,13 @@ def export(
     _check(run, experiment, config, format)
     claim(out)
     if task is None:
-        experiment, task = open_run(run, mesh=mesh, log=log)
+        experiment, task, plan = open_run(run, mesh=mesh, log=log)
     else:
         task = by_config(task, config, mesh=mesh)
-    step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
+        plan = make_plan(task)
+    step, state, _ = best_checkpoint(task, plan, run, experiment=experiment, log=log)
     if converted:
-        arrays, files = task.to_transformers(state.params)  # pyright: ignore (of language models)
+        arrays, files = task.inner.to_transformers(state.params)
     else:
         arrays, files = named_arrays(jax.device_get(state.params)), {}
     # transformers takes only "pt"
@@ -117,7 +120,7 @@ def export(
             run,
             experiment,
             step,
-            task.training.objective.multipliers(state.opt_state),
+            multipliers_in_order(plan, state.opt_state),
         ),
         "parameters": {
             name: {"shape": list(array.shape), "dtype": str(array.dtype)}
@@ -174,13 +177,13 @@ def _describe(
         if row["kind"] == "validation"
     )
     validation = next((row for row in rows if row["step"] == step), None)
-    judgement = task.config.judge(validation) if validation else None
+    judgement = task.options.judge(validation) if validation else None
     constrained = judgement is not None and judgement.excess is not None
     evaluation = run / "evaluation.json"
     return {
         "format": FORMAT,
         "experiment": experiment,
-        "task": task.config.task,
+        "task": task.options.task,
         "step": step,
         "feasible": (
             judgement.feasible if judgement is not None and constrained else None
@@ -191,11 +194,11 @@ def _describe(
         ),
         "validation": validation,
         "evaluation": (
-            task.summary_line(read_object(evaluation)) if evaluation.exists() else None
+            task.summary(read_object(evaluation)) if evaluation.exists() else None
         ),
-        "config": without_folders(to_json(dataclasses.replace(task.config, **FREE))),
-        "found": task.data_fingerprint(),
-        "facts": task.model_spec(),
+        "config": without_folders(to_json(dataclasses.replace(task.options, **FREE))),
+        "found": task.fingerprint(),
+        "facts": task.spec(),
         "environment": environment(),
     }
 

@@ -22,13 +22,13 @@ from .cli import parse
 from .config.commands import GenerateArguments
 from .config.errors import UserError, one_line
 from .config.fields import differences
+from .core.task import Log, Row
 from .data.answers import AnswerTokenizer
 from .data.instructions import Prompt, read_prompts
 from .loading import Opened, open_decoder
 from .system.distributed import digest
 from .system.files import check_file, expanded, strict_json, write_json, writing
 from .system.reading import read_regular
-from .task import Log, Row
 from .tasks.common import check_noise
 
 MAX_TOKENS = 256  # of an answer, unless an option sets it

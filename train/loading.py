@@ -12,19 +12,20 @@ import jax.numpy as jnp
 
 from unroll_jax.models import DecoderConfig
 
-from .checkpoint import Checkpoints, way_back
 from .config.errors import UserError, kind_of, one_line
 from .config.run import RunConfig
 from .config.tokens import LanguageConfig
+from .core.checkpoint import Checkpoints, way_back
+from .core.plan import make_plan
+from .core.step import state_like
+from .core.task import Log, Params, Plan, Row, Task
 from .data.answers import Template
 from .data.pretrained.chat import ChatTokenizer
 from .data.pretrained.decoders import load_decoder
 from .registry import PASS_IT, open_task, rebuild
 from .runs import FACTS, check_first, read_config, require_checkpoints, require_place
-from .step import state_like
 from .system.files import expanded, no_run, read_object, way_out
 from .system.machine import require_device
-from .task import Log, Params, Row, Task
 from .weights import AGAIN, CONFIG, is_export, read_export, restored
 
 
@@ -41,12 +42,14 @@ class Model:
     """
 
     def __init__(self, task: Task, params: Params, card: dict[str, Any]):
-        self.task, self.params, self.card = task, params, card
+        self.task = task
+        self.params = params
+        self.card = card
 
     @property
     def config(self) -> RunConfig:
         """The configuration that it was trained with."""
-        return self.task.config
+        return self.task.options
 
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Applies the model to inputs of its kind; see the task's ``predict``.
@@ -114,10 +117,8 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
             if task is None
             else by_config(task, export.config)
         )
-        params, like = (
-            restored(task, export.arrays, source=source, mend=mend),
-            state_like(task).params,
-        )
+        params = restored(task, export.arrays, source=source, mend=mend)
+        like = state_like(task, make_plan(task)).params
         return Model(
             task,
             jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)),
@@ -132,9 +133,9 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
         else by_config(task, config)
     )
     with Checkpoints(
-        folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log
+        folder / "checkpoints", read_only=True, mend=way_back(task.options), log=log
     ) as checkpoints:
-        step, state, notes = checkpoints.best(state_like(task))
+        step, state, notes = checkpoints.best(state_like(task, make_plan(task)))
     return Model(
         task,
         state.params,
@@ -144,8 +145,8 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 
 def open_run(
     folder: Path, *, mesh: str | None = None, log: Log = print, writes: bool = False
-) -> tuple[str, Task]:
-    """Returns the experiment of a run, and its task on its data, on a mesh;
+) -> tuple[str, Task, Plan]:
+    """Returns the experiment of a run, its task on its data and its plan, on a mesh;
     ``writes`` checks that it is writable."""
     experiment, config = read_config(folder)
     if writes:
@@ -153,18 +154,19 @@ def open_run(
     config = dataclasses.replace(config, mesh=mesh)
     check_first(config)
     require_checkpoints(folder, experiment)
-    return experiment, open_task(config, log)
+    task = open_task(config, log)
+    return experiment, task, make_plan(task)
 
 
 def options_of(task: Any) -> type[RunConfig] | None:
     """Returns the class of the options of a task that was passed; None for None."""
-    config: Any = getattr(task, "config", None)
+    config: Any = getattr(task, "options", None)
     if task is None:
         return None
-    if isinstance(config, RunConfig) and hasattr(task, "training"):
+    if isinstance(config, RunConfig) and hasattr(task, "losses"):
         return type(config)
     raise UserError(
-        "task must be the task that was trained (as OwnTask(init, layer_losses,"
+        "task must be the task that was trained (as own_task(init, layer_losses,"
         f" train=..., validation=...)), got {kind_of(task)}; pass that task"
     )
 
@@ -172,8 +174,8 @@ def options_of(task: Any) -> type[RunConfig] | None:
 def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task:
     """Returns a task that was passed, with the configuration of a folder, on
     ``mesh`` or the task's mesh."""
-    config = dataclasses.replace(config, mesh=mesh or task.config.mesh)
-    return task if task.config == config else task.with_config(config)
+    config = dataclasses.replace(config, mesh=mesh or task.options.mesh)
+    return task if task.options == config else task.make(config)
 
 
 def open_decoder(
@@ -213,7 +215,7 @@ def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
             " model; give one of an sft experiment"
         )
     model = load(folder, log=log)
-    task: Any = model.task
+    task: Any = model.task.inner
     params = task.model.decoder(model.params)
     given, layers = task.data.source, task.model.layers
     log(

@@ -4,9 +4,9 @@ from Python."""
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from .cli import HELP, configured, parse, unknown
 from .config.commands import EvaluateArguments, PrepareArguments, ReportArguments
@@ -20,8 +20,8 @@ from .system.files import check_out, require_writable
 from .system.machine import keep_programs, require_device
 
 if TYPE_CHECKING:
-    from .loop import Callbacks
-    from .task import Task
+    from .core.task import Plan, Task
+    from .metrics import Callbacks
 
 # What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it,
 # once their options are right.
@@ -86,8 +86,8 @@ def fit(
     """
     name, trained, config = _target(what)
     config.check()  # before imports that take seconds
-    from .evaluate import evaluate
-    from .loop import train_run
+    from .core.loop import train_run
+    from .evaluate import evaluate_run
     from .metrics import check_callbacks
     from .report import write_report
     from .runs import check_first, check_folder, check_parent, default_folder
@@ -100,20 +100,28 @@ def fit(
     given_out = out or config.out
     folder = check_out(given_out) if given_out else default_folder(config, experiment)
     first_does(lambda: check_parent(config, folder))
-    tasks = {
-        folder / subfolder: task for subfolder, task in _variants(trained, config, log)
-    }
-    for place, task in tasks.items():  # all of them before the first step
-        first_does(functools.partial(check_folder, task, place, experiment))
-    for place, task in tasks.items():
-        train_run(task, place, experiment=experiment, callbacks=callbacks, log=log)
-        if task is list(tasks.values())[-1]:
+    variants = _variants(trained, config, log)
+    places = [folder / variant.name for variant in variants]
+    # all of them before the first step
+    for place, variant in zip(places, variants, strict=True):
+        first_does(functools.partial(check_folder, variant.task, place, experiment))
+    for place, (_, task, plan, programs) in zip(places, variants, strict=True):
+        train_run(
+            task,
+            plan,
+            place,
+            experiment=experiment,
+            callbacks=callbacks,
+            programs=programs,
+            log=log,
+        )
+        if place == places[-1]:
             ignore_sigterm()
         if not (place / "evaluation.json").exists():
-            evaluate(task, place, experiment=experiment, log=log)
+            evaluate_run(task, plan, place, experiment=experiment, log=log)
     if is_first():
-        write_report(list(tasks), folder / "report", log=log)
-    return list(tasks)
+        write_report(places, folder / "report", log=log)
+    return places
 
 
 def run(arguments: list[str]) -> None:
@@ -129,29 +137,30 @@ def plan(arguments: list[str]) -> None:
     if chosen := configured("plan", arguments, _of_run(arguments)):
         experiment, config = chosen
         config.check()  # before what takes seconds to import
-        from .plan import describe_plan, simulate
+        from .memory import describe_memory, simulate
         from .runs import check_first
 
         keep_programs()
         simulate(config.mesh)
         check_first(config)
-        for _, task in _variants(config, config, print):
-            sys.stdout.write(
-                f"{experiment}: {task.config.describe()}, {describe_plan(task)}\n"
-            )
+        for _, task, plan, _ in _variants(config, config, print):
+            memory = describe_memory(task, plan)
+            sys.stdout.write(f"{experiment}: {task.options.describe()}, {memory}\n")
 
 
 def evaluate_again(arguments: list[str]) -> None:
     """`unroll-jax evaluate RUN`: the best checkpoint again."""
     parsed = parse(EvaluateArguments, arguments, "unroll-jax evaluate")
-    from .evaluate import evaluate
+    from .evaluate import evaluate_run
     from .loading import open_run
     from .system.distributed import first_only, ignore_sigterm
 
     keep_programs()
     ignore_sigterm()
     log = first_only(print)
-    experiment, task = open_run(parsed.run, mesh=parsed.mesh, log=log, writes=True)
+    experiment, task, plan = open_run(
+        parsed.run, mesh=parsed.mesh, log=log, writes=True
+    )
     other: dict[str, Any] = {}
     if parsed.on_source is None:
         check_used(parsed, [("on_root", "--on-source", False)])
@@ -161,8 +170,9 @@ def evaluate_again(arguments: list[str]) -> None:
         other["on"], other["place"] = on_other_video(
             task, parsed.on_source, parsed.on_root, log
         )
-    evaluate(
+    evaluate_run(
         task,
+        plan,
         parsed.run,
         experiment=experiment,
         options=parsed.disturbances,
@@ -260,33 +270,52 @@ def show(arguments: list[str]) -> None:
         )
 
 
+class Variant(NamedTuple):
+    """A run of a command: its subfolder, task and plan, and the compiled steps that it
+    shares with runs that differ by the seed."""
+
+    name: str
+    task: "Task"
+    plan: "Plan"
+    programs: dict[Any, Any]
+
+
 def _target(what: Any) -> tuple[str, Any, RunConfig]:
     if isinstance(what, str):
         if what not in EXPERIMENTS:
             raise unknown("experiment", [what], list(EXPERIMENTS))
         return what, EXPERIMENTS[what].config, EXPERIMENTS[what].config
-    config = what if isinstance(what, RunConfig) else getattr(what, "config", None)
-    if isinstance(config, RunConfig) and (config is what or hasattr(what, "training")):
+    config = what if isinstance(what, RunConfig) else getattr(what, "options", None)
+    if isinstance(config, RunConfig) and (config is what or hasattr(what, "losses")):
         return config.task, what, config
     raise UserError(
         "what must be the name of an experiment, a configuration (as"
-        " EXPERIMENTS['demo'].config) or a task (as OwnTask(init, layer_losses,"
+        " EXPERIMENTS['demo'].config) or a task (as own_task(init, layer_losses,"
         f" train=..., validation=...)), got {kind_of(what)}; pass one of these"
     )
 
 
-def _variants(
-    what: "RunConfig | Task", config: RunConfig, log: Log
-) -> "Iterator[tuple[str, Task]]":
-    """The task of every variant by its subfolder; they share their data, which are
-    opened once."""
+def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> list[Variant]:
+    """Returns the runs of a command; they share their data, which are opened once."""
+    from .core.plan import make_plan
+
     opened = isinstance(what, RunConfig)
-    variants = (dataclasses.replace(config, out=None) if opened else config).variants()
-    task = open_task(variants[0][1], log) if opened else what
-    for name, variant in variants:
-        # the next one may differ by its seed only
-        task = task if task.config == variant else task.with_config(variant)
-        yield name, task
+    options = (dataclasses.replace(config, out=None) if opened else config).variants()
+    task = open_task(options[0][1], log) if opened else what
+    made: list[Variant] = []
+    for name, variant in options:
+        same = next((one for one in made if _differ_by_seed(one, variant)), None)
+        if same is not None:
+            shared = same.task._replace(options=variant)
+            made.append(same._replace(name=name, task=shared))
+            continue
+        task = task if task.options == variant else task.make(variant)
+        made.append(Variant(name, task, make_plan(task), {}))
+    return made
+
+
+def _differ_by_seed(one: Variant, options: RunConfig) -> bool:
+    return dataclasses.replace(one.task.options, seed=options.seed) == options
 
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float
 
 from .config.errors import StorageError, UserError, kind_of
+from .core.numbers import json_numbers
 from .system.files import strict_json, write_all
 from .system.reading import LARGEST, open_regular
-from .task import json_numbers
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
 PREDICTIONS = "predictions.npz"

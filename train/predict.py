@@ -11,13 +11,13 @@ from .cli import parse
 from .config.commands import PredictArguments
 from .config.errors import UserError
 from .config.tokens import LanguageConfig, TextRunConfig
+from .core.task import Row
 from .data.instructions import read_prompts
 from .data.rows import read_text
 from .loading import Model, load
 from .runs import read_config
 from .system.files import check_file, write_all, writing
 from .system.terminal import Table, as_text
-from .task import Row
 from .tasks.common import check_noise
 from .tasks.language_reading import paired
 from .weights import is_export, read_export

@@ -68,14 +68,14 @@ _IMAGES = Functions(
     ),
 )
 _SPARSE_CODING = Functions(
-    task="tasks.sparse_coding:SparseCodingTask",
+    task="tasks.sparse_coding",
     predict=(
         'coded = model.predict("picture.png")  # or uint8 arrays, one or a'
         " list\ncoded.code, coded.image"
     ),
 )
 _IMAGE_SETS = Functions(
-    task="tasks.image_sets:ImageSetTask",
+    task="tasks.image_sets",
     predict=(
         'images = model.predict(["a.png", "b.png"])  # or uint8 arrays; a set without'
         " its noise, uint8"
@@ -137,13 +137,17 @@ def functions_of(config: RunConfig) -> Functions:
 def imported(place: str) -> Any:
     """The class or function at MODULE:NAME within train/."""
     module, _, name = place.partition(":")
-    return getattr(importlib.import_module(f".{module}", __package__), name)
+    imported = importlib.import_module(f".{module}", __package__)
+    return getattr(imported, name) if name else imported
 
 
 def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
     """Returns the task of a configuration on its data, prepared on first use; other
     tasks are not imported."""
-    return imported(functions_of(config).task).open(config, log)
+    where = imported(functions_of(config).task)
+    if isinstance(where, type):
+        return as_value(where.open(config, log))
+    return where.open_task(config, log)
 
 
 def prepare_data(data: SourceConfig, log: Callable[[str], None]) -> None:
@@ -153,6 +157,16 @@ def prepare_data(data: SourceConfig, log: Callable[[str], None]) -> None:
 
 
 def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:
-    """Returns the task that its ``model_spec`` describes, without its data, to
-    predict with given parameters."""
-    return imported(functions_of(config).task).rebuild(config, spec)
+    """Returns the task that its ``spec`` describes, without its data, to predict with
+    given parameters."""
+    where = imported(functions_of(config).task)
+    if isinstance(where, type):
+        return as_value(where.rebuild(config, spec))
+    return where.rebuild(config, spec)
+
+
+def as_value(task: Any) -> Any:
+    """Returns a task of a class as a value."""
+    from .core.adapter import as_value
+
+    return as_value(task)

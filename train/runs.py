@@ -12,6 +12,7 @@ from unroll_jax import __version__
 from .config.errors import UserError, on_command_line
 from .config.fields import differences, from_json, to_json
 from .config.run import FREE, LENGTHS, PLACE, RunConfig
+from .core.task import Row, Task
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
@@ -29,7 +30,6 @@ from .system.files import (
     write_json,
     writing,
 )
-from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
 # of the run folders that this package writes
@@ -176,17 +176,17 @@ def take(
         folder, f"run folder {folder}", "see to that disk, or pass another --out"
     )
     exists = (folder / "config.json").exists()
-    if task.config.overwrite and exists:
+    if task.options.overwrite and exists:
         clear(folder)
         exists = False
     if not exists:
-        description = identity(experiment, task.config, task.data_fingerprint())
-        description |= _latest(task.config)
+        description = identity(experiment, task.options, task.fingerprint())
+        description |= _latest(task.options)
         begin(folder, "config.json", sealed(description), what="run")
     held.enter_context(locked(folder))
     with writing(f"run folder {folder}", AGAIN):
         if not (folder / FACTS).exists():
-            write_json(folder / FACTS, sealed(task.model_spec()))
+            write_json(folder / FACTS, sealed(task.spec()))
 
 
 def go_on(task: Task, folder: Path) -> None:
@@ -196,9 +196,9 @@ def go_on(task: Task, folder: Path) -> None:
     """
     with writing(f"run folder {folder}", AGAIN):
         stored = read_object(folder / "config.json")
-        options = to_json(task.config)
+        options = to_json(task.options)
         length = {name: options[name] for name in LENGTHS if name in options}
-        new = stored | _latest(task.config) | length
+        new = stored | _latest(task.options) | length
         if differences(stored, new):
             write_json(folder / "config.json", sealed(new))
         (folder / "evaluation.json").unlink(missing_ok=True)
@@ -219,13 +219,13 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
     something else; changes nothing."""
     if not (folder / "config.json").exists():
         _require_empty(folder, "config.json", "run")
-    elif task.config.overwrite:
+    elif task.options.overwrite:
         _require_deletable(folder)
     else:
-        shorter, tied = _shorter(folder, task.config), task.config.tied_to_end()
+        shorter, tied = _shorter(folder, task.options), task.options.tied_to_end()
         check_same(
             folder,
-            identity(experiment, task.config, task.data_fingerprint()) | shorter,
+            identity(experiment, task.options, task.fingerprint()) | shorter,
             ANEW,
         )
         if shorter and tied:

@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 from .config.errors import UserError, one_line
 from .config.fields import from_json
 from .config.run import RunConfig
+from .core.task import Params, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE, open_safetensors
 from .runs import check_values, config_type
 from .system.files import PARTIAL, read_object, require_writable
 from .system.reading import open_regular
-from .task import Params, Row, Task
 
 FORMAT, MARK = "unroll_jax 2", "unroll_jax"
 MODEL, CONFIG, CARD = "model.safetensors", "config.json", "README.md"

@@ -13,12 +13,12 @@ import numpy as np
 from unroll_jax import constrained
 
 from ..config.errors import UserError
+from ..core.task import VALIDATED
 from ..metrics import read_predictions
 from ..registry import TASKS
 from ..runs import read_config, read_recorded
 from ..system.files import without_folders
 from ..system.terminal import as_text
-from ..task import VALIDATED
 from . import figures, tables
 from .groups import Setting, Variant, by_config, group, unlike
 from .page import Picture, Report, write_files

@@ -12,8 +12,9 @@ from pathlib import Path
 import jax
 
 from ..config.errors import Interrupted, StorageError, UserError, one_line
-from ..evaluate import evaluate
-from ..loop import train_run
+from ..core.loop import train_run
+from ..core.plan import make_plan
+from ..evaluate import evaluate_run
 from ..registry import open_task, prepare_data
 from ..runs import FINISHED, begin, check_first, check_same, identity, read_status
 from ..system.files import AGAIN, locked, read_object, require_writable, writing
@@ -91,9 +92,10 @@ def _compute(sweep: Sweep, cell: Cell) -> str:
     folder = sweep.folder / cell.name
     try:
         task = open_task(cell.config, print)
-        train_run(task, folder, experiment=sweep.experiment, log=print)
+        plan = make_plan(task)
+        train_run(task, plan, folder, experiment=sweep.experiment, log=print)
         if not (folder / "evaluation.json").exists():
-            evaluate(task, folder, experiment=sweep.experiment, log=print)
+            evaluate_run(task, plan, folder, experiment=sweep.experiment, log=print)
     except StorageError:  # not due to the cell
         raise
     except UserError as error:

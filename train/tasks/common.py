@@ -5,7 +5,6 @@ import abc
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import jax
@@ -13,25 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from unroll_jax.perturbations import layer_noise, lost_layer
-
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError
 from ..config.fields import LARGEST
 from ..config.run import RunConfig
-from ..objective import constrained_training
+from ..core.evaluate import NOISE_SEED
+from ..core.task import VALIDATED, Log, Params, Row, Trial
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
-from ..task import VALIDATED, Log, Params, Row, SampleLosses, Task, Training, Validation
+from ..task import Task, Training
 
 C = TypeVar("C", bound=RunConfig)
 L = TypeVar("L", bound=ConstrainedConfig)
 T = TypeVar("T")
 Trials = Mapping[str, Mapping[str, "Trial"]]
-
-# One seed for all evaluations: noise is drawn once and scaled to each level. Runs
-# compare like with like.
-NOISE_SEED = 20260101
 
 
 class DataTask(Task, Generic[C]):
@@ -97,16 +91,6 @@ class DataTask(Task, Generic[C]):
         )
 
 
-class Trial(NamedTuple):
-    """Conditions of a pass over a split."""
-
-    gamma: float  # strength of the noise on inputs
-    layer_noise: float = 0.0  # standard deviation of the noise on layers
-    lost: int = 0  # the layer that is left out, from 1; 0 for none
-    # a further disturbance of the inputs, of a type of the task
-    disturbance: Any = None
-
-
 class Reading(NamedTuple):
     """Losses of a split under a trial, (N, L + 1); tasks may return further figures
     with them."""
@@ -136,20 +120,10 @@ class LayeredTask(DataTask[L]):
         """Returns figures of a validation that are not losses."""
         return {}
 
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Validates at the noises of training."""
-        reading = self.reading(params, "validation", self.training_trial)
-        return Validation(reading.losses, self.row_of(reading))
-
     def train_on(self, num_examples: int | None, **options: Any) -> Training:
-        """Returns the training by `constrained_training` on examples of that number;
-        None without data."""
-        return constrained_training(
-            self.config,
-            num_layers=self.num_layers,
-            num_examples=num_examples,
-            **options,
-        )
+        """Returns what a plan needs of the task: the number of examples, None
+        without data."""
+        return Training(num_examples, **options)
 
     def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
         """Returns figures of an evaluation beyond the scores of its trials, whose
@@ -167,123 +141,6 @@ class LayeredTask(DataTask[L]):
         return {
             self.score: {str(level): Trial(level) for level in self.config.noise_levels}
         }
-
-    def readings(self, params: Params, split: str, trials: Trials) -> dict[Trial, Any]:
-        """Returns the reading of each trial, and of the noises of training."""
-        every = [trial for cases in trials.values() for trial in cases.values()]
-        return {
-            trial: self.reading(params, split, trial)
-            for trial in dict.fromkeys([*every, self.training_trial])
-        }
-
-    def scores(
-        self, readings: Mapping[Trial, Any], trials: Trials, split: str = "test"
-    ) -> Row:
-        """Returns the scores of trials from their readings."""
-        return {
-            name: {
-                label: self.score_of(readings[trial], split)
-                for label, trial in cases.items()
-            }
-            for name, cases in trials.items()
-        }
-
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Returns the scores of all trials on the test split, further figures, and
-        losses at the noises of training."""
-        config, trials = self.config, self.trials()
-        readings = self.readings(params, "test", trials)
-        losses = readings[self.training_trial].losses
-        figures = {
-            "method": config.method,
-            "train_gamma": config.train_gamma,
-            "test_gammas": sorted({float(gamma) for gamma in config.test_gammas}),
-            "num_layers": self.num_layers,
-            "seed": config.seed,
-            self.count: len(losses),
-            **self.scores(readings, trials),
-            **self.further_figures(params, readings),
-            "parameters": num_parameters(params),
-        }
-        return figures, losses
-
-
-class PerturbedTask(LayeredTask[L]):
-    """A task with noise on inputs that is also tested with noise on layers and with
-    each layer left out."""
-
-    score_batch: ClassVar[int] = 250
-    """Samples of a batch of an evaluation: no gradient is kept, so more fit than in
-    training."""
-    # (batch, gamma, key) -> the batch with noise, and ``keys`` of noise on layers
-    _drawn: Callable[..., Any]
-    # (params, batch with noise, perturbation of layers or None) -> losses
-    _losses: Callable[..., SampleLosses]
-
-    def __init__(self, config: L, data: Any, spec: Any = None):
-        super().__init__(config, data, spec)
-        self._read = on_batches(self._tried)
-
-    def sample_noise(self, batch: Any, key: jax.Array) -> Any:
-        """Draws noise of the strength of training."""
-        return self._drawn(batch, self.config.train_gamma, key)
-
-    def reading(self, params: Params, split: str, trial: Trial) -> Reading:
-        """Returns the losses of every sample of a split at every layer."""
-        batches, strengths = (
-            self.samples.examples(split, batch_size=self.score_batch),
-            map(np.asarray, trial[:3]),
-        )
-        strengths = tuple(strengths)
-        return Reading(
-            np.concatenate(
-                [
-                    self._read(params, batch, *strengths, key)
-                    for batch, key in keyed(batches)
-                ]
-            )
-        )
-
-    def trials(self) -> dict[str, dict[str, Trial]]:
-        """Returns the levels of noise on inputs and on layers, and each layer left
-        out."""
-        gamma, levels = (
-            float(self.config.train_gamma),
-            vars(self.config)["test_layer_noises"],
-        )
-        noisy = {
-            str(level): Trial(gamma, layer_noise=level) for level in sorted(levels)
-        }
-        lost = {
-            str(layer): Trial(gamma, lost=layer)
-            for layer in range(1, self.num_layers + 1)
-        }
-        further = {f"layer_noise_{self.score}": noisy, f"lost_layer_{self.score}": lost}
-        return super().trials() | {
-            name: cases for name, cases in further.items() if cases
-        }
-
-    def _tried(
-        self,
-        params: Params,
-        batch: Any,
-        gamma: Array,
-        noise: Array,
-        lost: Array,
-        key: Array,
-    ) -> Array:
-        """Losses of every sample at every layer under a `Trial`, whose numbers are
-        traced: one program for all."""
-        drawn = self._drawn(batch, gamma, key)
-        noisy, lose = (
-            layer_noise(jax.random.wrap_key_data(drawn.keys), noise),
-            lost_layer(lost),
-        )
-        return self._losses(
-            params,
-            drawn,
-            lambda layer, before, z: noisy(layer, before, lose(layer, before, z)),
-        )
 
 
 def check_noise(gamma: float, seed: int) -> None:

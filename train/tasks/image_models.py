@@ -35,8 +35,8 @@ from ..config.images import (
     OptEqConfig,
     SegmenterConfig,
 )
+from ..core.task import Params
 from ..data.pictures import NOT_COUNTED
-from ..task import Params
 
 ImageShape = tuple[int, int]
 # Figures of an equilibrium or adjoint solve: relative residual, evaluations, whether

@@ -3,8 +3,8 @@ that attend to each other."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,22 +14,13 @@ from jaxtyping import Array, Float, UInt8, UInt32
 from unroll_jax.models import cosine_bases
 
 from ..config.image_sets import BOUNDS, INPUT_LOSS, ImageSetConfig
+from ..core.evaluate import noise_trials, perturbation
+from ..core.task import Log, Params, Row, Task, Trial
 from ..data.files import SPLITS
 from ..data.image_sets import SetData, SetSpec, load
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from ..task import Log, Params, Row, SampleLosses
-from .common import (
-    PerturbedTask,
-    Reading,
-    Trial,
-    add_noise,
-    check_noise,
-    feasibility_words,
-    keyed,
-    on_batches,
-    to_unit,
-)
+from .common import add_noise, check_noise, feasibility_words, keyed, to_unit
 from .floors import LINEAR, ClassGaussians, fit_linear
 from .networks import (
     check_reference,
@@ -39,6 +30,8 @@ from .networks import (
     unrolled_transformer,
 )
 
+SCORE = "half_squared_error"
+READ_TOGETHER = 250  # sets, in an evaluation: no gradient is kept, so more fit
 MEAN, MIXTURE = "mean of the set", "Gaussian of each class"
 # of the Gaussians' variances, of pixels in [0, 1]; chosen on validation
 RIDGES = (1e-4, 1e-3, 3e-3, 1e-2)
@@ -75,151 +68,148 @@ def in_proportion(config: ImageSetConfig, spec: SetSpec) -> ImageSetConfig:
     )
 
 
-class ImageSetTask(PerturbedTask[ImageSetConfig]):
-    """f_l is the mean over sets and images of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1];
-    layer 0 is the noisy input.
+def open_task(options: ImageSetConfig, log: Log) -> Task:
+    """Returns the task on the data of its options, prepared on first use."""
+    data = load(options.data, log=log)
+    given = options.constraints
+    scaled = in_proportion(options, data.spec).constraints
+    if scaled != given:
+        log(
+            "the bounds for digits, in proportion to the loss of these images:"
+            f" --constraints.reference {scaled.reference:.4g} and"
+            f" --constraints.floor {scaled.floor:.4g}"
+        )
+    return make(options, data.spec, data)
+
+
+def rebuild(options: ImageSetConfig, spec: Row) -> Task:
+    """Returns the task of `Task.spec` without data, to predict."""
+    return make(options, SetSpec.from_json(spec))
+
+
+def make(options: ImageSetConfig, spec: SetSpec, data: SetData | Any = None) -> Task:
+    """Returns the task: f_l is the mean over sets and images of 1/2 |x_t - Phi_l,t|^2,
+    pixels in [0, 1]; layer 0 is the noisy input.
 
     Source: the model of Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
     """
+    options = in_proportion(options, spec)
+    pixels, dtype = spec.size**2, jnp.promote_types(options.model.dtype, jnp.float32)
+    variance = options.train_gamma * spec.pixel_std
+    check_reference(options, 0.5 * pixels * variance)
+    model = unrolled_transformer(
+        options.model,
+        pixels,
+        param_dtype=dtype,
+        self_loops=options.model.self_loops,
+        **loop_options(options),
+    )
 
-    score, spec_type = "half_squared_error", SetSpec
+    def corrupt(
+        batch: UInt8[Array, "batch tokens pixels"], trial: Trial, key: jax.Array
+    ) -> Noisy:
+        of_images, of_layers = jax.random.split(key)
+        clean = to_unit(batch, dtype)
+        noisy = add_noise(clean, trial.gamma * spec.pixel_std, of_images)
+        keys = jax.random.key_data(jax.random.split(of_layers, len(batch)))
+        return Noisy(clean, noisy, keys)
 
-    @staticmethod
-    def _load(config: ImageSetConfig, log: Log) -> SetData:
-        data = load(config.data, log=log)
-        given, scaled = config.constraints, in_proportion(config, data.spec).constraints
-        if scaled != given:
-            words = (
-                f"--constraints.reference {scaled.reference:.4g} and"
-                f" --constraints.floor {scaled.floor:.4g}"
-            )
-            log(
-                "the bounds for digits, in proportion to the loss of these images:"
-                f" {words}"
-            )
-        return data
+    def losses(params: Params, batch: Noisy, trial: Trial) -> Any:
+        def record(y: Array) -> Array:
+            squares = jnp.sum((keep_rows(y) - batch.clean) ** 2, axis=-1)
+            return 0.5 * jnp.mean(squares, axis=-1)
 
-    def __init__(
-        self, config: ImageSetConfig, data: SetData | Any, spec: SetSpec | None = None
-    ):
-        super().__init__(config, data, spec)
-        self._config = config = in_proportion(config, self.spec)
-        model, pixels = config.model, self.spec.size**2
-        self.num_layers, self._variance = (
-            model.num_layers,
-            config.train_gamma * self.spec.pixel_std,
+        found = model.apply(
+            params,
+            keep_rows(batch.noisy),
+            record=record,
+            perturb=perturbation(trial, batch.keys),
         )
-        check_reference(config, 0.5 * pixels * self._variance)
-        self.model = unrolled_transformer(
-            model,
-            pixels,
-            param_dtype=jnp.promote_types(model.dtype, jnp.float32),
-            self_loops=model.self_loops,
-            **loop_options(config),
-        )
-        turned = config.primal.basis == "cosine" and config.primal.name != "muon"
-        # None, as sets are drawn without end.
-        self.training = self.train_on(
-            None, bases=cosine_bases(pixels) if turned else None
-        )
-        self._clean = on_batches(
-            lambda params, *noise: self.model.apply(params, self._drawn(*noise).noisy)[
-                -1
-            ]
-        )
+        return found.T, {}
 
-    def with_config(self, config: ImageSetConfig) -> Self:
-        """As of every such task."""
-        return super().with_config(in_proportion(config, self.spec))
-
-    def init(self, key: jax.Array) -> Params:
-        """Returns the initial weights, the same for every key."""
-        return dict(self.model.init(key, jnp.zeros((1, 1, self.model.dim))))
-
-    def losses(
-        self, params: Params, batch: Noisy, probe: Any
-    ) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Returns the losses of every set at every layer."""
-        return self._losses(params, batch, None), {}
-
-    def further_figures(self, params: Params, readings: Mapping[Trial, Reading]) -> Row:
-        """Returns the loss of inputs, and of denoisers without a network."""
-        cases = self.trials()[self.score].items()
+    def baselines(params: Params, readings: Any) -> Row:
         inputs = {
-            label: float(np.mean(readings[trial].losses[:, 0], dtype=np.float64))
-            for label, trial in cases
+            label: float(np.mean(readings[trial]["losses"][:, 0], dtype=np.float64))
+            for label, trial in task.trials[SCORE].items()
         }
+        tested = tuple(
+            (str(gamma), gamma * spec.pixel_std) for gamma in options.noise_levels
+        )
+        found = floors(data, variance, tested)
+        return {f"noisy_{SCORE}": inputs, "floors": found}
+
+    def fingerprint() -> Row:
         return {
-            f"noisy_{self.score}": inputs,
-            "floors": floors(self.data, self._variance, self._variances()),
+            "pixel_std": spec.pixel_std,
+            "class_names": list(spec.class_names),
+            "images": {split: data.num_images(split) for split in SPLITS},
         }
 
-    def data_fingerprint(self) -> Row:
-        """Returns the deviation of pixels, and sizes of the splits."""
-        images = {split: self.data.num_images(split) for split in SPLITS}
-        return {
-            "pixel_std": self.spec.pixel_std,
-            "class_names": list(self.spec.class_names),
-            "images": images,
-        }
+    @jax.jit
+    def denoised(params: Params, batch: Any, gamma: Any, key: jax.Array) -> Array:
+        return model.apply(params, corrupt(batch, Trial(gamma), key).noisy)[-1]
 
     def predict(
-        self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0
+        params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0
     ) -> np.ndarray:
         """Returns a set of images without its noise: uint8 (images, size, size), for a
         list of files or uint8 arrays. Images are converted to the size of the train
         images and to grey. Noise of a strength ``gamma`` may be added.
         """
         check_noise(gamma, seed)
-        size = self.spec.size
-        pictures = np.stack(
-            [picture_of(one, (size, size, 1)).reshape(-1) for one in each_of(inputs)[0]]
-        )
-        clean = self._clean(params, pictures[None], gamma, jax.random.key(seed))[0]
-        return to_bytes(clean).reshape(-1, size, size)
+        shape = (spec.size, spec.size, 1)
+        given = [picture_of(one, shape).reshape(-1) for one in each_of(inputs)[0]]
+        clean = denoised(params, np.stack(given)[None], gamma, jax.random.key(seed))
+        return to_bytes(np.asarray(clean[0])).reshape(-1, *shape[:2])
 
-    def summary_line(self, evaluation: Row) -> str:
-        """Loss at the noise of training, of the input and of the linear layer, and
-        feasibility."""
-        gamma = str(float(evaluation["train_gamma"]))
-        error, noisy = (
-            evaluation[self.score][gamma],
-            evaluation[f"noisy_{self.score}"][gamma],
-        )
-        others = (
-            f"{noisy:.3f} of its input and {evaluation['floors'][LINEAR][gamma]:.3f} of"
-            " one linear layer"
-        )
-        return (
-            f"half squared error {error:.3f} against {others} at gamma {gamma},"
-            f" {feasibility_words(evaluation)}"
-        )
+    trial = Trial(float(options.train_gamma))
+    turned = options.primal.basis == "cosine" and options.primal.name != "muon"
+    task = Task(
+        options=options,
+        num_layers=options.model.num_layers,
+        # the same for every key
+        init=lambda key: dict(model.init(key, jnp.zeros((1, 1, pixels)))),
+        batches=lambda seed, start_step, rows: data.batches(
+            "train",
+            batch_size=options.batch_size,
+            seed=seed,
+            start_step=start_step,
+            rows=rows,
+        ),
+        examples=lambda split, trial: data.examples(split, batch_size=READ_TOGETHER),
+        losses=losses,
+        make=lambda other: make(other, spec, data),
+        predict=predict,
+        summary=summary,
+        corrupt=corrupt,
+        trial=trial,
+        trials=noise_trials(
+            SCORE,
+            options.noise_levels,
+            trial,
+            layer_noises=options.test_layer_noises,
+            lost=options.model.num_layers,
+        ),
+        baselines=baselines,
+        bases=cosine_bases(pixels) if turned else None,
+        fingerprint=fingerprint,
+        spec=spec.to_json,
+    )
+    return task
 
-    def _variances(self) -> tuple[tuple[str, float], ...]:
-        return tuple(
-            (str(gamma), gamma * self.spec.pixel_std)
-            for gamma in self.config.noise_levels
-        )
 
-    def _drawn(
-        self, batch: UInt8[Array, "batch tokens pixels"], gamma: Any, key: jax.Array
-    ) -> Noisy:
-        of_images, of_layers = jax.random.split(key)
-        clean = to_unit(batch, jnp.promote_types(self.config.model.dtype, jnp.float32))
-        keys = jax.random.key_data(jax.random.split(of_layers, len(batch)))
-        return Noisy(
-            clean, add_noise(clean, gamma * self.spec.pixel_std, of_images), keys
-        )
-
-    def _losses(self, params: Params, batch: Noisy, perturb: Any) -> SampleLosses:
-        def record(y: Array) -> Array:
-            return 0.5 * jnp.mean(
-                jnp.sum((keep_rows(y) - batch.clean) ** 2, axis=-1), axis=-1
-            )
-
-        return self.model.apply(
-            params, keep_rows(batch.noisy), record=record, perturb=perturb
-        ).T
+def summary(evaluation: Row) -> str:
+    """Returns the loss at the noise of training, of the input and of the linear layer,
+    and feasibility."""
+    gamma = str(float(evaluation["train_gamma"]))
+    error = evaluation[SCORE][gamma]
+    noisy = evaluation[f"noisy_{SCORE}"][gamma]
+    linear = evaluation["floors"][LINEAR][gamma]
+    return (
+        f"half squared error {error:.3f} against {noisy:.3f} of its input and"
+        f" {linear:.3f} of one linear layer at gamma {gamma},"
+        f" {feasibility_words(evaluation)}"
+    )
 
 
 @functools.lru_cache(maxsize=1)  # the runs of one command are judged by the same
@@ -230,9 +220,7 @@ def floors(
     without a network. The linear layer is fitted for the variance ``trained``; the
     mixture of Gaussians knows the variance of each test.
     """
-    layer = fit_linear(
-        data.examples("train", batch_size=PerturbedTask.score_batch), trained
-    )
+    layer = fit_linear(data.examples("train", batch_size=READ_TOGETHER), trained)
     classes = [images / 255.0 for images in data.by_class("train")]
     mixtures = [ClassGaussians.fit(classes, ridge) for ridge in RIDGES]
 
@@ -265,7 +253,7 @@ def _error(
     """Half the squared error of an image, under the noise of the networks'
     evaluation."""
     errors = []
-    for batch, key in keyed(data.examples(split, batch_size=PerturbedTask.score_batch)):
+    for batch, key in keyed(data.examples(split, batch_size=READ_TOGETHER)):
         clean = to_unit(batch)
         noisy = np.asarray(add_noise(clean, variance, jax.random.split(key)[0]))
         errors.append(

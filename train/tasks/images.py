@@ -14,27 +14,17 @@ from unroll_jax.fixed_point import Probe
 
 from ..config.errors import UserError, option_text
 from ..config.images import ImageTaskConfig, SupervisedConfig
+from ..core.numbers import json_numbers
+from ..core.task import Log, Params, Row, SampleLosses
 from ..data import images
 from ..data.files import SPLITS
 from ..data.pictures import ImageSpec, PictureData, picture_of
 from ..data.reader import keep_examples
 from ..metrics import Predictions, write_predictions
-from ..optimizers import make_optimizer
-from ..sharding.mesh import gathered, make_mesh
+from ..sharding.mesh import gathered
 from ..sharding.rules import rematerialised
-from ..task import (
-    MANY,
-    Log,
-    Params,
-    PlainRisk,
-    Row,
-    SampleLosses,
-    Training,
-    Validation,
-    check_batch_size,
-    json_numbers,
-)
-from .common import DataTask, num_parameters, on_batches
+from ..task import Training
+from .common import DataTask, on_batches
 from .image_models import (
     SOLVE,
     Label,
@@ -86,21 +76,8 @@ class ImageTask(DataTask[SupervisedConfig]):
             if hasattr(config.network, name):
                 raise UserError(f"{option_text(f'network.{name}')} {rest}") from error
             raise UserError(f"the network does not fit the data: {error}") from error
-        count = MANY if data is None else data.num_examples("train")
-        check_batch_size(config.batch_size, count, "examples")
-        epoch = max(count // config.batch_size, 1)
-        num_steps = config.epochs * epoch
-        self.training = Training(
-            objective=PlainRisk(),
-            optimizer=make_optimizer(
-                config.optimizer, num_steps=num_steps, steps_an_epoch=epoch
-            ),
-            num_steps=num_steps,
-            validate_every=config.validate_every * epoch,
-            mesh=make_mesh(
-                config.mesh, batch_size=config.batch_size, accumulate=config.accumulate
-            ),
-        )
+        count = None if data is None else data.num_examples("train")
+        self.training = Training(count, "examples")
         self._measure, self._see = (
             on_batches(self._measured),
             on_batches(lambda *inputs: self._logits(*inputs)[0]),
@@ -206,10 +183,8 @@ class ImageTask(DataTask[SupervisedConfig]):
             **dict(means),
         }, matrix
 
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Returns scores; the one of ``best_by`` selects the best checkpoint, of
-        equal ones the loss."""
-        row, _ = self.split_scores(params, "validation")
+    def validation_row(self, params: Params, row: Row) -> Row:
+        """Returns the scores of a validation with norms of weights."""
         if norms := self._norms(params):
             row["weight_norms"] = json_numbers(norms.values())
             # else bounds are unused, and may take long
@@ -217,23 +192,20 @@ class ImageTask(DataTask[SupervisedConfig]):
                 row["weight_norm_bounds"] = json_numbers(
                     self._norms(params, certified=True).values()
                 )
-        # a share of images or pixels differs by more
-        score = row[self.config.best_by] - 1e-9 * row["loss"]
-        return Validation(np.array([[row["loss"]]]), row, score=score)
+        return row
 
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Returns scores on the test split, and its loss."""
-        row, matrix = self.split_scores(params, "test")
-        figures = {
-            "seed": self.config.seed,
+    def keep(self, params: Params, folder: Path) -> None:
+        """Writes no further files."""
+
+    def figures(self, params: Params, row: Row, matrix: np.ndarray) -> Row:
+        """Returns the figures of an evaluation."""
+        return {
             "num_examples": self.data.num_examples("test"),
             **row,
             "weight_norms": self._norms(params),
-            "parameters": num_parameters(params),
             "class_names": list(self.spec.class_names),
             "confusion": matrix.tolist(),
         }
-        return figures, np.array([[row["loss"]]])
 
     def data_fingerprint(self) -> Row:
         """Returns sizes of the splits, and the mean pixel."""
@@ -355,11 +327,9 @@ class SceneTask(ImageTask):
         """Returns flipped scenes and labels."""
         return flip(key, images, labels)
 
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Returns scores on the test split and its loss, and writes some
-        predictions."""
+    def keep(self, params: Params, folder: Path) -> None:
+        """Writes some predictions on the test split."""
         write_predictions(folder, self.predictions(params))
-        return super().evaluate(params, folder)
 
     def predictions_of(self, logits: np.ndarray) -> list[Any]:
         """Returns the class of each pixel."""

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from unroll_jax.constrained import chunked_cross_entropy
 
 from ..config.tokens import LanguageConfig
+from ..core.task import Params, Row, SampleLosses
 from ..data.answers import PackedBatch, filled
-from ..task import Params, Row, SampleLosses
 from .common import (
     Trial,
     check_noise,

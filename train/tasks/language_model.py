@@ -22,6 +22,7 @@ from unroll_jax.models import (
 
 from ..config.errors import OptionError, UserError, option_text
 from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
+from ..core.task import Log, Params
 from ..data import instructions
 from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, Template, tell
 from ..data.files import SPLITS
@@ -31,7 +32,6 @@ from ..data.reader import keep_examples
 from ..data.tokens import token_deviation
 from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.rules import shardings
-from ..task import Log, Params
 from .networks import loop_options
 
 # Factor of a drawn table: it starts with a standard deviation of 0.02, and the unit of

@@ -12,9 +12,9 @@ import numpy as np
 from ..config.constrained import OwnConfig
 from ..config.errors import UserError
 from ..config.fields import check_fields
+from ..core.task import Batch, Params, Row, SampleLosses
 from ..data.reader import by_step, read_ahead, shuffled
 from ..sharding.rules import rematerialised
-from ..task import Batch, Params, Row, SampleLosses, check_batch_size
 from .common import LayeredTask, Reading, Trial, feasibility_words, keyed, on_batches
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
@@ -89,7 +89,6 @@ class OwnTask(LayeredTask[OwnConfig]):
             split: len(next(iter(arrays.values())))
             for split, arrays in self._splits.items()
         }
-        check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
         self.num_layers = _num_layers(init, layer_losses, train)
         self.training = self.train_on(self._sizes["train"])
         self._trained = rematerialised(layer_losses, self.config.remat)

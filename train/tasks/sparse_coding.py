@@ -1,7 +1,7 @@
 """Sparse coding: LISTA towards the Lasso's solutions, plain and under descent
 constraints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,25 +10,19 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from unroll_jax.models import LISTA
-from unroll_jax.perturbations import Perturbation, layer_noise
 
 from ..config.sparse_coding import SparseCodingConfig
+from ..core.evaluate import NOISE_SEED, evaluate_trials, noise_trials, perturbation
+from ..core.task import Log, Params, Reading, Row, Task, Trial, mean_last_loss
 from ..data.codes import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_grey
 from ..data.files import SPLITS
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from ..task import Log, Params, Row, SampleLosses
-from .common import (
-    NOISE_SEED,
-    PerturbedTask,
-    Reading,
-    Trial,
-    check_noise,
-    feasibility_words,
-    on_batches,
-)
+from .common import check_noise, feasibility_words
 from .networks import each_of, loop_options, to_bytes
 
+SCORE = "relative_error"
+READ_TOGETHER = 1000  # images, in an evaluation: no gradient is kept, so more fit
 WEIGHT_NOISE = 0.01
 # Ridge penalties that the linear map is chosen among, times the number of images.
 PENALTIES = tuple(10.0**power for power in range(-6, 1))
@@ -55,9 +49,22 @@ class Coded(NamedTuple):
     image: np.ndarray
 
 
-class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
-    """f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's solution for the
-    image without noise.
+def open_task(options: SparseCodingConfig, log: Log) -> Task:
+    """Returns the task on the data of its options, prepared on first use."""
+    data = load(options.data, log=log)
+    return make(options, data.spec, data)
+
+
+def rebuild(options: SparseCodingConfig, spec: Row) -> Task:
+    """Returns the task of `Task.spec` without data, to predict."""
+    return make(options, CodeSpec.from_json(spec))
+
+
+def make(
+    options: SparseCodingConfig, spec: CodeSpec, data: CodeData | Any = None
+) -> Task:
+    """Returns the task: f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's
+    solution for the image without noise.
 
     Layer 0 is z_0: zeros, or noise. Scores are relative errors: the mean of |z_L -
     z*|^2 over the mean of |z*|^2.
@@ -65,106 +72,72 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled
     networks" (2023), whose constraints are on the distance |z_l - z*|.
     """
+    atoms, pixels = spec.dictionary.shape
+    model = LISTA(
+        pixels,
+        atoms,
+        options.model.num_layers,
+        sparsity=options.data.sparsity,
+        dictionary_init=jax.nn.initializers.constant(spec.dictionary),
+        noise=None if options.model.weights == "ista" else WEIGHT_NOISE,
+        **loop_options(options),
+    )
+    apply: Any = model.apply
+    no_signal = jnp.zeros((1, pixels))
 
-    score, spec_type, score_batch = "relative_error", CodeSpec, 1000
+    def corrupt(batch: CodeBatch, trial: Trial, key: jax.Array) -> Drawn:
+        of_images, of_start, of_layers = jax.random.split(key, 3)
+        clean = jnp.asarray(batch.images, jnp.float32) / 255.0
+        noise = jax.random.normal(of_images, clean.shape)
+        codes = jnp.asarray(batch.codes)
+        start = options.model.start * jax.random.normal(of_start, codes.shape)
+        keys = jax.random.key_data(jax.random.split(of_layers, len(codes)))
+        return Drawn(clean + trial.gamma * spec.pixel_std * noise, codes, start, keys)
 
-    @staticmethod
-    def _load(config: SparseCodingConfig, log: Log) -> CodeData:
-        return load(config.data, log=log)
+    def losses(params: Params, batch: Drawn, trial: Trial) -> Any:
+        def record(z: Array) -> Array:
+            return 0.5 * jnp.sum((keep_rows(z) - batch.codes) ** 2, axis=-1)
 
-    def __init__(
-        self,
-        config: SparseCodingConfig,
-        data: CodeData | Any,
-        spec: CodeSpec | None = None,
-    ):
-        model = config.model
-        super().__init__(config, data, spec)
-        self.num_layers = model.num_layers
-        atoms, pixels = self.spec.dictionary.shape
-        self.model = LISTA(
-            pixels,
-            atoms,
-            model.num_layers,
-            sparsity=config.data.sparsity,
-            dictionary_init=jax.nn.initializers.constant(self.spec.dictionary),
-            noise=None if model.weights == "ista" else WEIGHT_NOISE,
-            **loop_options(config),
+        found = apply(
+            params,
+            keep_rows(batch.signals),
+            keep_rows(batch.start),
+            record=record,
+            perturb=perturbation(trial, batch.keys),
         )
-        self.training = self.train_on(
-            None if data is None else data.num_examples("train"), examples="images"
-        )
-        self._apply: Callable[..., Any] = self.model.apply
-        self._coded = on_batches(self._codes)
+        return found.T, {}
 
-    def init(self, key: jax.Array) -> Params:
-        """Returns the weights of ISTA, for any key, or noise."""
-        return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
+    def score(reading: Reading, split: str) -> float:
+        return 2.0 * mean_last_loss(reading, split) / data.square_norms[split]
 
-    def losses(
-        self, params: Params, batch: Drawn, probe: Any
-    ) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Returns the losses of every image at every layer."""
-        noise = self.config.layer_noise
-        perturb = (
-            layer_noise(jax.random.wrap_key_data(batch.keys), noise)
-            if noise > 0.0
-            else None
-        )
-        return self._losses(params, batch, perturb), {}
-
-    @property
-    def training_trial(self) -> Trial:
-        """The noises of training, on images and on layers."""
-        return Trial(float(self.config.train_gamma), self.config.layer_noise)
-
-    def score_of(self, reading: Reading, split: str) -> float:
-        """Returns the relative error of the last layer."""
-        return float(
-            2.0
-            * np.mean(reading.losses[:, -1], dtype=np.float64)
-            / self.data.square_norms[split]
-        )
-
-    def row_of(self, reading: Reading) -> Row:
-        """Returns the relative error."""
-        return {"relative_error": self.score_of(reading, "validation")}
-
-    def further_figures(self, params: Params, readings: Mapping[Trial, Reading]) -> Row:
-        """Returns errors of coders without training."""
-        trials, ista = self.trials(), self.ista()
-        of_ista = self.scores(self.readings(ista, "test", trials), trials)
-        floor_errors = {
-            "ISTA": of_ista.pop(self.score),
-            **floors(self.config, self.data),
-        }
+    def baselines(params: Params, readings: Any) -> Row:
+        drawn_without_noise = model.clone(noise=None)
+        ista = dict(drawn_without_noise.init(jax.random.key(0), no_signal))
+        of_ista, _ = evaluate_trials(task, ista)
+        floor_errors = {"ISTA": of_ista.pop(SCORE), **floors(options, data)}
         return {
-            "layer_noise": self.config.layer_noise,
+            "layer_noise": options.layer_noise,
             "floors": floor_errors,
             "floor_shares": dict.fromkeys(floor_errors, 1.0),
             **{f"ista_{name}": errors for name, errors in of_ista.items()},
         }
 
-    def ista(self) -> Params:
-        """Returns parameters with which layers are steps of ISTA."""
-        return dict(
-            self.model.clone(noise=None).init(
-                jax.random.key(0), jnp.zeros((1, self.model.dim))
-            )
-        )
-
-    def data_fingerprint(self) -> Row:
-        """Returns the deviation of pixels, the size of codes, and sizes of the
-        splits."""
-        sizes = {split: self.data.num_examples(split) for split in SPLITS}
+    def fingerprint() -> Row:
+        sizes = {split: data.num_examples(split) for split in SPLITS}
+        norms = data.square_norms
         return {
-            "pixel_std": self.spec.pixel_std,
-            "square_norms": self.data.square_norms,
+            "pixel_std": spec.pixel_std,
+            "square_norms": norms,
             "examples": sizes,
         }
 
+    @jax.jit
+    def codes_of(params: Params, batch: CodeBatch, gamma: Any, key: jax.Array) -> Array:
+        drawn = corrupt(batch, Trial(gamma), key)
+        return apply(params, drawn.signals, drawn.start)[-1]
+
     def predict(
-        self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0
+        params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0
     ) -> Any:
         """Returns the `Coded` of an image (a file, or a uint8 array); a list of them
         for a list. Images are converted to the size of the train images and to grey.
@@ -172,62 +145,64 @@ class SparseCodingTask(PerturbedTask[SparseCodingConfig]):
         """
         check_noise(gamma, seed)
         pictures, several = each_of(inputs)
-        images = [to_grey(picture_of(one, self.spec.shape)) for one in pictures]
-        codes = np.zeros((len(images), self.model.num_atoms), np.float32)
-        estimates = self._coded(
-            params,
-            CodeBatch(np.stack(images), codes),
-            np.float32(gamma),
-            jax.random.key(seed),
-        )
-        shown = to_bytes(estimates @ self.spec.dictionary)
+        images = [to_grey(picture_of(one, spec.shape)) for one in pictures]
+        batch = CodeBatch(np.stack(images), np.zeros((len(images), atoms), np.float32))
+        key = jax.random.key(seed)
+        estimates = np.asarray(codes_of(params, batch, np.float32(gamma), key))
+        shown = to_bytes(estimates @ spec.dictionary)
         coded = [
-            Coded(code, image.reshape(self.spec.shape[:2]))
+            Coded(code, image.reshape(spec.shape[:2]))
             for code, image in zip(estimates, shown, strict=True)
         ]
         return coded if several else coded[0]
 
-    def summary_line(self, evaluation: Row) -> str:
-        """Relative errors at the noise of training of the model and of ISTA, and
-        feasibility."""
-        gamma = str(float(evaluation["train_gamma"]))
-        error, ista = (
-            evaluation["relative_error"][gamma],
-            evaluation["floors"]["ISTA"][gamma],
-        )
-        return (
-            f"relative error {error:.3f} against {ista:.3f} of ISTA at gamma {gamma},"
-            f" {feasibility_words(evaluation)}"
-        )
+    trial = Trial(float(options.train_gamma), options.layer_noise)
+    task = Task(
+        options=options,
+        num_layers=options.model.num_layers,
+        init=lambda key: dict(model.init(key, no_signal)),
+        batches=lambda seed, start_step, rows: data.batches(
+            "train",
+            batch_size=options.batch_size,
+            seed=seed,
+            start_step=start_step,
+            rows=rows,
+        ),
+        examples=lambda split, trial: data.examples(split, batch_size=READ_TOGETHER),
+        losses=losses,
+        make=lambda other: make(other, spec, data),
+        predict=predict,
+        summary=summary,
+        corrupt=corrupt,
+        trial=trial,
+        trials=noise_trials(
+            SCORE,
+            options.noise_levels,
+            Trial(trial.gamma),
+            layer_noises=options.test_layer_noises,
+            lost=options.model.num_layers,
+        ),
+        score=score,
+        row=lambda reading: {SCORE: score(reading, "validation")},
+        baselines=baselines,
+        num_examples=None if data is None else data.num_examples("train"),
+        examples_are="images",
+        fingerprint=fingerprint,
+        spec=spec.to_json,
+    )
+    return task
 
-    def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array) -> Drawn:
-        """Draws noise on images and layers, and the codes of layer 0."""
-        of_images, of_start, of_layers = jax.random.split(key, 3)
-        clean = jnp.asarray(batch.images, jnp.float32) / 255.0
-        signals = clean + gamma * self.spec.pixel_std * jax.random.normal(
-            of_images, clean.shape
-        )
-        codes = jnp.asarray(batch.codes)
-        start = self.config.model.start * jax.random.normal(of_start, codes.shape)
-        keys = jax.random.key_data(jax.random.split(of_layers, len(codes)))
-        return Drawn(signals, codes, start, keys)
 
-    def _losses(
-        self, params: Params, batch: Drawn, perturb: Perturbation | None
-    ) -> SampleLosses:
-        def record(z: Array) -> Array:
-            return 0.5 * jnp.sum((keep_rows(z) - batch.codes) ** 2, axis=-1)
-
-        start = keep_rows(batch.start)
-        return self._apply(
-            params, keep_rows(batch.signals), start, record=record, perturb=perturb
-        ).T
-
-    def _codes(
-        self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array
-    ) -> Array:
-        drawn = self._drawn(batch, gamma, key)
-        return self._apply(params, drawn.signals, drawn.start)[-1]
+def summary(evaluation: Row) -> str:
+    """Returns relative errors at the noise of training of the model and of ISTA, and
+    feasibility."""
+    gamma = str(float(evaluation["train_gamma"]))
+    error = evaluation[SCORE][gamma]
+    ista = evaluation["floors"]["ISTA"][gamma]
+    return (
+        f"relative error {error:.3f} against {ista:.3f} of ISTA at gamma {gamma},"
+        f" {feasibility_words(evaluation)}"
+    )
 
 
 def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, float]]:

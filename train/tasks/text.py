@@ -12,10 +12,10 @@ from unroll_jax.keys import threefry_keys
 
 from ..config.errors import UserError
 from ..config.tokens import TextRunConfig
+from ..core.task import Log, Params, Row, SampleLosses
 from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_pairs
 from ..sharding.mesh import keep_rows
-from ..task import Log, Params, Row, SampleLosses
 from .common import Trial, check_noise, feasibility_words, gaussian, keyed, on_batches
 from .text_data import TextInputs, load_inputs
 from .text_models import (

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..task import Params, Row
+from ..core.task import Params, Row
 from .common import L, LayeredTask, Trial
 
 

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, UInt8
 from ..config.data import VideoSource
 from ..config.errors import UserError, require_extra
 from ..config.video import Disturbance, VideoRunConfig, disturbances
+from ..core.task import Log, Params, Row, SampleLosses, Task
 from ..data.clips import SPLITS
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
-from ..task import Log, Params, Row, SampleLosses, Task
 from .common import (
     LayeredTask,
     Trial,

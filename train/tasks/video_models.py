@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 from unroll_jax.models import DUST, ViT, ViTConfig, cosine_bases, dictionary_bases
 
 from ..config.video import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
+from ..core.task import Params, Row
 from ..data.video import VideoSpec, frames_from
-from ..task import Params, Row
 from .common import add_noise, to_unit
 from .floors import LINEAR, LinearLayer, fit_linear
 from .networks import ATTENTION_SCALE, START, loop_options, unrolled_transformer

@@ -17,11 +17,11 @@ import orbax.checkpoint as ocp
 import tensorstore
 from jax.sharding import SingleDeviceSharding
 
-from .config.errors import UserError
-from .config.run import RunConfig
-from .registry import PASS_IT, is_own
-from .system.distributed import all_of, digest, is_first, wait_for_all
-from .system.files import (
+from ..config.errors import UserError
+from ..config.run import RunConfig
+from ..registry import PASS_IT, is_own
+from ..system.distributed import all_of, digest, is_first, wait_for_all
+from ..system.files import (
     AGAIN,
     require_room,
     steps_in,
@@ -29,7 +29,7 @@ from .system.files import (
     unreachable,
     writing,
 )
-from .system.reading import check_regular_below, read_regular
+from ..system.reading import check_regular_below, read_regular
 from .task import Log
 
 T = TypeVar("T")

@@ -5,25 +5,18 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
+from ..config.errors import PLAIN, UNSHOWN, UserError
+from ..sharding.mesh import keep_rows, replicated, rows
+from ..sharding.rules import shardings
+from ..system.distributed import fetch
+from .numbers import NotFiniteError, require_finite
+from .objective import describe_objective, objective, prices
 from .parts import loss_gradient
-from .sharding.mesh import keep_rows, replicated, rows
-from .sharding.rules import shardings
-from .system.distributed import fetch
-from .task import (
-    Batch,
-    NotFiniteError,
-    Params,
-    Row,
-    SampleLosses,
-    Task,
-    check_params,
-    check_rows,
-    json_value,
-    require_finite,
-)
+from .task import Batch, Params, Plan, Row, SampleLosses, Task
 
 
 class TrainState(NamedTuple):
@@ -49,19 +42,19 @@ class Metrics(NamedTuple):
       value: Value of the objective.
       layer_losses: f_0 to f_L, means over the batch.
       grad_norm: Norm of the gradient in the parameters.
-      objective: Figures of the objective, such as violations.
+      prices: Violations and multipliers; None without constraints.
       task: Figures of the task, such as accuracy or iterations.
     """
 
     value: Float[Array, ""]
     layer_losses: Float[Array, "layers_and_one"]
     grad_norm: Float[Array, ""]
-    objective: Any
+    prices: Any
     task: Mapping[str, Array]
 
 
 def train_step(
-    task: Task, state: TrainState, batch: Batch
+    task: Task, plan: Plan, state: TrainState, batch: Batch
 ) -> tuple[TrainState, Metrics]:
     """Takes one step: the gradient of the objective of all layer losses, and an update.
 
@@ -69,22 +62,18 @@ def train_step(
     the parameters, and ascends it in the multipliers by the violations of the same
     batch (Porras-Valenzuela et al., Algorithm 1).
     """
-    objective, optimizer = task.training.objective, task.training.optimizer
-    batch = task.sample_noise(
-        batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-    )
-    counts = task.counts(batch)
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+    batch = task.corrupt(batch, task.trial, key)
+    counts = None if task.counts is None else task.counts(batch)
 
-    def losses(
-        params: Params, batch: Batch, probe: Any
-    ) -> tuple[SampleLosses, Mapping[str, Array]]:
-        samples, figures = task.losses(params, batch, probe)
+    def losses(params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Any]:
+        samples, figures = task.losses(params, batch, task.trial._replace(probe=probe))
         check_rows(samples, batch, task.num_layers)
         return samples, figures
 
     def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Any]:
         means = _means(samples, counts)
-        value, extra = objective.value(samples, means, state.opt_state, state.step)
+        value, extra = objective(plan, samples, means, state.opt_state, state.step)
         return value, (means, extra)
 
     # The means come out of there already reduced over the devices.
@@ -93,110 +82,94 @@ def train_step(
         value_of,
         state.params,
         batch,
-        task.probe,
-        parts=task.config.accumulate,
-        # a method of this name, as before 0.3, only costs a pass
-        affine=objective.is_affine is True,
+        task.probe or (lambda rows: None),
+        parts=plan.parts,
+        affine=plan.affine,
         place=lambda part, axis: keep_rows(part, axis=axis),
     )
     # optax mixes its counters, int32, with floats
     with jax.numpy_dtype_promotion("standard"):
-        updates, opt_state = optimizer.update(
+        updates, opt_state = plan.optimizer.update(
             gradient, state.opt_state, state.params, **extra
         )
     params = optax.apply_updates(state.params, updates)
-    new = TrainState(state.step + 1, state.key, params, opt_state)
     metrics = Metrics(
         value=value,
         layer_losses=means,
         grad_norm=optax.tree.norm(gradient),
-        objective=objective.figures(extra, state.opt_state),
+        prices=prices(plan, extra, state.opt_state),
         task=task.summarise(figures, counts, probed),
     )
-    return new, metrics
+    return TrainState(state.step + 1, state.key, params, opt_state), metrics
 
 
-def first_state(task: Task, pretrained: Any = None) -> TrainState:
+def first_state(
+    task: Task, plan: Plan, seed: int, pretrained: Any = None
+) -> TrainState:
     """Returns the state before the first step; `init_state` makes it where its
     arrays live."""
-    params_key, noise_key = jax.random.split(jax.random.key(task.config.seed))
+    params_key, noise_key = jax.random.split(jax.random.key(seed))
     params = task.init(params_key)
     check_params(params)
-    params = params if pretrained is None else task.load_pretrained(params, pretrained)
+    if pretrained is not None and task.with_pretrained is not None:
+        params = task.with_pretrained(params, pretrained)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(noise_key),
         params=params,
-        opt_state=task.training.optimizer.init(params),
+        opt_state=plan.optimizer.init(params),
     )
 
 
-def state_like(task: Task) -> TrainState:
+def state_like(task: Task, plan: Plan) -> TrainState:
     """Returns shapes, dtypes and shardings of the state, as a checkpoint is
     restored."""
-    shapes = jax.eval_shape(lambda: first_state(task))
-    placed = shardings(shapes, task.training.mesh)
+    shapes = jax.eval_shape(lambda: first_state(task, plan, 0))
+    placed = shardings(shapes, plan.mesh)
     return jax.tree.map(lambda leaf, where: leaf.update(sharding=where), shapes, placed)
 
 
-def init_state(task: Task) -> TrainState:
+def init_state(task: Task, plan: Plan, seed: int) -> TrainState:
     """Returns the state before the first step; every array is made in its shards,
     never whole on one device."""
-    where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
+    where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task, plan))
     make = jax.jit(
-        lambda pretrained: first_state(task, pretrained),
+        lambda pretrained: first_state(task, plan, seed, pretrained),
         out_shardings=where,
         donate_argnums=0,
     )
-    return make(task.pretrained())
+    return make(None if task.pretrained is None else task.pretrained())
 
 
-def jit_step(task: Task) -> jax.stages.Wrapped:
-    """`train_step` on the mesh of the task, ``(state, batch) -> (state, metrics)``;
-    it consumes (donates) its state."""
-    mesh = task.training.mesh
-    where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
+def jit_step(task: Task, plan: Plan) -> jax.stages.Wrapped:
+    """Returns `train_step` on the mesh of the plan, ``(state, batch) -> (state,
+    metrics)``; it consumes (donates) its state."""
+    where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task, plan))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return train_step(task, state, batch)
+        with jax.sharding.use_abstract_mesh(plan.mesh.abstract_mesh):
+            return train_step(task, plan, state, batch)
 
     return jax.jit(
         step,
-        in_shardings=(where, rows(mesh)),
-        out_shardings=(where, replicated(mesh)),
+        in_shardings=(where, rows(plan.mesh)),
+        out_shardings=(where, replicated(plan.mesh)),
         donate_argnums=0,
     )
 
 
-def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str, str]]:
+def describe_step(
+    task: Task, plan: Plan, step: int, values: Metrics
+) -> tuple[Row, dict[str, str]]:
     """Returns the row of a step for metrics.jsonl, and figures for the progress bar."""
-    require_finite(
-        step, values.layer_losses, "loss", each="layer" if task.num_layers else None
-    )
-    row, words = task.training.objective.describe(
-        step, values.value, values.layer_losses, values.objective
+    each = "layer" if task.num_layers else None
+    require_finite(step, values.layer_losses, "loss", each=each)
+    row, words = describe_objective(
+        plan, step, values.value, values.layer_losses, values.prices
     )
     require_finite(step, values.grad_norm, "gradient")
     task_row, task_words = task.describe(values.task)
     return {**row, **task_row, "grad_norm": float(values.grad_norm)}, words | task_words
-
-
-def validate(task: Task, state: TrainState) -> tuple[Row, float]:
-    """Returns the row of a validation, and the score of its checkpoint."""
-    objective = task.training.objective
-    validation = task.validate(state.params, objective.multipliers(state.opt_state))
-    means = validation.losses.mean(axis=0)
-    require_finite(
-        int(state.step),
-        means,
-        "validation loss",
-        each="layer" if task.num_layers else None,
-    )
-    row, score = objective.judge(int(state.step), validation.losses, state.opt_state)
-    if validation.score is not None and row.get("feasible", True):
-        score = float(validation.score)
-    return row | json_value(validation.row, "the row of validate"), score
 
 
 def require_finite_state(state: TrainState) -> None:
@@ -212,6 +185,50 @@ def require_finite_state(state: TrainState) -> None:
         if not holds:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise NotFiniteError(f"{name} is not finite after step {int(state.step)}")
+
+
+def check_rows(samples: Any, batch: Batch, num_layers: int) -> None:
+    """Raises a `UserError` unless losses have a row for every row of a batch, and a
+    column for every layer."""
+    expected = (jax.tree.leaves(batch)[0].shape[0], num_layers + 1)
+    if samples.shape != expected:
+        raise UserError(
+            f"losses must have shape {expected} for a batch of {expected[0]} samples,"
+            f" got {samples.shape}; return a row for each sample"
+        )
+
+
+def check_params(params: Params) -> None:
+    """Raises a `UserError` for parameters that cannot be trained, or not be read
+    back from a checkpoint."""
+    leaves = jax.tree.leaves_with_path(params)
+    if not leaves:
+        raise UserError(
+            f"init must return parameters with an array at least, got {params!r:.60};"
+            " return one"
+        )
+    names = dict[str, str]()
+    for path, leaf in leaves:
+        shown = jax.tree_util.keystr(path)
+        place = f"init must return arrays of floating numbers; its array {shown!a}"
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        dtype = jnp.result_type(leaf)
+        if UNSHOWN.search(name):
+            raise UserError(f"{place} needs keys of {PLAIN}; rename the key")
+        if name in names:
+            raise UserError(
+                f"{place} has the name {name!r} in checkpoints, as {names[name]} has;"
+                " rename a key"
+            )
+        if not jnp.issubdtype(dtype, np.floating):
+            raise UserError(
+                f"{place} is of {dtype}; convert it, or keep it out of the parameters"
+            )
+        if np.size(leaf) == 0:
+            raise UserError(
+                f"{place} has no element, its shape is {np.shape(leaf)}; leave it out"
+            )
+        names[name] = shown
 
 
 @jax.jit

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
+from .core.step import jit_step, state_like
+from .core.task import Plan, Task
 from .sharding.mesh import describe_mesh, local_rows, parse_mesh, put
-from .step import jit_step, state_like
 from .system.machine import SIMULATED
 from .system.terminal import Table, as_text
-from .task import Task
 
 
 def simulate(mesh: str | None) -> None:
@@ -26,12 +26,13 @@ def simulate(mesh: str | None) -> None:
         jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
 
 
-def compile_step(task: Task) -> tuple[jax.stages.Compiled, Any, Any]:
+def compile_step(task: Task, plan: Plan) -> tuple[jax.stages.Compiled, Any, Any]:
     """Compiles the step of a task for its mesh; returns it with the shapes of the
     state, and a batch."""
-    mesh, like = task.training.mesh, state_like(task)
-    batch = put(next(task.batches(0, local_rows(mesh, task.config.batch_size))), mesh)
-    return jit_step(task).lower(like, batch).compile(), like, batch
+    like = state_like(task, plan)
+    rows = local_rows(plan.mesh, task.options.batch_size)
+    batch = put(next(task.batches(task.options.seed, 0, rows)), plan.mesh)
+    return jit_step(task, plan).lower(like, batch).compile(), like, batch
 
 
 def memory_of(compiled: jax.stages.Compiled, like: Any, batch: Any) -> dict[str, int]:
@@ -51,13 +52,13 @@ def memory_of(compiled: jax.stages.Compiled, like: Any, batch: Any) -> dict[str,
     }
 
 
-def describe_plan(task: Task) -> str:
+def describe_memory(task: Task, plan: Plan) -> str:
     """Compiles the step of a task; returns its mesh and its memory as text."""
-    memory = memory_of(*compile_step(task))
+    memory = memory_of(*compile_step(task, plan))
     memory |= {"all of a step": sum(memory.values())}
     sizes = tuple((name, f"{size:,}") for name, size in memory.items())
     table = Table("", ("memory", "bytes a device"), sizes)
-    return f"on {describe_mesh(task.training.mesh)}\n\n{as_text(table)}"
+    return f"on {describe_mesh(plan.mesh)}\n\n{as_text(table)}"
 
 
 def _bytes(tree: Any) -> int:

@@ -12,22 +12,11 @@ from typing import Any, NamedTuple
 import jax
 from tqdm import tqdm
 
-from .checkpoint import Checkpoints, way_back
-from .config.errors import Interrupted, StorageError
-from .metrics import Callbacks, MetricsWriter
-from .runs import ANEW, FINISHED, go_on, read_status, take
-from .sharding.mesh import describe_mesh, local_rows, put
-from .step import (
-    Metrics,
-    TrainState,
-    describe_step,
-    init_state,
-    jit_step,
-    require_finite_state,
-    state_like,
-    validate,
-)
-from .system.distributed import (
+from ..config.errors import Interrupted, StorageError
+from ..metrics import Callbacks, MetricsWriter
+from ..runs import ANEW, FINISHED, go_on, read_status, take
+from ..sharding.mesh import describe_mesh, local_rows, put
+from ..system.distributed import (
     Stop,
     all_of,
     fetch,
@@ -36,10 +25,22 @@ from .system.distributed import (
     stopping,
     wait_for_all,
 )
-from .system.files import AGAIN, write_json, writing
-from .system.machine import CTRL_C, environment
-from .system.terminal import pausing, progress
-from .task import Batch, Log, NotFiniteError, Row, Task
+from ..system.files import AGAIN, write_json, writing
+from ..system.machine import CTRL_C, environment
+from ..system.terminal import pausing, progress
+from .checkpoint import Checkpoints, way_back
+from .evaluate import validate
+from .numbers import NotFiniteError
+from .step import (
+    Metrics,
+    TrainState,
+    describe_step,
+    init_state,
+    jit_step,
+    require_finite_state,
+    state_like,
+)
+from .task import Batch, Log, Plan, Row, Task
 
 BACK = (
     "move it back and give the same command again, or `unroll-jax run` with its new"
@@ -58,54 +59,62 @@ class Notes(NamedTuple):
 
 def train_run(
     task: Task,
+    plan: Plan,
     folder: Path,
     *,
     experiment: str,
     callbacks: Sequence[Callbacks] = (),
+    programs: dict[Any, Step] | None = None,
     log: Log = print,
 ) -> None:
     """Trains one run in its folder, which is claimed and locked, or continues it;
-    one that has ended stays."""
-    config = task.config
-    state_like(task)  # raises if parameters do not divide over the mesh
+    one that has ended stays. Runs that differ by the seed share compiled ``programs``.
+    """
+    state_like(task, plan)  # raises if parameters do not divide over the mesh
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
-        if (
-            status.get("state") == FINISHED
-            and status["steps"] >= task.training.num_steps
-        ):
+        if status.get("state") == FINISHED and status["steps"] >= plan.num_steps:
             log(
                 f"{folder}: finished already after {status['steps']} steps; to train"
                 f" anew, {ANEW}"
             )
         else:
-            log(
-                f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}"
+            log(f"{folder}: {task.options.describe()}, on {describe_mesh(plan.mesh)}")
+            train(
+                task,
+                plan,
+                folder,
+                experiment=experiment,
+                callbacks=callbacks,
+                programs={} if programs is None else programs,
+                log=log,
             )
-            train(task, folder, experiment=experiment, callbacks=callbacks, log=log)
         wait_for_all(f"{folder} is trained")
 
 
 def train(
     task: Task,
+    plan: Plan,
     folder: Path,
     *,
     experiment: str = "",
     callbacks: Sequence[Callbacks] = (),
+    programs: dict[Any, Step],
     log: Log,
 ) -> None:
     """Restores, steps, validates and saves, until the last step; writes status.json."""
-    num_steps = task.training.num_steps
+    num_steps = plan.num_steps
     with stopping() as stop:
         with Checkpoints(
-            folder / "checkpoints", mend=way_back(task.config), log=log
+            folder / "checkpoints", mend=way_back(task.options), log=log
         ) as checkpoints:
-            newest = checkpoints.newest(state_like(task))
+            newest = checkpoints.newest(state_like(task, plan))
             if (folder / "config.json").exists():
                 first_does(lambda: go_on(task, folder))
             if newest is None:
-                state, notes = init_state(task), Notes()
+                state = init_state(task, plan, task.options.seed)
+                notes = Notes()
             else:
                 step, state, saved = newest
                 notes = Notes(saved["train_seconds"], tuple(saved["messages"]))
@@ -113,7 +122,15 @@ def train(
                     log(f"going on from the checkpoint of step {step}")
             with _writer(task, folder, int(state.step)) as writer:
                 loop = _Loop(
-                    task, folder, checkpoints, writer, stop, callbacks, experiment
+                    task,
+                    plan,
+                    folder,
+                    checkpoints,
+                    writer,
+                    stop,
+                    callbacks,
+                    programs,
+                    experiment,
                 )
                 interrupted = loop.run(state, notes)
         if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
@@ -125,11 +142,14 @@ def train(
 @dataclasses.dataclass
 class _Loop:
     task: Task
+    plan: Plan
     folder: Path
     checkpoints: Checkpoints
     writer: MetricsWriter | None
     stop: Stop
     callbacks: Sequence[Callbacks]
+    # by the shapes of a batch: texts come in several lengths
+    programs: dict[Any, Step]
     experiment: str = ""
     # As of the last checkpoint.
     saved_step: int = 0
@@ -138,13 +158,9 @@ class _Loop:
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        self.place, self.claimed = (
-            self.folder.stat(),
-            (self.folder / "config.json").exists(),
-        )
-        self.training, self.step = self.task.training, jit_step(self.task)
-        # By the shapes of a batch: texts come in several lengths.
-        self.compiled: dict[Any, Step] = getattr(self.task, "programs", {})
+        self.place = self.folder.stat()
+        self.claimed = (self.folder / "config.json").exists()
+        self.step = jit_step(self.task, self.plan)
 
     def run(self, state: TrainState, notes: Notes) -> bool:
         """Trains until the end or a stop; returns True if SIGTERM or Ctrl-C came in
@@ -180,7 +196,7 @@ class _Loop:
             mend = (
                 "mend data, initial parameters or losses"
                 if at_once
-                else f"lower {self.task.config.rates}"
+                else f"lower {self.task.options.rates}"
             )
             error = NotFiniteError(
                 f"{error}; {where}; {mend} and train into another --out"
@@ -218,16 +234,13 @@ class _Loop:
         )
 
     def _steps(self, state: TrainState) -> None:
-        training, config, done, pending = (
-            self.training,
-            self.task.config,
-            self.saved_step,
-            None,
-        )
-        batches = self.task.batches(done, local_rows(training.mesh, config.batch_size))
-        batch = put(next(batches), training.mesh)
+        plan, options = self.plan, self.task.options
+        done, pending = self.saved_step, None
+        rows = local_rows(plan.mesh, options.batch_size)
+        batches = self.task.batches(options.seed, done, rows)
+        batch = put(next(batches), plan.mesh)
         with progress(
-            config.title, total=training.num_steps, done=done, shown=is_first()
+            options.title, total=plan.num_steps, done=done, shown=is_first()
         ) as bar:
             self._compile(state, batch, bar)
             self._write_status("running")
@@ -241,10 +254,10 @@ class _Loop:
                 if pending is not None:
                     self._record(*pending, bar)
                 pending = (done, metrics)
-                if done < training.num_steps:
-                    batch = put(next(batches), training.mesh)
+                if done < plan.num_steps:
+                    batch = put(next(batches), plan.mesh)
                 self.interrupted = self.stop.at(done)
-                if done % training.validate_every == 0 or done == training.num_steps:
+                if done % plan.validate_every == 0 or done == plan.num_steps:
                     self._record(*pending, bar)
                     pending = None
                     self._checkpoint(state, time.perf_counter() - began, bar)
@@ -256,7 +269,7 @@ class _Loop:
                     self._save(state, notes, UNJUDGED)
                 if self.interrupted and self._goes_on():
                     self.checkpoints.wait()
-                    saved = f"saved at step {done} of {training.num_steps}"
+                    saved = f"saved at step {done} of {plan.num_steps}"
                     raise _interrupted(
                         self.stop, self.task, self.folder, saved, "goes on from there"
                     )
@@ -265,17 +278,17 @@ class _Loop:
         """Returns the step for batches of these shapes, compiled once; compile time
         is not counted as training time."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
-        if shapes not in self.compiled:
+        if shapes not in self.programs:
             began = time.perf_counter()
             with pausing(bar, "compiling"):
                 step = self.step.lower(state, batch).compile()
-            self.compiled[shapes] = step
+            self.programs[shapes] = step
             self.compile_seconds += time.perf_counter() - began
-        return self.compiled[shapes]
+        return self.programs[shapes]
 
     def _record(self, step: int, metrics: Metrics, bar: tqdm) -> None:
         """Writes the figures of a step, which waits for it, and counts it."""
-        row, words = describe_step(self.task, step, fetch(metrics))
+        row, words = describe_step(self.task, self.plan, step, fetch(metrics))
         self._write({"kind": "train", "step": step, **row})
         bar.set_postfix(words, refresh=False)
         bar.update()
@@ -284,7 +297,10 @@ class _Loop:
 
     def _checkpoint(self, state: TrainState, train_seconds: float, bar: tqdm) -> None:
         with pausing(bar, "evaluating"):
-            (row, score), step = validate(self.task, state), int(state.step)
+            step = int(state.step)
+            row, score = validate(
+                self.task, self.plan, state.params, state.opt_state, step
+            )
         self._write({"kind": "validation", "step": step, **row})
         self._save(state, self.notes._replace(train_seconds=train_seconds), score)
         for callback in self.callbacks:
@@ -304,14 +320,14 @@ class _Loop:
             self.writer.write(row)
 
     def _goes_on(self) -> bool:
-        return self.saved_step < self.training.num_steps
+        return self.saved_step < self.plan.num_steps
 
     def _write_status(self, state: str) -> None:
         status = {
             "state": state,
             "experiment": self.experiment,
             "steps": self.saved_step,
-            "mesh": describe_mesh(self.training.mesh),
+            "mesh": describe_mesh(self.plan.mesh),
             "train_seconds": self.notes.train_seconds,
             "compile_seconds": self.compile_seconds,
             "messages": list(self.notes.messages),
@@ -328,7 +344,7 @@ def _interrupted(
 ) -> Interrupted:
     again = (
         "the same command without --overwrite"
-        if task.config.overwrite
+        if task.options.overwrite
         else "the same command"
     )
     reason, code = (

@@ -1,0 +1,169 @@
+"""Evaluation: what a task's model makes of a split, and what a plan makes of that."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
+
+from ..sharding.mesh import put_beside
+from ..system.distributed import fetch
+from .numbers import json_value, require_finite
+from .objective import describe_layers, judge
+from .task import Batch, Params, Plan, Reading, Row, Task, Trial
+
+# One seed for all evaluations: noise is drawn once and scaled to each level. Runs
+# compare like with like.
+NOISE_SEED = 20260101
+
+
+def read(task: Task, params: Params, split: str, trial: Trial) -> Reading:
+    """Returns losses and figures of every sample of a split under a trial."""
+    if task.reading is not None:
+        return task.reading(params, split, trial)
+    see = _reader(task.corrupt, task.losses, task.read, trial.disturbance)
+    numbers = Trial(
+        gamma=np.float32(trial.gamma),
+        layer_noise=np.float32(trial.layer_noise),
+        lost=np.int32(trial.lost),
+    )
+    parts = []
+    for index, batch in enumerate(task.examples(split, trial)):
+        key = evaluation_key(index)
+        found = see(params, put_beside(params, batch), numbers, key)
+        parts.append((fetch(found), batch))
+    if task.join is not None:
+        return task.join(parts, split)
+    columns = [found for found, _ in parts]
+    return {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
+
+
+def evaluation_key(index: int) -> jax.Array:
+    """Returns the key of the noise of a batch of an evaluation."""
+    return jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+
+
+# The programs of the last tasks: validations and the trials of an evaluation share one.
+@functools.lru_cache(maxsize=8)
+def _reader(
+    corrupt: Callable[..., Any],
+    losses: Callable[..., Any],
+    other: Callable[..., Any] | None,
+    disturbance: Any,
+) -> Callable[..., Any]:
+    def see(params: Params, batch: Batch, trial: Trial, key: jax.Array) -> Any:
+        trial = trial._replace(disturbance=disturbance)
+        drawn = corrupt(batch, trial, key)
+        if other is not None:
+            return other(params, drawn, trial)
+        samples, figures = losses(params, drawn, trial)
+        return {"losses": samples, **figures}
+
+    return jax.jit(see)
+
+
+def perturbation(trial: Trial, keys: Any) -> Perturbation | None:
+    """Returns the disturbance of layers of a trial, with a raw key a sample; None where
+    it is known to have none."""
+    known = isinstance(trial.layer_noise, float) and isinstance(trial.lost, int)
+    if known and trial.layer_noise == 0.0 and trial.lost == 0:
+        return None
+    noisy = layer_noise(jax.random.wrap_key_data(keys), trial.layer_noise)
+    if isinstance(trial.lost, int) and trial.lost == 0:
+        return noisy
+    lose = lost_layer(trial.lost)
+    return lambda layer, before, z: noisy(layer, before, lose(layer, before, z))
+
+
+def noise_trials(
+    score: str,
+    gammas: Any,
+    trial: Trial,
+    *,
+    layer_noises: Any = (),
+    lost: int = 0,
+) -> dict[str, dict[str, Trial]]:
+    """Returns the trials of levels of noise on inputs. At the noise of training come
+    those of noise on layers, and of each of so many layers left out."""
+    trials = {score: {str(gamma): Trial(gamma) for gamma in gammas}}
+    if layer_noises:
+        trials[f"layer_noise_{score}"] = {
+            str(level): Trial(trial.gamma, layer_noise=level)
+            for level in sorted(layer_noises)
+        }
+    if lost:
+        trials[f"lost_layer_{score}"] = {
+            str(layer): Trial(trial.gamma, lost=layer) for layer in range(1, lost + 1)
+        }
+    return trials
+
+
+def validate(
+    task: Task, plan: Plan, params: Params, opt_state: Any, step: int
+) -> tuple[Row, float]:
+    """Returns the row of a validation at the conditions of training, and the score of
+    its checkpoint."""
+    reading = read(task, params, "validation", task.trial)
+    losses = reading["losses"]
+    each = "layer" if task.num_layers else None
+    require_finite(step, losses.mean(axis=0), "validation loss", each=each)
+    row, score = judge(plan, losses, opt_state)
+    row |= json_value(task.row(reading), "the row of a validation")
+    if task.best is not None and row.get("feasible", True):
+        score = float(task.best(row))
+    return row, score
+
+
+def evaluate_trials(
+    task: Task, params: Params, split: str = "test"
+) -> tuple[Row, Mapping[Trial, Reading]]:
+    """Returns the scores of all trials on a split, and the readings they come from,
+    with that of the conditions of training."""
+    every = [trial for cases in task.trials.values() for trial in cases.values()]
+    readings = {
+        trial: read(task, params, split, trial)
+        for trial in dict.fromkeys([*every, task.trial])
+    }
+    scores: Row = {}
+    for name, cases in task.trials.items():
+        scores[name] = {
+            label: task.score(readings[trial], split) for label, trial in cases.items()
+        }
+    return scores, readings
+
+
+def evaluate(
+    task: Task, plan: Plan, params: Params, opt_state: Any, folder: Path
+) -> Row:
+    """Returns the figures of the test split; further files, such as pictures, go to the
+    folder."""
+    scores, readings = evaluate_trials(task, params)
+    losses = readings[task.trial]["losses"]
+    options = task.options
+    of_method: Row = {}
+    if hasattr(options, "method"):
+        of_method = {
+            "method": options.method,
+            "train_gamma": options.train_gamma,
+            "test_gammas": sorted({float(gamma) for gamma in options.test_gammas}),
+            "num_layers": task.num_layers,
+        }
+    task.keep(params, folder)
+    return {
+        **of_method,
+        "seed": options.seed,
+        task.count: len(losses),
+        **scores,
+        **task.baselines(params, readings),
+        "parameters": num_parameters(params),
+        **describe_layers(plan, losses, opt_state),
+    }
+
+
+def num_parameters(params: Any) -> int:
+    """Returns the number of parameters in a pytree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

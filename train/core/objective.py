@@ -1,0 +1,219 @@
+"""The objective of a plan: the Lagrangian of layer losses, its figures, and which
+bounds hold on held-out data."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unroll_jax import held_out_report, lagrangian, multipliers_of
+from unroll_jax.constrained import (
+    ConstraintReport,
+    batch_violations,
+    column_means,
+    column_sums,
+    violations,
+)
+
+from ..metrics import ratio_figures
+from .numbers import json_numbers, require_finite
+from .task import Plan, Row, SampleLosses
+
+# Below any score of a checkpoint that may be reported without a warning.
+INFEASIBLE = -1e6
+
+
+class Prices(NamedTuple):
+    """Figures of one step, before its update. Violations are of the constraints of
+    training."""
+
+    violations: Float[Array, "constraints"]
+    multipliers: Float[Array, "constraints"]
+
+
+def objective(
+    plan: Plan, samples: SampleLosses, means: Array, opt_state: Any, step: Array
+) -> tuple[Float[Array, ""], dict[str, Any]]:
+    """Returns the Lagrangian, or the weighted sum of losses without multipliers; and
+    the arguments of the optimiser beyond the gradient."""
+    weighted = jnp.vdot(jnp.asarray(plan.weights, means.dtype), means)
+    if not plan.constraints:
+        return weighted, {}
+    outputs = means if plan.of_means else samples
+    smooth, strict = batch_violations(plan.constraints, outputs, None)
+    extra = {"violations": strict}
+    if not plan.enforced:
+        return weighted, extra
+    multipliers = multipliers_of(opt_state)
+    if plan.warmup:
+        multipliers = jax.tree.map(
+            lambda one: jnp.where(step < plan.warmup, 0.0, one), multipliers
+        )
+    value = lagrangian(weighted, smooth, multipliers, normalise=plan.normalise)
+    return value, extra
+
+
+def prices(plan: Plan, extra: dict[str, Any], opt_state: Any) -> Prices | None:
+    """Returns the figures of the constraints at a step; None without constraints."""
+    if not plan.constraints:
+        return None
+    return Prices(
+        _in_order(plan, extra["violations"]), _in_order(plan, _prices(plan, opt_state))
+    )
+
+
+def describe_objective(
+    plan: Plan, step: int, value: Any, means: Any, seen: Prices | None
+) -> tuple[Row, dict[str, str]]:
+    """Returns losses, violations and multipliers of a step by layer and by name, and
+    words for the progress bar."""
+    row: Row = {"loss": float(means[-1])}
+    words = {"loss": f"{means[-1]:.3f}"}
+    if seen is None:
+        return row, words
+    require_finite(step, seen.multipliers, "multiplier", each="constraint")
+    require_finite(step, value, "Lagrangian")
+    row |= {
+        "lagrangian": float(value),
+        "layer_losses": means.tolist(),
+        "violations": json_numbers(seen.violations, length=means.size),
+        "multipliers": json_numbers(seen.multipliers, length=means.size),
+        **_named(plan, "violation", seen.violations),
+        **_named(plan, "multiplier", seen.multipliers),
+    }
+    if plan.resilience is not None:
+        row |= _named(plan, "slack", slacks(plan, seen.multipliers))
+    return row, words | {"worst_violation": f"{seen.violations.max():+.3f}"}
+
+
+def multipliers_in_order(plan: Plan, opt_state: Any) -> np.ndarray | None:
+    """Returns the multipliers in the order of the constraints; None without any."""
+    if not plan.constraints:
+        return None
+    return np.asarray(_in_order(plan, _prices(plan, opt_state)))
+
+
+def judge(plan: Plan, samples: np.ndarray, opt_state: Any) -> tuple[Row, float]:
+    """Returns the row of a validation and the score of its checkpoint.
+
+    Feasible checkpoints come first, then the least loss. Infeasible ones go by their
+    worst excess over a bound where constraints are hard. Under resilience, where bounds
+    may be exceeded at a cost, they go by the loss with that cost.
+    """
+    losses = samples.mean(axis=0)
+    if not plan.constraints:
+        return {"loss": float(losses[-1])}, -float(losses[-1])
+    report = held_out(plan, samples, opt_state)
+    excess = max(group.worst for group in report.groups)
+    stated = _in_form(plan, report)
+    minimised = float(losses[-1] if plan.judged is None else plan.judged @ losses)
+    row = {
+        "layer_losses": losses.tolist(),
+        "violations": json_numbers(stated, length=losses.size),
+        "worst_excess": excess,
+        "feasible": report.feasible,
+        "minimised": minimised,
+        **_named(plan, "violation", stated),
+    }
+    cost = excess
+    if plan.resilience is not None:
+        # beta/2 |c|^2 is the least that relaxing these can cost
+        relaxed = 0.5 * plan.resilience * np.sum(np.maximum(stated, 0.0) ** 2)
+        cost = row["relaxed_loss"] = float(minimised + relaxed)
+    infeasible = plan.enforced and not report.feasible
+    return row, INFEASIBLE - cost if infeasible else -minimised
+
+
+def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
+    """Returns losses, bounds, violations, multipliers and slacks by layer on held-out
+    data, and how samples descend; empty without constraints.
+
+    Bounds and violations are as stated. Complementary slackness is of the constraints
+    that multipliers enforced. Layer 0 has null without a reference.
+    """
+    if not plan.constraints:
+        return {}
+    means = samples.mean(axis=0)
+    report = held_out(plan, samples, opt_state)
+    multipliers = np.asarray(_in_order(plan, _prices(plan, opt_state)))
+    outputs = means if plan.of_means else samples
+    sums = column_sums(plan.constraints, outputs, None)
+    enforced = _in_order(plan, violations(plan.constraints, column_means(sums)))
+    slack = slacks(plan, multipliers)
+    figures = {
+        "layer_losses": means,
+        "bounds": _bounds(plan, samples),
+        "violations": _in_form(plan, report),
+        "multipliers": multipliers,
+        "slacks": slack,
+        "complementary_slackness": multipliers * (enforced - slack),
+    }
+    by_layer = {
+        name: json_numbers(values, length=means.size)
+        for name, values in figures.items()
+    }
+    return {
+        "tolerance": plan.tolerance,
+        "form": plan.form,
+        **by_layer,
+        **ratio_figures(samples),
+        "feasible": report.feasible,
+        "constraint_report": str(report).splitlines(),
+    }
+
+
+def held_out(plan: Plan, samples: np.ndarray, opt_state: Any) -> ConstraintReport:
+    """Returns the library's report on the constraints as stated, with prices of the
+    losses."""
+    outputs = samples.mean(axis=0) if plan.of_means else samples
+    sums = column_sums(plan.stated, outputs, None)
+    found = _prices(plan, opt_state)
+    if plan.form == "difference":
+        # multipliers of differences are per unit of the loss, these of a share
+        bounds = zip(plan.stated, _bounds(plan, samples), strict=True)
+        found = {name: found[name] * bound for name, bound in bounds}
+    return held_out_report(plan.stated, sums, found, tolerance=plan.tolerance)
+
+
+def slacks(plan: Plan, multipliers: Any) -> Any:
+    """Returns the slacks at which resilient multipliers rest."""
+    if plan.resilience is None:
+        return 0.0 * multipliers
+    return multipliers / plan.resilience
+
+
+def _prices(plan: Plan, opt_state: Any) -> dict[str, Array]:
+    if plan.enforced:
+        return multipliers_of(opt_state)
+    return dict.fromkeys(plan.constraints, jnp.zeros(()))
+
+
+def _bounds(plan: Plan, samples: np.ndarray) -> np.ndarray:
+    """Returns the stated bounds of mean losses, in their units."""
+    means = samples.mean(axis=0)
+    sums = column_sums(plan.stated_of_means, means, None)
+    free = dict.fromkeys(plan.stated_of_means, 0.0)
+    groups = held_out_report(plan.stated_of_means, sums, free).groups
+    return np.array([group.bound for group in groups])
+
+
+def _in_form(plan: Plan, report: ConstraintReport) -> np.ndarray:
+    """Returns the violations of a report in the form of the plan."""
+    shares = np.array([group.worst for group in report.groups])
+    if plan.form == "difference":
+        return shares * [group.bound for group in report.groups]
+    if plan.form.startswith("log_ratio"):
+        return np.log1p(shares)
+    return shares
+
+
+def _in_order(plan: Plan, by_name: dict[str, Array]) -> Any:
+    # JAX sorts names: layer 10 comes before layer 2
+    return jnp.stack([by_name[name] for name in plan.constraints])
+
+
+def _named(plan: Plan, figure: str, values: Any) -> dict[str, float | None]:
+    names = [f"{figure}/{name}" for name in plan.constraints]
+    return dict(zip(names, json_numbers(values), strict=True))

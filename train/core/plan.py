@@ -1,0 +1,177 @@
+"""Plans from options: optimiser, constraints on layers, weights of losses, devices."""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from unroll_jax import (
+    descent_constraints,
+    dual_ascent,
+    in_coordinates,
+    primal_dual,
+    proportional_integral,
+)
+from unroll_jax.constrained import Constraint, level_constraints
+
+from ..config.constrained import ConstrainedConfig, check_depth
+from ..config.constraints import ConstraintConfig, DualConfig
+from ..config.errors import OptionError
+from ..optimizers import make_optimizer
+from ..sharding.mesh import make_mesh
+from .task import Plan, Task
+
+
+def make_plan(task: Task, options: Any = None) -> Plan:
+    """Returns the training of a task by its options, or by others of the same task."""
+    options = task.options if options is None else options
+    check_batch_size(options.batch_size, task)
+    if isinstance(options, ConstrainedConfig):
+        return _layered(task, options)
+    return _of_epochs(task, options)
+
+
+def _of_epochs(task: Task, options: Any) -> Plan:
+    """Returns the training by a loss at the end, in epochs."""
+    examples = task.num_examples or options.batch_size
+    epoch = max(examples // options.batch_size, 1)
+    num_steps = options.epochs * epoch
+    optimizer = make_optimizer(
+        options.optimizer, num_steps=num_steps, steps_an_epoch=epoch
+    )
+    return Plan(
+        optimizer=optax.with_extra_args_support(optimizer),
+        num_steps=num_steps,
+        validate_every=options.validate_every * epoch,
+        mesh=_mesh(options),
+        weights=last_only(task.num_layers),
+        parts=options.accumulate,
+    )
+
+
+def _layered(task: Task, options: ConstrainedConfig) -> Plan:
+    """Returns the training by the losses of layers, plain or under constraints."""
+    num_layers = task.num_layers
+    check_depth(options, num_layers)
+    settings = options.constraints
+    make = functools.partial(layer_constraints, settings, num_layers)
+    constraints = make(settings.form, tightened=True)
+    of_means = make("ratio_of_means")
+    warmup = settings.warmup(options.steps)
+
+    optimizer = make_optimizer(
+        options.primal, num_steps=options.steps, trained=task.trained
+    )
+    if task.bases is not None:
+        optimizer = in_coordinates(optimizer, task.bases)
+    optimizer = optax.with_extra_args_support(optimizer)
+    if options.enforces:
+        ascent = dual_ascent(
+            dual_rule(options.dual, warmup=warmup),
+            resilience=settings.resilience,
+            cap=options.dual.cap,
+        )
+        starts = np.broadcast_to(options.dual.start, len(constraints))
+        start = dict(zip(constraints, starts.tolist(), strict=True))
+        optimizer = primal_dual(optimizer, ascent, violations=start, start=start)
+
+    weights = np.asarray(options.loss_weights(num_layers, task.numbers))
+    return Plan(
+        optimizer=optimizer,
+        num_steps=options.steps,
+        validate_every=options.validate_every,
+        mesh=_mesh(options),
+        weights=weights,
+        constraints=constraints,
+        stated=of_means if settings.of_means else make("ratio"),
+        stated_of_means=of_means,
+        enforced=options.enforces,
+        judged=weights if options.early else None,
+        warmup=warmup,
+        normalise=settings.normalise,
+        resilience=settings.resilience,
+        of_means=settings.of_means,
+        affine=not options.enforces or is_affine(settings),
+        form=settings.form,
+        tolerance=settings.tolerance,
+        parts=options.accumulate,
+    )
+
+
+def last_only(num_layers: int) -> np.ndarray:
+    """Returns the weights of plain risk: 1 for the last layer's loss."""
+    return np.eye(num_layers + 1)[-1]
+
+
+def layer_constraints(
+    settings: ConstraintConfig, num_layers: int, form: str, *, tightened: bool = False
+) -> dict[str, Constraint]:
+    """Returns the constraints of options in one of their forms: as stated, or with the
+    margins that training tightens them by."""
+    margins = (0.0,) * num_layers
+    if tightened:
+        margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
+    compared = form.removesuffix("_of_means")
+    if settings.last is not None:
+        level = settings.last * (1.0 - margins[-1])
+        return level_constraints([level], num_layers=num_layers, form=compared)
+    return descent_constraints(
+        settings.alphas(num_layers),
+        num_layers=num_layers,
+        reference=settings.reference,
+        bounds=settings.bounds,
+        floor=settings.floor,
+        margin=margins,
+        form=compared,
+        proxy=form.endswith("_of_means"),
+        of_samples=form == "ratio",
+    )
+
+
+def is_affine(settings: ConstraintConfig) -> bool:
+    """Returns whether violations are affine in the mean losses, so that the weights of
+    losses in the Lagrangian are known before the losses are."""
+    if settings.last is not None or settings.bounds == "cumulative":
+        # the bounds are numbers
+        return settings.of_means and not settings.form.startswith("log_ratio")
+    return settings.form == "difference" and not settings.floor
+
+
+def dual_rule(dual: DualConfig, *, warmup: int) -> optax.GradientTransformation:
+    """Returns the optimiser of the multipliers, on means of so many calls as it
+    says, after ``warmup`` calls."""
+    if dual.optimizer == "pi":
+        rule = proportional_integral(
+            dual.learning_rate, dual.proportional_gain, cap=dual.cap
+        )
+    else:
+        rules = {"adam": optax.adam, "sgd": optax.sgd}
+        rule = rules[dual.optimizer](dual.learning_rate)
+    if dual.every > 1:
+        wide = jnp.result_type(float)
+        steps = optax.MultiSteps(rule, dual.every, accumulator_dtype=wide)
+        rule = steps.gradient_transformation()
+    if warmup > 0:
+        rule = optax.conditionally_mask(
+            rule, lambda step, **_: jnp.asarray(step) >= warmup
+        )
+    return rule
+
+
+def check_batch_size(batch_size: int, task: Task) -> None:
+    """Raises a `UserError` for a batch larger than the train split, before anything
+    of its size is made."""
+    if task.num_examples is not None and batch_size > task.num_examples:
+        raise OptionError(
+            "batch_size",
+            f"at most the {task.num_examples:,} {task.examples_are} of the train split",
+            batch_size,
+        )
+
+
+def _mesh(options: Any) -> Any:
+    return make_mesh(
+        options.mesh, batch_size=options.batch_size, accumulate=options.accumulate
+    )
