@@ -8,11 +8,13 @@ from .config.constraints import ConstraintConfig as ConstraintConfig
 from .config.constraints import DualConfig as DualConfig
 from .config.errors import UserError as UserError
 from .config.run import PrimalConfig as PrimalConfig
+from .core.task import Plan as Plan
+from .core.task import Task as Task
+from .core.task import Trial as Trial
 from .experiments import EXPERIMENTS as EXPERIMENTS
 from .exporting import export as export
 from .loading import Model as Model
 from .loading import load as load
-from .loop import Callbacks as Callbacks
 from .main import fit as fit
-from .task import Task as Task
-from .tasks.own import OwnTask as OwnTask
+from .metrics import Callbacks as Callbacks
+from .tasks.own import own_task as own_task

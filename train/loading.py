@@ -59,7 +59,7 @@ class Model:
         back. Images and scenes: one or a list; classes, or maps of them. Sparse coding:
         one image or a list; of each the ``code``, and the ``image`` that it
         reconstructs. Text: strings, with ``seconds=`` where the run is of pairs.
-        Language: prompts, with ``answers=`` to be judged. `OwnTask`: a batch.
+        Language: prompts, with ``answers=`` to be judged. `own_task`: a batch.
         """
         return self.task.predict(self.params, inputs, **options)
 
@@ -91,7 +91,7 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 
     Args:
       folder: of the run, or the export.
-      task: the task itself, if it is your own, an `OwnTask` or any `Task`; it takes the
+      task: the task itself, if it is your own, a `Task`; it takes the
         folder's options but the mesh.
       log: where messages go.
 

@@ -41,12 +41,12 @@ def fit(
     trained again.
 
     Args:
-      what: the name of an experiment, a configuration, or your task
-        (`train.task.Task`).
+      what: the name of an experiment, a configuration, or your task (`Task`, as
+        `own_task` makes one).
       out: run folder; None makes one under runs/.
       experiment: the run's name in reports; None takes the name of the experiment or
         the task.
-      callbacks: hear of every step, validation and end (`train.loop.Callbacks`).
+      callbacks: hear of every step, validation and end (`Callbacks`).
       log: where messages go.
 
     Returns:
@@ -57,32 +57,22 @@ def fit(
 
     Example:
       >>> import tempfile, jax.numpy as jnp, numpy as np
-      >>> from unroll_jax.train import Model, OwnConfig, OwnTask, export, load
+      >>> from unroll_jax.train import OwnConfig, export, load, own_task
       >>> def losses(scale, batch):  # of the input, and of one layer's output
-      ...     return jnp.concatenate(
-      ...         [batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1
-      ...     )
+      ...     x = batch["x"]
+      ...     return jnp.concatenate([x**2, (scale * x) ** 2], axis=1)
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
       >>> config = OwnConfig(steps=2, batch_size=4, validate_every=2)
-      >>> task = OwnTask(
-      ...     lambda key: jnp.ones(()),
-      ...     losses,
-      ...     train=arrays,
-      ...     validation=arrays,
-      ...     config=config,
+      >>> one, quiet = jnp.ones(()), lambda line: None
+      >>> task = own_task(
+      ...     lambda key: one, losses, train=arrays, validation=arrays, config=config
       ... )
       >>> with tempfile.TemporaryDirectory() as folder:
-      ...     (run,) = fit(task, out=f"{folder}/run", log=lambda line: None)
-      ...     model, written = (
-      ...         load(run, task=task),
-      ...         export(run, task=task, log=lambda line: None),
-      ...     )
-      ...     (
-      ...         isinstance(model, Model),
-      ...         bool(model.params < 1.0),
-      ...         sorted(path.name for path in written.iterdir()),
-      ...     )
-      (True, True, ['README.md', 'config.json', 'model.safetensors'])
+      ...     (run,) = fit(task, out=f"{folder}/run", log=quiet)
+      ...     model = load(run, task=task)
+      ...     written = export(run, task=task, log=quiet)
+      ...     bool(model.params < 1.0), sorted(path.name for path in written.iterdir())
+      (True, ['README.md', 'config.json', 'model.safetensors'])
     """
     name, trained, config = _target(what)
     config.check()  # before imports that take seconds

@@ -218,7 +218,7 @@ class ConstrainedConfig(RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class OwnConfig(ConstrainedConfig):
-    """Options of a user's task, an `OwnTask` of functions and arrays, which gets no
+    """Options of a user's task, an `own_task` of functions and arrays, which gets no
     noise.
 
     Example:

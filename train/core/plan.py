@@ -24,9 +24,11 @@ from ..sharding.mesh import make_mesh
 from .task import Plan, Task
 
 
-def make_plan(task: Task, options: Any = None) -> Plan:
-    """Returns the training of a task by its options, or by others of the same task."""
-    options = task.options if options is None else options
+def make_plan(task: Task) -> Plan:
+    """Returns the training of a task by its options."""
+    if task.plan is not None:
+        return task.plan(task)
+    options = task.options
     check_batch_size(options.batch_size, task)
     if isinstance(options, ConstrainedConfig):
         return _layered(task, options)

@@ -122,6 +122,8 @@ class Task(NamedTuple):
       fingerprint: ``() -> JSON values`` that change when the data do.
       spec: ``() -> JSON values`` from which, with the options, the model is built
         without data.
+      plan: ``task -> Plan`` of a task with options of its own; None plans by the
+        options of this package.
       inner: model and data, for commands of this task only, such as generating.
     """
 
@@ -159,6 +161,7 @@ class Task(NamedTuple):
     examples_are: str = "samples"
     fingerprint: Callable[[], Row] = no_figures
     spec: Callable[[], Row] = no_figures
+    plan: Callable[["Task"], "Plan"] | None = None
     inner: Any = None
 
 

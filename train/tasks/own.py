@@ -1,6 +1,7 @@
 """Tasks from Python: a function that draws parameters, one of layer losses, and
 arrays to train on."""
 
+import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -12,18 +13,28 @@ import numpy as np
 from ..config.constrained import OwnConfig
 from ..config.errors import UserError
 from ..config.fields import check_fields
-from ..core.task import Batch, Params, Row, SampleLosses
+from ..core.evaluate import noise_trials
+from ..core.task import Batch, Params, Reading, Row, SampleLosses, Task, Trial
 from ..data.reader import by_step, read_ahead, shuffled
 from ..sharding.rules import rematerialised
-from .common import LayeredTask, Reading, Trial, feasibility_words, keyed, on_batches
+from .common import feasibility_words
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]
 NO_NUMBERS = "OSUMm"  # kinds of dtypes: objects, texts, times
 
 
-class OwnTask(LayeredTask[OwnConfig]):
-    """A model of any library, trained plainly or under descent constraints.
+def own_task(
+    init: Callable[[jax.Array], Params],
+    layer_losses: LayerLosses,
+    *,
+    train: Arrays,
+    validation: Arrays,
+    test: Arrays | None = None,
+    config: OwnConfig | None = None,
+) -> Task:
+    """Returns the task of a model of any library, trained plainly or under descent
+    constraints. ``task._replace(...)`` gives it other functions of a `Task`.
 
     Args:
       init: ``key -> params``, as a Flax module's ``init`` with its inputs given.
@@ -41,130 +52,103 @@ class OwnTask(LayeredTask[OwnConfig]):
 
     Example:
       >>> import jax.numpy as jnp, numpy as np
-      >>> from unroll_jax.train import OwnConfig, OwnTask
+      >>> from unroll_jax.train import OwnConfig, own_task
       >>> def losses(scale, batch):  # of the input, and of one layer's output
-      ...     return jnp.concatenate(
-      ...         [batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1
-      ...     )
+      ...     x = batch["x"]
+      ...     return jnp.concatenate([x**2, (scale * x) ** 2], axis=1)
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
       >>> config = OwnConfig(steps=10, batch_size=4)
-      >>> OwnTask(
-      ...     lambda key: jnp.ones(()),
-      ...     losses,
-      ...     train=arrays,
-      ...     validation=arrays,
-      ...     config=config,
+      >>> one = jnp.ones(())
+      >>> own_task(
+      ...     lambda key: one, losses, train=arrays, validation=arrays, config=config
       ... ).num_layers
       1
     """
+    options = OwnConfig() if config is None else config
+    _check_kinds(init, layer_losses, options)
+    splits: dict[str, Arrays] = {
+        "train": train,
+        "validation": validation,
+        "test": validation if test is None else test,
+    }
+    for split, arrays in splits.items():
+        _check_arrays(split, arrays, train)
+    splits = {split: _native(arrays) for split, arrays in splits.items()}
+    sizes = {split: len(next(iter(one.values()))) for split, one in splits.items()}
+    num_layers = _num_layers(init, layer_losses, train)
+    remade = rematerialised(layer_losses, options.remat)
 
-    score = "loss"
-
-    def __init__(
-        self,
-        init: Callable[[jax.Array], Params],
-        layer_losses: LayerLosses,
-        *,
-        train: Arrays,
-        validation: Arrays,
-        test: Arrays | None = None,
-        config: OwnConfig | None = None,
-    ):
-        config = OwnConfig() if config is None else config
-        _check_kinds(init, layer_losses, config)
-        self._config, self.data, self.spec = config, None, None
-        self._init, self._losses = init, layer_losses
-        self._splits = {
-            "train": train,
-            "validation": validation,
-            "test": validation if test is None else test,
-        }
-        for split, arrays in self._splits.items():
-            _check_arrays(split, arrays, train)
-        self._splits = {
-            split: {name: _native(array) for name, array in arrays.items()}
-            for split, arrays in self._splits.items()
-        }
-        self._sizes = {
-            split: len(next(iter(arrays.values())))
-            for split, arrays in self._splits.items()
-        }
-        self.num_layers = _num_layers(init, layer_losses, train)
-        self.training = self.train_on(self._sizes["train"])
-        self._trained = rematerialised(layer_losses, self.config.remat)
-        self._read = on_batches(layer_losses)
-
-    def with_config(self, config: OwnConfig) -> "OwnTask":
-        """Returns the same task with another configuration, on the same data."""
-        return OwnTask(self._init, self._losses, config=config, **self._splits)
-
-    def held(self, split: str) -> Iterable[tuple[Batch, jax.Array]]:
-        """Yields rows of a split, each batch with a key. The last one is filled up with
-        the first rows: losses may depend on the size of a batch."""
-        size = self._sizes[split]
-        count = self.config.batch_size
-        read = self._reader(split)
-        batches = by_step(
-            lambda step: read(np.arange(step * count, (step + 1) * count) % size),
-            -(-size // count),
+    def batches(seed: int, start_step: int, rows: Any) -> Iterator[Batch]:
+        drawn = shuffled(
+            sizes["train"],
+            functools.partial(_rows_of, splits["train"]),
+            batch_size=options.batch_size,
+            seed=seed,
+            rows=rows,
         )
-        return keyed(read_ahead(batches))
+        return read_ahead(drawn, start_step)
 
-    def init(self, key: jax.Array) -> Params:
-        """Returns parameters, from the key only."""
-        return self._init(key)
-
-    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
-        """Yields rows of the train arrays."""
-        read, size, seed = (
-            self._reader("train"),
-            self.config.batch_size,
-            self.config.seed,
-        )
+    def examples(split: str, trial: Trial) -> Iterable[Batch]:
+        """Fills the last batch up with first rows: losses may depend on its size."""
+        size, count = sizes[split], options.batch_size
         return read_ahead(
-            shuffled(self._sizes["train"], read, batch_size=size, seed=seed, rows=rows),
-            start_step,
+            by_step(
+                lambda step: _rows_of(
+                    splits[split], np.arange(step * count, (step + 1) * count) % size
+                ),
+                -(-size // count),
+            )
         )
 
-    def losses(
-        self, params: Params, batch: Batch, probe: Any
-    ) -> tuple[SampleLosses, Mapping[str, Any]]:
-        """Returns the losses of every sample at every layer."""
-        return self._trained(params, batch), {}
+    def join(parts: Any, split: str) -> Reading:
+        losses = np.concatenate([found["losses"] for found, _ in parts])
+        return {"losses": losses[: sizes[split]]}
 
-    def reading(self, params: Params, split: str, trial: Trial) -> Reading:
-        """Returns the losses of every sample of a split at every layer; such a task
-        has no noise."""
-        losses = [self._read(params, batch) for batch, _ in self.held(split)]
-        return Reading(np.concatenate(losses)[: self._sizes[split]])
+    def fingerprint() -> Row:
+        sums = {split: _checksum(arrays) for split, arrays in splits.items()}
+        return sums | {"layers": num_layers}
 
-    def data_fingerprint(self) -> Row:
-        """Returns checksums of the arrays, and the number of layers, which your
-        function decides on."""
-        checksums = {split: _checksum(arrays) for split, arrays in self._splits.items()}
-        return checksums | {"layers": self.num_layers}
+    return Task(
+        options=options,
+        num_layers=num_layers,
+        init=init,
+        batches=batches,
+        examples=examples,
+        losses=lambda params, batch, trial: (remade(params, batch), {}),
+        make=lambda other: own_task(init, layer_losses, config=other, **splits),
+        predict=_predict(layer_losses),
+        summary=summary,
+        trial=Trial(float(options.train_gamma)),
+        trials=noise_trials("loss", options.noise_levels, Trial()),
+        read=lambda params, batch, trial: {"losses": layer_losses(params, batch)},
+        join=join,
+        num_examples=sizes["train"],
+        fingerprint=fingerprint,
+        # for the model card: your code builds the model
+        spec=lambda: {"examples": sizes},
+    )
 
-    def model_spec(self) -> Row:
-        """Returns sizes of the splits, for the model card; your code builds the
-        model."""
-        return {"examples": self._sizes}
 
-    def predict(self, params: Params, inputs: Batch) -> np.ndarray:
+def summary(evaluation: Row) -> str:
+    """Returns the loss of the last layer, and feasibility."""
+    return (
+        f"loss {evaluation['layer_losses'][-1]:.4g} on the test split,"
+        f" {feasibility_words(evaluation)}"
+    )
+
+
+def _predict(layer_losses: LayerLosses) -> Callable[[Params, Batch], np.ndarray]:
+    see = jax.jit(layer_losses)
+
+    def predict(params: Params, inputs: Batch) -> np.ndarray:
         """Returns the losses of every layer on a batch."""
-        return self._read(params, inputs)
+        return np.asarray(see(params, inputs))
 
-    def summary_line(self, evaluation: Row) -> str:
-        """Loss of the last layer, and feasibility."""
-        return (
-            f"loss {evaluation['layer_losses'][-1]:.4g} on the test split,"
-            f" {feasibility_words(evaluation)}"
-        )
+    return predict
 
-    def _reader(self, split: str) -> Callable[[Any], Batch]:
-        arrays = self._splits[split]
-        return lambda numbers: {
-            name: array[np.asarray(numbers)] for name, array in arrays.items()
-        }
+
+def _rows_of(arrays: Arrays, numbers: Any) -> Batch:
+    return {name: array[np.asarray(numbers)] for name, array in arrays.items()}
 
 
 def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
@@ -172,7 +156,8 @@ def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
     for name, function in (("init", init), ("layer_losses", layer_losses)):
         if not callable(function):
             raise UserError(
-                f"{name} must be a function, got {type(function).__name__}; see OwnTask"
+                f"{name} must be a function, got {type(function).__name__}; see"
+                " own_task"
             )
     if not isinstance(config, OwnConfig):
         raise UserError(
@@ -289,11 +274,14 @@ def _two(arrays: Arrays) -> dict[str, jax.ShapeDtypeStruct]:
     }
 
 
-def _native(array: Any) -> Any:
-    """Returns an array in the byte order of this machine, the only one JAX takes."""
-    if array.dtype.isnative:
-        return array
-    return array.astype(array.dtype.newbyteorder("="))
+def _native(arrays: Arrays) -> dict[str, Any]:
+    """Returns arrays in the byte order of this machine, the only one JAX takes."""
+    return {
+        name: array
+        if array.dtype.isnative
+        else array.astype(array.dtype.newbyteorder("="))
+        for name, array in arrays.items()
+    }
 
 
 def _checksum(arrays: Arrays) -> int:
