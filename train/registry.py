@@ -46,7 +46,7 @@ class Registered(NamedTuple):
 
 
 _VIDEO = Functions(
-    task="tasks.video:VideoTask",
+    task="tasks.video",
     predict=(
         'frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames,'
         " 160, 160) without noise"

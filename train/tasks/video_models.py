@@ -85,15 +85,6 @@ def build_video_model(
     )
 
 
-class VideoReading(NamedTuple):
-    """Figures of a split under one trial."""
-
-    # (N, L + 1), of every sample at every layer; (N, 1) of the last one under a
-    # disturbance
-    losses: np.ndarray
-    noisy: np.ndarray  # (N,), of every sample's input
-
-
 def total_variation(
     noisy: Float[np.ndarray, "frames height width"], deviation: float
 ) -> np.ndarray:
