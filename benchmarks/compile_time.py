@@ -9,7 +9,7 @@ from benchmarks.record import Record
 from benchmarks.timing import table
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.data.video import VideoSpec
-from unroll_jax.train.step import TrainState, init_state, jit_step
+from unroll_jax.train.core.step import TrainState, init_state, jit_step
 from unroll_jax.train.tasks.video import VideoTask
 
 __all__ = ["main", "training_step"]

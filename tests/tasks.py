@@ -14,9 +14,9 @@ import pytest
 
 from tests.train.commands import quiet, read
 from unroll_jax.train import Model, load
+from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.step import init_state, jit_step
 
 
 class InMemory:

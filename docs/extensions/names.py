@@ -41,7 +41,7 @@ GENERATED = "docs/reference/api/generated/"
 APPLICATION = (
     "unroll_jax.train",
     "unroll_jax.train.config.errors",
-    "unroll_jax.train.loop",
+    "unroll_jax.train.core.loop",
     "unroll_jax.train.loading",
     "unroll_jax.train.main",
     "pathlib",

@@ -11,9 +11,9 @@ import pytest
 
 from papers.yang2022.vectors import glove_embeddings
 from tests.errors import assert_fails, one_line
-from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.data import DataConfig, ImageConfig
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.data.clips import video_frames
 from unroll_jax.train.data.files import files_below, fingerprint_files
 from unroll_jax.train.data.images import prepare as prepare_images

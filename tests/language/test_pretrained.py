@@ -12,10 +12,10 @@ from tests.train.commands import quiet, read
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
+from unroll_jax.train.core.step import init_state, state_like
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.step import init_state, state_like
 from unroll_jax.train.tasks.language import LanguageTask
 
 pytestmark = pytest.mark.xdist_group("language")

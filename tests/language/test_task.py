@@ -10,9 +10,9 @@ import pytest
 
 from tests.language.conftest import TINY, answer_logs, wide
 from unroll_jax.train.config.tokens import DescentOptions
+from unroll_jax.train.core.step import first_state, init_state, train_step
 from unroll_jax.train.data import instructions
 from unroll_jax.train.data.answers import PackedBatch
-from unroll_jax.train.step import first_state, init_state, train_step
 from unroll_jax.train.tasks.language_model import layers_read
 from unroll_jax.train.tasks.language_reading import choose
 

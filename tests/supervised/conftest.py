@@ -13,10 +13,10 @@ import pytest
 from tests.tasks import InMemory
 from unroll_jax.train.config.data import ImageConfig, SceneConfig
 from unroll_jax.train.config.images import SceneTaskConfig, SupervisedConfig
+from unroll_jax.train.core.step import first_state, jit_step
 from unroll_jax.train.data.pictures import NOT_COUNTED, ImageSpec, PictureBatch
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.step import first_state, jit_step
 from unroll_jax.train.tasks.images import ImageTask, SceneTask
 
 SIZES = {"train": 48, "validation": 12, "test": 10}

@@ -11,8 +11,8 @@ from scipy.special import log_softmax
 from sklearn import metrics
 
 from tests.supervised.conftest import Fields, small, traced
+from unroll_jax.train.core.step import describe_step, validate
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.step import describe_step, validate
 from unroll_jax.train.tasks.image_models import SOLVE, adjoint_probe
 from unroll_jax.train.tasks.images import ImageTask
 

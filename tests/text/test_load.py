@@ -11,9 +11,9 @@ from tests.text.conftest import MODELS
 from tests.train.commands import quiet
 from unroll_jax.train import load
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
+from unroll_jax.train.core.loop import train_run
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
-from unroll_jax.train.loop import train_run
 from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.text import TextTask
 

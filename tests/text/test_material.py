@@ -10,9 +10,9 @@ from tests.train.commands import quiet
 from unroll_jax.train import load
 from unroll_jax.train.config.fields import differences
 from unroll_jax.train.config.tokens import EncoderOptions
+from unroll_jax.train.core.loop import train_run
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
-from unroll_jax.train.loop import train_run
 from unroll_jax.train.tasks.text import TextTask
 from unroll_jax.train.tasks.text_data import load_inputs
 

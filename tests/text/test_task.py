@@ -10,8 +10,8 @@ from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS, bert_tensors
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
+from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.data.tokens import TokenBatch
-from unroll_jax.train.step import init_state, jit_step
 from unroll_jax.train.tasks.common import NOISE_SEED, Trial, gaussian
 from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
 from unroll_jax.train.tasks.text_models import read_sample

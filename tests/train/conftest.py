@@ -24,14 +24,14 @@ from tests.tasks import InMemory
 from tests.train.commands import quiet, read
 from tests.train.own import linear
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
+from unroll_jax.train.core.step import init_state, state_like
+from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
 from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.step import init_state, state_like
 from unroll_jax.train.tasks import video
-from unroll_jax.train.tasks.video import VideoTask
 
 RUN = runs.RUN.split()
 # A run that resumes at step 4 has a sum of one violation.
@@ -227,39 +227,34 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
 
 # Half of a small run is tracing: a configuration's task, its first state and its
 # state's shapes are made once.
-traced_task, traced_state, first = (
-    functools.cache(VideoTask),
-    functools.cache(state_like),
-    functools.cache(init_state),
-)
-_with_config = VideoTask.with_config
+traced_task = functools.cache(video.make)
+_STATES: dict[Any, Any] = {}
 
 
-def _shared(task: VideoTask, config: VideoConfig) -> VideoTask:
-    other = _with_config(task, config)
-    return other if other.data is None else traced_task(other.config, other.data)
+def _once(make: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(task: Task, plan: Plan, *seed: int) -> Any:
+        key = (make, task.init, task.options, plan.mesh, *seed)
+        if key not in _STATES:
+            _STATES[key] = make(task, plan, *seed)
+        return _STATES[key]
+
+    return kept
+
+
+traced_state = _once(state_like)
+first = _once(init_state)
 
 
 @contextlib.contextmanager
 def clips_in_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
+        patch.setattr(video, "make", traced_task)
         patch.setattr(
-            VideoTask,
-            "open",
-            lambda config, log: traced_task(config, video.load(config.data, log=log)),
+            "unroll_jax.train.core.loop.init_state",
+            lambda *run: jax.tree.map(jnp.copy, first(*run)),
         )
-        patch.setattr(
-            VideoTask,
-            "rebuild",
-            lambda config, spec: traced_task(config, None, VideoSpec.from_json(spec)),
-        )
-        patch.setattr(VideoTask, "with_config", _shared)
-        patch.setattr(
-            "unroll_jax.train.loop.init_state",
-            lambda task: jax.tree.map(jnp.copy, first(task)),
-        )
-        for module in ("loop", "step", "evaluate"):
+        for module in ("core.loop", "core.step", "evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
         patch.setattr(
             "unroll_jax.train.report.write_report", lambda *arguments, **options: None

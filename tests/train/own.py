@@ -6,7 +6,7 @@ import numpy as np
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.run import PrimalConfig
-from unroll_jax.train.tasks.own import OwnTask
+from unroll_jax.train.tasks.own import own_task
 
 # a run may go on to more steps
 STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)
@@ -48,7 +48,7 @@ def linear(
         "constraints": constraints,
         "primal": STEADY,
     }
-    return OwnTask(
+    return own_task(
         init,
         losses,
         train=train,

@@ -1,4 +1,4 @@
-"""Users' tasks, by the protocol or `OwnTask`: trained, evaluated, reported, loaded
+"""Users' tasks, by hand or `own_task`: trained, evaluated, reported, loaded
 and exported; their errors."""
 
 import contextlib
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,13 +19,14 @@ from tests.train.own import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.run import RunConfig
-from unroll_jax.train.evaluate import evaluate
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.task import Plan, Task
+from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.system.files import SEAL
-from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
 
 pytestmark = pytest.mark.xdist_group("own-runs")
 
@@ -45,74 +46,54 @@ class MeanConfig(RunConfig):
         return "a mean"
 
 
-class Mean(Task):
+FIGURE = {
+    "a": np.float32(0.5),
+    "b": [np.int64(3), jnp.ones(2)],
+    "c": (np.bool_(True), None),
+}
+
+
+def mean(options=MeanConfig(), figure=FIGURE):
     """One parameter, with figures as NumPy and JAX give them."""
 
-    num_layers = 0
-    figure: ClassVar[Any] = {
-        "a": np.float32(0.5),
-        "b": [np.int64(3), jnp.ones(2)],
-        "c": (np.bool_(True), None),
-    }
-
-    def __init__(self, config=MeanConfig()):
-        self._config = config
-        self.training = Training(
-            PlainRisk(),
-            optax.sgd(0.1),
-            20,
-            10,
-            make_mesh(None, batch_size=64, accumulate=1),
-        )
-
-    @property
-    def config(self):
-        return self._config
-
-    def with_config(self, config):
-        return type(self)(config)
-
-    def init(self, key):
-        return jnp.zeros(())
-
-    def batches(self, start_step, rows):
+    def batches(seed, start_step, rows):
         while True:
-            yield np.full(64, self.config.target, np.float32)
+            yield np.full(64, options.target, np.float32)
 
-    def losses(self, params, batch, probe):
-        return (params - batch)[:, None] ** 2, {}
-
-    def validate(self, params, multipliers):
-        losses = np.asarray((params - np.full((1, 1), self.config.target)) ** 2)
-        return Validation(
-            losses, {"measured": np.float32(0.25)}, np.float32(-losses[0, 0])
-        )
-
-    def evaluate(self, params, folder) -> tuple[Row, Any]:
+    def baselines(params, readings):
         return {
             "mean": float(params),
             "halves": [0.5, float(params) / 2],
-            "figure": self.figure,
-        }, None
+            "figure": figure,
+        }
 
-    def data_fingerprint(self):
-        return {}
-
-    def model_spec(self):
-        return {}
-
-    def predict(self, params, inputs):
-        return inputs * float(params)
-
-    def summary_line(self, evaluation):
-        return f"the mean is {evaluation['mean']:.1f}"
+    return Task(
+        options=options,
+        num_layers=0,
+        init=lambda key: jnp.zeros(()),
+        batches=batches,
+        examples=lambda split, trial: [np.full(1, options.target, np.float32)],
+        losses=lambda params, batch, trial: ((params - batch)[:, None] ** 2, {}),
+        make=mean,
+        predict=lambda params, inputs: inputs * float(params),
+        summary=lambda evaluation: f"the mean is {evaluation['mean']:.1f}",
+        row=lambda reading: {"measured": np.float32(0.25)},
+        baselines=baselines,
+        plan=lambda task: Plan(
+            optimizer=optax.sgd(0.1),
+            num_steps=20,
+            validate_every=10,
+            mesh=make_mesh(None, batch_size=64),
+            weights=np.ones(1),
+        ),
+    )
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     log = []
     with contextlib.chdir(tmp_path_factory.mktemp("mean")):
-        (folder,) = fit(Mean(), log=log.append)
+        (folder,) = fit(mean(), log=log.append)
         assert folder == Path("runs/mean/seed0")
         return folder.absolute(), log
 
@@ -152,8 +133,8 @@ def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_nu
 
 
 def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
-    out = export(run, tmp_path / "model", task=Mean(), log=quiet)
-    assert load(out, task=Mean(), log=quiet).predict(10.0) == pytest.approx(
+    out = export(run, tmp_path / "model", task=mean(), log=quiet)
+    assert load(out, task=mean(), log=quiet).predict(10.0) == pytest.approx(
         10.0 * (1.0 - 0.8**20)
     )
     with one_line(
@@ -162,7 +143,7 @@ def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
         load(out, log=quiet)
     before = (run / "evaluation.json").read_bytes()
     (run / "evaluation.json").unlink()
-    evaluate(Mean(), run, experiment="mean", log=quiet)
+    evaluate_run(mean(), make_plan(mean()), run, experiment="mean", log=quiet)
     assert (run / "evaluation.json").read_bytes() == before
 
 
@@ -173,13 +154,11 @@ def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
         ({"a": object()}, r"\['figure'\]\['a'\] must be .* got object"),
     ],
 )
-def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(
-    run, monkeypatch, figure, words
-):
-    monkeypatch.setattr(Mean, "figure", figure)
+def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, figure, words):
+    task = mean(figure=figure)
     (run / "evaluation.json").unlink()
     with one_line(words):
-        evaluate(Mean(), run, experiment="mean", log=quiet)
+        evaluate_run(task, make_plan(task), run, experiment="mean", log=quiet)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +178,8 @@ def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(
             "is of the task 'mean', got one of 'own'; pass the task that was trained",
         ),
         ({}, "mean", "task must be the task that was trained"),
-        ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
-        ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
+        ({"target": "far"}, mean(), "target is 'far', which is of the wrong type"),
+        ({"momentum": 0.9}, mean(), "field 'momentum' is unknown or missing"),
     ],
 )
 def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(

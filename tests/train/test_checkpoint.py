@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.train.commands import flip_a_bit
-from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import digest
 
 STATE = {

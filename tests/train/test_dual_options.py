@@ -8,14 +8,14 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from tests.errors import one_line
-from tests.train.ladder import batches, train
-from unroll_jax.train.objective import INFEASIBLE, LayerObjective
-from unroll_jax.train.step import first_state, train_step
-from unroll_jax.train.tasks.video import VideoTask
+from tests.train.ladder import batches, planned, train
+from unroll_jax.train.core.objective import INFEASIBLE, judge
+from unroll_jax.train.core.plan import dual_of, make_plan
+from unroll_jax.train.core.step import first_state, train_step
+from unroll_jax.train.tasks.video import make
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 STEPS, RATE = 9, 0.3
@@ -68,7 +68,7 @@ def _replay(config, rows):
     dual, settings = config.dual, config.constraints
     lam = integral = np.broadcast_to(np.array(dual.start), 3).astype(float)
     waiting, history = [], []
-    for step, violations in enumerate(rows.objective.violations.astype(np.float64)):
+    for step, violations in enumerate(rows.prices.violations.astype(np.float64)):
         history.append(lam)
         if step < settings.warmup_steps:
             continue
@@ -90,9 +90,9 @@ def test_multipliers_are_those_of_the_options_written_out(runs, name):
     config, rows = runs[name]
     for step, multipliers in enumerate(_replay(config, rows)):
         np.testing.assert_allclose(
-            rows.objective.multipliers[step], multipliers, rtol=2e-4, atol=1e-5
+            rows.prices.multipliers[step], multipliers, rtol=2e-4, atol=1e-5
         )
-    assert np.max(rows.objective.multipliers[:, 1]) > 0.2, (
+    assert np.max(rows.prices.multipliers[:, 1]) > 0.2, (
         "the case never raised a multiplier"
     )
 
@@ -102,8 +102,8 @@ def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
     # after three steps as well
     np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)
     np.testing.assert_allclose(rows.value[:3], rows.layer_losses[:3, -1], rtol=1e-6)
-    np.testing.assert_array_equal(rows.objective.multipliers[:4], np.full((4, 3), 2.0))
-    assert np.all(rows.objective.multipliers[4] != 2.0)
+    np.testing.assert_array_equal(rows.prices.multipliers[:4], np.full((4, 3), 2.0))
+    assert np.all(rows.prices.multipliers[4] != 2.0)
 
 
 def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(
@@ -114,16 +114,17 @@ def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16
         list(itertools.islice(clips.batches("train", batch_size=32, seed=0), 4))
     )
     tasks = [
-        VideoTask(changed(**fields, **{"model.dtype": dtype}), clips)
+        make(changed(**fields, **{"model.dtype": dtype}), clips)
         for dtype in ("bfloat16", "float32")
     ]
 
     @jax.jit
     def steps(several):
-        start = first_state(tasks[0])
+        both = [(task, make_plan(task)) for task in tasks]
+        start = first_state(*both[0], 0)
         return [
-            jax.lax.scan(functools.partial(train_step, task), start, several)
-            for task in tasks
+            jax.lax.scan(functools.partial(train_step, task, plan), start, several)
+            for task, plan in both
         ]
 
     ends = steps(several)
@@ -133,7 +134,7 @@ def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16
     narrow, wide = (jax.tree.map(lambda leaf: leaf[-1], metrics) for _, metrics in ends)
     np.testing.assert_allclose(narrow.layer_losses, wide.layer_losses, rtol=0.05)
     np.testing.assert_allclose(
-        narrow.objective.multipliers, wide.objective.multipliers, rtol=0.1, atol=0.02
+        narrow.prices.multipliers, wide.prices.multipliers, rtol=0.1, atol=0.02
     )
     assert not np.array_equal(narrow.layer_losses, wide.layer_losses)
 
@@ -164,10 +165,10 @@ def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with
     }
     options |= {"constraints.form": form}
     config, scores = changed(**options), []
-    objective = LayerObjective(config, num_layers=2, num_steps=config.steps)
+    _, plan = planned(config)
     for losses in (FEASIBLE, LATE, EARLY):
-        state = objective.optimizer(optax.identity()).init(jnp.zeros(2))
-        row, score = objective.judge(0, losses, state)
+        state = plan.optimizer.init(jnp.zeros(2))
+        row, score = judge(plan, losses, state)
         means = losses.mean(axis=0)
         bounds = np.array([1.0, 0.5 * means[0], 0.5 * means[1]])
         excess = np.max((means - bounds) / bounds)
@@ -186,10 +187,8 @@ def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with
         scores.append(score)
     assert scores[0] > INFEASIBLE > scores[1]
     assert resilience is None or scores[1] > scores[2]
-    plain = LayerObjective(
-        changed(**options, method="plain"), num_layers=2, num_steps=config.steps
-    )
-    assert plain.judge(0, LATE, None)[1] == pytest.approx(-0.1)
+    _, plain = planned(changed(**options, method="plain"))
+    assert judge(plain, LATE, None)[1] == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +207,8 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
             **options,
             **{"dual.learning_rate": 0.1, "constraints.resilience": share * least},
         )
-        objective = LayerObjective(config, num_layers=2, num_steps=config.steps)
-        dual = objective.ascent
-
-        violations = {name: jnp.full((), 0.3) for name in objective.tightened}
+        dual = dual_of(config)
+        violations = {"layer 1": jnp.full((), 0.3), "layer 2": jnp.full((), 0.3)}
 
         def update(state, _, dual=dual, violations=violations):
             return dual.update(state, violations), None

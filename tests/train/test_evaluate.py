@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import traced_task
+from unroll_jax.train.core.evaluate import NOISE_SEED, evaluate
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import init_state
 from unroll_jax.train.metrics import ratio_figures
-from unroll_jax.train.step import init_state
-from unroll_jax.train.tasks.common import NOISE_SEED, add_noise, to_unit
+from unroll_jax.train.tasks.common import add_noise, to_unit
+from unroll_jax.train.tasks.video_models import build_video_model
 
 USUAL = {
     "constraints.resilience": 2.0,
@@ -32,15 +35,16 @@ VARIANTS = {
 @functools.cache
 def _evaluated(config, data):
     task = traced_task(config, data)
-    objective, state = task.training.objective, init_state(task)
+    plan = make_plan(task)
+    state = init_state(task, plan, config.seed)
     opt_state = state.opt_state
     if config.enforces:
-        numbers = np.arange(len(objective.stated), dtype=np.float32)
-        prices = dict(zip(objective.stated, map(jnp.asarray, numbers), strict=True))
+        numbers = np.arange(len(plan.stated), dtype=np.float32)
+        prices = dict(zip(plan.stated, map(jnp.asarray, numbers), strict=True))
         dual = opt_state.dual._replace(multipliers=prices)
         opt_state = opt_state._replace(dual=dual)
-    figures, losses = task.evaluate(state.params, Path("unused"))
-    return task, state.params, figures | objective.report(losses, opt_state)
+    figures = evaluate(task, plan, state.params, opt_state, Path("unused"))
+    return task, state.params, figures
 
 
 @pytest.fixture
@@ -49,8 +53,9 @@ def evaluated(in_memory, changed, clips):
 
 
 @functools.cache
-def _outputs(task):
-    return jax.jit(lambda params, noisy: task.outputs(params, noisy, lambda y: y))
+def _outputs(options, spec):
+    apply = build_video_model(options, spec, np.float32).module.apply
+    return jax.jit(lambda params, noisy: apply(params, noisy, record=lambda y: y))
 
 
 def _noisy(clips, gamma):
@@ -68,7 +73,8 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
             np.asarray(pixels, np.float64) for pixels in _noisy(clips, gamma)
         )
         output = np.asarray(
-            _outputs(task)(params, noisy.astype(np.float32))[-1], np.float64
+            _outputs(task.options, clips.spec)(params, noisy.astype(np.float32))[-1],
+            np.float64,
         )
         assert evaluation["rmse"][str(gamma)] == pytest.approx(
             255 * np.sqrt(np.mean((output - clean) ** 2)), rel=1e-5
@@ -82,7 +88,7 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
 def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
     task, params, evaluation = evaluated()
     clean, noisy = _noisy(clips, 0.15)
-    outputs = np.asarray(_outputs(task)(params, noisy), np.float64)
+    outputs = np.asarray(_outputs(task.options, clips.spec)(params, noisy), np.float64)
     losses = 0.5 * np.sum((outputs - np.asarray(clean)) ** 2, axis=-1).mean(axis=-1)
     np.testing.assert_allclose(
         evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5
@@ -99,7 +105,7 @@ def test_bounds_are_the_stated_ones_and_complementary_slackness_is_of_the_tighte
     evaluated,
 ):
     task, _, evaluation = evaluated()
-    losses, settings = np.array(evaluation["layer_losses"]), task.config.constraints
+    losses, settings = np.array(evaluation["layer_losses"]), task.options.constraints
     kept = (1.0 - settings.alpha[0]) * losses[:-1]
     bounds = np.array([settings.reference, *kept])
     np.testing.assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)

@@ -19,9 +19,9 @@ from unroll_jax import multipliers_of
 from unroll_jax.energies.transformer_parts import TransformerParams
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import to_json
+from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.exporting import export
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import SEAL

@@ -15,13 +15,13 @@ from tests.train.commands import quiet, read
 from tests.train.own import STEADY, TRAIN, VALIDATION, layer_losses, linear
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.core.evaluate import read as read_split
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import jit_step, state_like
+from unroll_jax.train.core.task import Trial
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit
-from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.step import jit_step, state_like
-from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.own import OwnTask
+from unroll_jax.train.metrics import Callbacks, read_metrics
 
 pytestmark = pytest.mark.xdist_group("own-runs")
 
@@ -162,7 +162,7 @@ WHAT, CALLBACKS = (
 )
 TARGETS = {
     f"{WHAT}.* got None of type NoneType": (None, ()),
-    f"{WHAT}.* got the class OwnTask": (OwnTask, ()),
+    f"{WHAT}.* got the class OwnConfig": (OwnConfig, ()),
     r"Ours\.task must not be 'video'": (Ours(), ()),
     f"{CALLBACKS} got .*Ear": (EXPERIMENTS["demo"].config, Ear([])),
     f"{CALLBACKS} got .*namespace": (
@@ -189,19 +189,19 @@ def test_batches_of_an_evaluation_have_one_size_and_the_byte_order_of_the_machin
     swapped = {name: array.astype(">f4") for name, array in VALIDATION.items()}
     task = linear(losses=losses, test={k: v[:11] for k, v in swapped.items()})
     params = task.init(jax.random.key(0))
-    actual = task.reading(params, "test", Trial(0.0)).losses
+    actual = read_split(task, params, "test", Trial())["losses"]
     expected = layer_losses(params, {k: v[:11] for k, v in VALIDATION.items()})
     np.testing.assert_allclose(actual, 8 * expected, rtol=1e-4)
 
 
 def test_other_dtypes_and_numbers_of_layers_are_other_data():
     prints = [
-        linear(train=TRAIN | {"clean": np.zeros((64, 8), dtype)}).data_fingerprint()
+        linear(train=TRAIN | {"clean": np.zeros((64, 8), dtype)}).fingerprint()
         for dtype in (np.int32, np.float32)
     ]
     assert prints[0]["train"] != prints[1]["train"]
     deeper = linear(losses=lambda p, b: jnp.tile(layer_losses(p, b), 2))
-    assert deeper.data_fingerprint()["layers"] != prints[0]["layers"]
+    assert deeper.fingerprint()["layers"] != prints[0]["layers"]
 
 
 def test_losses_have_a_row_for_every_sample(tmp_path):
@@ -212,7 +212,9 @@ def test_losses_have_a_row_for_every_sample(tmp_path):
         for n in (1, 2)
     )
     with one_line("losses must have shape", "(8, 2)", "(3, 2)"):
-        jit_step(task).eval_shape(state_like(task), next(task.batches(0, None)))
+        plan = make_plan(task)
+        batch = next(task.batches(0, 0, None))
+        jit_step(task, plan).eval_shape(state_like(task, plan), batch)
     with one_line("losses must have shape", "(4, 2)", "(3, 2)"):
         fit(parts, out=tmp_path / "run", log=quiet)
     assert not list((tmp_path / "run").glob("checkpoints/*"))

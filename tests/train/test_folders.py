@@ -18,9 +18,9 @@ from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.core.loop import Callbacks
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.exporting import export
-from unroll_jax.train.loop import Callbacks
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import READS, VERSION

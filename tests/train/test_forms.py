@@ -4,12 +4,12 @@ a step in NumPy."""
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from tests.errors import one_line
-from tests.train.ladder import Ladder, batches
-from unroll_jax.train.step import first_state, train_step
+from tests.train.ladder import batches, planned
+from unroll_jax.train.core.objective import judge
+from unroll_jax.train.core.step import first_state, train_step
 
 MULTIPLIERS, KEPT = (0.5, 2.0, 1.0), 0.4 * (1 - np.array([0.2, 0.05]))
 CASES = {
@@ -58,15 +58,17 @@ def steps(changed):
 
     @jax.jit
     def every():
-        tasks = {name: Ladder(config) for name, config in configs.items()}
-        states = {name: first_state(task) for name, task in tasks.items()}
-        params, losses = (
-            states["difference"].params,
-            lambda params: tasks["difference"].losses(params, data, None)[0],
-        )
+        tasks = {name: planned(config) for name, config in configs.items()}
+        states = {name: first_state(*both, 0) for name, both in tasks.items()}
+        params = states["difference"].params
+        task, _ = tasks["difference"]
+
+        def losses(params):
+            return task.losses(params, data, task.trial)[0]
+
         metrics = {
-            name: train_step(task, states[name], data)[1]
-            for name, task in tasks.items()
+            name: train_step(*both, states[name], data)[1]
+            for name, both in tasks.items()
         }
         return losses(params), jax.jacrev(losses)(params), metrics
 
@@ -114,7 +116,7 @@ def test_violations_and_gradient_are_those_of_numpy(steps, name):
     f, in_params, metrics = steps[name]
     violations, slopes = _violations(name, f)
     np.testing.assert_allclose(
-        metrics.objective.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5
+        metrics.prices.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5
     )
     np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
     weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
@@ -128,14 +130,14 @@ def test_deep_supervision_is_a_fixed_sum_of_losses_also_in_parts(steps, name):
     weights = np.array(SUPERVISED[name][1])
     np.testing.assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
     _assert_gradient(metrics, np.tile(weights / 8, (8, 1)), in_params)
-    assert not np.any(metrics.objective.multipliers), "watched constraints have a price"
+    assert not np.any(metrics.prices.multipliers), "watched constraints have a price"
 
 
 def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
     f, in_params, metrics = steps["last"]
     bound = 0.2 * 0.95
     np.testing.assert_allclose(
-        metrics.objective.violations, [f[:, 2].mean() - bound], rtol=1e-4
+        metrics.prices.violations, [f[:, 2].mean() - bound], rtol=1e-4
     )
     value = np.append(0.3 * f[:, 1], 2.0 * (f[:, 2] - bound)).mean() * 2 / 3
     np.testing.assert_allclose(metrics.value, value, rtol=1e-5)
@@ -201,10 +203,10 @@ def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_loss
     }
     assert config.judge(row).metric == 0.7
     assert changed().judge(row).metric == 0.1
-    objective = Ladder(changed(**turned)).training.objective
+    _, plan = planned(changed(**turned))
     samples = np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]])
-    state = objective.optimizer(optax.identity()).init(jnp.zeros(2))
-    row, score = objective.judge(1, samples, state)  # warnings are errors
+    state = plan.optimizer.init(jnp.zeros(2))
+    row, score = judge(plan, samples, state)  # warnings are errors
     assert (row["minimised"], score) == (
         pytest.approx(0.3 * 0.6),
         pytest.approx(-0.3 * 0.6),

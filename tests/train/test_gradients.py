@@ -10,10 +10,11 @@ import pytest
 
 from tests.train.conftest import Clips
 from tests.train.ladder import batches, train
-from unroll_jax.train.parts import loss_gradient
+from unroll_jax.train.core.parts import loss_gradient
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import init_state, jit_step, state_like
 from unroll_jax.train.sharding.rules import POLICIES
-from unroll_jax.train.step import init_state, jit_step, state_like
-from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks.video import make
 
 BINDS = {
     "mean, started": {"constraints.reference": None, "dual.start": (0.3,)},
@@ -133,8 +134,8 @@ def test_the_gradient_in_parts_is_autodiffs():
             np.testing.assert_allclose(one, other, rtol=1e-5, err_msg=case)
 
 
-def _compiled(task, batch):
-    return jit_step(task).lower(state_like(task), batch).compile()
+def _compiled(task, plan, batch):
+    return jit_step(task, plan).lower(state_like(task, plan), batch).compile()
 
 
 def _memory(compiled):
@@ -154,7 +155,8 @@ def test_parts_take_less_memory(changed, clips, monkeypatch):
                 "model.num_layers": 8,
             }
         )
-        memory[form, parts] = _memory(_compiled(VideoTask(config, clips), batch))
+        task = make(config, clips)
+        memory[form, parts] = _memory(_compiled(task, make_plan(task), batch))
     for form in ("difference", "ratio"):
         assert memory[form, 8] < 0.5 * memory["difference", 1], form
 
@@ -166,7 +168,7 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
     data.spec = data.spec._replace(token_dim=256)
     batch = np.random.default_rng(0).integers(0, 256, (64, 4, 256)).astype(np.uint8)
     for name in POLICIES:
-        task = VideoTask(
+        task = make(
             changed(
                 **{
                     "remat": name,
@@ -177,8 +179,9 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
             ),
             data,
         )
-        compiled = _compiled(task, batch)
-        state, metrics = compiled(init_state(task), batch)
+        plan = make_plan(task)
+        compiled = _compiled(task, plan, batch)
+        state, metrics = compiled(init_state(task, plan, 0), batch)
         memory[name] = _memory(compiled)
         ends[name] = metrics, state.params
         _assert_close(ends[name], ends["none"], 1e-5, name)

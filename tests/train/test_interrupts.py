@@ -12,8 +12,8 @@ from tests.train.commands import files_of, status_of
 from tests.train.test_processes import wait_for_checkpoint
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
+from unroll_jax.train.core.loop import _Loop
 from unroll_jax.train.data.prepare import Builder
-from unroll_jax.train.loop import _Loop
 from unroll_jax.train.system.machine import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")

@@ -10,46 +10,49 @@ import pytest
 
 from tests.train.commands import status_of
 from tests.train.conftest import traced_task
-from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import Interrupted, UserError
-from unroll_jax.train.loop import UNJUDGED, train
+from unroll_jax.train.core.checkpoint import Checkpoints
+from unroll_jax.train.core.loop import UNJUDGED, train
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import state_like
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.step import state_like
 from unroll_jax.train.tasks.common import to_unit
-from unroll_jax.train.tasks.video import VideoTask
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
 
-class _Poisoned(VideoTask):
+@functools.cache
+def _poisoned(config, clips):
     """The loss of layer 1 is NaN on a batch of 0. The slope of all losses is not
     finite on a batch of 2."""
+    task = traced_task(config, clips)
 
-    def losses(self, params, batch, probe):
+    def losses(params, batch, trial):
         poison = jnp.stack(
             [0.0, jnp.where(jnp.all(batch.clean == 0.0), jnp.nan, 0.0), 0.0]
         )
         away = jnp.mean((batch.clean - to_unit(jnp.uint8(2))) ** 2)
         root = jnp.sqrt(1e-12 * away * jnp.sum(params["params"]["layers"].U ** 2))
-        samples, figures = super().losses(params, batch, probe)
+        samples, figures = task.losses(params, batch, trial)
         return samples + poison + root, figures
 
-
-_poisoned = functools.cache(_Poisoned)
+    return task._replace(losses=losses)
 
 
 @pytest.fixture
 def loop(in_memory, clips, tmp_path):
     def go(config, poisoned=False):
         log = []
-        train(
-            (_poisoned if poisoned else traced_task)(config, clips),
-            tmp_path,
-            log=log.append,
-        )
+        task = (_poisoned if poisoned else traced_task)(config, clips)
+        train(task, make_plan(task), tmp_path, programs={}, log=log.append)
         return log
 
     return go
+
+
+def _like(config, clips):
+    task = traced_task(config, clips)
+    return state_like(task, make_plan(task))
 
 
 def _saved_steps(folder):
@@ -60,7 +63,7 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
     folder = both / "constrained"
     last = read_metrics(folder / "metrics.jsonl")[-1]
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        step, state, notes = checkpoints.newest(state_like(traced_task(config, clips)))
+        step, state, notes = checkpoints.newest(_like(config, clips))
     assert step == last["step"] == int(state.step) == 6
     outputs_loss = last["layer_losses"][-1]
     assert (
@@ -82,7 +85,7 @@ def test_what_is_not_finite_ends_the_run_at_its_last_good_checkpoint_and_once_me
 ):
     clock = itertools.count()
     monkeypatch.setattr(
-        "unroll_jax.train.loop.time",
+        "unroll_jax.train.core.loop.time",
         SimpleNamespace(perf_counter=lambda: float(next(clock))),
     )
     at_batch(number, lambda batch: np.full_like(batch, value))
@@ -152,5 +155,5 @@ def test_a_save_in_a_hurry_keeps_what_is_finite(
     )
     assert status_of(tmp_path)["state"] == "interrupted"
     with Checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
-        step, _, notes = checkpoints.newest(state_like(traced_task(config, clips)))
+        step, _, notes = checkpoints.newest(_like(config, clips))
     assert (step, notes["score"]) == (1, UNJUDGED)

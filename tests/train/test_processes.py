@@ -158,7 +158,7 @@ KILLS = [
 VICTIM = """
 import os, pathlib, signal, sys, threading
 from unroll_jax.train import __main__ as train
-from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import Stop
 
 steps, calls, (method, call, seconds, file) = [0], [], sys.argv[1:5]

@@ -10,7 +10,8 @@ from tests.train.conftest import MANY, Clips, evaluated_again
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import locked
-from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks import video
+from unroll_jax.train.tasks.video import make
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -114,7 +115,7 @@ def test_changed_options_and_changed_data_are_refused(
             start(changed(**options))
     assert (finished / "config.json").read_bytes() == stored
     before, other = (finished / "evaluation.json").read_bytes(), Clips(seed=1)
-    monkeypatch.delattr(VideoTask, "open")  # not the task that was kept
+    monkeypatch.setattr(video, "make", make)  # not the task that was kept
     for name in ("splits", "spec"):
         # what `load` gives from here on
         monkeypatch.setattr(clips, name, getattr(other, name))

@@ -11,8 +11,9 @@ import optax
 import pytest
 from scipy.fft import dctn
 
-from unroll_jax.train.step import init_state, jit_step
-from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import init_state, jit_step
+from unroll_jax.train.tasks.video import make
 
 VARIANTS = {
     "pi without a reference, layers recomputed": {
@@ -136,9 +137,10 @@ def test_steps_are_those_of_the_algorithm_written_out(changed, clips, name):
         "primal.clip_norm": 0.05,
     }
     usual = {"steps": 5, "primal.learning_rate": 0.02, "primal.warmup_share": 0.4}
-    task = VideoTask(changed(**usual | tight | VARIANTS[name]), clips)
+    task = make(changed(**usual | tight | VARIANTS[name]), clips)
+    config, plan = task.options, make_plan(task)
     batches = list(itertools.islice(clips.batches("train", batch_size=4, seed=0), 5))
-    config, state, step = task.config, init_state(task), jit_step(task)
+    state, step = init_state(task, plan, config.seed), jit_step(task, plan)
     params, noise_key = jax.tree.map(
         jnp.copy, (state.params["params"]["layers"], state.key)
     )
@@ -149,10 +151,10 @@ def test_steps_are_those_of_the_algorithm_written_out(changed, clips, name):
         state, metrics = step(state, batch)
         np.testing.assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
         np.testing.assert_allclose(
-            metrics.objective.violations, violations, rtol=1e-3, atol=1e-4
+            metrics.prices.violations, violations, rtol=1e-3, atol=1e-4
         )
         np.testing.assert_allclose(
-            metrics.objective.multipliers, multipliers, rtol=2e-3, atol=1e-4
+            metrics.prices.multipliers, multipliers, rtol=2e-3, atol=1e-4
         )
         np.testing.assert_allclose(metrics.value, value, rtol=5e-4)
     # Adam divides by the size of a gradient, so rounding shows where a gradient is
@@ -165,13 +167,15 @@ def test_steps_are_those_of_the_algorithm_written_out(changed, clips, name):
 def test_a_step_is_traced_once_consumes_its_state_and_depends_on_state_and_batch_only(
     config, clips
 ):
-    task, batches = (
-        VideoTask(config, clips),
-        [clips.splits["train"][start : start + 4] for start in (0, 4)],
-    )
-    task.losses = chex.assert_max_traces(task.losses, n=1)
-    step, start = jit_step(task), init_state(task)
-    states = [init_state(task), *(jax.tree.map(jnp.copy, start) for _ in range(3))]
+    task = make(config, clips)
+    batches = [clips.splits["train"][start : start + 4] for start in (0, 4)]
+    task = task._replace(losses=chex.assert_max_traces(task.losses, n=1))
+    plan = make_plan(task)
+    step, start = jit_step(task, plan), init_state(task, plan, config.seed)
+    states = [
+        init_state(task, plan, config.seed),
+        *(jax.tree.map(jnp.copy, start) for _ in range(3)),
+    ]
     first, second = (step(state, batches[0]) for state in states[:2])
     chex.assert_trees_all_equal(first, second)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states[0].params))

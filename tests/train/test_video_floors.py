@@ -4,20 +4,21 @@ NumPy, scikit-learn and SciPy."""
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
 
 from tests.train.conftest import Clips, traced_task
 from unroll_jax.train.config.video import Disturbance, ModelConfig, VideoConfig
+from unroll_jax.train.core.evaluate import evaluate_trials
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.tasks import video_models
-from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks.video import make
 from unroll_jax.train.tasks.video_models import (
     CLASSICAL,
     LINEAR,
     LinearLayer,
+    build_video_model,
     fit_linear,
     floors,
     some_squares,
@@ -213,9 +214,10 @@ def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
         model=model,
     )
     config.check()
-    task = VideoTask(config, FRAMES_OF)
+    task = make(config, FRAMES_OF)
     params = jax.jit(task.init)(jax.random.key(0))
-    evaluation, _ = task.evaluate(params, Path("unused"))
+    scores, readings = evaluate_trials(task, params)
+    evaluation = scores | task.baselines(params, readings)
     assert (
         tuple(evaluation["disturbed_rmse"])
         == tuple(evaluation["input_disturbed_rmse"])
@@ -229,7 +231,8 @@ def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
     noisy = np.concatenate(
         [patch_sequences(window, side=PATCH) for window in blurred]
     ).astype(np.float32)
-    frames = pictures(task.outputs(params, jnp.asarray(noisy), lambda y: y)[-1])
+    model = build_video_model(config, FRAMES_OF.spec, np.float32)
+    frames = pictures(model.module.apply(params, noisy)[-1])
     assert evaluation["disturbed_rmse"]["blur=1.3"] == pytest.approx(
         rmse(frames), rel=1e-4
     )

@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import math
 
-import jax
 import numpy as np
 import pytest
 
@@ -21,7 +20,8 @@ from unroll_jax.train.config.video import (
 )
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks.video import make
+from unroll_jax.train.tasks.video_models import build_video_model
 from unroll_jax.train.tasks.video_samples import Frames, Sequences, cleaned_frames
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
     run,
 ):
     name, folder = run
-    evaluation, task = read(folder / "evaluation.json"), VideoTask(CONFIGS[name], DATA)
+    evaluation = read(folder / "evaluation.json")
     assert evaluation["num_sequences"] == COUNTS["test"] * (
         FRAMES if name == "video-vit" else POSITIONS
     )
@@ -124,11 +124,13 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
     model, frames = load(folder), DATA.frames["test"][0]
     cleaned = model.predict(frames)
     assert (cleaned.shape, cleaned.dtype) == (frames.shape, np.uint8)
-    samples = task.samples.of_windows(patch_sequences(frames, side=PATCH)) / np.float32(
-        255.0
-    )
-    outputs = task.outputs(model.params, jax.numpy.asarray(samples), lambda y: y)[-1]
-    patches = task.samples.to_windows(np.asarray(outputs))
+    samples = (Frames if name == "video-vit" else Sequences)(DATA, DATA.spec)
+    window = samples.of_windows(patch_sequences(frames, side=PATCH))
+    module = build_video_model(CONFIGS[name], DATA.spec, np.float32).module
+    outputs = module.apply(
+        model.params, window / np.float32(255.0), record=lambda y: y
+    )[-1]
+    patches = samples.to_windows(np.asarray(outputs))
     expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)
     np.testing.assert_allclose(cleaned, expected, atol=0.51)
 
@@ -165,4 +167,4 @@ def test_layer_0_of_dust_is_learned_so_its_bound_is_free():
     low = dataclasses.replace(
         config, constraints=dataclasses.replace(config.constraints, reference=1e-3)
     )
-    assert VideoTask(low, DATA).num_layers == 2
+    assert make(low, DATA).num_layers == 2

@@ -70,11 +70,7 @@ def _layered(task: Task, options: ConstrainedConfig) -> Plan:
         optimizer = in_coordinates(optimizer, task.bases)
     optimizer = optax.with_extra_args_support(optimizer)
     if options.enforces:
-        ascent = dual_ascent(
-            dual_rule(options.dual, warmup=warmup),
-            resilience=settings.resilience,
-            cap=options.dual.cap,
-        )
+        ascent = dual_of(options)
         starts = np.broadcast_to(options.dual.start, len(constraints))
         start = dict(zip(constraints, starts.tolist(), strict=True))
         optimizer = primal_dual(optimizer, ascent, violations=start, start=start)
@@ -100,6 +96,13 @@ def _layered(task: Task, options: ConstrainedConfig) -> Plan:
         tolerance=settings.tolerance,
         parts=options.accumulate,
     )
+
+
+def dual_of(options: ConstrainedConfig) -> Any:
+    """Returns the ascent of the multipliers."""
+    settings = options.constraints
+    rule = dual_rule(options.dual, warmup=settings.warmup(options.steps))
+    return dual_ascent(rule, resilience=settings.resilience, cap=options.dual.cap)
 
 
 def last_only(num_layers: int) -> np.ndarray:

@@ -25,6 +25,12 @@ Figures = Mapping[str, Array]  # with a row a sample
 Reading = Mapping[str, np.ndarray]
 
 
+class NoData(NamedTuple):
+    """The properties of data in place of the data: enough to predict with a model."""
+
+    spec: Any
+
+
 class Trial(NamedTuple):
     """Conditions of a pass over data. Numbers may be traced: one program reads all.
 

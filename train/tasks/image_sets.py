@@ -15,7 +15,7 @@ from unroll_jax.models import cosine_bases
 
 from ..config.image_sets import BOUNDS, INPUT_LOSS, ImageSetConfig
 from ..core.evaluate import noise_trials, perturbation
-from ..core.task import Log, Params, Row, Task, Trial
+from ..core.task import Log, NoData, Params, Row, Task, Trial
 from ..data.files import SPLITS
 from ..data.image_sets import SetData, SetSpec, load
 from ..data.pictures import picture_of
@@ -79,20 +79,21 @@ def open_task(options: ImageSetConfig, log: Log) -> Task:
             f" --constraints.reference {scaled.reference:.4g} and"
             f" --constraints.floor {scaled.floor:.4g}"
         )
-    return make(options, data.spec, data)
+    return make(options, data)
 
 
 def rebuild(options: ImageSetConfig, spec: Row) -> Task:
     """Returns the task of `Task.spec` without data, to predict."""
-    return make(options, SetSpec.from_json(spec))
+    return make(options, NoData(SetSpec.from_json(spec)))
 
 
-def make(options: ImageSetConfig, spec: SetSpec, data: SetData | Any = None) -> Task:
+def make(options: ImageSetConfig, data: Any) -> Task:
     """Returns the task: f_l is the mean over sets and images of 1/2 |x_t - Phi_l,t|^2,
     pixels in [0, 1]; layer 0 is the noisy input.
 
     Source: the model of Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
     """
+    spec = data.spec
     options = in_proportion(options, spec)
     pixels, dtype = spec.size**2, jnp.promote_types(options.model.dtype, jnp.float32)
     variance = options.train_gamma * spec.pixel_std
@@ -178,7 +179,7 @@ def make(options: ImageSetConfig, spec: SetSpec, data: SetData | Any = None) -> 
         ),
         examples=lambda split, trial: data.examples(split, batch_size=READ_TOGETHER),
         losses=losses,
-        make=lambda other: make(other, spec, data),
+        make=lambda other: make(other, data),
         predict=predict,
         summary=summary,
         corrupt=corrupt,

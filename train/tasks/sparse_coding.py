@@ -13,7 +13,7 @@ from unroll_jax.models import LISTA
 
 from ..config.sparse_coding import SparseCodingConfig
 from ..core.evaluate import NOISE_SEED, evaluate_trials, noise_trials, perturbation
-from ..core.task import Log, Params, Reading, Row, Task, Trial, mean_last_loss
+from ..core.task import Log, NoData, Params, Reading, Row, Task, Trial, mean_last_loss
 from ..data.codes import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_grey
 from ..data.files import SPLITS
 from ..data.pictures import picture_of
@@ -52,17 +52,15 @@ class Coded(NamedTuple):
 def open_task(options: SparseCodingConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
     data = load(options.data, log=log)
-    return make(options, data.spec, data)
+    return make(options, data)
 
 
 def rebuild(options: SparseCodingConfig, spec: Row) -> Task:
     """Returns the task of `Task.spec` without data, to predict."""
-    return make(options, CodeSpec.from_json(spec))
+    return make(options, NoData(CodeSpec.from_json(spec)))
 
 
-def make(
-    options: SparseCodingConfig, spec: CodeSpec, data: CodeData | Any = None
-) -> Task:
+def make(options: SparseCodingConfig, data: Any) -> Task:
     """Returns the task: f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's
     solution for the image without noise.
 
@@ -72,6 +70,7 @@ def make(
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled
     networks" (2023), whose constraints are on the distance |z_l - z*|.
     """
+    spec = data.spec
     atoms, pixels = spec.dictionary.shape
     model = LISTA(
         pixels,
@@ -170,7 +169,7 @@ def make(
         ),
         examples=lambda split, trial: data.examples(split, batch_size=READ_TOGETHER),
         losses=losses,
-        make=lambda other: make(other, spec, data),
+        make=lambda other: make(other, data),
         predict=predict,
         summary=summary,
         corrupt=corrupt,
@@ -185,7 +184,7 @@ def make(
         score=score,
         row=lambda reading: {SCORE: score(reading, "validation")},
         baselines=baselines,
-        num_examples=None if data is None else data.num_examples("train"),
+        num_examples=None if isinstance(data, NoData) else data.num_examples("train"),
         examples_are="images",
         fingerprint=fingerprint,
         spec=spec.to_json,

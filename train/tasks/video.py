@@ -15,7 +15,7 @@ from ..config.data import VideoSource
 from ..config.errors import UserError, require_extra
 from ..config.video import VideoRunConfig, disturbances
 from ..core.evaluate import noise_trials
-from ..core.task import Log, Params, Row, Task, Trial
+from ..core.task import Log, NoData, Params, Row, Task, Trial
 from ..data.clips import SPLITS
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
@@ -47,15 +47,15 @@ def open_task(options: VideoRunConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
     require_extra("video")  # evaluation has a floor of scikit-image
     data = load(options.data, log=log)
-    return make(options, data.spec, data)
+    return make(options, data)
 
 
 def rebuild(options: VideoRunConfig, spec: Row) -> Task:
     """Returns the task of `Task.spec` without data, to predict."""
-    return make(options, VideoSpec.from_json(spec))
+    return make(options, NoData(VideoSpec.from_json(spec)))
 
 
-def make(options: VideoRunConfig, spec: VideoSpec, data: Any = None) -> Task:
+def make(options: VideoRunConfig, data: Any) -> Task:
     """Returns the task: f_l is the mean over samples and tokens of 1/2 |x_t -
     Phi_l,t|^2, pixels in [0, 1].
 
@@ -66,6 +66,7 @@ def make(options: VideoRunConfig, spec: VideoSpec, data: Any = None) -> Task:
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
+    spec: VideoSpec = data.spec
     dtype = jnp.promote_types(options.model.dtype, jnp.float32)
     variance = options.train_gamma * spec.pixel_std
     model = build_video_model(options, spec, dtype)
@@ -174,7 +175,7 @@ def make(options: VideoRunConfig, spec: VideoSpec, data: Any = None) -> Task:
         ),
         examples=examples,
         losses=losses,
-        make=lambda other: make(other, spec, data),
+        make=lambda other: make(other, data),
         predict=predict,
         summary=summary,
         corrupt=corrupt,
@@ -185,7 +186,7 @@ def make(options: VideoRunConfig, spec: VideoSpec, data: Any = None) -> Task:
         read=read,
         count="num_sequences",
         bases=model.bases if turned else None,
-        num_examples=None if data is None else samples.count("train"),
+        num_examples=None if isinstance(data, NoData) else samples.count("train"),
         examples_are="frames" if model.of_frames else "sequences",
         fingerprint=fingerprint,
         spec=spec.to_json,
@@ -230,7 +231,7 @@ def on_other_video(
     # whose unit of noise stays the train split's
     data = task.inner.with_test(load(other, log=log))
     changed = dataclasses.replace(options, data=other)
-    return make(changed, VideoSpec.from_json(task.spec()), data), file
+    return make(changed, data), file
 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:

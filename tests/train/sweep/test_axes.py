@@ -93,7 +93,7 @@ assert main(["sweep", "video-ut", "--over.seed", "x"]) == 2
 assert not {"jax", "matplotlib"} & set(sys.modules)
 assert main(["run", "video-ut", "--constraints.alpha", "2"]) == 2
 assert main(["list"]) == 0
-import unroll_jax.train.loop, unroll_jax.train.data.video
+import unroll_jax.train.core.loop, unroll_jax.train.data.video
 assert not {"tensorflow", "matplotlib"} & set(sys.modules)
 """
     subprocess.run(
