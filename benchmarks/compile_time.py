@@ -8,9 +8,11 @@ import numpy as np
 from benchmarks.record import Record
 from benchmarks.timing import table
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
-from unroll_jax.train.data.video import VideoSpec
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import TrainState, init_state, jit_step
-from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.core.task import NoData
+from unroll_jax.train.data.video import VideoSpec
+from unroll_jax.train.tasks.video import make
 
 __all__ = ["main", "training_step"]
 
@@ -54,10 +56,11 @@ def training_step(num_layers: int) -> tuple[jax.stages.Wrapped, TrainState, np.n
     batch of random frames, uint8."""
     model = ModelConfig(num_layers=num_layers)
     config = VideoConfig(method="constrained", mesh="data=1", model=model)
-    task = VideoTask(config, None, SPEC)
+    task = make(config, NoData(SPEC))
+    plan = make_plan(task)
     shape = (config.batch_size, SPEC.num_tokens, SPEC.token_dim)
     frames = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    return jit_step(task), init_state(task), frames
+    return jit_step(task, plan), init_state(task, plan, config.seed), frames
 
 
 def _timed(depths: tuple[int, ...], repeats: int) -> dict[int, list[float]]:

@@ -337,7 +337,7 @@ ROWS = [
         "constrained/test_lagrangian.py",
         "lagrangian + 0, _augmented_terms.term / 0, _relax * 0",
     ),
-    ("train/step.py", "train/test_state.py", "train_step + 0"),
+    ("train/core/step.py", "train/test_state.py", "train_step + 0"),
 ]
 FAULTS = [
     Fault(f"{path}:{function}", operator, int(number), tests)

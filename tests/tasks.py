@@ -14,6 +14,8 @@ import pytest
 
 from tests.train.commands import quiet, read
 from unroll_jax.train import Model, load
+from unroll_jax.train.core.evaluate import read as read_split
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
@@ -63,11 +65,18 @@ def perturbed(params: Any) -> Any:
 
 
 def trained_losses(task: Any) -> tuple[np.ndarray, np.ndarray]:
-    state, step, batches = init_state(task), jit_step(task), task.batches(0, None)
-    before = task.validate(state.params, None).losses.mean(axis=0)
-    for _ in range(task.config.steps):
+    plan, seed = make_plan(task), task.options.seed
+    state, step = init_state(task, plan, seed), jit_step(task, plan)
+    batches = task.batches(seed, 0, None)
+
+    def validated() -> np.ndarray:
+        reading = read_split(task, state.params, "validation", task.trial)
+        return reading["losses"].mean(axis=0)
+
+    before = validated()
+    for _ in range(plan.num_steps):
         state, _ = step(state, next(batches))
-    return before, task.validate(state.params, None).losses.mean(axis=0)
+    return before, validated()
 
 
 def assert_resumes(

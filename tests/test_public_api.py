@@ -82,7 +82,7 @@ NAMES = {
     "unroll_jax.perturbations": "Perturbation layer_noise lost_layer",
     "unroll_jax.train": (
         """
-        EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig OwnTask PrimalConfig Task UserError export fit
+        EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig Plan PrimalConfig Task Trial UserError export fit own_task
         load
     """
     ),

@@ -13,9 +13,11 @@ from benchmarks.record import Record
 from benchmarks.timing import counted_compilations
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.core.loop import train_run
-from unroll_jax.train.sharding.mesh import put
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
-from unroll_jax.train.tasks.own import OwnTask
+from unroll_jax.train.core.task import Task
+from unroll_jax.train.sharding.mesh import put
+from unroll_jax.train.tasks.own import own_task
 
 __all__ = ["FULL", "QUICK", "Sizes", "measure"]
 
@@ -74,7 +76,7 @@ class _Clock:
         """Does nothing."""
 
 
-def _task(sizes: Sizes) -> OwnTask:
+def _task(sizes: Sizes) -> Task:
     """Regression onto noise: only the time counts."""
     draw = np.random.default_rng(0)
     values = draw.normal(size=(2, 4 * sizes.batch, sizes.dim)).astype(np.float32)
@@ -90,7 +92,7 @@ def _task(sizes: Sizes) -> OwnTask:
         last, losses = jax.lax.scan(layer, batch["x"], params)
         return jnp.stack([*losses, jnp.mean((last - batch["y"]) ** 2, -1)], axis=-1)
 
-    return OwnTask(
+    return own_task(
         lambda key: scale * jax.random.normal(key, shape),
         layer_losses,
         train=arrays,
@@ -107,9 +109,10 @@ def _task(sizes: Sizes) -> OwnTask:
 def _bare(sizes: Sizes) -> float:
     """Steps per second of the compiled step on one batch, without waits between."""
     task = _task(sizes)
-    state = init_state(task)
-    batch = put(next(task.batches(0, None)), task.training.mesh)
-    step = jit_step(task).lower(state, batch).compile()
+    plan = make_plan(task)
+    state = init_state(task, plan, 0)
+    batch = put(next(task.batches(0, 0, None)), plan.mesh)
+    step = jit_step(task, plan).lower(state, batch).compile()
     for _ in range(sizes.warmup):
         state, _ = step(state, batch)
     jax.block_until_ready(state)

@@ -15,14 +15,15 @@ def evaluate(config: RobustnessConfig) -> None:
     """Adds the figures of the best checkpoint to evaluation.json of each run."""
     config.check()
     for folder in config.runs:
-        experiment, task = open_run(folder, writes=True)
-        if not isinstance(task, ImageTask) or isinstance(task, SceneTask):
+        experiment, task, plan = open_run(folder, writes=True)
+        inner = task.inner
+        if not isinstance(inner, ImageTask) or isinstance(inner, SceneTask):
             raise UserError(
-                f"{folder} is a run of {task.config.task}, not of an image classifier;"
+                f"{folder} is a run of {task.options.task}, not of an image classifier;"
                 " leave it out"
             )
-        best = best_checkpoint(task, folder, experiment=experiment)
-        figures = robustness(task, best.state.params, config)
+        best = best_checkpoint(task, plan, folder, experiment=experiment)
+        figures = robustness(inner, best.state.params, config)
         file = folder / "evaluation.json"
         with writing(f"run folder {folder}", AGAIN):
             write_json(file, {**read_object(file), **figures})

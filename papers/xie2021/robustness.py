@@ -15,8 +15,8 @@ from optax.projections import projection_l2_ball
 
 from unroll_jax.train.config.fields import Count, Positive, check_fields, check_rules
 from unroll_jax.train.config.images import is_certifiable
+from unroll_jax.train.core.task import Params, Row
 from unroll_jax.train.sharding.mesh import gathered
-from unroll_jax.train.task import Params, Row
 from unroll_jax.train.tasks.common import NOISE_SEED, on_batches, to_unit
 from unroll_jax.train.tasks.image_models import lipschitz_bound
 from unroll_jax.train.tasks.images import ImageTask

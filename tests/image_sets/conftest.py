@@ -12,10 +12,11 @@ from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import SetConfig
 from unroll_jax.train.config.image_sets import ImageSetConfig
 from unroll_jax.train.config.video import ModelConfig
+from unroll_jax.train.core.task import Task
 from unroll_jax.train.data import image_sets
 from unroll_jax.train.data.image_sets import SetData
-from unroll_jax.train.tasks.common import PerturbedTask
-from unroll_jax.train.tasks.image_sets import ImageSetTask
+from unroll_jax.train.tasks import image_sets as task_module
+from unroll_jax.train.tasks.image_sets import make
 
 CLASSES, COUNT = ("bars", "dots", "plain"), 20
 
@@ -63,15 +64,15 @@ def config(options: SetConfig) -> ImageSetConfig:
 
 
 @pytest.fixture(scope="session")
-def task(config: ImageSetConfig, data: SetData) -> ImageSetTask:
-    return ImageSetTask(config, data)
+def task(config: ImageSetConfig, data: SetData) -> Task:
+    return make(config, data)
 
 
 @pytest.fixture(autouse=True)
 def _batches_of_150_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations of 300 and of 400 sets share a program, and the last batch of 400
     is smaller."""
-    monkeypatch.setattr(PerturbedTask, "score_batch", 150)
+    monkeypatch.setattr(task_module, "READ_TOGETHER", 150)
 
 
 def changed(config: ImageSetConfig, **fields: Any) -> ImageSetConfig:

@@ -16,10 +16,17 @@ from tests.train.commands import quiet, read
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import SetConfig
 from unroll_jax.train.config.image_sets import BOUNDS, INPUT_LOSS
+from unroll_jax.train.core.evaluate import read as read_split
+from unroll_jax.train.core.task import Trial
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.floors import LINEAR, ClassGaussians
-from unroll_jax.train.tasks.image_sets import MEAN, MIXTURE, ImageSetTask, floors
+from unroll_jax.train.tasks.image_sets import (
+    MEAN,
+    MIXTURE,
+    floors,
+    make,
+    open_task,
+)
 
 pytestmark = pytest.mark.xdist_group("image-sets")
 
@@ -36,8 +43,8 @@ def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(
 
     @jax.jit
     def run(sets, params):
-        noisy = task.sample_noise(sets, jax.random.key(0))
-        return noisy, task.losses(params, noisy, None)[0]
+        noisy = task.corrupt(sets, task.trial, jax.random.key(0))
+        return noisy, task.losses(params, noisy, task.trial)[0]
 
     noisy, losses = run(jnp.asarray(sets), params)
     layers = [np.asarray(leaf, np.float64) for leaf in params["params"]["layers"]]
@@ -62,7 +69,7 @@ def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(
 def test_trials_are_levels_of_noise_layers_with_noise_and_layers_left_out(task, params):
     trials = (Trial(0.2), Trial(0.2, lost=1), Trial(0.2, layer_noise=0.1))
     plain, lost, noisy = (
-        task.reading(params, "test", trial).losses for trial in trials
+        read_split(task, params, "test", trial)["losses"] for trial in trials
     )
     assert plain.shape == (400, 3)
     np.testing.assert_array_equal(lost[:, 0], lost[:, 1])
@@ -71,22 +78,15 @@ def test_trials_are_levels_of_noise_layers_with_noise_and_layers_left_out(task, 
     assert np.mean(noisy[:, 1] - plain[:, 1]) == pytest.approx(
         0.5 * 16 * 0.1**2, rel=0.05
     )
-    assert set(task.trials()) == {
+    assert set(task.trials) == {
         f"{kind}half_squared_error" for kind in ("", "layer_noise_", "lost_layer_")
     }
 
 
-def test_another_seed_shares_compiled_programs_and_another_method_does_not(
-    task, config
-):
-    other, plain = (
-        task.with_config(changed(config, **fields))
-        for fields in ({"seed": 7}, {"method": "plain"})
-    )
-    assert other.programs is task.programs
-    assert plain.programs is not task.programs
-    first, second = (next(one.batches(0, None)) for one in (task, other))
-    assert not np.array_equal(first, second)
+def test_batches_are_those_of_the_seed(task):
+    first, again, other = (next(task.batches(seed, 0, None)) for seed in (0, 0, 7))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
 
 
 def test_the_mixture_of_gaussians_has_the_posterior_mean_of_scipy():
@@ -137,7 +137,7 @@ def test_floors_have_the_noise_of_the_networks(task, params, data):
 
 def test_steps_lower_the_loss(config, data):
     before, after = trained_losses(
-        ImageSetTask(changed(config, method="plain", steps=60), data)
+        make(changed(config, method="plain", steps=60), data)
     )
     assert after[-1] < 0.6 * before[-1]
     assert after[0] == before[0]
@@ -195,9 +195,8 @@ def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(
     chosen; given bounds stay."""
 
     def bounds_of(given, **fields):
-        return ImageSetTask(
-            changed(config, constraints=given, **fields), data
-        ).config.constraints
+        options = changed(config, constraints=given, **fields)
+        return make(options, data).options.constraints
 
     wide = {"train_gamma": 3.0 * config.train_gamma}
     near, far, given = (
@@ -216,7 +215,7 @@ def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(
         (BOUNDS, f"--constraints.reference {far.reference:.4g} "),
         (given, None),
     ):
-        ImageSetTask.open(
+        open_task(
             changed(config, constraints=constraints, **wide), (lines := []).append
         )
         assert [bounds in line for line in lines] == [True] * (bounds is not None)

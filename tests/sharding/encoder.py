@@ -10,8 +10,9 @@ import numpy as np
 
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.core.task import Task
 from unroll_jax.train.sharding.mesh import keep_rows
-from unroll_jax.train.tasks.own import OwnTask
+from unroll_jax.train.tasks.own import own_task
 
 LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = (
     6,
@@ -30,7 +31,7 @@ SHAPES = dict.fromkeys(("query", "key", "value", "output"), (DIM, DIM)) | {
 }
 
 
-def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> OwnTask:
+def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> Task:
     bounds = {"alpha": (0.05,), "reference": 2.0, "margin": 0.0, "first_margin": 0.0}
     config = OwnConfig(
         constraints=dataclasses.replace(constraints, **bounds),
@@ -38,7 +39,7 @@ def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> O
         **options,
     )
     train, held_out = (_texts(seed) for seed in (0, 1))
-    return OwnTask(
+    return own_task(
         lambda key: _init(key, dtype),
         _losses,
         train=train,

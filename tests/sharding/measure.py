@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -16,15 +17,16 @@ from unroll_jax.train.config.commands import Membership
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
 from unroll_jax.train.core.checkpoint import Checkpoints
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step, state_like
+from unroll_jax.train.core.task import Task
 from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.memory import compile_step, memory_of
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from unroll_jax.train.sharding.rules import path_name
 from unroll_jax.train.system.distributed import fetch, is_first, join
 from unroll_jax.train.system.machine import order_collectives
-from unroll_jax.train.task import Task
-from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks import video as video_tasks
 
 MESHES = {
     "one": "data=1",
@@ -82,9 +84,14 @@ def video(mesh: str, dtype: Any = "float32") -> Task:
         model=ModelConfig(dtype=dtype),
         primal=primal,
     )
-    task = VideoTask(config, Drifting())
-    task.model = task.model._replace(module=task.model.module.clone(unroll=1))
-    return task
+    build = video_tasks.build_video_model
+
+    def looped(*arguments: Any) -> Any:
+        model = build(*arguments)
+        return model._replace(module=model.module.clone(unroll=1))
+
+    with mock.patch.object(video_tasks, "build_video_model", looped):
+        return video_tasks.make(config, Drifting())
 
 
 def encoder(mesh: str, dtype: Any) -> Task:
@@ -108,13 +115,10 @@ PAIRS = {
 def trained(
     task: Task, advance: Callable | None = None
 ) -> tuple[dict[str, np.ndarray], Any]:
-    mesh, state, advance, arrays = (
-        task.training.mesh,
-        init_state(task),
-        advance or jit_step(task),
-        {},
-    )
-    batches = task.batches(0, local_rows(mesh, task.config.batch_size))
+    plan, seed, arrays = make_plan(task), task.options.seed, {}
+    mesh, state = plan.mesh, init_state(task, plan, seed)
+    advance = advance or jit_step(task, plan)
+    batches = task.batches(seed, 0, local_rows(mesh, task.options.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
         arrays |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
@@ -142,7 +146,7 @@ def moved(folder: Path, state: Any, tasks: dict[str, Task]) -> dict[str, Any]:
         checkpoints.save(STEPS, state, {}, score=0.0)
     for key, task in tasks.items():
         with Checkpoints(folder, read_only=True, log=_fail) as checkpoints:
-            _, restored, _ = checkpoints.best(state_like(task))
+            _, restored, _ = checkpoints.best(state_like(task, make_plan(task)))
         same = all(
             np.array_equal(leaf, expected[path])
             for path, leaf in _named(restored).items()
@@ -159,7 +163,7 @@ def main(out: Path) -> None:
     arrays, parts, plans, communication = {}, {}, {}, {}
     tasks = {key: video(mesh) for key, mesh in MESHES.items()}
     for key, task in tasks.items():
-        compiled, *shapes = compile_step(task)
+        compiled, *shapes = compile_step(task, make_plan(task))
         leaves, state = trained(task, compiled)
         arrays |= {f"video/{key}/float32/{path}": leaf for path, leaf in leaves.items()}
         parts[f"video/{key}"] = _parts(state)

@@ -13,9 +13,10 @@ from tests.tasks import InMemory
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.config.sparse_coding import ListaConfig, SparseCodingConfig
+from unroll_jax.train.core.task import Task
 from unroll_jax.train.data.codes import CodeBatch, CodeSpec
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.sparse_coding import SparseCodingTask
+from unroll_jax.train.tasks.sparse_coding import make
 
 SIZES = {"train": 48, "validation": 12, "test": 20}
 SIDE, ATOMS, SPARSITY = 4, 20, 0.1
@@ -84,8 +85,8 @@ def small(**fields: Any) -> SparseCodingConfig:
 
 
 @functools.cache
-def task_of(config: SparseCodingConfig) -> SparseCodingTask:
-    return SparseCodingTask(config, BLOBS)
+def task_of(config: SparseCodingConfig) -> Task:
+    return make(config, BLOBS)
 
 
 def give(patch: pytest.MonkeyPatch) -> None:

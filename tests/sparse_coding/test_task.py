@@ -9,8 +9,10 @@ from tests.models.test_lista import soft
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, small, task_of
 from tests.tasks import perturbed, trained_losses
 from unroll_jax.train.config.sparse_coding import ListaConfig
+from unroll_jax.train.core.evaluate import read
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.task import Trial
 from unroll_jax.train.data.codes import CodeBatch
-from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.sparse_coding import PENALTIES, linear_coder, noisy
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
@@ -55,14 +57,13 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
 
     @jax.jit
     def run(params, batch):
-        rows = task.sample_noise(batch, jax.random.key(1))
-        return rows, task.losses(params, rows, None)[0]
+        rows = task.corrupt(batch, task.trial, jax.random.key(1))
+        return rows, task.losses(params, rows, task.trial)[0]
 
     @jax.jit
     def noisy_losses(params, rows, places):
-        return noisy_task.losses(
-            params, jax.tree.map(lambda leaf: leaf[places], rows), None
-        )[0]
+        some = jax.tree.map(lambda leaf: leaf[places], rows)
+        return noisy_task.losses(params, some, noisy_task.trial)[0]
 
     (rows, actual), places = run(params, batch), np.arange(len(batch.codes))
     whole, parted = (
@@ -75,7 +76,7 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
     # Noise of every layer is in the last one's codes: at least 0.3^2 / 2 an atom.
     assert np.mean(whole[:, 1:] - expected[:, 1:]) > 0.5 * 0.3**2 * 20 * 0.7
     for lost in (0, 2):
-        losses = task.reading(params, "test", Trial(0.0, lost=lost)).losses
+        losses = read(task, params, "test", Trial(0.0, lost=lost))["losses"]
         np.testing.assert_allclose(losses, losses_of(params, "test", lost), rtol=1e-4)
 
 
@@ -85,7 +86,7 @@ def test_what_is_drawn_has_the_strengths_of_training():
         BLOBS.whole("train"),
     )
     many = CodeBatch(*(np.repeat(part, 20, axis=0) for part in batch))
-    draw = jax.jit(task.sample_noise)
+    draw = jax.jit(lambda batch, key: task.corrupt(batch, task.trial, key))
     drawn, again = (draw(many, jax.random.key(seed)) for seed in (0, 1))
     noise = np.asarray(drawn.signals) - np.repeat(batch.images, 20, axis=0) / 255.0
     assert np.std(noise) == pytest.approx(0.5 * BLOBS.pixel_std, rel=0.05)
@@ -97,9 +98,8 @@ def test_what_is_drawn_has_the_strengths_of_training():
 
 def test_ista_stands_beside_the_network_whatever_its_weights_start_as(start):
     task, curvature = task_of(NOISE), np.linalg.norm(BLOBS.dictionary, 2) ** 2
-    drawn, ista = jax.jit(lambda key: (task.init(key), task.ista()))(
-        jax.random.key(0, impl="rbg")
-    )
+    drawn = jax.jit(task.init)(jax.random.key(0, impl="rbg"))
+    ista = task.inner()
     assert np.std(drawn["params"]["layers"].A) == pytest.approx(0.01, rel=0.1)
     for params in (ista, start[0]):
         layers = params["params"]["layers"]
@@ -152,7 +152,7 @@ def test_codes_of_images_come_with_what_they_stand_for(start):
     with one_line(
         "batch_size must be at most the 48 images of the train split, got 49"
     ):
-        task_of(small(batch_size=49))
+        make_plan(task_of(small(batch_size=49)))
     broken = jax.tree.map(lambda leaf: leaf * np.nan, params)
     with one_line("images are not finite"):
         task.predict(broken, images[1])

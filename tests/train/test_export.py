@@ -22,6 +22,7 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import to_json
 from unroll_jax.train.core.checkpoint import Checkpoints
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.exporting import export
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import SEAL
@@ -43,7 +44,8 @@ pytestmark = [
 @pytest.fixture
 def best(finished, config, clips):
     with Checkpoints(finished / "checkpoints", read_only=True) as checkpoints:
-        return checkpoints.best(traced_state(traced_task(config, clips)))
+        task = traced_task(config, clips)
+        return checkpoints.best(traced_state(task, make_plan(task)))
 
 
 def assert_same(actual, params):

@@ -18,11 +18,11 @@ from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import StorageError
 from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
-from unroll_jax.train.core.loop import Callbacks
-from unroll_jax.train.evaluate import evaluate
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.metrics import Callbacks, read_metrics
 from unroll_jax.train.runs import READS, VERSION
 from unroll_jax.train.system.files import SEAL
 
@@ -39,7 +39,7 @@ def run(own_both, tmp_path):
 
 
 def evaluate_again(folder, *, task, log):
-    evaluate(task, folder, experiment="own", log=log)
+    evaluate_run(task, make_plan(task), folder, experiment="own", log=log)
 
 
 def fit_again(folder, *, task, log):
@@ -189,18 +189,18 @@ def test_schedules_that_depend_on_the_end_are_named():
     ):
         assert linear(
             primal=PrimalConfig(**{"warmup_share": 0.0} | rates)
-        ).config.tied_to_end()
+        ).options.tied_to_end()
     assert ImageFeedForwardConfig(
         optimizer=OptimizerConfig(schedule="cosine")
     ).tied_to_end()
     for free in (
-        linear().config,
+        linear().options,
         ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="staircase")),
     ):
         assert not free.tied_to_end()
     constraints = ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)
     assert (
-        linear(constraints=constraints).config.tied_to_end()
+        linear(constraints=constraints).options.tied_to_end()
         == "constraints.warmup_steps"
     )
     assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]

@@ -89,7 +89,7 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
 
 
 # functions that a signal interrupts
-LOAD, READ = "tasks.video.load", "checkpoint._read_arrays"
+LOAD, READ = "tasks.video.load", "core.checkpoint._read_arrays"
 
 
 @pytest.mark.parametrize(

@@ -109,10 +109,12 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
     def score(reading: Reading, split: str) -> float:
         return 2.0 * mean_last_loss(reading, split) / data.square_norms[split]
 
+    def ista() -> Params:
+        """Returns parameters with which layers are steps of ISTA."""
+        return dict(model.clone(noise=None).init(jax.random.key(0), no_signal))
+
     def baselines(params: Params, readings: Any) -> Row:
-        drawn_without_noise = model.clone(noise=None)
-        ista = dict(drawn_without_noise.init(jax.random.key(0), no_signal))
-        of_ista, _ = evaluate_trials(task, ista)
+        of_ista, _ = evaluate_trials(task, ista())
         floor_errors = {"ISTA": of_ista.pop(SCORE), **floors(options, data)}
         return {
             "layer_noise": options.layer_noise,
@@ -188,6 +190,7 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
         examples_are="images",
         fingerprint=fingerprint,
         spec=spec.to_json,
+        inner=ista,
     )
     return task
 

@@ -70,7 +70,7 @@ def in_place_of_training(monkeypatch):
     def replace(act):
         names = []
 
-        def train_run(task, folder, **options):
+        def train_run(task, plan, folder, **options):
             names.append(folder.name)
             act(folder)
 
