@@ -61,7 +61,7 @@ _TEXT = Functions(
     ),
 )
 _IMAGES = Functions(
-    task="tasks.images:ImageTask",
+    task="tasks.images",
     predict=(
         'prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
         "prediction.label, prediction.probabilities"
@@ -91,7 +91,7 @@ _LANGUAGE = Functions(
     ),
 )
 _SCENES = _IMAGES._replace(
-    task="tasks.images:SceneTask",
+    task="tasks.images",
     predict=(
         'classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the'
         " class of each pixel"

@@ -5,10 +5,10 @@ import sys
 from papers.command import run_command
 from papers.xie2021.robustness import RobustnessConfig, robustness
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.images import ImageTaskConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.system.files import AGAIN, read_object, write_json, writing
-from unroll_jax.train.tasks.images import ImageTask, SceneTask
 
 
 def evaluate(config: RobustnessConfig) -> None:
@@ -16,14 +16,13 @@ def evaluate(config: RobustnessConfig) -> None:
     config.check()
     for folder in config.runs:
         experiment, task, plan = open_run(folder, writes=True)
-        inner = task.inner
-        if not isinstance(inner, ImageTask) or isinstance(inner, SceneTask):
+        if not isinstance(task.options, ImageTaskConfig):
             raise UserError(
                 f"{folder} is a run of {task.options.task}, not of an image classifier;"
                 " leave it out"
             )
         best = best_checkpoint(task, plan, folder, experiment=experiment)
-        figures = robustness(inner, best.state.params, config)
+        figures = robustness(task, best.state.params, config)
         file = folder / "evaluation.json"
         with writing(f"run folder {folder}", AGAIN):
             write_json(file, {**read_object(file), **figures})

@@ -15,11 +15,10 @@ from optax.projections import projection_l2_ball
 
 from unroll_jax.train.config.fields import Count, Positive, check_fields, check_rules
 from unroll_jax.train.config.images import is_certifiable
-from unroll_jax.train.core.task import Params, Row
+from unroll_jax.train.core.task import Params, Row, Task
 from unroll_jax.train.sharding.mesh import gathered
 from unroll_jax.train.tasks.common import NOISE_SEED, on_batches, to_unit
 from unroll_jax.train.tasks.image_models import lipschitz_bound
-from unroll_jax.train.tasks.images import ImageTask
 
 # Total length of an attack's steps, in radii: from any start they can reach the far
 # side of the ball.
@@ -62,7 +61,7 @@ class RobustnessConfig:
         return {"noises": self.noises, "attacks": self.attacks}
 
 
-def robustness(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
+def robustness(task: Task, params: Params, config: RobustnessConfig) -> Row:
     """Accuracies on the test split by level of noise and radius of attack.
 
     Noise and starts of attacks belong to the examples: they are the same for every run,
@@ -80,18 +79,18 @@ def robustness(task: ImageTask, params: Params, config: RobustnessConfig) -> Row
         figures |= _noise_accuracy(task, params, config)
     if config.attacks:
         figures |= _attack_accuracy(task, params, config)
-        if is_certifiable(task.config.network):
+        if is_certifiable(task.options.network):
             figures |= _certified_accuracy(task, params, config)
     return figures
 
 
-def _noise_accuracy(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
+def _noise_accuracy(task: Task, params: Params, config: RobustnessConfig) -> Row:
     def right(params: Params, batch: Batch, level: Array) -> Array:
         images, labels, _ = batch
         pixels = to_unit(images)
         draw = jax.vmap(lambda key: jax.random.normal(key, pixels.shape[1:]))
         noise = draw(_keys(batch))
-        return right_answers(task.logits(params, pixels + level * noise), labels)
+        return right_answers(task.inner.logits(params, pixels + level * noise), labels)
 
     measure = on_batches(right)
     shares = {}
@@ -101,11 +100,11 @@ def _noise_accuracy(task: ImageTask, params: Params, config: RobustnessConfig) -
     return {"noise_accuracy": shares}
 
 
-def _attack_accuracy(task: ImageTask, params: Params, config: RobustnessConfig) -> Row:
+def _attack_accuracy(task: Task, params: Params, config: RobustnessConfig) -> Row:
     def try_attack(params: Params, batch: Batch, radius: Array) -> tuple[Array, Array]:
         images, labels, _ = batch
         outcome = attack(
-            lambda pixels: task.logits(params, pixels),
+            lambda pixels: task.inner.logits(params, pixels),
             to_unit(images),
             jnp.asarray(labels),
             _keys(batch),
@@ -115,7 +114,7 @@ def _attack_accuracy(task: ImageTask, params: Params, config: RobustnessConfig) 
         return outcome.right, outcome.robust
 
     measure = on_batches(try_attack)
-    count = min(config.attack_examples, task.data.num_examples("test"))
+    count = min(config.attack_examples, task.inner.data.num_examples("test"))
     right = np.zeros(0)
     shares = {}
     for radius in sorted(map(float, config.attacks)):
@@ -132,18 +131,16 @@ def _attack_accuracy(task: ImageTask, params: Params, config: RobustnessConfig) 
     }
 
 
-def _certified_accuracy(
-    task: ImageTask, params: Params, config: RobustnessConfig
-) -> Row:
-    spec = task.spec
-    network = task.config.network
+def _certified_accuracy(task: Task, params: Params, config: RobustnessConfig) -> Row:
+    spec = task.inner.spec
+    network = task.options.network
     bound = float(lipschitz_bound(network, params, spec.shape[:2], spec.std))
-    if task.lipschitz is not None:
-        bound = min(bound, task.lipschitz)
+    if task.options.lipschitz is not None:
+        bound = min(bound, task.options.lipschitz)
 
     def margins_of(params: Params, batch: Batch) -> Array:
         images, labels, _ = batch
-        return _margins(task.logits(params, to_unit(images)), labels)
+        return _margins(task.inner.logits(params, to_unit(images)), labels)
 
     measure = on_batches(margins_of)
     margins = [measure(params, batch)[:rows] for batch, rows in _batches(task)]
@@ -184,19 +181,19 @@ def _keys(batch: Batch) -> Array:
     return fold(jnp.asarray(numbers))
 
 
-def _batches(task: ImageTask, most: int | None = None) -> Iterator[tuple[Batch, int]]:
+def _batches(task: Task, most: int | None = None) -> Iterator[tuple[Batch, int]]:
     """Yields batches of the test split, and how many of their rows count.
 
     All batches have one size, so that one program serves them. Examples are evenly
     spread over the split.
     """
-    total = task.data.num_examples("test")
-    size = task.config.batch_size
+    total = task.inner.data.num_examples("test")
+    size = task.options.batch_size
     count = total if most is None else min(most, total)
     chosen = np.arange(count) * total // count
     for start in range(0, len(chosen), size):
         numbers = chosen[start : start + size]
-        batch = task.data.read("test", numbers)
+        batch = task.inner.data.read("test", numbers)
         images, labels, numbered = (
             np.resize(np.asarray(part), (size, *np.shape(part)[1:]))
             for part in (batch.images, batch.labels, numbers.astype(np.int32))

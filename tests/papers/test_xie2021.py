@@ -16,8 +16,9 @@ from papers.xie2021.robustness import RobustnessConfig, attack, robustness
 from tests.supervised.conftest import small, start, stripes, traced
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.images import is_certifiable
+from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.main import report as write_report
-from unroll_jax.train.tasks.image_models import lipschitz_bound
+from unroll_jax.train.tasks.image_models import lipschitz_bound, scores
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
 __all__ = ["start", "stripes"]  # fixtures
@@ -126,9 +127,9 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
 @pytest.mark.parametrize("name", ["image-dnn", "image-opteq", "image-ode"])
 def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(name):
     config = small(name)
-    task, init, step = traced(config)
+    task, _, init, step = traced(config)
     state = init()
-    for _, batch in zip(range(20), task.batches(0, None), strict=False):
+    for _, batch in zip(range(20), task.batches(0, 0, None), strict=False):
         state, _ = step(state, batch)
     figures = robustness(
         task, state.params, RobustnessConfig((), attacks=RADII, attack_steps=4)
@@ -138,9 +139,8 @@ def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(nam
         [figures["attack_accuracy"][str(radius)] for radius in RADII],
     )
     if name == "image-dnn":
-        assert clean == pytest.approx(
-            task.split_scores(state.params, "test")[0]["accuracy"]
-        )
+        reading = read(task, state.params, "test", task.trial)
+        assert clean == pytest.approx(scores(reading["confusion"]).accuracy)
     assert figures["attacked_examples"] == 10
     assert clean > 0.6
     assert clean >= left[0] >= left[1] >= left[2]
@@ -165,10 +165,10 @@ def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says()
         of_network(small("image-opteq"), **convolutional, skip=0.6, input_layers=(2,)),
         of_network(small("image-dnn"), convolutional=True, stem=(3, 3), features=None),
     ):
-        task, init, _ = traced(config)
+        task, _, init, _ = traced(config)
         params = init().params
-        bound = lipschitz_bound(config.network, params, (4, 4), task.data.std)
-        logits = jax.jit(task.logits)
+        bound = lipschitz_bound(config.network, params, (4, 4), task.inner.spec.std)
+        logits = jax.jit(task.inner.logits)
         moved = np.linalg.norm(
             np.asarray(logits(params, first) - logits(params, second)), axis=1
         )
@@ -180,30 +180,29 @@ def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says()
 def test_logits_are_scaled_down_to_the_lipschitz_constant_that_they_are_held_to():
     free = small("image-opteq")
     images = np.random.default_rng(3).uniform(size=(8, 4, 4, 1)).astype(np.float32)
-    task, init, _ = traced(free)
+    task, _, init, _ = traced(free)
     params = init().params
     bound, logits = (
-        float(lipschitz_bound(free.network, params, (4, 4), task.data.std)),
-        task.logits(params, images),
+        float(lipschitz_bound(free.network, params, (4, 4), task.inner.spec.std)),
+        task.inner.logits(params, images),
     )
     for held in (bound / 10.0, 10.0 * bound):
-        scaled = task.with_config(dataclasses.replace(free, lipschitz=held)).logits(
-            params, images
-        )
+        other = task.make(dataclasses.replace(free, lipschitz=held))
+        scaled = other.inner.logits(params, images)
         np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
 
 
 def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms():
     """Pixels are divided by their deviation."""
     config = small("image-dnn")
-    task, init, _ = traced(config)
+    task, _, init, _ = traced(config)
     params = init().params
     norms = [
         float(np.linalg.norm(leaf, 2))
         for leaf in jax.tree.leaves(params)
         if np.ndim(leaf) > 1
     ]
-    bound = lipschitz_bound(config.network, params, (4, 4), task.data.std)
+    bound = lipschitz_bound(config.network, params, (4, 4), task.inner.spec.std)
     assert len(norms) == 4
     np.testing.assert_allclose(bound, math.prod(norms) / 0.3, rtol=0.01)
 

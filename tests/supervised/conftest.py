@@ -13,11 +13,13 @@ import pytest
 from tests.tasks import InMemory
 from unroll_jax.train.config.data import ImageConfig, SceneConfig
 from unroll_jax.train.config.images import SceneTaskConfig, SupervisedConfig
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import first_state, jit_step
+from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.pictures import NOT_COUNTED, ImageSpec, PictureBatch
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.images import ImageTask, SceneTask
+from unroll_jax.train.tasks.images import make
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
 SMALL = {
@@ -93,19 +95,19 @@ def small(experiment: str, **options: Any) -> SupervisedConfig:
 
 
 class Traced(NamedTuple):
-    task: ImageTask
+    task: Task
+    plan: Plan
     init: Callable[[], Any]
     step: Callable[..., Any]
 
 
 @functools.cache
 def traced(config: SupervisedConfig) -> Traced:
-    task = (
-        SceneTask(config, Fields())
-        if isinstance(config, SceneTaskConfig)
-        else ImageTask(config, Stripes())
-    )
-    return Traced(task, jax.jit(lambda: first_state(task)), jit_step(task))
+    data = Fields() if isinstance(config, SceneTaskConfig) else Stripes()
+    task = make(config, data)
+    plan = make_plan(task)
+    init = jax.jit(lambda: first_state(task, plan, config.seed))
+    return Traced(task, plan, init, jit_step(task, plan))
 
 
 @pytest.fixture

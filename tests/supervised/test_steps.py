@@ -2,6 +2,7 @@
 gradients and norms of weights."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,13 @@ from scipy.special import log_softmax
 from sklearn import metrics
 
 from tests.supervised.conftest import Fields, small, traced
-from unroll_jax.train.core.step import describe_step, validate
+from unroll_jax.train.core.evaluate import read, validate
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import describe_step
 from unroll_jax.train.data.pictures import NOT_COUNTED
+from unroll_jax.train.tasks import images
 from unroll_jax.train.tasks.image_models import SOLVE, adjoint_probe
-from unroll_jax.train.tasks.images import ImageTask
+from unroll_jax.train.tasks.images import make
 
 pytestmark = pytest.mark.xdist_group("images")
 
@@ -26,7 +30,7 @@ def test_parts_of_a_batch_count_by_their_labels_and_are_augmented_and_recomputed
     scenes.labels[::2, 1:] = NOT_COUNTED
     config = dataclasses.replace(small("segment-fcn"), augment=True)
     for options in ({"accumulate": 2, "remat": "dots"}, {}):
-        _, init, step = traced(dataclasses.replace(config, **options))
+        _, _, init, step = traced(dataclasses.replace(config, **options))
         state = init()
         for start in range(0, 24, 8):
             state, result = step(
@@ -42,8 +46,9 @@ def test_parts_of_a_batch_count_by_their_labels_and_are_augmented_and_recomputed
 
 
 def test_scenes_without_a_label_that_counts_cost_nothing_and_have_no_gradient():
-    task, init, step = traced(dataclasses.replace(small("segment-fcn"), augment=True))
-    scenes = next(task.batches(0, None))
+    options = dataclasses.replace(small("segment-fcn"), augment=True)
+    task, _, init, step = traced(options)
+    scenes = next(task.batches(0, 0, None))
     _, result = step(
         init(), scenes._replace(labels=np.full_like(scenes.labels, NOT_COUNTED))
     )
@@ -57,40 +62,47 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     scenes = data.splits["validation"]
     scenes.labels[:8, 1:] = NOT_COUNTED  # of the first batch of two
     scenes.labels[0, 1:] = 0
-    task = ImageTask(small("segment-fcn"), data)
-    assert task.config.batch_size == 8
+    options = small("segment-fcn")
+    assert options.batch_size == 8
+    scale, shift = np.float32(data.spec.std), np.float32(data.spec.mean)
 
-    def logits_of(params, images, probe=None):
-        return params * images[..., :2].astype(jnp.float32) / 255.0, None
+    def logits_of(params, seen):
+        return params * (seen * scale + shift)[..., :2], None
 
-    monkeypatch.setattr(task, "_logits", logits_of)
-    row, matrix = task.split_scores(jnp.asarray(slope), "validation")
+    fake = SimpleNamespace(apply=logits_of, init=lambda key, seen: jnp.zeros(()))
+    monkeypatch.setattr(images, "build", lambda network, num_classes: fake)
+    task = make(options, data)
+    reading = read(task, jnp.asarray(slope), "validation", task.trial)
+    matrix = reading["confusion"]
     there, logits = scenes.labels != NOT_COUNTED, slope * scenes.images[..., :2] / 255.0
     labels = scenes.labels[there].astype(int)
     logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
     np.testing.assert_allclose(
-        row["loss"], -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6
+        reading["losses"].mean(),
+        -np.mean(logs[np.arange(len(labels)), labels]),
+        rtol=1e-6,
     )
     np.testing.assert_array_equal(
         matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1))
     )
     # The same answers, the second ones of less loss.
-    ends = [task.validate(jnp.float32(slope), None) for slope in (3.0, 0.3)]
-    assert len({end.row[task.config.best_by] for end in ends}) == 1
-    assert (
-        max(ends, key=lambda end: end.score)
-        is min(ends, key=lambda end: end.row["loss"])
-        is ends[1]
+    plan = make_plan(task)
+    (one, first), (other, second) = (
+        validate(task, plan, jnp.float32(slope), None, 1) for slope in (3.0, 0.3)
     )
+    assert one[options.best_by] == other[options.best_by]
+    assert second > first
+    assert other["loss"] < one["loss"]
 
 
 ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
 
 
 def validation_row(config):
-    task, init, _ = traced(config)
+    task, plan, init, _ = traced(config)
     state = init()
-    return validate(task, state)[0], state.params
+    row, _ = validate(task, plan, state.params, state.opt_state, 1)
+    return row, state.params
 
 
 def network_of(config, **options):
@@ -101,9 +113,9 @@ def network_of(config, **options):
 
 @pytest.mark.slow
 def test_rows_hold_the_residuals_and_iterations_of_both_solves():
-    task, init, step = traced(network_of(small("image-opteq"), tol=1e-5))
-    _, figures = step(init(), next(task.batches(0, None)))
-    row, *_ = describe_step(task, 1, jax.device_get(figures))
+    task, plan, init, step = traced(network_of(small("image-opteq"), tol=1e-5))
+    _, figures = step(init(), next(task.batches(0, 0, None)))
+    row, *_ = describe_step(task, plan, 1, jax.device_get(figures))
     for residual, iterations, converged in (
         ("residual", "iterations", "converged"),
         ADJOINT,

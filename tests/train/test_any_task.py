@@ -77,7 +77,7 @@ def mean(options=MeanConfig(), figure=FIGURE):
         make=mean,
         predict=lambda params, inputs: inputs * float(params),
         summary=lambda evaluation: f"the mean is {evaluation['mean']:.1f}",
-        row=lambda reading: {"measured": np.float32(0.25)},
+        row=lambda params, reading: {"measured": np.float32(0.25)},
         baselines=baselines,
         plan=lambda task: Plan(
             optimizer=optax.sgd(0.1),

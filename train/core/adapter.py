@@ -61,7 +61,7 @@ def _layered(old: Any, common: Any) -> Task:
         trial=old.training_trial,
         trials=old.trials(),
         score=lambda reading, split: old.score_of(reading["all"], split),
-        row=lambda reading: old.row_of(reading["all"]),
+        row=lambda params, reading: old.row_of(reading["all"]),
         baselines=lambda params, readings: old.further_figures(
             params, {trial: reading["all"] for trial, reading in readings.items()}
         ),
@@ -85,7 +85,7 @@ def _of_scores(old: Any, common: Any) -> Task:
     return Task(
         **common,
         reading=reading,
-        row=lambda reading: reading["validation"],
+        row=lambda params, reading: reading["validation"],
         best=lambda row: row[old.config.best_by] - 1e-9 * row["loss"],
         baselines=baselines,
         keep=old.keep,

@@ -26,11 +26,11 @@ def read(task: Task, params: Params, split: str, trial: Trial) -> Reading:
     if task.reading is not None:
         return task.reading(params, split, trial)
     see = _reader(task.corrupt, task.losses, task.read, trial.disturbance)
-    numbers = Trial(
-        gamma=np.float32(trial.gamma),
-        layer_noise=np.float32(trial.layer_noise),
-        lost=np.int32(trial.lost),
-    )
+    numbers = {
+        "gamma": np.float32(trial.gamma),
+        "layer_noise": np.float32(trial.layer_noise),
+        "lost": np.int32(trial.lost),
+    }
     parts = []
     for index, batch in enumerate(task.examples(split, trial)):
         key = evaluation_key(index)
@@ -55,8 +55,8 @@ def _reader(
     other: Callable[..., Any] | None,
     disturbance: Any,
 ) -> Callable[..., Any]:
-    def see(params: Params, batch: Batch, trial: Trial, key: jax.Array) -> Any:
-        trial = trial._replace(disturbance=disturbance)
+    def see(params: Params, batch: Batch, numbers: Any, key: jax.Array) -> Any:
+        trial = Trial(**numbers, disturbance=disturbance)
         drawn = corrupt(batch, trial, key)
         if other is not None:
             return other(params, drawn, trial)
@@ -112,7 +112,7 @@ def validate(
     each = "layer" if task.num_layers else None
     require_finite(step, losses.mean(axis=0), "validation loss", each=each)
     row, score = judge(plan, losses, opt_state)
-    row |= json_value(task.row(reading), "the row of a validation")
+    row |= json_value(task.row(params, reading), "the row of a validation")
     if task.best is not None and row.get("feasible", True):
         score = float(task.best(row))
     return row, score

@@ -63,7 +63,7 @@ def train_step(
     batch (Porras-Valenzuela et al., Algorithm 1).
     """
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-    batch = task.corrupt(batch, task.trial, key)
+    batch = task.corrupt(batch, task.trial._replace(augment=True), key)
     counts = None if task.counts is None else task.counts(batch)
 
     def losses(params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Any]:

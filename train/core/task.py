@@ -39,6 +39,7 @@ class Trial(NamedTuple):
       layer_noise: standard deviation of the noise on layers.
       lost: the layer that is left out, from 1; 0 for none.
       disturbance: a further one of the examples, of a type of the task.
+      augment: whether images are also augmented, as in steps of training.
       probe: zeros whose gradient carries figures out of the backward pass.
     """
 
@@ -46,6 +47,7 @@ class Trial(NamedTuple):
     layer_noise: Any = 0.0
     lost: Any = 0
     disturbance: Any = None
+    augment: bool = False
     probe: Any = None
 
 
@@ -101,7 +103,7 @@ class Task(NamedTuple):
       trial: conditions of training and validation.
       trials: ``{score: {label: Trial}}``, what an evaluation tries.
       score: ``(reading, split) -> number`` of one trial.
-      row: ``reading -> figures`` of a validation beyond losses.
+      row: ``(params, reading) -> figures`` of a validation beyond losses.
       best: ``row -> number``: the score of a feasible checkpoint by its validation;
         None takes the least loss.
       baselines: ``(params, readings by trial) -> figures`` of an evaluation beyond
@@ -146,7 +148,7 @@ class Task(NamedTuple):
     trial: Trial = Trial()
     trials: Mapping[str, Mapping[str, Trial]] = {}
     score: Callable[[Reading, str], float] = mean_last_loss
-    row: Callable[[Reading], Row] = no_figures
+    row: Callable[[Params, Reading], Row] = no_figures
     best: Callable[[Row], float] | None = None
     baselines: Callable[[Params, Mapping[Trial, Reading]], Row] = no_figures
     read: Callable[[Params, Batch, Trial], Figures] | None = None

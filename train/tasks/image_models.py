@@ -218,14 +218,6 @@ def cross_entropies(
     )
 
 
-def mean_cross_entropy(
-    logits: Float[Array, "*places classes"], labels: Int[Array, "*places"]
-) -> Float[Array, ""]:
-    """The mean over the labels that count; 0 if none does."""
-    number = jnp.sum(counted(labels), dtype=jnp.float32)
-    return jnp.sum(cross_entropies(logits, labels)) / jnp.maximum(number, 1.0)
-
-
 def confusion(
     logits: Float[Array, "*places classes"], labels: Int[Array, "*places"]
 ) -> Int[Array, "classes classes"]:

@@ -1,9 +1,9 @@
 """Classification of images and of the pixels of scenes, by networks with an
 equilibrium or without."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +13,17 @@ from jaxtyping import Array, Float
 from unroll_jax.fixed_point import Probe
 
 from ..config.errors import UserError, option_text
-from ..config.images import ImageTaskConfig, SupervisedConfig
+from ..config.images import SceneTaskConfig, SupervisedConfig
 from ..core.numbers import json_numbers
-from ..core.task import Log, Params, Row, SampleLosses
+from ..core.task import Log, NoData, Params, Reading, Row, Task, Trial
 from ..data import images
 from ..data.files import SPLITS
-from ..data.pictures import ImageSpec, PictureData, picture_of
+from ..data.pictures import ImageSpec, picture_of
 from ..data.reader import keep_examples
 from ..metrics import Predictions, write_predictions
 from ..sharding.mesh import gathered
 from ..sharding.rules import rematerialised
-from ..task import Training
-from .common import DataTask, on_batches
+from .common import on_batches
 from .image_models import (
     SOLVE,
     Label,
@@ -36,7 +35,6 @@ from .image_models import (
     flip,
     flip_and_shift,
     lipschitz_bound,
-    mean_cross_entropy,
     scores,
     sees_vectors,
     solve_figures,
@@ -46,301 +44,266 @@ from .image_models import (
 from .networks import each_of
 
 SHOWN = 4  # scenes: evenly spread over the test split
+# Scores of a summary, by name in evaluation.json.
+OF_IMAGES = {"accuracy": "accuracy"}
+OF_SCENES = {
+    "intersection_over_union": "mIoU",
+    "class_accuracy": "mAcc",
+    "accuracy": "aAcc",
+}
+
+# (params, pixels) -> logits
+Logits = Callable[[Params, Array], Array]
 
 
-class ImageTask(DataTask[SupervisedConfig]):
-    """Classification of images by cross entropy in nats; `SceneTask` classifies
-    their pixels."""
+class Inner(NamedTuple):
+    """What attacks and certificates take of a task.
 
-    num_layers, spec_type = 0, ImageSpec
-    words: ClassVar[Mapping[str, str]] = {"accuracy": "accuracy"}
-    """Names of scores in `summary_line`."""
+    Attributes:
+      data: images by split.
+      spec: of the images.
+      logits: ``(params, pixels in [0, 1]) -> logits``.
+    """
 
-    @staticmethod
-    def _load(config: SupervisedConfig, log: Log) -> PictureData:
-        data = images.load(config.data, log=log)
-        keep_examples(data, config)
-        return data
+    data: Any
+    spec: ImageSpec
+    logits: Logits
 
-    def __init__(
-        self, config: SupervisedConfig, data: Any, spec: ImageSpec | None = None
-    ):
-        super().__init__(config, data, spec)
-        model = build(config.network, self.spec.num_classes)
-        apply: Callable[..., tuple[Array, Any]] = model.apply  # pyright: ignore[reportAssignmentType] (typed loosely)
-        self._model, self._free = model, rematerialised(apply, config.remat)
-        try:
-            jax.eval_shape(self.init, jax.random.key(0))
-        except (ValueError, TypeError) as error:
-            name, _, rest = str(error).partition(" ")
-            if hasattr(config.network, name):
-                raise UserError(f"{option_text(f'network.{name}')} {rest}") from error
-            raise UserError(f"the network does not fit the data: {error}") from error
-        count = None if data is None else data.num_examples("train")
-        self.training = Training(count, "examples")
-        self._measure, self._see = (
-            on_batches(self._measured),
-            on_batches(lambda *inputs: self._logits(*inputs)[0]),
+
+def open_task(options: SupervisedConfig, log: Log) -> Task:
+    """Returns the task on the data of its options, prepared on first use."""
+    data = images.load(options.data, log=log)
+    keep_examples(data, options)
+    return make(options, data)
+
+
+def rebuild(options: SupervisedConfig, spec: Row) -> Task:
+    """Returns the task of `Task.spec` without data, to predict."""
+    return make(options, NoData(ImageSpec.from_json(spec)))
+
+
+def make(options: SupervisedConfig, data: Any) -> Task:
+    """Returns the task: classification of images, or of the pixels of scenes, by cross
+    entropy in nats."""
+    spec: ImageSpec = data.spec
+    network = options.network
+    of_scenes = isinstance(options, SceneTaskConfig)
+    model = build(network, spec.num_classes)
+    free = rematerialised(model.apply, options.remat)
+    limit = getattr(options, "lipschitz", None)
+
+    def init(key: jax.Array) -> Params:
+        return model.init(key, seen(jnp.zeros((1, *spec.shape), jnp.uint8)))
+
+    def seen(pictures: Array) -> Array:
+        return flat(jnp.asarray(pictures).astype(jnp.float32) / 255.0)
+
+    def flat(pixels: Array) -> Array:
+        shown = standardise(pixels, spec.mean, spec.std)
+        return shown.reshape(len(shown), -1) if sees_vectors(network) else shown
+
+    def apply(params: Params, shown: Array, probe: Any = None) -> tuple[Array, Any]:
+        """Returns logits, scaled down to meet a Lipschitz constant if the options have
+        one; and figures of the solve."""
+        logits, info = free(
+            params, shown, **({} if probe is None else {"probe": probe})
         )
+        if limit is not None:
+            bound = lipschitz_bound(network, params, spec.shape[:2], spec.std)
+            logits = logits * jnp.minimum(1.0, limit / bound)
+        return logits, info
 
-    def init(self, key: jax.Array) -> Params:
-        """Returns parameters of the network."""
-        return self._model.init(
-            key, self._shown(jnp.zeros((1, *self.spec.shape), jnp.uint8))
-        )
+    def corrupt(batch: Any, trial: Trial, key: jax.Array) -> Any:
+        if not (trial.augment and options.augment):
+            return batch
+        if of_scenes:
+            return type(batch)(*flip(key, batch.images, batch.labels))
+        return batch._replace(images=flip_and_shift(key, batch.images))
 
-    def sample_noise(self, batch: Any, key: jax.Array) -> Any:
-        """Flips and shifts images if the options say so."""
-        return (
-            type(batch)(*self.augmented(key, batch.images, batch.labels))
-            if self.config.augment
-            else batch
-        )
-
-    def augmented(
-        self, key: jax.Array, images: Array, labels: Array
-    ) -> tuple[Array, Array]:
-        """Returns augmented images and labels."""
-        return flip_and_shift(key, images), labels
-
-    def counts(self, batch: Any) -> Float[Array, "samples"]:
-        """Returns the number of labels that count in every sample."""
-        return _over_places(counted(batch.labels))
-
-    def probe(self, rows: int) -> Probe | None:
-        """Returns the probe of the adjoint solve; None for a network without one."""
-        return adjoint_probe(self.config.network, rows)
-
-    def losses(
-        self, params: Params, batch: Any, probe: Probe | None
-    ) -> tuple[SampleLosses, Mapping[str, Array]]:
+    def losses(params: Params, batch: Any, trial: Trial) -> Any:
         """Returns cross entropies summed over the places of a sample; how many are
         right, and figures of the solve."""
         # A solver applies a layer many times: sharded parameters are gathered once.
-        logits, info = self._logits(gathered(params), batch.images, probe)
+        logits, info = apply(gathered(params), seen(batch.images), trial.probe)
+        return of_logits(logits, info, batch)
+
+    def of_logits(logits: Array, info: Any, batch: Any) -> Any:
         predicted = jnp.argmax(logits, axis=-1)
         matches = predicted == batch.labels.astype(predicted.dtype)
-        right = counted(batch.labels) & matches
         samples = _over_places(cross_entropies(logits, batch.labels))
-        return samples[:, None], {
-            "right": _over_places(right),
-            **solve_figures(info, len(batch.images)),
-        }
+        figures = solve_figures(info, len(batch.images))
+        right = _over_places(counted(batch.labels) & matches)
+        return samples[:, None], {"right": right, **figures}
 
-    def summarise(
-        self, figures: Mapping[str, Array], counts: Array | None, probed: Any
-    ) -> Mapping[str, Array]:
-        """Returns numbers of places that are right and that count, and means over
-        examples of both solves."""
-        summary = {
-            "right": jnp.sum(figures["right"]),
-            "counted": jnp.sum(jnp.asarray(counts)),
-        }
-        summary |= {name: jnp.mean(figures[name]) for name in SOLVE}
-        solve = (
-            [jnp.full((), jnp.nan)] * 3
-            if probed is None
-            else [jnp.mean(leaf) for leaf in probed]
-        )
-        return summary | {
-            f"adjoint_{name}": value for name, value in zip(SOLVE, solve, strict=True)
-        }
+    def read(params: Params, batch: Any, trial: Trial) -> Any:
+        logits, info = apply(gathered(params), seen(batch.images))
+        samples, figures = of_logits(logits, info, batch)
+        matrix = confusion(logits, batch.labels)
+        return {"losses": samples, "confusion": matrix, **figures}
 
-    def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:
-        """Returns accuracy and figures of the solves."""
-        accuracy = float(figures["right"]) / max(float(figures["counted"]), 1.0)
-        names = [*SOLVE, *(f"adjoint_{name}" for name in SOLVE)]
-        solves = dict(
-            zip(names, json_numbers(figures[name] for name in names), strict=True)
-        )
-        return {"accuracy": accuracy, **solves}, {"accuracy": f"{accuracy:.1%}"}
+    def join(parts: Any, split: str) -> Reading:
+        """Puts rows one after the other, with losses per label that counts; confusion
+        matrices are summed."""
+        found = [one for one, _ in parts]
+        number = sum(np.sum(np.asarray(counted(batch.labels))) for _, batch in parts)
+        reading = {
+            name: np.concatenate([one[name] for one in found])
+            for name in ("losses", *SOLVE)
+        }
+        share = max(number, 1) / len(reading["losses"])
+        reading["losses"] = reading["losses"].astype(np.float64) / share
+        reading["confusion"] = np.sum([one["confusion"] for one in found], axis=0)
+        return reading
 
-    def split_scores(self, params: Params, split: str) -> tuple[Row, np.ndarray]:
-        """Returns loss, scores and figures of the solves on a split, and its
-        confusion matrix (label, prediction)."""
-        readings = []
-        params = gathered(params)
-        for batch in self.data.examples(split, batch_size=self.config.batch_size):
-            loss, matrix, solve = self._measure(params, batch)
-            weight = int(np.sum(np.asarray(counted(batch.labels))))
-            readings.append(
-                (
-                    loss,
-                    matrix,
-                    [solve[name] for name in SOLVE],
-                    len(batch.images),
-                    weight,
-                )
-            )
-        losses, matrices, solves, sizes, weights = zip(*readings, strict=True)
-        matrix = np.sum(matrices, axis=0)
-        means = zip(
-            SOLVE, json_numbers(np.average(solves, axis=0, weights=sizes)), strict=True
-        )
+    def scores_of(reading: Reading) -> Row:
+        solve = json_numbers(np.mean(reading[name], dtype=float) for name in SOLVE)
         return {
-            "loss": float(np.average(losses, weights=weights)),
-            **scores(matrix)._asdict(),
-            **dict(means),
-        }, matrix
+            "loss": float(reading["losses"].mean()),
+            **scores(reading["confusion"])._asdict(),
+            **dict(zip(SOLVE, solve, strict=True)),
+        }
 
-    def validation_row(self, params: Params, row: Row) -> Row:
-        """Returns the scores of a validation with norms of weights."""
-        if norms := self._norms(params):
-            row["weight_norms"] = json_numbers(norms.values())
+    def norms_of(params: Params, *, certified: bool = False) -> dict[str, float]:
+        """Returns the norms of the weights; empty for a network without a bound on
+        them."""
+        if not hasattr(network, "max_norm"):
+            return {}
+        stem = len(network.stem)
+        return weight_norms(params, spec.shape[:2], stem=stem, certified=certified)
+
+    def row(params: Params, reading: Reading) -> Row:
+        figures = scores_of(reading)
+        if norms := norms_of(params):
+            figures["weight_norms"] = json_numbers(norms.values())
             # else bounds are unused, and may take long
-            if getattr(self.config.network, "norm_steps", None) is None:
-                row["weight_norm_bounds"] = json_numbers(
-                    self._norms(params, certified=True).values()
-                )
-        return row
+            if getattr(network, "norm_steps", None) is None:
+                bounds = norms_of(params, certified=True)
+                figures["weight_norm_bounds"] = json_numbers(bounds.values())
+        return figures
 
-    def keep(self, params: Params, folder: Path) -> None:
-        """Writes no further files."""
-
-    def figures(self, params: Params, row: Row, matrix: np.ndarray) -> Row:
-        """Returns the figures of an evaluation."""
+    def baselines(params: Params, readings: Any) -> Row:
+        reading = readings[Trial()]
         return {
-            "num_examples": self.data.num_examples("test"),
-            **row,
-            "weight_norms": self._norms(params),
-            "class_names": list(self.spec.class_names),
-            "confusion": matrix.tolist(),
+            **scores_of(reading),
+            "weight_norms": norms_of(params),
+            "class_names": list(spec.class_names),
+            "confusion": reading["confusion"].tolist(),
         }
 
-    def data_fingerprint(self) -> Row:
-        """Returns sizes of the splits, and the mean pixel."""
-        sizes = {split: self.data.num_examples(split) for split in SPLITS}
-        return {"examples": sizes, "mean": [float(value) for value in self.spec.mean]}
+    def keep(params: Params, folder: Path) -> None:
+        """Writes predictions of some scenes, evenly spread over the test split."""
+        last = data.num_examples("test") - 1
+        numbers = np.unique(np.linspace(0, last, SHOWN).astype(int))
+        shown, labels = data.read("test", numbers)
+        predicted = np.argmax(see(gathered(params), shown), axis=-1).astype(np.uint8)
+        write_predictions(folder, Predictions(shown, labels, predicted))
 
-    def predict(self, params: Params, inputs: Any) -> Any:
+    see = on_batches(lambda params, pictures: apply(params, seen(pictures))[0])
+
+    def predict(params: Params, inputs: Any) -> Any:
         """Returns the prediction of an image (a file, or a uint8 array), or of each of
         a list, scaled as the train images: a `Label`; of scenes, the class of each
         pixel, uint8, at that size.
         """
         given, several = each_of(inputs)
-        pictures = np.stack([picture_of(one, self.spec.shape) for one in given])
-        predictions = self.predictions_of(self._see(gathered(params), pictures))
-        return predictions if several else predictions[0]
+        pictures = np.stack([picture_of(one, spec.shape) for one in given])
+        logits = see(gathered(params), pictures)
+        best = np.argmax(logits, axis=-1)
+        if of_scenes:
+            found: list[Any] = list(best.astype(np.uint8))
+        else:
+            shares = np.asarray(jax.nn.softmax(logits))
+            found = [
+                Label(spec.class_names[int(place)], share)
+                for place, share in zip(best, shares, strict=True)
+            ]
+        return found if several else found[0]
 
-    def predictions_of(self, logits: np.ndarray) -> list[Any]:
-        """Returns the prediction of each image from its logits."""
-        best, shares = np.argmax(logits, axis=-1), np.asarray(jax.nn.softmax(logits))
-        return [
-            Label(self.spec.class_names[int(place)], share)
-            for place, share in zip(best, shares, strict=True)
-        ]
+    def fingerprint() -> Row:
+        sizes = {split: data.num_examples(split) for split in SPLITS}
+        return {"examples": sizes, "mean": [float(value) for value in spec.mean]}
 
-    def summary_line(self, evaluation: Row) -> str:
-        """The scores."""
-        return ", ".join(
-            f"{word} {evaluation[name]:.2%}" for name, word in self.words.items()
-        )
+    def summary(evaluation: Row) -> str:
+        words = OF_SCENES if of_scenes else OF_IMAGES
+        shown = [f"{word} {evaluation[name]:.2%}" for name, word in words.items()]
+        return ", ".join(shown)
 
-    def logits(self, params: Params, pixels: Array) -> Array:
-        """Returns the logits of pixels in unit scale, (batch, height, width,
-        channels)."""
-        return self._apply(
-            params, self._flat(standardise(pixels, self.spec.mean, self.spec.std))
-        )[0]
-
-    def _apply(self, params: Params, seen: Array, **options: Any) -> tuple[Array, Any]:
-        """Returns logits, scaled down to meet a Lipschitz constant if the options have
-        one; and figures of the solve.
-        """
-        logits, info = self._free(params, seen, **options)
-        limit = self.lipschitz
-        if limit is not None:
-            bound = lipschitz_bound(
-                self.config.network, params, self.spec.shape[:2], self.spec.std
-            )
-            logits = logits * jnp.minimum(1.0, limit / bound)
-        return logits, info
-
-    @property
-    def lipschitz(self) -> float | None:
-        """The largest Lipschitz constant of the logits; None for no limit."""
-        return (
-            self.config.lipschitz if isinstance(self.config, ImageTaskConfig) else None
-        )
-
-    def _shown(self, pictures: Array) -> Array:
-        """Returns the network's input for images."""
-        return self._flat(
-            standardise(
-                pictures.astype(jnp.float32) / 255.0, self.spec.mean, self.spec.std
-            )
-        )
-
-    def _flat(self, pixels: Array) -> Array:
-        return (
-            pixels.reshape(len(pixels), -1)
-            if sees_vectors(self.config.network)
-            else pixels
-        )
-
-    def _logits(
-        self, params: Params, pictures: Any, probe: Probe | None = None
-    ) -> tuple[Array, Any]:
-        options = {} if probe is None else {"probe": probe}
-        return self._apply(params, self._shown(pictures), **options)
-
-    def _measured(
-        self, params: Params, batch: Any
-    ) -> tuple[Array, Array, Mapping[str, Array]]:
-        """Returns cross entropy, confusion matrix, and means of the figures of the
-        solve."""
-        logits, info = self._logits(params, batch.images)
-        solve = {
-            name: jnp.mean(rows)
-            for name, rows in solve_figures(info, len(batch.images)).items()
-        }
-        return (
-            mean_cross_entropy(logits, batch.labels),
-            confusion(logits, batch.labels),
-            solve,
-        )
-
-    def _norms(self, params: Params, *, certified: bool = False) -> dict[str, float]:
-        """Returns the norms of the weights; empty for a network without a bound on
-        them."""
-        network = self.config.network
-        if not hasattr(network, "max_norm"):
-            return {}
-        return weight_norms(
-            params, self.spec.shape[:2], stem=len(network.stem), certified=certified
-        )
+    _check_network(network, init)
+    return Task(
+        options=options,
+        num_layers=0,
+        init=init,
+        batches=lambda seed, start_step, rows: data.batches(
+            "train",
+            batch_size=options.batch_size,
+            seed=seed,
+            start_step=start_step,
+            rows=rows,
+        ),
+        examples=lambda split, trial: data.examples(
+            split, batch_size=options.batch_size
+        ),
+        losses=losses,
+        make=lambda other: make(other, data),
+        predict=predict,
+        summary=summary,
+        corrupt=corrupt,
+        row=row,
+        # a share of images or pixels differs by more
+        best=lambda row: row[options.best_by] - 1e-9 * row["loss"],
+        baselines=baselines,
+        read=read,
+        join=join,
+        keep=keep if of_scenes else lambda params, folder: None,
+        counts=lambda batch: _over_places(counted(batch.labels)),
+        probe=_probe(network),
+        summarise=_summarise,
+        describe=_describe,
+        num_examples=None if isinstance(data, NoData) else data.num_examples("train"),
+        examples_are="examples",
+        fingerprint=fingerprint,
+        spec=spec.to_json,
+        inner=Inner(data, spec, lambda params, pixels: apply(params, flat(pixels))[0]),
+    )
 
 
-class SceneTask(ImageTask):
-    """Classification of the pixels of scenes; some predictions on the test split are
-    kept in the run folder."""
+def _check_network(network: Any, init: Callable[..., Any]) -> None:
+    """Raises a `UserError` for a network that does not fit the data."""
+    try:
+        jax.eval_shape(init, jax.random.key(0))
+    except (ValueError, TypeError) as error:
+        name, _, rest = str(error).partition(" ")
+        if hasattr(network, name):
+            raise UserError(f"{option_text(f'network.{name}')} {rest}") from error
+        raise UserError(f"the network does not fit the data: {error}") from error
 
-    words: ClassVar[Mapping[str, str]] = {
-        "intersection_over_union": "mIoU",
-        "class_accuracy": "mAcc",
-        "accuracy": "aAcc",
-    }
 
-    def augmented(
-        self, key: jax.Array, images: Array, labels: Array
-    ) -> tuple[Array, Array]:
-        """Returns flipped scenes and labels."""
-        return flip(key, images, labels)
+def _probe(network: Any) -> Callable[[int], Probe] | None:
+    """Returns the probe of the adjoint solve; None for a network without one."""
+    if adjoint_probe(network, 1) is None:
+        return None
+    return lambda rows: adjoint_probe(network, rows)  # pyright: ignore[reportReturnType]
 
-    def keep(self, params: Params, folder: Path) -> None:
-        """Writes some predictions on the test split."""
-        write_predictions(folder, self.predictions(params))
 
-    def predictions_of(self, logits: np.ndarray) -> list[Any]:
-        """Returns the class of each pixel."""
-        return list(np.argmax(logits, axis=-1).astype(np.uint8))
+def _summarise(figures: Any, counts: Any, probed: Any) -> Row:
+    """Returns numbers of places that are right and that count, and means over examples
+    of both solves."""
+    summary = {"right": jnp.sum(figures["right"]), "counted": jnp.sum(counts)}
+    summary |= {name: jnp.mean(figures[name]) for name in SOLVE}
+    solve = [jnp.full((), jnp.nan)] * 3
+    if probed is not None:
+        solve = [jnp.mean(leaf) for leaf in probed]
+    adjoint = {f"adjoint_{name}": one for name, one in zip(SOLVE, solve, strict=True)}
+    return summary | adjoint
 
-    def predictions(self, params: Params) -> Predictions:
-        """Returns predictions of scenes of the test split, evenly spread."""
-        numbers = np.linspace(0, self.data.num_examples("test") - 1, SHOWN).astype(int)
-        shown, labels = self.data.read("test", np.unique(numbers))
-        logits = self._see(gathered(params), shown)
-        return Predictions(shown, labels, np.argmax(logits, axis=-1).astype(np.uint8))
+
+def _describe(figures: Any) -> tuple[Row, dict[str, str]]:
+    """Returns accuracy and figures of the solves."""
+    accuracy = float(figures["right"]) / max(float(figures["counted"]), 1.0)
+    names = [*SOLVE, *(f"adjoint_{name}" for name in SOLVE)]
+    solves = json_numbers(figures[name] for name in names)
+    row = {"accuracy": accuracy, **dict(zip(names, solves, strict=True))}
+    return row, {"accuracy": f"{accuracy:.1%}"}
 
 
 def _over_places(values: Array) -> Float[Array, "samples"]:

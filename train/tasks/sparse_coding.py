@@ -184,7 +184,7 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
             lost=options.model.num_layers,
         ),
         score=score,
-        row=lambda reading: {SCORE: score(reading, "validation")},
+        row=lambda params, reading: {SCORE: score(reading, "validation")},
         baselines=baselines,
         num_examples=None if isinstance(data, NoData) else data.num_examples("train"),
         examples_are="images",
