@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from .cli import parse
 from .config.commands import ExportArguments, ExportFormat
 from .config.errors import UserError
-from .config.fields import to_json
+from .config.options import to_json
 from .config.run import FREE, RunConfig
 from .config.tokens import LanguageConfig
 from .core.objective import multipliers_in_order

@@ -21,7 +21,7 @@ from unroll_jax.models.language.speculative import check_draft
 from .cli import parse
 from .config.commands import GenerateArguments
 from .config.errors import UserError, one_line
-from .config.fields import differences
+from .config.options import differences
 from .core.task import Log, Row
 from .data.answers import AnswerTokenizer
 from .data.instructions import Prompt, read_prompts

@@ -6,13 +6,13 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cli import HELP, configured, parse, unknown
 from .config.commands import EvaluateArguments, PrepareArguments, ReportArguments
-from .config.data import MODULES
+from .config.data import MODULES, sources_of
 from .config.errors import UserError, kind_of
-from .config.fields import check_fields, check_used, hints_of
+from .config.options import check_left_out, differences, to_json
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
 from .registry import functions_of, open_task, prepare_data
@@ -75,6 +75,7 @@ def fit(
       (True, ['README.md', 'config.json', 'model.safetensors'])
     """
     name, trained, config = _target(what)
+    given, config = config, config.resolved()
     config.check()  # before imports that take seconds
     from .core.loop import train_run
     from .evaluate import evaluate_run
@@ -86,6 +87,8 @@ def fit(
     require_device()
     check_callbacks(callbacks)
     experiment, log = experiment or name, first_only(log)
+    for line in differences(to_json(given), to_json(config)):
+        log(f"{line}, as other options rule it out")
     check_first(config)
     given_out = out or config.out
     folder = check_out(given_out) if given_out else default_folder(config, experiment)
@@ -126,6 +129,7 @@ def plan(arguments: list[str]) -> None:
     """Prints the memory of a step on each device, without running one."""
     if chosen := configured("plan", arguments, _of_run(arguments)):
         experiment, config = chosen
+        config = config.resolved()
         config.check()  # before what takes seconds to import
         from .memory import describe_memory, simulate
         from .runs import check_first
@@ -153,7 +157,8 @@ def evaluate_again(arguments: list[str]) -> None:
     )
     other: dict[str, Any] = {}
     if parsed.on_source is None:
-        check_used(parsed, [("on_root", "--on-source", False)])
+        usual = EvaluateArguments(parsed.run)
+        check_left_out(parsed, ["on_root"], "--on-source", usual)
     else:
         from .tasks.video import on_other_video
 
@@ -189,25 +194,15 @@ def report(arguments: list[str]) -> None:
 def prepare(arguments: list[str]) -> None:
     """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
     parsed = parse(PrepareArguments, arguments, "unroll-jax prepare")
-    check_fields(parsed)
-    config = next(
-        kind for kind in MODULES if parsed.source in get_args(hints_of(kind)["source"])
-    )
+    config = next(kind for kind in MODULES if parsed.source in sources_of(kind))
     fields = {field.name for field in dataclasses.fields(config)}
-    check_used(parsed, (("validation_share", SPLIT, "validation_share" in fields),))
-    of_table = parsed.source == "table"
-    check_used(
-        parsed,
-        (
-            (name, "the source table", of_table)
-            for name in ("text_column", "label_column")
-        ),
-    )
-    values = {
-        name: value
-        for name, value in dataclasses.asdict(parsed).items()
-        if name in fields
-    }
+    usual = PrepareArguments(parsed.source)
+    if "validation_share" not in fields:
+        check_left_out(parsed, ["validation_share"], SPLIT, usual)
+    if parsed.source != "table":
+        names = ["text_column", "label_column"]
+        check_left_out(parsed, names, "the source table", usual)
+    values = {name: value for name, value in vars(parsed).items() if name in fields}
     prepare_data(config(**values), print)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from unroll_jax import __version__
 
 from .config.errors import UserError, on_command_line
-from .config.fields import differences, from_json, to_json
+from .config.options import differences, from_json, to_json
 from .config.run import FREE, LENGTHS, PLACE, RunConfig
 from .core.task import Row, Task
 from .registry import FROM_PYTHON, PASS_IT, TASKS
@@ -222,17 +222,17 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
     elif task.options.overwrite:
         _require_deletable(folder)
     else:
-        shorter, tied = _shorter(folder, task.options), task.options.tied_to_end()
+        shorter = _shorter(folder, task.options)
         check_same(
             folder,
             identity(experiment, task.options, task.fingerprint()) | shorter,
             ANEW,
         )
-        if shorter and tied:
+        if shorter and task.options.tied_to_end:
             ((name, count),) = shorter.items()
             raise UserError(
-                f"{folder} has {name}={count}, and {tied} depend on the end of a run;"
-                " pass another --out"
+                f"{folder} has {name}={count}, and its schedule or warm-up depend on"
+                " the end of a run; pass another --out"
             )
 
 

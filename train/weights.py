@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from .config.errors import UserError, one_line
-from .config.fields import from_json
+from .config.options import from_json
 from .config.run import RunConfig
 from .core.task import Params, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE, open_safetensors

@@ -8,12 +8,10 @@ import sys
 from papers.command import run_command
 from papers.looped.evaluation import run, table
 from papers.looped.study import Study
-from unroll_jax.train.config.fields import check_fields
 
 
 def study_and_print(study: Study) -> None:
-    """Checks and runs a study, and prints the table of its folder."""
-    check_fields(study)
+    """Runs a study, and prints the table of its folder."""
     run(study)
     sys.stdout.write(table(study.out))
 

@@ -1,6 +1,5 @@
 """Training of a looped network on a generated task, by a usual loss or constraints."""
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -21,13 +20,15 @@ from unroll_jax.constrained import (
     tail_mean,
 )
 from unroll_jax.looped import sample_far_start, sample_loops, sample_segment, step_sizes
-from unroll_jax.train.config.fields import (
+from unroll_jax.train.config.options import (
     Count,
     Natural,
     NonNegative,
     Positive,
     Seed,
+    Text,
     Width,
+    options,
 )
 
 __all__ = ["Study", "network", "train"]
@@ -43,7 +44,7 @@ CHUNK = 100  # steps in one call of the compiled program
 FEWEST = 3  # loops that the method "random" draws at least
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class Study:
     """Train a network on a generated task, and evaluate it at more loops."""
 
@@ -78,7 +79,7 @@ class Study:
     """Examples of the evaluation at each size."""
     learning_rate: Positive = 2e-3
     """Largest rate of Adam, after a warmup of 50 steps; then it falls as a cosine."""
-    out: str = "runs/looped"
+    out: Text = "runs/looped"
     """Folder for the results, one JSON file per run; its table has a row for each
     method."""
 

@@ -13,7 +13,6 @@ from unroll_jax.train.system.files import AGAIN, read_object, write_json, writin
 
 def evaluate(config: RobustnessConfig) -> None:
     """Adds the figures of the best checkpoint to evaluation.json of each run."""
-    config.check()
     for folder in config.runs:
         experiment, task, plan = open_run(folder, writes=True)
         if not isinstance(task.options, ImageTaskConfig):

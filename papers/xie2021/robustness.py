@@ -1,6 +1,5 @@
 """Accuracy of image classifiers under noise and attacks, and certified accuracy."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -9,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from annotated_types import Ge, Le
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from optax.projections import projection_l2_ball
+from pydantic import Field
 
-from unroll_jax.train.config.fields import Count, Positive, check_fields, check_rules
 from unroll_jax.train.config.images import is_certifiable
+from unroll_jax.train.config.options import Count, Levels, options
 from unroll_jax.train.core.task import Params, Row, Task
 from unroll_jax.train.sharding.mesh import gathered
 from unroll_jax.train.tasks.common import NOISE_SEED, on_batches, to_unit
@@ -29,31 +28,21 @@ Images = Float[Array, "batch height width channels"]
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class RobustnessConfig:
     """Evaluate image classifiers under noise and attacks on the pixels, in [0, 1]."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders, whose evaluation.json gets the figures."""
-    noises: tuple[Positive, ...] = ()
+    noises: Levels = ()
     """Standard deviations of Gaussian noise."""
-    attacks: tuple[Positive, ...] = ()
+    attacks: Levels = ()
     """Radii of a projected-gradient attack (PGD), in the Euclidean norm of all pixels
     of an image; OptEq and plain networks get the certified accuracy too."""
-    attack_steps: Annotated[int, Ge(1), Le(10**4)] = 20
+    attack_steps: Annotated[int, Field(ge=1, le=10**4)] = 20
     """Gradient steps of the attack."""
     attack_examples: Count = 1000
     """Number of attacked examples, evenly spread over the test split."""
-
-    def check(self) -> None:
-        """Checks every value, and that levels differ."""
-        check_fields(self)
-        allowed = "positive and finite, each once"
-        differ = {
-            name: len(set(levels)) == len(levels)
-            for name, levels in self.levels.items()
-        }
-        check_rules(self, ((name, allowed, held) for name, held in differ.items()))
 
     @property
     def levels(self) -> dict[str, tuple[float, ...]]:

@@ -3,53 +3,53 @@
 import dataclasses
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
+from pydantic import Field
 
 from unroll_jax.train.config.errors import OptionError
-from unroll_jax.train.config.fields import (
+from unroll_jax.train.config.options import (
     Count,
     Depth,
     Positive,
     Seed,
+    Text,
     Width,
-    check_fields,
-    check_rules,
+    options,
 )
 
 NUMBERS = (1, 2, 3, 4, 5, 6)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class FigureData:
     """The texts of Figs. 5 and 6."""
 
-    root: str | None = None
+    root: Text | None = None
     """Folder with glue/SST-2/{train,dev,test}.tsv and imdb/aclImdb (or
     imdb/aclImdb_v1.tar.gz), as published."""
-    prepared: str | None = None
+    prepared: Text | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class FiguresConfig:
     """Figs. 1 to 6 of Yang, Huang, Wipf, Transformers from an Optimization
     Perspective (2022)."""
 
-    out: str = "runs/figures/yang2022"
+    out: Text = "runs/figures/yang2022"
     """Folder for the pictures, and for a JSON file of the numbers of each."""
-    only: str = ""
+    only: Text = ""
     """Numbers of the figures to draw, as in 1,2,5; all that can be by default."""
     seed: Seed = 0
     """Seed of all random numbers."""
     data: FigureData = dataclasses.field(default_factory=FigureData)
-    embeddings: str | None = None
+    embeddings: Text | None = None
     """Word vectors in the format of GloVe; None draws each word's vector from a hash
     of the word."""
     embedding_dim: Width = 300
     """Width of the hashed vectors, used without a file of embeddings."""
     num_layers: Depth = 12
     """Layers of Figs. 5 and 6."""
-    attention_step_size: Annotated[float, Gt(0), Le(1)] = 1.0
+    attention_step_size: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Damping of the attention step of Figs. 5 and 6, in (0, 1]; 1 is softmax
     attention."""
     feedforward_step_size: Positive = 0.5
@@ -65,11 +65,11 @@ class FiguresConfig:
     """Rows of Y in Figs. 2 and 3."""
     width: Width = 128
     """Columns of Y in Figs. 2 and 3."""
-    half_steps: Annotated[int, Ge(2), Le(10**6)] = 200
+    half_steps: Annotated[int, Field(ge=2, le=10**6)] = 200
     """Gradient steps of Figs. 2 and 3, on f and g in turn."""
     step_size: Positive = 0.05
     """Length of those steps."""
-    points: Annotated[int, Ge(2), Le(10**4)] = 401
+    points: Annotated[int, Field(ge=2, le=10**4)] = 401
     """Points along each side of the panels of Figs. 1 and 4."""
 
 
@@ -94,5 +94,5 @@ def check_figures(config: FiguresConfig) -> None:
     Raises:
       OptionError: naming the option, its value and the allowed ones.
     """
-    check_fields(config)
-    check_rules(config, [("half_steps", "even", config.half_steps % 2 == 0)])
+    if config.half_steps % 2:
+        raise OptionError("half_steps", "even", config.half_steps)

@@ -145,7 +145,6 @@ def test_steps_lower_the_loss(config, data):
 
 BAD = [
     ({"test_layer_noises": (0.1, 0.1)}, "test_layer_noises must be each once"),
-    ({"seed": 2**32 - 1, "seeds": 3}, "seeds"),
     ({"data": SetConfig(root="images", validation_share=0.6)}, "validation_share"),
 ]
 

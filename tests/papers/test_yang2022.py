@@ -156,7 +156,10 @@ def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
         ),
         (["--only", "6", "--data.root", "nowhere"], ["nowhere does not exist"]),
         (["--half-steps", "7"], ["--half-steps", "even", "7"]),
-        (["--attention-step-size", "1.5"], ["--attention-step-size", "(0, 1]"]),
+        (
+            ["--attention-step-size", "1.5"],
+            ["--attention-step-size", "less than or equal to 1"],
+        ),
         (
             ["--only", "1", "--points", "5", "--out", __file__],
             ["--out", "is no folder"],

@@ -8,7 +8,7 @@ from tests.data.pretrained.conftest import WORDS, bert_tensors
 from tests.errors import one_line
 from tests.train.commands import quiet
 from unroll_jax.train import load
-from unroll_jax.train.config.fields import differences
+from unroll_jax.train.config.options import differences
 from unroll_jax.train.config.tokens import EncoderOptions
 from unroll_jax.train.core.loop import train_run
 from unroll_jax.train.evaluate import best_checkpoint

@@ -2,7 +2,6 @@
 and exported; their errors."""
 
 import contextlib
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.train.commands import quiet, read
 from tests.train.own import TRAIN, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import OwnConfig
+from unroll_jax.train.config.options import options
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.task import Plan, Task
@@ -31,7 +31,7 @@ from unroll_jax.train.system.files import SEAL
 pytestmark = pytest.mark.xdist_group("own-runs")
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class MeanConfig(RunConfig):
     """The number that batches hold."""
 
@@ -53,7 +53,10 @@ FIGURE = {
 }
 
 
-def mean(options=MeanConfig(), figure=FIGURE):
+USUAL = MeanConfig()
+
+
+def mean(options=USUAL, figure=FIGURE):
     """One parameter, with figures as NumPy and JAX give them."""
 
     def batches(seed, start_step, rows):
@@ -178,8 +181,8 @@ def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, figure, wor
             "is of the task 'mean', got one of 'own'; pass the task that was trained",
         ),
         ({}, "mean", "task must be the task that was trained"),
-        ({"target": "far"}, mean(), "target is 'far', which is of the wrong type"),
-        ({"momentum": 0.9}, mean(), "field 'momentum' is unknown or missing"),
+        ({"target": "far"}, mean(), "target must be a valid number, got 'far'"),
+        ({"momentum": 0.9}, mean(), "there is no option momentum"),
     ],
 )
 def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(

@@ -1,19 +1,21 @@
-"""The command line: defaults that follow other options, and one line and exit code 2
-for any error of the user."""
+"""The command line: options of commands and files, and one line and exit code 2 for
+any error of the user."""
 
 import os
+import re
 import subprocess
 import sys
 from unittest.mock import Mock
 
 import pytest
 
+from tests.errors import one_line
 from tests.started import environment
 from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.fields import value_of, with_value
+from unroll_jax.train.config.errors import UserError, on_command_line
+from unroll_jax.train.config.options import value_of, with_value
 from unroll_jax.train.data import text
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
@@ -74,34 +76,89 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     assert (done.returncode, done.stderr) == (141, "")
 
 
-FOLLOW = {
+RESOLVED = {
     "text-ut --steps 300": ("constraints.warmup_steps", 0.375),
-    "text-encoder --model.dim 50": ("model.num_heads", 2),
     "video-vit --model.num-heads 4 --model.dim 512": ("model.num_heads", 4),
-    "sft-tiny --model.num-heads 1": ("model.num_key_value_heads", 1),
-    "sft-smollm2 --data.root x --model.lora-rank 4": ("constraints.reference", None),
-    "sparse-coding --constraints.bounds cumulative --constraints.reference 2 --constraints.last 0.1": (
-        None
+    "sft-smollm2 --model.pretrained x --model.lora-rank 4": (
+        "constraints.reference",
+        None,
     ),
-    "cifar10-opteq --data.source digits": ("augment", False),
-    "cifar10-opteq --network.no-convolutional": ("network.stem", ()),
-    "hadou2023-cifar10 --data.source digits": ("data.validation_share", 0.1),
     "hadou2023-cifar10 --steps 6": ("dual.every", 6),
 }
 
 
-@pytest.mark.parametrize("command", FOLLOW)
-def test_a_default_that_another_option_rules_out_follows_it_and_a_choice_does_not(
-    command,
-):
-    _, config = configured("run", command.split())
-    if FOLLOW[command] is None:
-        with pytest.raises(UserError, match=r"constraints.reference must be None"):
-            config.check()
-        return
-    field, value = FOLLOW[command]
+@pytest.mark.parametrize("command", RESOLVED)
+def test_a_default_that_another_option_rules_out_is_resolved(command):
+    _, given = configured("run", command.split())
+    config = given.resolved()
     config.check()
+    field, value = RESOLVED[command]
     assert value_of(config, field) == value
+
+
+# By command: what the error of a mistake among its options says.
+MISTAKES = {
+    "text-encoder --model.dim 50": "--model.num-heads must be a divisor of --model.dim 50, got 4",
+    "sft-tiny --model.num-heads 1": "--model.num-key-value-heads must be a divisor of --model.num-heads 1, got 2",
+    "sft-tiny --model.pretrained x --model.num-layers 2": "--model.num-layers 2 has no effect without a model that is drawn (--model.pretrained None); leave it out",
+    "text-ut --model.no-frozen": "--model.no-frozen has no effect without --model.embeddings; leave it out",
+    "cifar10-opteq --network.no-convolutional": "--network.stem must be () for dense layers",
+    "cifar10-opteq --data.source digits": "--augment must be False for digits",
+    "demo --constraints.alpha 0.1 3": "--constraints.alpha must be less than 1, got 3.0",
+    "demo --steps 0": "--steps must be greater than or equal to 1, got 0",
+    "demo --epochs 3": "Unrecognized options: --epochs, 3; such runs have --steps",
+    "demo --stesp 3": "Unrecognized options: --stesp, 3 (did you mean --steps?)",
+    "demo --data.set-size 7": "--data.set-size must be a multiple of --data.classes 2",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_is_one_line_with_the_option_as_typed(command):
+    with on_command_line(), one_line(re.escape(MISTAKES[command])):
+        configured("run", command.split())[1].check()
+
+
+def test_a_mistake_in_a_sweep_is_one_line_with_the_option_as_typed(capsys):
+    line = refused(capsys, "sweep", "demo", "--over.seed", "0,1", "--dual.every", "0")
+    assert "--dual.every must be greater than or equal to 1" in line
+    assert "config" not in line
+
+
+TOML = """
+steps = 40
+[constraints]
+alpha = 0.3
+first-alpha = "None"
+[data]
+set_size = 8
+"""
+# By what the error names: a line at the end of that file.
+TOML_MISTAKES = {
+    "Unrecognized options: --data.set, 8; leave it out of": "set = 8",
+    "--data.classes must be less than or equal to 1024, got 9999": "classes = 9999",
+    "cannot be read": "=",
+    "cannot be read .maximum recursion": "x = " + 5000 * "[" + 5000 * "]",
+    "cannot be read  .maximum recursion": 5000 * "x." + "x = 1",
+}
+
+
+def test_a_file_of_options_has_groups_and_the_command_line_overrides_it(tmp_path):
+    path = tmp_path / "options.toml"
+    path.write_text(TOML)
+    _, config = configured("run", ["demo", "--config", str(path), "--steps", "50"])
+    names = ("steps", "constraints.alpha", "constraints.first_alpha", "data.set_size")
+    assert [value_of(config, name) for name in names] == [50, (0.3,), None, 8]
+    for named, line in TOML_MISTAKES.items():
+        path.write_text(TOML + line)
+        with on_command_line(), one_line(named.replace("  ", " ")):
+            configured("run", ["demo", "--config", str(path)])
+
+
+def test_the_help_fits_a_terminal_of_one_column(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1")
+    with pytest.raises(SystemExit):
+        configured("run", ["demo", "--help"])
+    assert "--constraints.alpha" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -120,7 +177,8 @@ def test_no_experiment_needs_a_second_option_for_a_length_or_a_method(
             "unroll_jax.train.cli.parse",
             Mock(return_value=with_value(usual, name, value)),
         )
-        configured("run", [experiment, f"--{name}", str(value)])[1].check()
+        config = configured("run", [experiment, f"--{name}", str(value)])[1]
+        config.resolved().check()
 
 
 def test_without_a_device_every_command_ends_in_a_line(monkeypatch, capsys, tmp_path):

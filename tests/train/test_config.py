@@ -1,5 +1,4 @@
-"""The configuration: ranges, rules across fields, options without an effect, and
-JSON."""
+"""Options: types and ranges of fields, rules across them, and JSON."""
 
 import dataclasses
 from pathlib import Path
@@ -9,8 +8,15 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_names, one_line
+from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.errors import UserError, on_command_line
-from unroll_jax.train.config.fields import check_fields, differences, from_json, to_json
+from unroll_jax.train.config.options import (
+    Text,
+    differences,
+    from_json,
+    options,
+    to_json,
+)
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -23,10 +29,10 @@ BAD: dict[str, tuple[Any, ...]] = {
     "seed": (1.5, -1),
     "overwrite": (1,),
     "constraints.first_alpha": ("0.9", 0.0),
-    "constraints.alpha": (0.1, ("0.1",), ()),
+    "constraints.alpha": (0.1, ()),
     "constraints.floor": (-1.0,),
     "constraints.warmup_steps": (-1, 1.5),
-    "dual.every": ("day", 7),
+    "dual.every": ("day", 0),
     "dual.cap": (1e10, 1e-16),
     "dual.start": ((0.0, 1.0),),
     "layer_weights": ((), (-0.5,)),
@@ -35,23 +41,19 @@ BAD: dict[str, tuple[Any, ...]] = {
     "model.dtype": ("float64",),  # without JAX_ENABLE_X64
 }
 LAST = {"constraints.last": 0.1, "constraints.reference": None}
-# multipliers would never move
-UNMOVED = {"steps": 6, "constraints.warmup_steps": 3, "dual.every": 4}
 # Options that rule out the value of the last one.
 RULED_OUT: list[dict[str, Any]] = [
     {"dual.cap": 2.0, "dual.start": (5.0,)},
-    {"layer_weighting": "layerskip"},
     {"method": "all", "layer_weights": (0.0,)},
     {"method": "all", "layer_weights": (0.1, 0.2)},
     {"model.num_layers": 1, "method": "all"},
     {"constraints.bounds": "cumulative", "constraints.reference": None},
-    {"constraints.last": 0.1, "constraints.reference": 0.4},
-    {**LAST, "constraints.floor": 0.2},
     {**LAST, "layer_weights": (0.0,)},
-    {"constraints.alpha": (0.1, 0.2), "constraints.first_alpha": 0.5},
-    {"dual.optimizer": "adam", "dual.proportional_gain": 2.0},
     {"steps": 6, "constraints.warmup_steps": 6},
-    UNMOVED,
+    {"method": "all", "layer_weighting": "layerskip", "layer_weights": (0.1, 0.2)},
+    {"batch_size": 4, "accumulate": 3},
+    {"test_disturbances": ("rain=1",)},
+    {"train_gamma": 0.0},
 ]
 
 
@@ -59,7 +61,9 @@ RULED_OUT: list[dict[str, Any]] = [
     ("field", "value"), [(name, value) for name in BAD for value in BAD[name]], ids=str
 )
 def test_a_bad_value_is_one_line_with_its_field_and_value(changed, field, value):
-    with one_line(f"^{field} must be", str(value)):
+    last = field.rpartition(".")[2]
+    shown = value[-1] if isinstance(value, tuple) and value else value
+    with one_line(rf"^({field}|{last}) must be", str(shown)):
         changed(**{field: value}).check()
 
 
@@ -84,30 +88,65 @@ def test_an_option_is_named_as_it_was_given(changed):
         config.check()
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class Options(RunConfig):
     """Options of a user's own types."""
 
     size: tuple[int, str] = (1, "m")
     names: dict[str, int] = dataclasses.field(default_factory=dict)
     rate: float = 1.0
+    place: Text = "here"
     label = describe = lambda self: ""  # type: ignore[assignment]
 
 
-def test_types_and_ranges_of_a_users_options_are_checked_too():
+WRONG: list[dict[str, Any]] = [
+    {"size": (1, 2)},
+    {"size": (1,)},
+    {"names": 1},
+    {"rate": True},
+    {"rate": None},
+    {"rate": float("nan")},
+    {"place": "\x1b[31m"},
+    {"place": "\udcff"},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG, ids=ascii)
+def test_types_and_ranges_of_a_users_options_are_checked_too(fields):
     for rate in (1, np.float64(0.5)):
-        check_fields(Options(names={"a": 1}, rate=rate))
-    wrong: list[dict[str, Any]] = [
-        {"size": (1, 2)},
-        {"size": (1,)},
-        {"names": 1},
-        {"rate": True},
-        {"rate": None},
-    ]
-    for options in wrong:
-        (name,) = options
-        with one_line(f"^{name} must be"):
-            check_fields(Options(**options))
+        assert Options(names={"a": 1}, rate=rate).rate == rate
+    (name,) = fields
+    with one_line(f"^{name} must be"):
+        Options(**fields)
+    with one_line(f"^{name} must be"):
+        dataclasses.replace(Options(), **fields)
+
+
+def test_an_unknown_option_is_one_line():
+    with one_line("^there is no option stesp"):
+        OwnConfig(stesp=3)
+
+
+STORED = to_json(VideoConfig())
+PARTS: dict[str, Any] = {name: dict(STORED[name]) for name in ("model", "constraints")}
+# By what the error names: changes of the values of a config.json.
+DAMAGED: dict[str, Any] = {
+    "seed is missing": {name: STORED[name] for name in STORED if name != "seed"},
+    "there is no option sed": STORED | {"sed": 1},
+    "steps must be a valid integer, got '5'": STORED | {"steps": "5"},
+    "model.num_layers must be greater": STORED
+    | {"model": PARTS["model"] | {"num_layers": 0}},
+    "there is no option constraints.alpa": STORED
+    | {"constraints": PARTS["constraints"] | {"alpa": 1}},
+}
+
+
+@pytest.mark.parametrize("named", DAMAGED)
+def test_a_damaged_file_of_options_is_one_line_with_the_file_and_the_field(named):
+    with on_command_line(), one_line(f"^runs/a/config.json: {named}", "train again"):
+        from_json(VideoConfig, DAMAGED[named], source="runs/a/config.json")
+    with one_line("^runs/a/config.json has no options"):
+        from_json(VideoConfig, [STORED], source="runs/a/config.json")
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -125,7 +164,7 @@ def test_no_field_is_left_unchecked(task):
     config = TASKS[task].config()
     for field in dataclasses.fields(config):
         with one_line(f"^{field.name} must be"):
-            check_fields(dataclasses.replace(config, **{field.name: object()}))
+            dataclasses.replace(config, **{field.name: object()})
 
 
 def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(
@@ -135,14 +174,35 @@ def test_a_value_for_each_layer_or_constraint_or_of_an_option_in_use_is_allowed(
         {"constraints.alpha": (0.2, 0.3)},
         {"dual.start": (0.0, 1.0, 2.0)},
         {"dual.start": (1.0, 2.0), "constraints.reference": None},
-        {"dual.optimizer": "pi", "dual.proportional_gain": 2.0},
         {"constraints.floor": 0.2},
-        {**UNMOVED, "dual.start": (0.5,)},
-        {**UNMOVED, "method": "plain"},
+        {"layer_weighting": "layerskip"},
     ]
     for config in (changed(**fields) for fields in allowed):
         config.check()  # raises nothing
-        assert all(holds for _, _, holds in config.rules())
+
+
+# Of a default that another option rules out: both options, and what follows.
+RESOLVED: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, []),
+    ({"steps": 6, "dual.every": 4}, []),
+    (
+        {"steps": 6, "constraints.warmup_steps": 3, "dual.every": 4},
+        ["dual.every was 4, is now 3"],
+    ),
+    ({"steps": 6, "dual.every": 9, "dual.start": (0.5,)}, []),
+    ({"steps": 6, "dual.every": 9, "method": "plain"}, []),
+    (
+        {"constraints.last": 0.1, "constraints.reference": 0.4},
+        ["constraints.reference was 0.4, is now None"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "lines"), RESOLVED, ids=str)
+def test_a_default_that_another_option_rules_out_is_resolved(changed, fields, lines):
+    config = changed(**fields)
+    assert differences(to_json(config), to_json(config.resolved())) == lines
+    config.resolved().check()
 
 
 def test_erm_is_the_former_name_of_plain(changed):

@@ -20,7 +20,7 @@ from unroll_jax.energies.transformer_parts import TransformerParams
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.fields import to_json
+from unroll_jax.train.config.options import to_json
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.exporting import export
@@ -180,7 +180,7 @@ DAMAGE = {
     ),
     "a value that no run has": (
         _config(lambda c: c["config"].update(steps=0)),
-        r"was changed: steps must be",
+        r"config.json: steps must be",
     ),
     "of version 0.1": (
         _config(lambda c: c.update(format="unroll_jax 1")),

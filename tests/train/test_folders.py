@@ -181,7 +181,7 @@ def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, 
     )
 
 
-def test_schedules_that_depend_on_the_end_are_named():
+def test_schedules_that_depend_on_the_end_are_known():
     for rates in (
         {"schedule": "cosine"},
         {"schedule": "linear"},
@@ -189,20 +189,17 @@ def test_schedules_that_depend_on_the_end_are_named():
     ):
         assert linear(
             primal=PrimalConfig(**{"warmup_share": 0.0} | rates)
-        ).options.tied_to_end()
+        ).options.tied_to_end
     assert ImageFeedForwardConfig(
         optimizer=OptimizerConfig(schedule="cosine")
-    ).tied_to_end()
+    ).tied_to_end
     for free in (
         linear().options,
         ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="staircase")),
     ):
-        assert not free.tied_to_end()
+        assert not free.tied_to_end
     constraints = ConstraintConfig(alpha=(0.1,), warmup_steps=0.5)
-    assert (
-        linear(constraints=constraints).options.tied_to_end()
-        == "constraints.warmup_steps"
-    )
+    assert linear(constraints=constraints).options.tied_to_end
     assert [constraints.warmup(steps) for steps in (6, 100)] == [3, 50]
 
 

@@ -166,7 +166,9 @@ def test_weights_of_layers_are_those_given_and_never_all_zero(changed):
         }
     )
     assert early.loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
-    with one_line(r"layer_weighting=layerskip weighs none of the layers \(0, 1, 2\)"):
+    with one_line(
+        r"layer_weighting must be given: no layer of \(0, 1, 2\) gets a weight"
+    ):
         early.loss_weights(2)
 
 

@@ -11,7 +11,7 @@ from tests.train.commands import files_of, read, refused, status_of
 from tests.train.conftest import CLIPS, RUN
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
-from unroll_jax.train.config.fields import differences, to_json
+from unroll_jax.train.config.options import differences, to_json
 from unroll_jax.train.config.run import FREE
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.system.files import SEAL, locked, read_object, strict_json
@@ -209,13 +209,13 @@ BROKEN = [
     ("options.toml", b"steps = [", "cannot be read"),
     ("options.toml", b"steps = 'x'", "--steps"),
     ("config.json", b"{", "is damaged ("),
-    ("config.json", b'{"steps": 4}', "has no version of a run"),
+    ("config.json", b'{"steps": 4}', "is missing; give a TOML file"),
     (
         "config.json",
         b'{"version": "0.3", "steps": 4, "steps": 5}',
         "steps is there more than once",
     ),
-    ("config.json", b'{"version": "0.3", "stesp": 4}', "is unknown or missing"),
+    ("config.json", b'{"version": "0.3", "stesp": 4}', "there is no option stesp"),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from .data import ImageSource, InstructionSource, SceneSource, TextSource, VideoSource
-from .fields import Fraction
+from .options import Fraction, options
 
 C = TypeVar("C")
 ExportFormat = Literal["unroll_jax", "transformers"]
@@ -72,7 +72,7 @@ class ReportArguments:
     """Folder for the report."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class PrepareArguments:
     """Prepare a data source ahead of its first use."""
 

@@ -1,12 +1,21 @@
 """Options of descent constraints and of their multipliers."""
 
-import dataclasses
 from typing import Literal
 
-from .fields import Count, Fraction, Natural, NonNegative, Positive, Share
+from .options import (
+    Count,
+    Fraction,
+    Fractions,
+    Natural,
+    NonNegative,
+    NonNegatives,
+    Positive,
+    Share,
+    options,
+)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class DualConfig:
     """Projected ascent on the multipliers.
 
@@ -26,7 +35,7 @@ class DualConfig:
     every: Count = 1
     """Batches whose violations are averaged for one step of the multipliers, counted
     from the end of the warm-up on."""
-    start: tuple[NonNegative, ...] = (0.0,)
+    start: NonNegatives = (0.0,)
     """Initial multipliers: one number, or one for each."""
     cap: Positive | None = None
     """Largest multiplier; None for no bound."""
@@ -42,7 +51,7 @@ class DualConfig:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ConstraintConfig:
     """Constraints on the losses of layers.
 
@@ -53,7 +62,7 @@ class ConstraintConfig:
       (0.5, 0.3, 0.3)
     """
 
-    alpha: tuple[Fraction, ...] = (0.22,)
+    alpha: Fractions = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a
     layer."""
     first_alpha: Fraction | None = None

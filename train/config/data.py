@@ -1,11 +1,10 @@
 """Data that a run trains and is tested on, and the folder for prepared data."""
 
-import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args, get_type_hints
 
-from annotated_types import Ge, Le
+from pydantic import Field
 
-from .fields import Depth, Fraction, Positive, Width
+from .options import Depth, Fraction, Positive, Text, Width, options
 
 VideoSource = Literal["photos", "video"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
@@ -15,19 +14,19 @@ TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 InstructionSource = Literal["chores", "alpaca"]
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SourceConfig:
     """Data to train and test on, and the folder for prepared data."""
 
-    source: str
+    source: Text
     """Name of the data."""
-    root: str | None = None
+    root: Text | None = None
     """Path of the original files; data that the program makes need none."""
-    prepared: str | None = None
+    prepared: Text | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class DataConfig(SourceConfig):
     """Video to train and test on, and the folder for prepared data."""
 
@@ -38,7 +37,7 @@ class DataConfig(SourceConfig):
     """
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ImageConfig(SourceConfig):
     """Images to classify, and the folder for prepared data."""
 
@@ -52,7 +51,7 @@ class ImageConfig(SourceConfig):
     with that split keep theirs."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class CodeConfig(ImageConfig):
     """Images to code, in grey, the dictionary to code them in, and the folder for
     prepared images and codes."""
@@ -69,7 +68,7 @@ class CodeConfig(ImageConfig):
     in [0, 1]."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SetConfig(SourceConfig):
     """Grey images, the sets that are drawn from them, and the folder for prepared
     images."""
@@ -77,10 +76,10 @@ class SetConfig(SourceConfig):
     source: SetSource = "digits"
     """digits: scikit-learn's 8x8 digits, no files needed. class_folders: your
     images; --data.root implies it."""
-    root: str | None = None
+    root: Text | None = None
     """Folder or archive of your images, with a folder for each of two or more
     classes: ROOT/CLASS/NAME.png (or jpg)."""
-    size: Annotated[int, Ge(4), Le(64)] = 8
+    size: Annotated[int, Field(ge=4, le=64)] = 8
     """Images are resized to size x size pixels; a token has as many entries."""
     set_size: Depth = 16
     """Images of a set: its tokens."""
@@ -95,7 +94,7 @@ class SetConfig(SourceConfig):
             object.__setattr__(self, "source", "class_folders")
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SceneConfig(SourceConfig):
     """Scenes to segment, and the folder for prepared data."""
 
@@ -107,7 +106,7 @@ class SceneConfig(SourceConfig):
     one pixel of each block."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class TextConfig(SourceConfig):
     """Texts to classify, and the folder for prepared data."""
 
@@ -120,13 +119,13 @@ class TextConfig(SourceConfig):
     without it (imdb, mnli, a table without such a file). A table without test file
     gives as much for that.
     """
-    text_column: str = "text"
+    text_column: Text = "text"
     """Of a table: the column of the text."""
-    label_column: str = "label"
+    label_column: Text = "label"
     """Of a table: the column of the class, which is a name or a number."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class InstructionConfig(SourceConfig):
     """Instructions that a language model learns to follow, and the folder for
     prepared data."""
@@ -140,6 +139,11 @@ class InstructionConfig(SourceConfig):
     validation_share: Fraction = 0.1
     """Share held out for validation, and as much for test; chores, and a folder with
     such files, keep their own."""
+
+
+def sources_of(kind: type[SourceConfig]) -> tuple[str, ...]:
+    """The names of the data of a class of options."""
+    return get_args(get_type_hints(kind)["source"])
 
 
 # By the class of their options: the modules of `train.data` that prepare data.

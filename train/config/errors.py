@@ -56,10 +56,9 @@ def option_text(field: str, value: Any = _NO_VALUE) -> str:
     typed, names = _surface
     if typed is not None and field not in typed:
         return field if value is _NO_VALUE else f"{field}={value}"
-    group, dot, name = field.replace("_", "-").rpartition(".")
+    option = names.get(field) or f"--{field.replace('_', '-')}"
     if isinstance(value, bool):
-        return f"--{group}{dot}{'' if value else 'no-'}{name}"
-    option = names.get(field, f"--{group}{dot}{name}")
+        return option if value else re.sub(r"^--(.*\.)?", r"\g<0>no-", option)
     return option if value is _NO_VALUE else f"{option} {value}"
 
 
@@ -77,7 +76,7 @@ class UserError(Exception):
     """
 
 
-class OptionError(UserError):
+class OptionError(UserError, ValueError):
     """An option, by its dotted name, whose value is not allowed."""
 
     def __init__(self, field: str, allowed: str, value: Any):

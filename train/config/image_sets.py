@@ -1,16 +1,16 @@
 """Options of denoising sets of images with an unrolled transformer."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Self
 
-from annotated_types import Ge, Le
+from pydantic import Field
 
 from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig, DualConfig
 from .data import SetConfig
-from .errors import option_text
-from .fields import Condition, Count, NonNegative, Parts, Positive, Rule
+from .errors import OptionError, option_text
+from .options import Count, Levels, NonNegative, NonNegatives, Parts, options
 from .video import ModelConfig, VideoPrimalConfig
 
 # Bounds of digits at the noise of training, where the loss of the input is this. Layers
@@ -27,7 +27,7 @@ BOUNDS = ConstraintConfig(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ImageSetConfig(ConstrainedConfig):
     """Denoise sets of grey images from a few classes with an unrolled transformer
     (Porras-Valenzuela et al., eqs. 47, 48): a token is an image, and images of a class
@@ -37,19 +37,19 @@ class ImageSetConfig(ConstrainedConfig):
     task: ClassVar[str] = "image-sets"
     metric: ClassVar[str] = "validation loss (half squared error of an image)"
 
-    seeds: Annotated[int, Ge(1), Le(1000)] = 1
+    seeds: Annotated[int, Field(ge=1, le=1000)] = 1
     """Seeds of each method, from --seed on: a run each, and intervals in the report."""
     batch_size: Parts = 32
     """Sets a step."""
-    layer_weights: tuple[NonNegative, ...] = (0.03,)
+    layer_weights: NonNegatives = (0.03,)
     """Of deep_supervision, with 1 on the last layer: one number, or one for each of
     layers 1 to L - 1."""
     train_gamma: NonNegative = 0.15
     """Noise of training; gamma x the standard deviation of clean train pixels is the
     noise's variance."""
-    test_gammas: tuple[NonNegative, ...] = (0.0, 0.05, 0.15, 0.25, 0.35, 0.5)
+    test_gammas: NonNegatives = (0.0, 0.05, 0.15, 0.25, 0.35, 0.5)
     """Noise levels of the evaluation; the training level is added when missing."""
-    test_layer_noises: tuple[Positive, ...] = (0.05, 0.1)
+    test_layer_noises: Levels = (0.05, 0.1)
     """Standard deviations of Gaussian noise on every layer's output in the
     evaluation, at the noise of training."""
     validate_every: Count = 500
@@ -66,33 +66,16 @@ class ImageSetConfig(ConstrainedConfig):
     )
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: BOUNDS)
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all such runs, and of sets."""
-        yield from super().rules()
-        levels, data = self.test_layer_noises, self.data
-        yield "test_layer_noises", "each once", len(set(levels)) == len(levels)
-        multiple = f"a multiple of {option_text('data.classes', data.classes)}"
-        yield "data.set_size", multiple, data.set_size % data.classes == 0
-        yield (
-            "seeds",
-            f"at most {2**32 - self.seed} from --seed {self.seed} on",
-            self.seed + self.seeds <= 2**32,
-        )
-        held_out_twice = "below 0.5, as validation and test each take so much"
-        yield (
-            "data.validation_share",
-            held_out_twice,
-            data.source == "digits" or data.validation_share < 0.5,
-        )
-
-    def conditions(self) -> Iterator[Condition]:
-        """Yields the conditions of all such runs, and of the data."""
-        yield from super().conditions()
-        yield (
-            "data.validation_share",
-            option_text("data.root"),
-            self.data.source != "digits",
-        )
+    def check(self) -> None:
+        """Checks the rules of all such runs, of sets, and of seeds."""
+        super().check()
+        data = self.data
+        if data.set_size % data.classes:
+            allowed = f"a multiple of {option_text('data.classes', data.classes)}"
+            raise OptionError("data.set_size", allowed, data.set_size)
+        if data.source != "digits" and data.validation_share >= 0.5:
+            allowed = "below 0.5, as validation and test each take so much"
+            raise OptionError("data.validation_share", allowed, data.validation_share)
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """The runs of each method, a folder for each seed."""
@@ -105,12 +88,3 @@ class ImageSetConfig(ConstrainedConfig):
             for name, one in each
             for seed in seeds
         ]
-
-    def label(self) -> str:
-        """Source, method, depth, noise and seed."""
-        parts = (
-            f"L{self.model.num_layers}",
-            f"gamma{self.train_gamma}",
-            f"seed{self.seed}",
-        )
-        return "-".join((self.data.source, self.method, *parts))

@@ -2,28 +2,29 @@
 runs."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from pydantic import Field
 
 from .data import ImageConfig, SceneConfig
-from .errors import option_text
-from .fields import (
+from .errors import OptionError, option_text
+from .options import (
     WIDEST,
     Count,
     Depth,
     Iterations,
+    Number,
     Parts,
     Positive,
-    Rule,
+    Text,
     Width,
-    changes,
+    options,
 )
-from .run import FREE, Judgement, OptimizerConfig, RunConfig
+from .run import Judgement, OptimizerConfig, RunConfig
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ClassifierConfig:
     """Options that networks for images share: the kind of their layers, and the stem
     before them."""
@@ -34,7 +35,7 @@ class ClassifierConfig:
     """Channels of convolutions of stride 2 before all else: each halves the images."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class EquilibriumConfig:
     """Deep OptEq, without the layers around it."""
 
@@ -46,22 +47,22 @@ class EquilibriumConfig:
     """Layers that see the input, counted from 1; None means all."""
     use_bias: bool = True
     """Give layers biases."""
-    skip: float = 1.0
+    skip: Number = 1.0
     """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
     way: Literal["implicit", "unrolled", "averaged"] = "implicit"
     """Method for the equilibrium and its gradient: implicit function theorem, K
     steps, or K steps of SAM."""
-    num_steps: Annotated[int, Ge(1), Le(10**4)] = 20
+    num_steps: Annotated[int, Field(ge=1, le=10**4)] = 20
     """K of unrolled and averaged."""
-    regulariser: str | None = None
+    regulariser: Text | None = None
     """A name of unroll_jax.energies.REGULARISERS: a layer appended to the network,
     or what SAM regularises by."""
-    regulariser_step: float = 1.0
+    regulariser_step: Number = 1.0
     """Step size g of the appended layer, prox_(g R) or I - g grad R."""
-    regulariser_smoothness: float | None = None
+    regulariser_smoothness: Number | None = None
     """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one
     (decorrelation, absolute)."""
-    max_norm: float | None = 0.9
+    max_norm: Number | None = 0.9
     """Spectral norm that every W is scaled down to where it is used; reports print the
     norms of the trained W before that. None leaves them free (then nothing promises an
     equilibrium).
@@ -69,14 +70,14 @@ class EquilibriumConfig:
     norm_steps: Iterations | None = None
     """None divides by a certified upper bound of the norm; else power iteration of
     so many steps."""
-    tol: float = 1e-3
+    tol: Number = 1e-3
     """Relative tolerance of the equilibrium and of the adjoint."""
     max_steps: Iterations = 100
     """Cap of the solver; metrics rows have its steps and the number of examples that
     converged."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class OptEqConfig(ClassifierConfig, EquilibriumConfig):
     """Deep OptEq behind a feature extractor."""
 
@@ -84,7 +85,7 @@ class OptEqConfig(ClassifierConfig, EquilibriumConfig):
     """Channels of the feature extractor before the equilibrium."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SegmenterConfig(EquilibriumConfig):
     """Deep OptEq between a strided stem and a head that is enlarged to the image."""
 
@@ -94,7 +95,7 @@ class SegmenterConfig(EquilibriumConfig):
     """Channels of the convolutions of stride 2 before the equilibrium."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class MonConfig(ClassifierConfig):
     """One monotone operator layer (Winston and Kolter, 2020)."""
 
@@ -103,11 +104,11 @@ class MonConfig(ClassifierConfig):
     pool: Width | None = 4
     """Side of the windows that are averaged before the head; None averages over the
     whole image."""
-    tol: float = 1e-3
+    tol: Number = 1e-3
     """Relative tolerance of the equilibrium."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class OdeConfig(ClassifierConfig):
     """A neural ODE, integrated by diffrax from time 0 to 1."""
 
@@ -115,11 +116,11 @@ class OdeConfig(ClassifierConfig):
     """Hidden channels of the vector field."""
     features: Width | None = 16
     """Channels of the feature extractor and of the state."""
-    augment: Annotated[int, Ge(0), Le(WIDEST)] = 0
+    augment: Annotated[int, Field(ge=0, le=WIDEST)] = 0
     """Channels of zeros appended to the state: an augmented neural ODE."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class FeedForwardConfig(ClassifierConfig):
     """A plain network of the same layers, each applied once."""
 
@@ -129,7 +130,7 @@ class FeedForwardConfig(ClassifierConfig):
     """Channels of the feature extractor before them."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class FcnConfig:
     """A fully convolutional network: the segmenter's stem and head around plain
     convolutions."""
@@ -148,10 +149,9 @@ Network = (
     | SegmenterConfig
     | FcnConfig
 )
-_UNNAMED = ("seed", "data", *FREE)  # named otherwise, or free to change
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SupervisedConfig(RunConfig):
     """Train a network on labelled images by cross entropy."""
 
@@ -174,54 +174,29 @@ class SupervisedConfig(RunConfig):
     data: ImageConfig | SceneConfig = dataclasses.field(default_factory=ImageConfig)
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of every run, and of images; networks check their sizes
+    def check(self) -> None:
+        """Checks the rules of every run, and of images; networks check their sizes
         when they are built."""
-        yield from super().rules()
-        vectors = not getattr(self.network, "convolutional", True)
-        mirrored = self.augment and self.data.source == "digits"
-        yield "augment", "False for digits, which must not be mirrored", not mirrored
+        super().check()
+        if self.augment and self.data.source == "digits":
+            allowed = "False for digits, which must not be mirrored"
+            raise OptionError("augment", allowed, True)
         stem = getattr(self.network, "stem", ())
-        yield (
-            "network.stem",
-            "() for dense layers, which see images as vectors",
-            not (vectors and stem),
-        )
-
-    def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields the augmentation, which digits do not take, and the stem, which
-        dense layers do not have."""
-        yield from [("augment", False)] * (self.data.source == "digits")
-        yield from [("network.stem", ())] * (
-            not getattr(self.network, "convolutional", True)
-        )
-
-    def label(self) -> str:
-        """The source, and every option of the run that is not the task's own,
-        shortened."""
-        changed = [
-            f"{name}{'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
-            for name, value in changes(self, type(self)(), but=_UNNAMED)
-        ]
-        return "-".join([self.data.source, *changed, f"seed{self.seed}"]).replace(
-            "/", "_"
-        )
+        if stem and not getattr(self.network, "convolutional", True):
+            allowed = "() for dense layers, which see images as vectors"
+            raise OptionError("network.stem", allowed, stem)
 
     @property
     def title(self) -> str:
         """The kind of network."""
         return type(self.network).__name__.removesuffix("Config")
 
-    def describe(self) -> str:
-        """Network and epochs."""
-        return f"{self.title}, {self.epochs} epochs"
-
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """By the metric, in percent."""
         return Judgement(True, None, 100.0 * row[self.best_by])
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ImageTaskConfig(SupervisedConfig):
     """Classify images."""
 
@@ -234,26 +209,20 @@ class ImageTaskConfig(SupervisedConfig):
     """
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all networks, and of the limit."""
-        yield from super().rules()
-        names = ("max_norm", "norm_steps", "regulariser", "way")
-        norm, steps, regulariser, way = (
-            option_text(f"network.{name}") for name in names
+    def check(self) -> None:
+        """Checks the rules of all networks, and of the limit."""
+        super().check()
+        if self.lipschitz is None or is_certifiable(self.network):
+            return
+        allowed = (
+            f"None except for plain networks and OptEq with"
+            f" {option_text('network.max_norm')} below 1, norm_steps and regulariser"
+            " None, and way implicit or unrolled"
         )
-        opteq = (
-            f"OptEq with {norm} below 1, {steps} and {regulariser} None, and {way}"
-            " implicit or unrolled"
-        )
-        allowed = f"None except for plain networks and {opteq}"
-        yield (
-            "lipschitz",
-            allowed,
-            self.lipschitz is None or is_certifiable(self.network),
-        )
+        raise OptionError("lipschitz", allowed, self.lipschitz)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SceneTaskConfig(SupervisedConfig):
     """Label every pixel of scenes."""
 
@@ -262,7 +231,7 @@ class SceneTaskConfig(SupervisedConfig):
     data: SceneConfig = dataclasses.field(default_factory=SceneConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ImageOptEqConfig(ImageTaskConfig):
     """Classify images with deep OptEq (Xie et al., Section 5.1)."""
 
@@ -270,7 +239,7 @@ class ImageOptEqConfig(ImageTaskConfig):
     network: OptEqConfig = dataclasses.field(default_factory=OptEqConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ImageMonConfig(ImageTaskConfig):
     """Classify images with a monotone operator network."""
 
@@ -278,7 +247,7 @@ class ImageMonConfig(ImageTaskConfig):
     network: MonConfig = dataclasses.field(default_factory=MonConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ImageOdeConfig(ImageTaskConfig):
     """Classify images with a neural ODE, augmented or not."""
 
@@ -286,7 +255,7 @@ class ImageOdeConfig(ImageTaskConfig):
     network: OdeConfig = dataclasses.field(default_factory=OdeConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ImageFeedForwardConfig(ImageTaskConfig):
     """Classify images with a plain network."""
 
@@ -294,7 +263,7 @@ class ImageFeedForwardConfig(ImageTaskConfig):
     network: FeedForwardConfig = dataclasses.field(default_factory=FeedForwardConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SceneOptEqConfig(SceneTaskConfig):
     """Label every pixel of a scene with deep OptEq (Xie et al., Section 5.2)."""
 
@@ -302,7 +271,7 @@ class SceneOptEqConfig(SceneTaskConfig):
     network: SegmenterConfig = dataclasses.field(default_factory=SegmenterConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SceneFcnConfig(SceneTaskConfig):
     """Label every pixel of a scene with a fully convolutional network."""
 

@@ -1,25 +1,23 @@
 """Options of every run: seed, batch, devices, parts; its optimiser."""
 
-import abc
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from annotated_types import Gt, Le
+from pydantic import Field
 
-from .errors import option_text
-from .fields import (
-    Condition,
+from .errors import OptionError, option_text
+from .options import (
     Count,
     NonNegative,
     Parts,
     Positive,
-    Rule,
     Seed,
     Share,
-    check_fields,
-    check_rules,
-    check_used,
+    Text,
+    options,
+    to_json,
 )
 
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
@@ -54,7 +52,7 @@ class Judgement(NamedTuple):
     metric: float
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class PrimalConfig:
     """Adam or Muon on the parameters: linear warm-up, then a schedule.
 
@@ -77,7 +75,7 @@ class PrimalConfig:
     large as Adam's."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class DecayedPrimalConfig(PrimalConfig):
     """Adam or Muon on the parameters with decoupled weight decay: AdamW."""
 
@@ -85,7 +83,7 @@ class DecayedPrimalConfig(PrimalConfig):
     """Share of the weights that a step of rate 1 takes away."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class OptimizerConfig:
     """Adam, Muon or SGD, with a schedule over the run."""
 
@@ -99,7 +97,7 @@ class OptimizerConfig:
     `decay_every` epochs."""
     warmup_share: Share = 0.0
     """Share of the steps over which the learning rate rises from 0."""
-    decay: Annotated[float, Gt(0), Le(1)] = 0.5
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Factor of the staircase."""
     decay_every: Count = 30
     """Epochs between two stairs."""
@@ -110,8 +108,8 @@ class OptimizerConfig:
     """Largest global norm of a gradient."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RunConfig(abc.ABC):
+@options
+class RunConfig:
     """Options of every run."""
 
     task: ClassVar[str]
@@ -133,14 +131,14 @@ class RunConfig(abc.ABC):
     dots, everything but matrix products; dots_without_batch, everything but products
     with weights.
     """
-    mesh: str | None = None
+    mesh: Text | None = None
     """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data
     over all that divide the batch."""
-    out: str | None = None
+    out: Text | None = None
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: bool = False
     """Delete a run that is in the folder, and begin anew."""
-    config: str | None = None
+    config: Text | None = None
     """FILE of options as TOML, or the config.json of a run; options on the command
     line override them."""
 
@@ -150,60 +148,40 @@ class RunConfig(abc.ABC):
         return self.task
 
     def check(self) -> None:
-        """Checks every value, before data are read or anything is computed."""
-        check_fields(self)
-        check_rules(self, self.rules())
-        check_used(self, self.conditions())
+        """Checks rules across fields, before data are read or anything is computed."""
+        if self.batch_size % self.accumulate:
+            size = option_text("batch_size", self.batch_size)
+            raise OptionError("accumulate", f"a divisor of {size}", self.accumulate)
 
-    def rules(self) -> Iterable[Rule]:
-        """Yields the rules across fields; the rules of a task extend these."""
-        parts, size = self.accumulate, self.batch_size
-        yield (
-            "accumulate",
-            f"a divisor of {option_text('batch_size', size)}",
-            size % parts == 0,
-        )
+    def resolved(self) -> Self:
+        """The options of a run, without defaults that others of them rule out."""
+        return self
 
-    def conditions(self) -> Iterable[Condition]:
-        """Yields the conditions under which options have an effect; none by default."""
-        return ()
-
-    def followers(self) -> Iterable[tuple[str, Any]]:
-        """Yields defaults that other options rule out, by dotted name, with the values
-        that follow from these. The command line takes them where the user has set
-        neither.
-        """
-        return ()
-
-    def tied_to_end(self) -> str:
-        """Returns the options by which steps depend on the number of all steps; ""
-        if none does, so more may follow."""
-        for name in ("primal", "optimizer"):
-            rates = getattr(self, name, None)
-            if rates is not None and (
-                rates.schedule in ("cosine", "linear") or rates.warmup_share > 0.0
-            ):
-                return (
-                    f"{option_text(f'{name}.schedule')} and"
-                    f" {option_text(f'{name}.warmup_share')}"
-                )
-        is_share = (
-            0 < getattr(getattr(self, "constraints", None), "warmup_steps", 0) < 1
-        )
-        return option_text("constraints.warmup_steps") if is_share else ""
+    @property
+    def tied_to_end(self) -> bool:
+        """True where steps depend on the number of all steps, so no more may follow."""
+        rates = getattr(self, "primal", None) or getattr(self, "optimizer", None)
+        if rates and (rates.warmup_share or rates.schedule in ("cosine", "linear")):
+            return True
+        constraints = getattr(self, "constraints", None)
+        return constraints is not None and 0 < constraints.warmup_steps < 1
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """The runs of one command by subfolder; "" is the run folder itself."""
         return [("", self)]
 
-    @abc.abstractmethod
     def label(self) -> str:
-        """The name of the run folder where none is given; the same for the same
-        command."""
+        """The name of the run folder where none is given: title, seed, and a digest
+        of all options, so the same for the same command."""
+        options = to_json(self)
+        for name in (*FREE, *LENGTHS):
+            options.pop(name, None)
+        digest = hashlib.sha256(json.dumps(options).encode()).hexdigest()
+        return f"{self.title}-seed{self.seed}-{digest[:8]}"
 
-    @abc.abstractmethod
     def describe(self) -> str:
         """The words that the log begins a run with."""
+        return f"{self.title}, seed {self.seed}"
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """Judges a model by a validation row of metrics.jsonl, as checkpoints are

@@ -1,18 +1,16 @@
 """Options of sparse coding: the network and its runs."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from .constrained import ConstrainedConfig
 from .constraints import ConstraintConfig
 from .data import CodeConfig
-from .errors import option_text
-from .fields import Condition, Count, Depth, NonNegative, Parts, Positive, Rule
+from .options import Count, Depth, Levels, NonNegative, NonNegatives, Parts, options
 from .run import PrimalConfig
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ListaConfig:
     """LISTA: layers of iterative soft thresholding, each with its weights."""
 
@@ -26,7 +24,7 @@ class ListaConfig:
     step; at 0 they are 0."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SparseCodingConfig(ConstrainedConfig):
     """Find the sparse codes of images by a few layers (LISTA; Gregor and LeCun 2010,
     Hadou et al. 2023)."""
@@ -40,13 +38,13 @@ class SparseCodingConfig(ConstrainedConfig):
     train_gamma: NonNegative = 0.0
     """Noise of training on the images: its standard deviation over the standard
     deviation of clean train pixels."""
-    test_gammas: tuple[NonNegative, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+    test_gammas: NonNegatives = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation, in the same unit; the training level is added
     when missing."""
     layer_noise: NonNegative = 0.0
     """Standard deviation of Gaussian noise on every layer's output, in training and
     validation."""
-    test_layer_noises: tuple[Positive, ...] = (0.1, 0.2)
+    test_layer_noises: Levels = (0.1, 0.2)
     """The same in the evaluation, level by level, at the noise of training on the
     input; none: not evaluated."""
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
@@ -57,42 +55,3 @@ class SparseCodingConfig(ConstrainedConfig):
     constraints: ConstraintConfig = dataclasses.field(
         default_factory=lambda: ConstraintConfig(alpha=(0.15,))
     )
-
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all such runs, and of noise on layers."""
-        yield from super().rules()
-        levels = self.test_layer_noises
-        yield (
-            "test_layer_noises",
-            "positive and finite, each once",
-            len(set(levels)) == len(levels),
-        )
-
-    def followers(self) -> Iterator[tuple[str, Any]]:
-        """Yields the defaults of all such runs, and the share for validation, which
-        digits have."""
-        yield from super().followers()
-        yield from [("data.validation_share", CodeConfig().validation_share)] * (
-            self.data.source == "digits"
-        )
-
-    def conditions(self) -> Iterator[Condition]:
-        """Yields the conditions of all such runs, and of the split."""
-        yield from super().conditions()
-        needed = option_text("data.source", "cifar10 or image_folder")
-        yield "data.validation_share", needed, self.data.source != "digits"
-
-    def label(self) -> str:
-        """Source, method, depth, noise and seed."""
-        noise = f"gamma{self.train_gamma}" + (
-            f"-layers{self.layer_noise}" if self.layer_noise else ""
-        )
-        return "-".join(
-            (
-                self.data.source,
-                self.method,
-                f"L{self.model.num_layers}",
-                noise,
-                f"seed{self.seed}",
-            )
-        )

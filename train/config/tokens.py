@@ -2,38 +2,41 @@
 embeddings: models and runs."""
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from annotated_types import Ge, Le
+from pydantic import Field
 
-from .constrained import ConstrainedConfig
+from .constrained import ConstrainedConfig, check_heads
 from .constraints import ConstraintConfig, DualConfig
 from .data import InstructionConfig, TextConfig
-from .errors import option_text
-from .fields import (
+from .errors import OptionError, option_text
+from .options import (
     WIDEST,
-    Condition,
     Count,
     Depth,
     Length,
     NonNegative,
+    NonNegatives,
     Parts,
-    Rule,
+    Text,
     Width,
+    check_left_out,
+    options,
+    with_value,
 )
 from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
 Noise = Literal["deviation", "variance"]
+# Sizes of a model that is drawn.
+SIZES = ("model.dim", "model.num_layers", "model.num_heads", "model.hidden_dim")
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class EncoderOptions:
     """An encoder and one readout that all of its layers share."""
 
-    pretrained: str | None = None
+    pretrained: Text | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT,
     RoBERTa, MiniLM), or a repository of the Hugging Face hub; None draws a small
     encoder of words, whose sizes are those below.
@@ -53,20 +56,20 @@ class EncoderOptions:
     """Depth L."""
     num_heads: Depth = 4
     """Attention heads, which share out the width."""
-    hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 128
+    hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 128
     """Width between the dense layers."""
     dtype: Dtype = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class UnrolledConfig:
     """The unrolled transformer over word embeddings, and one readout that all of its
     layers share."""
 
     num_layers: Depth = 3
     """Depth L."""
-    embeddings: str | None = None
+    embeddings: Text | None = None
     """An encoder, as folder or repository, for its word embeddings; None learns
     them."""
     frozen: bool = True
@@ -81,7 +84,7 @@ class UnrolledConfig:
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class TokensConfig(ConstrainedConfig):
     """Train on tokens whose embeddings are perturbed."""
 
@@ -97,7 +100,7 @@ class TokensConfig(ConstrainedConfig):
     tokens is its standard deviation or its variance, see --noise. The embeddings are
     those that training starts with.
     """
-    test_gammas: tuple[NonNegative, ...] = (
+    test_gammas: NonNegatives = (
         0.0,
         0.25,
         0.5,
@@ -118,7 +121,7 @@ class TokensConfig(ConstrainedConfig):
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class TextRunConfig(TokensConfig):
     """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al.,
     Section 5)."""
@@ -154,63 +157,23 @@ class TextRunConfig(TokensConfig):
         """True for an encoder, False for an unrolled transformer."""
         return isinstance(self.model, EncoderOptions)
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all such runs, and of the encoder."""
-        yield from super().rules()
-        model = self.model
-        if isinstance(model, EncoderOptions):
-            divides = model.pretrained is not None or model.dim % model.num_heads == 0
-            yield (
-                "model.num_heads",
-                f"a divisor of {option_text('model.dim', model.dim)}",
-                divides,
-            )
-
-    def conditions(self) -> Iterator[Condition]:
-        """Yields the conditions of all such runs, and of weights that are given or
+    def check(self) -> None:
+        """Checks the rules of all such runs, and those of weights that are given or
         drawn."""
-        yield from super().conditions()
-        there = self.pretrained is not None
-        if isinstance(self.model, UnrolledConfig):
-            yield "model.frozen", option_text("model.embeddings"), there
-            yield (
-                "model.dim",
-                (
-                    "embeddings that are learned"
-                    f" ({option_text('model.embeddings', None)})"
-                ),
-                not there,
-            )
+        super().check()
+        model = self.model
+        given = self.pretrained is not None
+        if isinstance(model, UnrolledConfig):
+            names = ["model.dim"] if given else ["model.frozen"]
+            check_left_out(self, names, _which(given, "model.embeddings"))
             return
-        for name in ("frozen", "hidden"):
-            yield f"model.{name}", option_text("model.pretrained"), there
-        drawn = f"an encoder that is drawn ({option_text('model.pretrained', None)})"
-        for name in (
-            "model.dim",
-            "model.num_layers",
-            "model.num_heads",
-            "model.hidden_dim",
-            "min_count",
-        ):
-            yield name, drawn, not there
-
-    def label(self) -> str:
-        """Source, depth, pretrained weights, method, noise and seed."""
-        encoder = isinstance(self.model, EncoderOptions)
-        depth = "" if encoder and self.pretrained else f"L{self.model.num_layers}"
-        given = Path(self.pretrained).name if self.pretrained else ""
-        words = (
-            self.data.source,
-            depth,
-            given,
-            self.method,
-            f"gamma{self.train_gamma}",
-            f"seed{self.seed}",
-        )
-        return "-".join(word for word in words if word)
+        names = ["min_count", *SIZES] if given else ["model.frozen", "model.hidden"]
+        check_left_out(self, names, _which(given, "model.pretrained"))
+        if not given:
+            check_heads(model)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class TextEncoderConfig(TextRunConfig):
     """Fine-tune a pretrained encoder on texts whose embeddings are perturbed."""
 
@@ -218,7 +181,7 @@ class TextEncoderConfig(TextRunConfig):
     model: EncoderOptions = dataclasses.field(default_factory=EncoderOptions)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class TextUnrolledConfig(TextRunConfig):
     """Train an unrolled transformer on texts whose embeddings are perturbed."""
 
@@ -226,12 +189,12 @@ class TextUnrolledConfig(TextRunConfig):
     model: UnrolledConfig = dataclasses.field(default_factory=UnrolledConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class DecoderOptions:
     """A decoder of Llama's family, whose every layer is read out by its own norm and
     head."""
 
-    pretrained: str | None = None
+    pretrained: Text | None = None
     """Folder with config.json, model.safetensors and tokenizer.json of Llama 3,
     SmolLM2, Qwen2 or Qwen3; None draws a small decoder of bytes, as below.
     """
@@ -243,7 +206,7 @@ class DecoderOptions:
     """Heads of queries, which share out the width."""
     num_key_value_heads: Depth = 2
     """Heads of keys and values, each of which serves as many heads of queries."""
-    hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 176
+    hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 176
     """Width between the dense layers."""
     lora_rank: Width | None = None
     """Train low-rank changes of this rank to every dense layer, and nothing else;
@@ -252,7 +215,7 @@ class DecoderOptions:
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class DescentOptions:
     """Layers that are read out, and positions: layers between two of them count as
     one layer of the constraints."""
@@ -266,7 +229,7 @@ class DescentOptions:
 
 # Without a reference a decoder that is drawn meets descent bounds by making layer 0 bad
 # (a loss of 8.7, plain 3.9).
-@dataclasses.dataclass(frozen=True)
+@options
 class LanguageConfig(TokensConfig):
     """Fine-tune a decoder on instructions whose embeddings are perturbed
     (Porras-Valenzuela et al., Section 6)."""
@@ -300,68 +263,36 @@ class LanguageConfig(TokensConfig):
         )
     )
 
-    def followers(self) -> Iterator[tuple[str, Any]]:
+    def resolved(self) -> Self:
         """Low-rank changes leave the embedding, and so the loss of layer 0, as it
-        is."""
-        yield from super().followers()
-        yield from [("constraints.reference", None)] * self.freezes
+        is: no reference bounds it."""
+        config = super().resolved()
+        if not self.freezes:
+            return config
+        return with_value(config, "constraints.reference", None)
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all such runs, and of the decoder."""
-        yield from super().rules()
-        model, drawn, tokens = (
-            self.model,
-            self.model.pretrained is None,
-            "whose losses are means over all tokens",
-        )
-        even = (
-            model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
-        )
-        yield (
-            "model.num_heads",
-            f"such that {option_text('model.dim', model.dim)} over it is even",
-            even,
-        )
-        divides = model.num_heads % model.num_key_value_heads == 0
-        yield (
-            "model.num_key_value_heads",
-            f"a divisor of {option_text('model.num_heads', model.num_heads)}",
-            divides,
-        )
-        yield (
-            "model.lora_rank",
-            "None for a decoder that is drawn",
-            model.lora_rank is None or not drawn,
-        )
-        frozen = option_text("model.lora_rank")
-        free = (
-            self.constraints.reference is None or not self.freezes or not self.enforces
-        )
-        yield (
-            "constraints.reference",
-            f"None with {frozen}, which leaves embeddings, norm and head as they are",
-            free,
-        )
-        yield (
-            "constraints.form",
-            f"of means for language, {tokens}",
-            self.constraints.of_means,
-        )
-
-    def conditions(self) -> Iterator[Condition]:
-        """Yields the conditions of all such runs, and of the decoder and the split."""
-        yield from super().conditions()
-        needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
-        for name in (
-            "dim",
-            "num_layers",
-            "num_heads",
-            "num_key_value_heads",
-            "hidden_dim",
-        ):
-            yield f"model.{name}", needed, self.model.pretrained is None
-        split = option_text("data.source", "alpaca")
-        yield "data.validation_share", split, self.data.source != "chores"
+    def check(self) -> None:
+        """Checks the rules of all such runs, and of the decoder."""
+        super().check()
+        model = self.model
+        if not self.constraints.of_means:
+            allowed = "of means for language, whose losses are means over all tokens"
+            raise OptionError("constraints.form", allowed, self.constraints.form)
+        if model.pretrained is not None:
+            names = [*SIZES, "model.num_key_value_heads"]
+            check_left_out(self, names, _which(True, "model.pretrained"))
+            return
+        if model.lora_rank is not None:
+            allowed = "None for a decoder that is drawn"
+            raise OptionError("model.lora_rank", allowed, model.lora_rank)
+        if model.dim % (2 * model.num_heads):
+            dim = option_text("model.dim", model.dim)
+            allowed = f"such that {dim} over it is even"
+            raise OptionError("model.num_heads", allowed, model.num_heads)
+        if model.num_heads % model.num_key_value_heads:
+            allowed = f"a divisor of {option_text('model.num_heads', model.num_heads)}"
+            name = "model.num_key_value_heads"
+            raise OptionError(name, allowed, model.num_key_value_heads)
 
     @property
     def depth(self) -> None:
@@ -372,21 +303,10 @@ class LanguageConfig(TokensConfig):
         """True where the decoder stays as it is."""
         return self.model.lora_rank is not None
 
-    def label(self) -> str:
-        """Source, pretrained weights, trained part, method, noise and seed."""
-        model = self.model
-        given = (
-            f"L{model.num_layers}"
-            if model.pretrained is None
-            else Path(model.pretrained).stem
-        )
-        changed = "" if model.lora_rank is None else f"lora{model.lora_rank}"
-        words = (
-            self.data.source,
-            given,
-            changed,
-            self.method,
-            f"gamma{self.train_gamma}",
-            f"seed{self.seed}",
-        )
-        return "-".join(word for word in words if word)
+
+def _which(given: bool, source: str) -> str:
+    """The words for a model that is drawn, which one that is given is not, and the
+    other way round."""
+    if given:
+        return f"a model that is drawn ({option_text(source, None)})"
+    return option_text(source)

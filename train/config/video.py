@@ -1,17 +1,28 @@
 """Options of video denoising: the models, their runs, and disturbances of an
 evaluation's frames."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from annotated_types import Ge, Le
+from pydantic import Field
 
-from .constrained import ConstrainedConfig
+from .constrained import ConstrainedConfig, check_heads
 from .constraints import ConstraintConfig
 from .data import DataConfig
 from .errors import OptionError, option_text
-from .fields import WIDEST, Depth, NonNegative, Parts, Positive, Rule, Width
+from .options import (
+    WIDEST,
+    Depth,
+    NonNegative,
+    NonNegatives,
+    Parts,
+    Positive,
+    Text,
+    Width,
+    options,
+)
 from .run import PrimalConfig
 
 PATCH_PIXELS = 16**2
@@ -41,28 +52,25 @@ class Disturbance(NamedTuple):
 def disturbances(words: Sequence[str]) -> list[Disturbance]:
     """Returns the disturbances of words NAME=SIZE, sorted by name and then by
     strength."""
-    parsed = []
-    for word in words:
-        name, _, size = word.partition("=")
-        if name not in SIZES:
-            raise OptionError("test_disturbances", f"of {', '.join(SIZES)}", word)
-        most, meaning = SIZES[name]
-        try:
-            parsed.append(Disturbance(name, float(size)))
-        except ValueError:
-            raise OptionError("test_disturbances", "as in blur=1", word) from None
-        if not 0.0 < parsed[-1].size <= most:
-            raise OptionError(
-                "test_disturbances",
-                f"{name}=SIZE with {meaning} above 0 and at most {most:g}",
-                word,
-            )
-    if len({one.label for one in parsed}) < len(parsed):
+    parsed = {_disturbance(word) for word in words}
+    if len(parsed) < len(words):
         raise OptionError("test_disturbances", "each once", " ".join(words))
     return sorted(parsed)
 
 
-@dataclasses.dataclass(frozen=True)
+def _disturbance(word: str) -> Disturbance:
+    name, _, size = word.partition("=")
+    most, meaning = SIZES.get(name, (0.0, ""))
+    with contextlib.suppress(ValueError):
+        if 0.0 < float(size) <= most:
+            return Disturbance(name, float(size))
+    allowed = f"NAME=SIZE with NAME of {', '.join(SIZES)}"
+    if meaning:
+        allowed = f"{name}=SIZE with {meaning} above 0 and at most {most:g}"
+    raise OptionError("test_disturbances", allowed, word)
+
+
+@options
 class VideoPrimalConfig(PrimalConfig):
     """Adam on the parameters, in the cosine basis of patches, or Muon, which needs
     no basis."""
@@ -76,7 +84,7 @@ class VideoPrimalConfig(PrimalConfig):
     """
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SequenceOptions:
     """Models of the sequences of one patch position."""
 
@@ -90,7 +98,7 @@ class SequenceOptions:
     too (with JAX_ENABLE_X64=1)."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ModelConfig(SequenceOptions):
     """The unrolled transformer."""
 
@@ -98,7 +106,7 @@ class ModelConfig(SequenceOptions):
     """Rows of V; None means the token width."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class DustOptions(SequenceOptions):
     """DUST: sparse codes of the patches of a sequence, which attend to one another."""
 
@@ -109,7 +117,7 @@ class DustOptions(SequenceOptions):
     """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class ViTOptions:
     """A vision transformer that sees the patches of one frame at a time, and whose
     every state is the frame."""
@@ -120,13 +128,13 @@ class ViTOptions:
     """Width, a multiple of the 256 pixels of a patch."""
     num_heads: Depth = 4
     """Attention heads, which share out the width."""
-    hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 512
+    hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 512
     """Width between the dense layers."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class VideoRunConfig(ConstrainedConfig):
     """Denoise patches of grey video (Porras-Valenzuela et al., Section 4)."""
 
@@ -137,7 +145,7 @@ class VideoRunConfig(ConstrainedConfig):
     train_gamma: NonNegative = 0.15
     """Noise of training; gamma x the standard deviation of clean train pixels is the
     noise's variance."""
-    test_gammas: tuple[NonNegative, ...] = (
+    test_gammas: NonNegatives = (
         0.0,
         0.05,
         0.1,
@@ -149,7 +157,7 @@ class VideoRunConfig(ConstrainedConfig):
         0.5,
     )
     """Noise levels of the evaluation; the training level is added when missing."""
-    test_disturbances: tuple[str, ...] = ()
+    test_disturbances: tuple[Text, ...] = ()
     """Disturbances of the frames in the evaluation, one by one, with the noise of
     training, as in blur=1 dropped=0.1: salt-and-pepper, share of pixels; blur,
     deviation in pixels; dropped, share of frames that repeat the last one.
@@ -160,44 +168,17 @@ class VideoRunConfig(ConstrainedConfig):
     )
 
     def check(self) -> None:
-        """Checks every value, and each disturbance."""
+        """Checks the rules of all such runs, disturbances, and the dtype."""
         super().check()
         disturbances(self.test_disturbances)
-
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all such runs, and of the dtype."""
-        yield from super().rules()
-        yield (
-            "model.dtype",
-            "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set",
-            _computable(self.model.dtype),
-        )
-
-    def label(self) -> str:
-        """Source, method, depth, noise and seed."""
-        depth = f"L{self.model.num_layers}"
-        changed = (
-            (self.task.removeprefix("video-"), self.task != "video"),
-            ("noself", not getattr(self.model, "self_loops", True)),
-            ("pixels", getattr(self.primal, "basis", "cosine") == "pixels"),
-            ("muon", self.primal.name == "muon"),
-        )
-        others = [name for name, there in changed if there]
-        return "-".join(
-            (
-                self.data.source,
-                self.method,
-                depth,
-                f"gamma{self.train_gamma}",
-                *others,
-                f"seed{self.seed}",
-            )
-        )
+        if not _computable(self.model.dtype):
+            allowed = "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set"
+            raise OptionError("model.dtype", allowed, self.model.dtype)
 
 
 # The paper's UT has alpha = 0.22 and f_ref = 5.5, below the input's loss on our clips,
 # which have more contrast.
-@dataclasses.dataclass(frozen=True)
+@options
 class VideoConfig(VideoRunConfig):
     """Denoise patch sequences of grey video with an unrolled transformer
     (Porras-Valenzuela et al., Section 4)."""
@@ -209,23 +190,18 @@ class VideoConfig(VideoRunConfig):
         default_factory=lambda: ConstraintConfig(reference=8.0)
     )
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of all such runs, and of noise: without it, layer 0 has
-        no loss to take a share of."""
-        yield from super().rules()
-        cumulative, given = (
-            option_text("constraints.bounds", "cumulative"),
-            self.constraints,
-        )
+    def check(self) -> None:
+        """Checks the rules of all such runs, and noise: without it, layer 0 has no
+        loss to take a share of."""
+        super().check()
+        given = self.constraints
         absolute = given.bounds == "cumulative" or given.last is not None
-        yield (
-            "train_gamma",
-            f"above 0, or {cumulative}",
-            absolute or self.train_gamma > 0.0 or not self.enforces,
-        )
+        if self.enforces and not absolute and self.train_gamma == 0.0:
+            cumulative = option_text("constraints.bounds", "cumulative")
+            raise OptionError("train_gamma", f"above 0, or {cumulative}", 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class VideoDustConfig(VideoRunConfig):
     """Denoise patch sequences of grey video with DUST (Porras-Valenzuela et al.,
     Section 4)."""
@@ -235,7 +211,7 @@ class VideoDustConfig(VideoRunConfig):
     primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class VideoViTConfig(VideoRunConfig):
     """Denoise frames of grey video with a vision transformer (Porras-Valenzuela et
     al., Section 4)."""
@@ -247,16 +223,13 @@ class VideoViTConfig(VideoRunConfig):
     model: ViTOptions = dataclasses.field(default_factory=ViTOptions)
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(3e-3))
 
-    def rules(self) -> Iterator[Rule]:
-        """Yields the rules of video, and of the transformer's sizes."""
-        yield from super().rules()
-        model, dim = self.model, option_text("model.dim", self.model.dim)
-        yield "model.num_heads", f"a divisor of {dim}", model.dim % model.num_heads == 0
-        yield (
-            "model.dim",
-            f"a multiple of the {PATCH_PIXELS} pixels of a patch",
-            model.dim % PATCH_PIXELS == 0,
-        )
+    def check(self) -> None:
+        """Checks the rules of video, and the transformer's sizes."""
+        super().check()
+        check_heads(self.model)
+        if self.model.dim % PATCH_PIXELS:
+            allowed = f"a multiple of the {PATCH_PIXELS} pixels of a patch"
+            raise OptionError("model.dim", allowed, self.model.dim)
 
 
 def _computable(dtype: str) -> bool:

@@ -24,10 +24,11 @@ def command(arguments: list[str]) -> int | None:
         return None
     over, options = split_over(arguments[1:])
     usual = dataclasses.replace(EXPERIMENTS[name].config, out=None)
-    whole = SweepArguments(config=with_file(options, usual))
-    parsed = parse(
-        SweepArguments[type(usual)], options, f"unroll-jax sweep {name}", whole
-    )
+    kind, program = SweepArguments[type(usual)], f"unroll-jax sweep {name}"
+    parsed = parse(kind, options, program, SweepArguments(usual))
+    if parsed.config.config:
+        default = with_file(parsed.config.config, usual)
+        parsed = parse(kind, options, program, SweepArguments(default))
     _check(parsed, over)
     folder = check_out(parsed.config.out or Path("runs") / "sweep" / name)
     config = dataclasses.replace(parsed.config, out=None, config=None)

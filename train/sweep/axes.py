@@ -1,19 +1,18 @@
 """Axes of a sweep, as `--over.OPTION` gives them, and its cells: a name and a
 configuration each."""
 
-import dataclasses
 import difflib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..cli import HELP, given, parse
 from ..config.constrained import SEVERAL
 from ..config.errors import UserError
-from ..config.fields import value_of, with_value
+from ..config.options import flat, to_json, value_of, with_value
 from ..config.run import FREE, RunConfig
 
 OVER = "--over."
@@ -56,10 +55,9 @@ class Sweep(NamedTuple):
             {axis.name: text for axis, text in zip(self.axes, texts, strict=True)},
         )
         for axis in self.axes:
-            config = with_value(
-                config, axis.field.replace("-", "_"), axis.values[shown[axis.name]]
-            )
+            config = with_value(config, axis.field, axis.values[shown[axis.name]])
         try:
+            config = config.resolved()
             config.check()
         except UserError as error:
             where = ", ".join(f"--over.{axis} {text}" for axis, text in shown.items())
@@ -187,7 +185,7 @@ def _value(name: str, field: str, text: str, config: RunConfig) -> Any:
 def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
     """Returns the whole name of the option that an axis names, whole or by the last
     parts."""
-    fields = list(_options(config))
+    fields = [field.replace("_", "-") for field in flat(to_json(config))]
     matches = (
         [name]
         if name in fields
@@ -219,17 +217,6 @@ def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
             f"--{field} is an axis of the sweep, --over.{name}; give it once"
         )
     return field
-
-
-def _options(config: Any, prefix: str = "") -> Iterator[str]:
-    for field in dataclasses.fields(config):
-        value, name = (
-            getattr(config, field.name),
-            f"{prefix}{field.name.replace('_', '-')}",
-        )
-        yield from (
-            _options(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
-        )
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, UInt8
 
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError
-from ..config.fields import LARGEST
+from ..config.options import LARGEST
 from ..config.run import RunConfig
 from ..core.evaluate import NOISE_SEED
 from ..core.task import VALIDATED, Log, Params, Row, Trial

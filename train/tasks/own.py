@@ -12,7 +12,6 @@ import numpy as np
 
 from ..config.constrained import OwnConfig
 from ..config.errors import UserError
-from ..config.fields import check_fields
 from ..core.evaluate import noise_trials
 from ..core.task import Batch, Params, Reading, Row, SampleLosses, Task, Trial
 from ..data.reader import by_step, read_ahead, shuffled
@@ -164,7 +163,6 @@ def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
             f"config must be as OwnConfig(steps=1000), got {type(config).__name__};"
             " pass an OwnConfig"
         )
-    check_fields(config)
 
 
 def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
