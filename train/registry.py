@@ -21,6 +21,7 @@ from .config.run import RunConfig
 from .config.sparse_coding import SparseCodingConfig
 from .config.tokens import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
+from .tasks.certified.options import CertifiedConfig
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = (
@@ -67,6 +68,13 @@ _IMAGES = Functions(
         "prediction.label, prediction.probabilities"
     ),
 )
+_CERTIFIED = Functions(
+    task="tasks.certified.task",
+    predict=(
+        'answer = model.predict("picture.png")  # or uint8 arrays, one or a'
+        " list\nanswer.label, answer.probabilities, answer.radius"
+    ),
+)
 _SPARSE_CODING = Functions(
     task="tasks.sparse_coding",
     predict=(
@@ -110,6 +118,7 @@ TASKS: dict[str, Registered] = {
     "image-mon": Registered(ImageMonConfig, _IMAGES),
     "image-ode": Registered(ImageOdeConfig, _IMAGES),
     "image-dnn": Registered(ImageFeedForwardConfig, _IMAGES),
+    "certified": Registered(CertifiedConfig, _CERTIFIED),
     "segment-opteq": Registered(SceneOptEqConfig, _SCENES),
     "segment-fcn": Registered(SceneFcnConfig, _SCENES),
     "language": Registered(LanguageConfig, _LANGUAGE),

@@ -20,6 +20,7 @@ from ..config.images import (
     SupervisedConfig,
 )
 from ..config.run import Experiment, OptimizerConfig
+from ..tasks.certified.options import CertifiedConfig, CertifiedNetwork
 
 # Momentum and augmentation are not published: ours are the usual ones.
 SECTION_5: dict[str, Any] = {
@@ -312,4 +313,47 @@ PUBLISHED: dict[str, Experiment] = {
     },
 }
 
-SUPERVISED: dict[str, Experiment] = QUICK | CIFAR10 | CAMVID | PUBLISHED
+
+def _certified(
+    summary: str, expect: str, network: CertifiedNetwork, **given: Any
+) -> Experiment:
+    config = CertifiedConfig(network=network, **given)
+    return Experiment(config, summary, "Meunier 2022, Araujo 2023", expect)
+
+
+CERTIFIED = {
+    "certified-digits": _certified(
+        "digits with certified radii, by steps on convex potentials",
+        "not yet run",
+        CertifiedNetwork(),
+    ),
+    "certified-digits-spectral": _certified(
+        "the same by layers under spectral normalisation",
+        "not yet run",
+        CertifiedNetwork(kind="spectral"),
+        offset=1.0,
+        optimizer=OptimizerConfig(learning_rate=3e-3),
+    ),
+    "certified-digits-plain": _certified(
+        "the same by a plain network, whose bound is useless",
+        "not yet run",
+        CertifiedNetwork(kind="plain"),
+        offset=0.0,
+        temperature=1.0,
+        optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.1),
+    ),
+    "certified-cifar10": _certified(
+        "CIFAR-10 with certified radii, by convolutional steps",
+        ON_A_GPU,
+        CertifiedNetwork(width=64, convolutional=True, block=4),
+        offset=0.3,
+        radii=(36 / 255, 72 / 255, 108 / 255),
+        attacks=(36 / 255, 108 / 255),
+        data=ImageConfig(source="cifar10"),
+        epochs=200,
+        batch_size=128,
+        augment=True,
+    ),
+}
+
+SUPERVISED: dict[str, Experiment] = QUICK | CERTIFIED | CIFAR10 | CAMVID | PUBLISHED

@@ -121,6 +121,16 @@ _SCENES = _IMAGES._replace(
         " in percent; higher is better."
     ),
 )
+_CERTIFIED = _IMAGES._replace(
+    metric="certified",
+    title="certified accuracy",
+    work="to name the classes of images, with a guarantee",
+    label="certified accuracy %",
+    note=(
+        "In percent of the test split, at the smallest radius; higher is better. No"
+        " disturbance of a certified image within the radius changes its answer."
+    ),
+)
 OWN_REPORT = ReportSpec(
     "loss",
     title="loss",
@@ -138,6 +148,7 @@ REPORTS: dict[str, ReportSpec] = {
     "sparse-coding": _CODES,
     **dict.fromkeys(("text-encoder", "text-ut"), _TEXT),
     **dict.fromkeys(("image-opteq", "image-mon", "image-ode", "image-dnn"), _IMAGES),
+    "certified": _CERTIFIED,
     **dict.fromkeys(("segment-opteq", "segment-fcn"), _SCENES),
     "language": _LANGUAGE,
     "own": OWN_REPORT,

@@ -23,7 +23,7 @@ from ..data.reader import keep_examples
 from ..metrics import Predictions, write_predictions
 from ..sharding.mesh import gathered
 from ..sharding.rules import rematerialised
-from .common import on_batches
+from .common import on_batches, to_unit
 from .image_models import (
     SOLVE,
     Label,
@@ -52,8 +52,22 @@ OF_SCENES = {
     "accuracy": "aAcc",
 }
 
-# (params, pixels) -> logits
-Logits = Callable[[Params, Array], Array]
+
+class Classifier(NamedTuple):
+    """A model of images whose pixels are in [0, 1].
+
+    Attributes:
+      init: ``key -> params``.
+      apply: ``(params, pixels, probe) -> (logits, EquilibriumInfo or None)``.
+      loss: ``(params, logits, labels) -> losses`` of the labels, 0 where one does not
+        count.
+      probe: of the backward solve, see `Task`.
+    """
+
+    init: Callable[[jax.Array], Params]
+    apply: Callable[[Params, Array, Any], tuple[Array, Any]]
+    loss: Callable[[Params, Array, Any], Array]
+    probe: Callable[[int], Any] | None = None
 
 
 class Inner(NamedTuple):
@@ -63,11 +77,13 @@ class Inner(NamedTuple):
       data: images by split.
       spec: of the images.
       logits: ``(params, pixels in [0, 1]) -> logits``.
+      read: the same of pixels in 0..255, on batches of NumPy.
     """
 
     data: Any
     spec: ImageSpec
-    logits: Logits
+    logits: Callable[[Params, Array], Array]
+    read: Callable[[Params, Any], np.ndarray]
 
 
 def open_task(options: SupervisedConfig, log: Log) -> Task:
@@ -85,24 +101,24 @@ def rebuild(options: SupervisedConfig, spec: Row) -> Task:
 def make(options: SupervisedConfig, data: Any) -> Task:
     """Returns the task: classification of images, or of the pixels of scenes, by cross
     entropy in nats."""
-    spec: ImageSpec = data.spec
+    return classification(options, data, _network(options, data.spec), make)
+
+
+def _network(options: SupervisedConfig, spec: ImageSpec) -> Classifier:
+    """Returns the network of the options."""
     network = options.network
-    of_scenes = isinstance(options, SceneTaskConfig)
     model = build(network, spec.num_classes)
     free = rematerialised(model.apply, options.remat)
     limit = getattr(options, "lipschitz", None)
 
     def init(key: jax.Array) -> Params:
-        return model.init(key, seen(jnp.zeros((1, *spec.shape), jnp.uint8)))
-
-    def seen(pictures: Array) -> Array:
-        return flat(jnp.asarray(pictures).astype(jnp.float32) / 255.0)
+        return model.init(key, flat(jnp.zeros((1, *spec.shape))))
 
     def flat(pixels: Array) -> Array:
         shown = standardise(pixels, spec.mean, spec.std)
         return shown.reshape(len(shown), -1) if sees_vectors(network) else shown
 
-    def apply(params: Params, shown: Array, probe: Any = None) -> tuple[Array, Any]:
+    def apply(params: Params, pixels: Array, probe: Any) -> tuple[Array, Any]:
         """Returns logits, scaled down to meet a Lipschitz constant if the options have
         one; and figures of the solve."""
         logits, info = free(
@@ -112,6 +128,23 @@ def make(options: SupervisedConfig, data: Any) -> Task:
             bound = lipschitz_bound(network, params, spec.shape[:2], spec.std)
             logits = logits * jnp.minimum(1.0, limit / bound)
         return logits, info
+
+    _check_network(network, init)
+
+    def loss(params: Params, logits: Array, labels: Any) -> Array:
+        return cross_entropies(logits, labels)
+
+    return Classifier(init, apply, loss, _probe(network))
+
+
+def classification(
+    options: Any, data: Any, model: Classifier, make: Callable[[Any, Any], Task]
+) -> Task:
+    """Returns the task of classifying images, or the pixels of scenes, by a model;
+    ``make`` makes it again for other options."""
+    spec: ImageSpec = data.spec
+    network = options.network
+    of_scenes = isinstance(options, SceneTaskConfig)
 
     def corrupt(batch: Any, trial: Trial, key: jax.Array) -> Any:
         if not (trial.augment and options.augment):
@@ -124,20 +157,21 @@ def make(options: SupervisedConfig, data: Any) -> Task:
         """Returns cross entropies summed over the places of a sample; how many are
         right, and figures of the solve."""
         # A solver applies a layer many times: sharded parameters are gathered once.
-        logits, info = apply(gathered(params), seen(batch.images), trial.probe)
-        return of_logits(logits, info, batch)
+        pixels = to_unit(batch.images)
+        logits, info = model.apply(gathered(params), pixels, trial.probe)
+        return of_logits(params, logits, info, batch)
 
-    def of_logits(logits: Array, info: Any, batch: Any) -> Any:
+    def of_logits(params: Params, logits: Array, info: Any, batch: Any) -> Any:
         predicted = jnp.argmax(logits, axis=-1)
         matches = predicted == batch.labels.astype(predicted.dtype)
-        samples = _over_places(cross_entropies(logits, batch.labels))
+        samples = _over_places(model.loss(params, logits, batch.labels))
         figures = solve_figures(info, len(batch.images))
         right = _over_places(counted(batch.labels) & matches)
         return samples[:, None], {"right": right, **figures}
 
     def read(params: Params, batch: Any, trial: Trial) -> Any:
-        logits, info = apply(gathered(params), seen(batch.images))
-        samples, figures = of_logits(logits, info, batch)
+        logits, info = model.apply(gathered(params), to_unit(batch.images), None)
+        samples, figures = of_logits(params, logits, info, batch)
         matrix = confusion(logits, batch.labels)
         return {"losses": samples, "confusion": matrix, **figures}
 
@@ -198,7 +232,10 @@ def make(options: SupervisedConfig, data: Any) -> Task:
         predicted = np.argmax(see(gathered(params), shown), axis=-1).astype(np.uint8)
         write_predictions(folder, Predictions(shown, labels, predicted))
 
-    see = on_batches(lambda params, pictures: apply(params, seen(pictures))[0])
+    def logits_of(params: Params, pixels: Array) -> Array:
+        return model.apply(params, pixels, None)[0]
+
+    see = on_batches(lambda params, pictures: logits_of(params, to_unit(pictures)))
 
     def predict(params: Params, inputs: Any) -> Any:
         """Returns the prediction of an image (a file, or a uint8 array), or of each of
@@ -228,11 +265,10 @@ def make(options: SupervisedConfig, data: Any) -> Task:
         shown = [f"{word} {evaluation[name]:.2%}" for name, word in words.items()]
         return ", ".join(shown)
 
-    _check_network(network, init)
     return Task(
         options=options,
         num_layers=0,
-        init=init,
+        init=model.init,
         batches=lambda seed, start_step, rows: data.batches(
             "train",
             batch_size=options.batch_size,
@@ -256,14 +292,14 @@ def make(options: SupervisedConfig, data: Any) -> Task:
         join=join,
         keep=keep if of_scenes else lambda params, folder: None,
         counts=lambda batch: _over_places(counted(batch.labels)),
-        probe=_probe(network),
+        probe=model.probe,
         summarise=_summarise,
         describe=_describe,
         num_examples=None if isinstance(data, NoData) else data.num_examples("train"),
         examples_are="examples",
         fingerprint=fingerprint,
         spec=spec.to_json,
-        inner=Inner(data, spec, lambda params, pixels: apply(params, flat(pixels))[0]),
+        inner=Inner(data, spec, logits_of, see),
     )
 
 

@@ -87,7 +87,7 @@ def certified_radius(
     # Classes with equal columns differ by their biases, for every input.
     constant = jnp.where(sure == 0.0, 0.0, jnp.sign(sure) * jnp.inf)
     radii = jnp.where(apart | jnp.isnan(distances), scaled, constant)
-    other = places[..., None] != jnp.arange(classes)
+    other = places[..., None] != jnp.arange(classes, dtype=places.dtype)
     radius = jnp.min(jnp.where(other, radii, jnp.inf), axis=-1, initial=jnp.inf)
     radius = jnp.minimum(radius, jnp.asarray(bound.radius, dtype))
 
@@ -139,7 +139,7 @@ def margin_loss(
     if head is not None:
         distances = _distances(head.astype(wide.dtype))[places]
         margins = margins * math.sqrt(2.0) / jnp.where(distances > 0.0, distances, 1.0)
-    other = places[..., None] != jnp.arange(wide.shape[-1])
+    other = places[..., None] != jnp.arange(wide.shape[-1], dtype=places.dtype)
     excess = jnp.where(other, offset - margins, 0.0 * margins) / temperature
     return temperature * jax.nn.logsumexp(excess, axis=-1)
 

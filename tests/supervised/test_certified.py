@@ -1,0 +1,120 @@
+"""Certified classification: radii, attacks, predictions, and networks without bounds."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from tests.errors import one_line
+from tests.supervised.conftest import Stripes
+from tests.tasks import without_data
+from tests.train.commands import quiet, read
+from unroll_jax.train.config.data import ImageConfig
+from unroll_jax.train.config.run import OptimizerConfig
+from unroll_jax.train.main import fit
+from unroll_jax.train.tasks.certified.options import CertifiedConfig, CertifiedNetwork
+from unroll_jax.train.tasks.certified.task import make
+
+pytestmark = pytest.mark.xdist_group("images")
+RADII = (0.05, 0.2, 0.4)
+SMALL = CertifiedConfig(
+    epochs=20,
+    validate_every=20,
+    batch_size=16,
+    radii=RADII,
+    attacks=RADII,
+    attack_steps=10,
+    offset=0.3,
+    data=ImageConfig(),
+    network=CertifiedNetwork(num_layers=2, width=16),
+    optimizer=OptimizerConfig(learning_rate=1e-2),
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Both runs on the same images."""
+    data = Stripes()
+    folders = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
+        for kind in ("steps", "plain"):
+            network = dataclasses.replace(SMALL.network, kind=kind)
+            options = dataclasses.replace(SMALL, network=network)
+            out = tmp_path_factory.mktemp("certified") / kind
+            (folders[kind],) = fit(options, out=out, experiment=kind, log=quiet)
+    return folders
+
+
+def test_no_attack_beats_a_certificate_and_networks_without_bounds_have_none(trained):
+    evaluation = read(trained["steps"] / "evaluation.json")
+    certified, attacked = (
+        [evaluation[name][str(radius)] for radius in RADII]
+        for name in ("certified_accuracy", "attack_accuracy")
+    )
+    assert evaluation["clean_accuracy"] > 0.6
+    assert certified[0] > 0.5
+    assert certified == sorted(certified, reverse=True)
+    assert all(one <= other for one, other in zip(certified, attacked, strict=True))
+    gaps = [evaluation["attack_gap"][str(radius)] for radius in RADII]
+    np.testing.assert_allclose(gaps, np.subtract(attacked, certified), atol=1e-12)
+
+    plain = read(trained["plain"] / "evaluation.json")
+    assert plain["certified_accuracy"]["0.4"] <= plain["attack_accuracy"]["0.4"]
+
+
+def test_a_prediction_has_a_radius_within_which_its_label_stays(
+    trained, stripes, tmp_path
+):
+    pictures = list(stripes.splits["test"].images[:4])
+    with without_data(
+        trained["steps"], tmp_path / "model", "unroll_jax.train.data.images.load"
+    ) as (model, exported):
+        answers = model.predict(pictures)
+        for one, other in zip(answers, exported.predict(pictures), strict=True):
+            assert (one.label, one.radius) == (other.label, other.radius)
+    assert all(answer.radius >= 0.0 for answer in answers)
+    logits = jax.jit(model.task.inner.logits)
+    draw = np.random.default_rng(0)
+    for picture, answer in zip(pictures, answers, strict=True):
+        moves = draw.normal(size=(64, *picture.shape))
+        lengths = np.linalg.norm(moves.reshape(64, -1), axis=1)
+        moves *= (0.999 * answer.radius / lengths)[:, None, None, None]
+        found = logits(model.params, np.float32(picture / 255.0 + moves))
+        named = {model.task.inner.spec.class_names[one] for one in found.argmax(-1)}
+        assert named == {answer.label}
+
+
+def test_networks_that_do_not_fit_are_one_line():
+    data = Stripes()
+    for network, words in (
+        ({"width": 15}, "network.width must be at least the 16 numbers"),
+        ({"convolutional": True, "block": 3}, "network.block must be a divisor of 4"),
+    ):
+        changed = dataclasses.replace(SMALL.network, **network)
+        with one_line(words):
+            make(dataclasses.replace(SMALL, network=changed), data)
+    for network, words in (
+        ({"convolutional": True, "kind": "plain"}, "network.kind must be steps with"),
+        ({"block": 2}, "network.block must be 1 without"),
+    ):
+        changed = dataclasses.replace(SMALL.network, **network)
+        with one_line(words):
+            dataclasses.replace(SMALL, network=changed).check()
+
+
+@pytest.mark.slow
+def test_convolutional_steps_are_certified_too(tmp_path, monkeypatch):
+    data = Stripes()
+    monkeypatch.setattr(
+        "unroll_jax.train.data.images.load", lambda config, *, log: data
+    )
+    network = CertifiedNetwork(num_layers=2, width=8, convolutional=True, block=2)
+    options = dataclasses.replace(SMALL, network=network)
+    (folder,) = fit(options, out=tmp_path / "run", experiment="conv", log=quiet)
+    evaluation = read(folder / "evaluation.json")
+    for radius in map(str, RADII):
+        certified = evaluation["certified_accuracy"][radius]
+        assert certified <= evaluation["attack_accuracy"][radius]
+    assert evaluation["certified"] > 0.5

@@ -1,0 +1,1 @@
+"""Images classified with a certified radius: options, and the task."""
