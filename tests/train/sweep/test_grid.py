@@ -76,7 +76,7 @@ def in_place_of_training(monkeypatch):
 
         compute = "unroll_jax.train.sweep.compute"
         monkeypatch.setattr(f"{compute}.train_run", train_run)
-        monkeypatch.setattr(f"{compute}.evaluate", lambda *_, **__: None)
+        monkeypatch.setattr(f"{compute}.evaluate_run", lambda *_, **__: None)
         return names
 
     return replace
@@ -133,8 +133,8 @@ def test_an_evaluation_made_while_a_cell_trained_is_replaced(
     assert in_place_of_training(lambda folder: None) == []
     evaluated = []
     monkeypatch.setattr(
-        "unroll_jax.train.sweep.compute.evaluate",
-        lambda task, folder, **_: evaluated.append(folder.name),
+        "unroll_jax.train.sweep.compute.evaluate_run",
+        lambda task, plan, folder, **_: evaluated.append(folder.name),
     )
     assert main([*GRID, "--out", str(copied)]) == 0
     assert evaluated == CELLS[:1]
