@@ -37,6 +37,8 @@ SECTIONS: dict[str, Sequence[str | tables.Maker]] = {
     "Training": ("multipliers", "violations"),
 }
 
+PRINTED = "Constraints"  # the section that evaluations have printed
+
 
 def write_report(
     folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print
@@ -57,8 +59,10 @@ def write(
             f"--out {out} holds files of something else; pass an empty or a new folder"
         )
     summary = write_files(out, report)
-    for table in report.tables:
-        log(as_text(table) + "\n")
+    for heading, blocks in report.sections:
+        for block in blocks if heading != PRINTED else ():
+            if isinstance(block, Table):
+                log(as_text(block) + "\n")
     for text in (*report.verdict, *report.warnings, f"report: {out / 'index.html'}"):
         log(text)
     return summary

@@ -121,10 +121,11 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             "report needs at least one run folder, got none; give folders such as"
             " runs/NAME"
         )
-    places = [folder.resolve() for folder in folders]
-    for folder, place in zip(folders, places, strict=True):
-        if places.count(place) > 1:
+    places = set()
+    for folder in folders:
+        if folder.resolve() in places:
             raise UserError(f"run folder {folder} is given twice; give each run once")
+        places.add(folder.resolve())
     runs = [_read(folder) for folder in folders]
     first, tested = runs[0], _tested(runs[0])
     for run in runs:

@@ -38,7 +38,8 @@ def introduction(settings: Sequence[Setting]) -> str:
     spec = settings[0].spec
     count = sum(len(one.runs) for setting in settings for one in setting.variants)
     depths = ", ".join(str(setting.num_layers) for setting in settings)
-    sentences = [f"Networks trained {spec.work}: {count}, of {depths} layers."]
+    trained = f"Networks of {depths} layers were trained {spec.work}"
+    sentences = [f"{trained} (runs: {count})."]
     for method in METHODS:
         if any(setting.of(method) for setting in settings):
             sentences.append(WAYS[method])

@@ -17,7 +17,8 @@ PROGRAM = "unroll-jax sweep EXPERIMENT"
 OVER = "--over."
 AS_IN = "`--over.seed 0,1,2`"
 UNSAFE = re.compile(r"[^\w.+-]+")  # characters that folder names are kept without
-RANGE = re.compile(r"([^:,\s]*\d[^:,\s]*):([^:,\s]*\d[^:,\s]*)")
+NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
+RANGE = re.compile(f"{NUMBER}:{NUMBER}")
 
 
 class Axis(NamedTuple):
@@ -168,7 +169,7 @@ def read_value(axis: str, field: str, text: str, config: RunConfig) -> Any:
 def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str]) -> Axis:
     field = _field(name, config, options)
     ends = RANGE.fullmatch(text.strip())
-    parts = ends.groups() if ends else [part.strip() for part in text.split(",")]
+    parts = list(ends.groups()) if ends else [part.strip() for part in text.split(",")]
     values: dict[str, Any] = {}
     for part in parts:
         if not part:
@@ -179,6 +180,8 @@ def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str]) 
         value = read_value(name, field, part, config)
         listed = isinstance(value, tuple | list)
         values[" ".join(map(str, value)) if listed else str(value)] = value
+    if ends and float(parts[0]) > float(parts[1]):
+        raise UserError(f"--over.{name} {text}: a range has its lower end first")
     if len(values) < len(parts):
         raise UserError(
             f"--over.{name} {text}: a value is there twice; give each value once"

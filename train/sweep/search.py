@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import filelock
+import numpy as np
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -65,7 +66,8 @@ def trial_cell(sweep: Sweep, cell: Cell, trial: Any) -> Cell:
     """Returns the run of a trial."""
     run = cell._replace(name=f"{cell.name}/trial-{trial.number}", searched=True)
     for axis in sweep.ranges:
-        text = f"{trial.params[axis.name]:.4g}"
+        number = trial.params[axis.name]
+        text = f"{number:.4g}" if isinstance(number, float) else str(number)
         value = read_value(axis.name, axis.field, text, cell.config)
         run = run.at(axis, text, value)
     return run.checked()
@@ -127,11 +129,10 @@ def _plan(sweep: Sweep, cell: Cell, study: optuna.Study) -> tuple[Any, Any] | No
 
 
 def _suggest(trial: optuna.Trial, axis: Axis) -> None:
-    texts = list(axis.values)
-    if all(text.lstrip("-").isdecimal() for text in texts):
-        trial.suggest_int(axis.name, int(texts[0]), int(texts[1]))
+    low, high = (np.ravel(value)[0].item() for value in axis.values.values())
+    if isinstance(low, int):
+        trial.suggest_int(axis.name, low, high)
     else:
-        low, high = map(float, texts)
         is_log = 0.0 < low <= high / LOG_RATIO
         trial.suggest_float(axis.name, low, high, log=is_log)
 

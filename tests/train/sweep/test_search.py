@@ -72,6 +72,20 @@ def test_the_best_of_the_trials_is_tested_alone_and_a_second_search_trains_nothi
     assert (again, again.tested) == ([], [best])
 
 
+def test_whole_numbers_keep_their_digits_and_one_number_may_stand_for_all_layers(
+    tmp_path,
+):
+    over = {"steps": "10000:99999", "constraints.alpha": "0.1:0.3"}
+    sweep, (cell,) = made(tmp_path / "sweep", over)
+    trained = Trained(sweep)
+    search(sweep, cell, trained)
+    assert len({cell.config.steps for cell in trained}) == 5
+    for cell in trained:
+        assert 10_000 <= cell.config.steps <= 99_999
+        assert str(cell.config.steps) == cell.values["steps"]
+        assert 0.1 <= cell.config.constraints.alpha[0] <= 0.3
+
+
 def test_more_trials_extend_a_search_and_other_options_are_refused(tmp_path):
     sweep, (cell, _) = made(tmp_path / "sweep", trials=2)
     search(sweep, cell, Trained(sweep))
