@@ -19,7 +19,8 @@ from unroll_jax.constrained import column_sums, held_out_report, level_constrain
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.report import layered_report, make_report, write
 from unroll_jax.train.report.page import Picture, Report, write_files
-from unroll_jax.train.report.records import read_runs
+from unroll_jax.train.report.records import Run, read_runs
+from unroll_jax.train.report.specs import REPORTS
 from unroll_jax.train.report.tables import (
     comparison,
     constraints,
@@ -28,7 +29,7 @@ from unroll_jax.train.report.tables import (
     make_tables,
     scores,
 )
-from unroll_jax.train.report.words import verdict, warnings
+from unroll_jax.train.report.words import on_runs, verdict, warnings
 
 FIGURES = {"layer_losses", "multipliers", "violations", "score_curve", "ratios"}
 FLOORS = {
@@ -393,6 +394,19 @@ def test_a_loss_far_above_that_of_training_is_a_warning(make_run, loss, overfits
     lines = reported([folder]).warnings
     assert [line.partition(":")[0] for line in lines] == ["Plain overfits"] * overfits
     assert all(f"{loss} on the test split" in line for line in lines)
+
+
+@pytest.mark.parametrize(("accuracy", "overfits"), [(0.44, True), (0.95, False)])
+def test_an_accuracy_far_below_that_of_training_is_a_warning(accuracy, overfits):
+    rows = [{"kind": "train", "step": 1, "accuracy": 1.0}]
+    evaluation = {"accuracy": accuracy, "best_step": 1}
+    status = {"state": "finished", "steps": 1}
+    spec = REPORTS["image-dnn"]
+    run = Run(Path("net"), {}, status, evaluation, rows, spec, layered=False)
+    lines = on_runs("net", [run])
+    assert [line.partition(";")[0] for line in lines] == [
+        "net overfits: accuracy 100.0% in training, 44.0% on the test split"
+    ] * overfits
 
 
 @pytest.mark.usefixtures("without_drawing")

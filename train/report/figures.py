@@ -61,14 +61,15 @@ def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
         kind.draw(axes, setting)
         handles, labels = axes.get_legend_handles_labels()
         entries = dict(zip(labels, handles, strict=True))
-        columns = min(max(48 // max(map(len, labels)), 1), 3)
+        longest = max(map(len, labels), default=1)
+        columns = min(max(48 // longest, 1), 3)
         figure.legend(
             [*entries.values()], [*entries], loc="outside lower center", ncols=columns
         )
         place = f"{name}_{len(drawn) + 1}" if drawn else name
         caption = kind.caption.format(spec=setting.spec)
         if name == "layer_losses":
-            caption = f"{caption} {bounds_of(setting)}"
+            caption = f"{caption} {bounds_of(setting)}".strip()
         drawn.append(Picture(place, caption, figure))
     return drawn
 
