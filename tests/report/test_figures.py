@@ -1,6 +1,6 @@
 """Figures draw the numbers of the runs, with axes, units and legends."""
 
-import itertools
+import io
 
 import numpy as np
 import pytest
@@ -38,7 +38,9 @@ def heights(line):
 def test_the_score_curve_draws_methods_floors_and_the_training_gamma(make_run):
     (axes,) = drawn(
         "score_curve",
-        grouped([make_run("plain"), make_run("constrained", evaluation=WITH_FLOORS)]),
+        grouped(
+            [make_run(one, evaluation=WITH_FLOORS) for one in ("plain", "constrained")]
+        ),
     )
     curves = lines(axes)
     assert set(curves) == {
@@ -110,7 +112,7 @@ def test_multipliers_and_violations_have_a_curve_per_bound_and_a_line_at_zero(
         [make_run("constrained", evaluation={"bounds": [None, 3.6, 1.5, 0.8]})]
     )
     (axes,) = drawn(name, settings)
-    curves = settings[0].variants[0].runs[0].curves[name]
+    curves = settings[0].variants[0].runs[0].by_layer("train", name)
     for line, curve in zip(axes.lines, [*curves.T[1:], [0.0, 0.0]], strict=True):
         np.testing.assert_allclose(heights(line), curve)
 
@@ -137,29 +139,32 @@ def test_figures_are_left_out_where_there_is_nothing_to_draw(make_run):
         assert figures.pictures(name, settings) == []
 
 
-def test_captions_are_those_of_the_configurations(make_run):
-    made = itertools.count()
-
-    def caption(name, method="constrained", **constraints):
-        folder = make_run(
-            method, name=f"run{next(made)}", config={"constraints": constraints}
-        )
-        return figures.pictures(name, grouped([folder]))[0].caption
-
-    stepwise = caption("layer_losses", bounds="stepwise", first_alpha=0.8, alpha=[0.3])
-    cumulative = caption(
-        "layer_losses", bounds="cumulative", alpha=[0.26], reference=1.85, floor=0.4
+def test_captions_state_the_bounds_of_the_configurations(make_run):
+    constraints = {"bounds": "cumulative", "alpha": [0.26], "reference": 1.85}
+    settings = grouped(
+        [
+            make_run("plain"),
+            make_run("constrained", config={"constraints": constraints}),
+        ]
     )
-    assert "loss of layer l − 1; α is 0.8, 0.3" in stepwise
-    assert "1.85 times the product of (1 − α)" in cumulative
-    assert "bound of the last layer is 0.5" in caption(
-        "layer_losses", last=0.5, alpha=[0.3]
+    (picture,) = figures.pictures("layer_losses", settings)
+    assert "Bounds (cumulative): alpha 0.26, reference 1.85." in picture.caption
+
+
+def test_a_dollar_in_a_name_is_no_mathematics(make_run):
+    names = ("$\\frac$", "costs $5, or $")
+    page = figures.confusion("$x^$", np.eye(2, dtype=int), names)
+    page.savefig(io.BytesIO())
+    assert [text.get_text() for text in page.axes[0].get_xticklabels()] == [*names]
+    configs = [{"primal": {"name": f"${name}$"}} for name in ("\\a", "\\b")]
+    settings = grouped(
+        [
+            make_run("plain", name=str(place), config=config)
+            for place, config in enumerate(configs)
+        ]
     )
-    assert "bound" not in caption("layer_losses", "plain")
-    for margin in (0.0, 0.05):
-        assert ("tighter" in caption("violations", alpha=0.2, margin=margin)) == bool(
-            margin
-        )
+    for picture in figures.pictures("layer_losses", settings):
+        picture.figure.savefig(io.BytesIO())
 
 
 def test_a_confusion_matrix_shows_shares_of_each_class():

@@ -16,17 +16,20 @@ from scipy import stats
 
 from tests.report.conftest import GAMMAS, grouped
 from unroll_jax.constrained import column_sums, held_out_report, level_constraints
-from unroll_jax.train.config.errors import StorageError
-from unroll_jax.train.report import layered_report, verdict, warnings, write
+from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.report import layered_report, make_report, write
 from unroll_jax.train.report.page import Picture, Report, write_files
-from unroll_jax.train.report.records import METHODS, PER_LAYER, read_runs
+from unroll_jax.train.report.records import Run, read_runs
+from unroll_jax.train.report.specs import REPORTS
 from unroll_jax.train.report.tables import (
-    comparison_table,
-    constraint_tables,
+    comparison,
+    constraints,
     differences,
-    disturbed_table,
-    score_table,
+    disturbed,
+    make_tables,
+    scores,
 )
+from unroll_jax.train.report.words import on_runs, verdict, warnings
 
 FIGURES = {"layer_losses", "multipliers", "violations", "score_curve", "ratios"}
 FLOORS = {
@@ -52,15 +55,15 @@ def coarse(monkeypatch):
 
 
 def test_every_constrained_run_has_the_report_of_the_library(make_run):
-    constraints = level_constraints(1.0, num_layers=12)
-    sums = column_sums(constraints, np.arange(13.0), None)
-    made = held_out_report(constraints, sums, dict.fromkeys(constraints, 0.5))
+    stated = level_constraints(1.0, num_layers=12)
+    sums = column_sums(stated, np.arange(13.0), None)
+    made = held_out_report(stated, sums, dict.fromkeys(stated, 0.5))
     lines = {"constraint_report": str(made).splitlines()}
     methods = ("plain", "constrained")
     folders = [make_run(method, evaluation=lines) for method in methods]
-    (table,) = constraint_tables(grouped(folders)[0])
+    (table,) = make_tables(constraints, grouped(folders))
     assert table.header[:3] == ("constraint", "kind", "status")
-    assert [row[0] for row in table.rows] == list(constraints)
+    assert [row[0] for row in table.rows] == list(stated)
     assert table.note == made.verdict
 
 
@@ -76,7 +79,7 @@ def test_the_page_holds_figures_tables_and_warnings_and_nothing_from_elsewhere(
         [make_run(method, status=status) for method in ("plain", "constrained")]
     )
     summary = write(report, out, log=lines.append)
-    verdict_of_both = summary["verdict"]["3 layers, training gamma 0.15"]
+    (verdict_of_both,) = summary["verdict"]
     assert {path.name for path in out.iterdir()} == {
         *(f"{name}.png" for name in FIGURES),
         "index.html",
@@ -114,8 +117,10 @@ def test_numbers_that_are_not_finite_are_null(make_run, tmp_path):
     summary = json.loads(
         (tmp_path / "out" / "summary.json").read_text(), parse_constant=pytest.fail
     )
-    assert summary["methods"]["plain"]["layer_losses"] == [4.7, None, None, 0.6]
-    assert summary["methods"]["plain"]["rmse"]["0.15"] is None
+    assert summary["runs"][0]["layer_losses"] == [4.7, None, None, 0.6]
+    assert summary["runs"][0]["rmse"]["0.15"] is None
+    table = next(table for table in summary["tables"] if "loss" in table["header"])
+    assert [row[1] for row in table["rows"]] == ["4.700", "-", "-", "0.600"]
 
 
 @pytest.mark.usefixtures("coarse")
@@ -140,16 +145,24 @@ def test_a_report_survives_runs_without_metrics_and_figures_without_numbers(
     }
 
 
+def test_a_report_replaces_no_other_files_than_those_of_a_report(tmp_path):
+    report = Report("one", [])
+    for _ in range(2):
+        write(report, tmp_path / "new", log=lambda _: None)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("mine")
+    with pytest.raises(UserError, match="files of something else"):
+        write(report, tmp_path / "site")
+    assert (tmp_path / "site" / "index.html").read_text() == "mine"
+
+
 def test_a_report_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
     out, write, picture = (
         tmp_path / "out",
         Path.write_bytes,
         Picture("dot", "A dot.", Figure(figsize=(0.1, 0.1))),
     )
-    one, two = (
-        Report(title, [("", [picture])], {"title": title}, ())
-        for title in ("one", "two")
-    )
+    one, two = (Report(title, [("", [picture])]) for title in ("one", "two"))
     write_files(out, one)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
 
@@ -181,49 +194,45 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
         for seed in range(3)
         for power, method in enumerate(("plain", "constrained"))
     ]
-    summary, (setting,) = reported(folders).summary, grouped(folders)
+    (setting,) = grouped(folders)
     evaluations = [
         json.loads((folder / "evaluation.json").read_text()) for folder in folders
     ]
-    assert (summary["experiment"], summary["train_gamma"], summary["num_layers"]) == (
-        "video-ut",
-        0.15,
-        3,
-    )
-    assert summary["floors"].pop("noisy input") == pytest.approx(
-        evaluations[0]["noisy_rmse"]
-    )
-    assert summary["floors"] == FLOORS["floors"]
+    report = reported(folders)
+    assert report.title == "video-ut: plain against constrained training"
+    by_title = {table.title.partition(",")[0]: table for table in report.tables}
+    of_scores = by_title["RMSE against test gamma (variance / data std)"]
+    assert of_scores.header[1:4] == ("noisy input", "linear layer", "total variation")
     for method in ("plain", "constrained"):
         members = [one for one in evaluations if one["method"] == method]
-        entry = summary["methods"][method]
-        scores = np.array(
-            [[member["rmse"][gamma] for gamma in GAMMAS] for member in members]
-        )
-        for key, reduce in (
-            ("rmse", np.mean),
-            ("rmse_min", np.min),
-            ("rmse_max", np.max),
+        column = of_scores.header.index(method)
+        for row, gamma in zip(of_scores.rows, GAMMAS, strict=False):
+            values = [member["rmse"][gamma] for member in members]
+            shown = f"{np.mean(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+            assert row[column] == shown
+        tables = [table for table in report.tables if f"split, {method}" in table.title]
+        header = tables[0].header
+        for key, title, digits in (
+            ("layer_losses", "loss", 3),
+            ("bounds", "bound", 3),
+            ("multipliers", "multiplier", 3),
         ):
-            np.testing.assert_allclose(
-                list(entry[key].values()), reduce(scores, axis=0), rtol=1e-12
-            )
-        assert entry["feasible"] == all(member["feasible"] for member in members)
-        for key in (*PER_LAYER, "descend_share", "train_seconds", "share_descending"):
-            np.testing.assert_allclose(
-                entry[key],
-                np.mean([member[key] for member in members], axis=0),
-                rtol=1e-12,
-            )
-        assert entry["seeds"] == [0, 1, 2]
+            means = np.mean([member[key] for member in members], axis=0)
+            shown = [f"{mean:.{digits}f}" for mean in means]
+            if means.any():
+                assert [row[header.index(title)] for row in tables[0].rows] == shown
+            else:
+                assert title not in header
+        count = sum(member["feasible"] for member in members)
+        assert tables[0].note.startswith(f"{count} of 3 runs feasible")
     gaps = differences(setting, *setting.pairs()[0])
     largest = {
         method: [one["rmse"]["0.5"] for one in evaluations if one["method"] == method]
-        for method in METHODS
+        for method in ("plain", "constrained")
     }
     ratios = np.array(largest["constrained"]) / np.array(largest["plain"])
     np.testing.assert_allclose(gaps[:, 2], 100 * (ratios - 1))
-    (table,) = comparison_table([setting])
+    (table,) = make_tables(comparison, [setting])
     low, high = stats.ttest_1samp(gaps[:, 2], 0.0).confidence_interval(0.95)
     assert f"[{low:+.1f}, {high:+.1f}]" in table.rows[0][-1]
     shared = grouped([*folders[:2], folders[5]])
@@ -244,8 +253,7 @@ def test_the_verdict_names_the_best_method_and_feasibility(make_run, score, best
         f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}"
     )
     assert (
-        f"constrained {score:.2f} NOT feasible on the test split (layer 2 is 23.9% over"
-        " its bound)" in sentence
+        f"constrained {score:.2f} (NOT feasible on the test split: 0 of 1" in sentence
     )
 
 
@@ -294,29 +302,31 @@ def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words
         (30.0, 30.0, []),
     ],
 )
-def test_f_0_rises_above_the_plain_run_not_between_the_first_batch_and_the_test_split(
+def test_f_0_rises_above_the_plain_run_not_above_the_first_batch(
     make_run, plain, ours, rises
 ):
-    """f_0 is 2 in training, 4.7 on the test split, and as given on validation data
-    at any time."""
+    """f_0 is 2 in training, and as given on the test split."""
     runs = (
         {"constrained": ours}
         if plain is None
         else {"plain": plain, "constrained": ours}
     )
-    folders = {
-        make_run(one, evaluation=FALLING | {"multipliers": [0.0] * 4}): loss
-        for one, loss in runs.items()
-    }
-    for path, loss in (
-        (folder / "metrics.jsonl", loss) for folder, loss in folders.items()
-    ):
+    folders = [
+        make_run(
+            method,
+            evaluation=FALLING
+            | {"multipliers": [0.0] * 4, "layer_losses": [loss, 2.6, 10.1, 0.66]},
+        )
+        for method, loss in runs.items()
+    ]
+    for folder in folders:
+        path = folder / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         for row in rows:
-            row["layer_losses"][0] = 2.0 if row["kind"] == "train" else loss
+            row["layer_losses"][0] = 2.0
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [
-        line.partition(": a layer")[0] for line in reported(list(folders)).warnings
+        line.partition(": a layer")[0] for line in reported(folders).warnings
     ] == rises
 
 
@@ -327,7 +337,7 @@ def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(mak
         for seed in (0, 1)
     ]
     report = reported([*folders, make_run("constrained", num_layers=5)])
-    assert "NOT feasible on the test split for 1 of 2 seeds" in report.verdict[0]
+    assert "NOT feasible on the test split: 1 of 2 runs" in report.verdict[0]
     assert report.verdict[1].startswith("5 layers")
 
 
@@ -340,7 +350,7 @@ def test_what_weakens_a_comparison_is_listed(make_run):
             grouped([*folders, make_run("constrained", status=stopped, config=usual)])
         )
     )
-    assert "constrained-L3-s0 is not finished (state: interrupted, 40 steps)." in listed
+    assert "onstrained-L3-s0 is not finished (state: interrupted, 40 steps)" in listed
     assert "differ in steps, seeds, primal.learning_rate." in listed
     assert "alpha" not in listed
     bounds = {
@@ -361,18 +371,69 @@ def test_what_weakens_a_comparison_is_listed(make_run):
     )
 
 
+@pytest.mark.usefixtures("without_drawing")
+def test_a_run_that_trains_is_not_final_and_names_its_checkpoint(make_run):
+    running = {"state": "running", "steps": 60}
+    folder = make_run(status=running, evaluation={"best_step": 4})
+    report = reported([make_run("plain"), folder])
+    assert "not final" in report.verdict[0].partition("constrained")[2]
+    assert "not final" not in report.verdict[0].partition("constrained")[0]
+    (line,) = report.warnings
+    assert "60 steps): its figures are of the checkpoint of step 4." in line
+
+
+@pytest.mark.usefixtures("without_drawing")
+@pytest.mark.parametrize(("loss", "overfits"), [(0.7, False), (1.4, True)])
+def test_a_loss_far_above_that_of_training_is_a_warning(make_run, loss, overfits):
+    """The training rows end at .7 or, of the run that overfits, at half the loss."""
+    folder = make_run("plain")
+    path = folder / "evaluation.json"
+    values = json.loads(path.read_text())
+    values["layer_losses"][-1] = loss
+    path.write_text(json.dumps(values))
+    lines = reported([folder]).warnings
+    assert [line.partition(":")[0] for line in lines] == ["Plain overfits"] * overfits
+    assert all(f"{loss} on the test split" in line for line in lines)
+
+
+@pytest.mark.parametrize(("accuracy", "overfits"), [(0.44, True), (0.95, False)])
+def test_an_accuracy_far_below_that_of_training_is_a_warning(accuracy, overfits):
+    rows = [{"kind": "train", "step": 1, "accuracy": 1.0}]
+    evaluation = {"accuracy": accuracy, "best_step": 1}
+    status = {"state": "finished", "steps": 1}
+    spec = REPORTS["image-dnn"]
+    run = Run(Path("net"), {}, status, evaluation, rows, spec, layered=False)
+    lines = on_runs("net", [run])
+    assert [line.partition(";")[0] for line in lines] == [
+        "net overfits: accuracy 100.0% in training, 44.0% on the test split"
+    ] * overfits
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_files_and_reports_are_passed_over(make_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("unroll_jax.train.report.read_config", lambda folder: None)
+    (tmp_path / "runs" / "report").mkdir(parents=True)
+    for name in ("table.csv", "report/summary.json"):
+        (tmp_path / "runs" / name).write_text("")
+    make_run("plain")
+    said = []
+    report = make_report(sorted((tmp_path / "runs").glob("*")), log=said.append)
+    assert [run.name for run in report.runs] == ["plain-L3-s0"]
+    assert all(f"runs/{name}" in said[0] for name in ("table.csv", "report"))
+
+
 def test_the_score_table_has_floors_and_disturbances_have_their_own(make_run):
-    disturbed = {
+    others = {
         "lost_layer_rmse": {"1": 20.0, "2": 30.0},
         "disturbed_rmse": {"blur=1": 9.5},
     }
     (setting,) = grouped(
         [
-            make_run("plain", evaluation=disturbed | FLOORS),
+            make_run("plain", evaluation=others | FLOORS),
             make_run("constrained", evaluation=FLOORS),
         ]
     )
-    (table,) = score_table(setting)
+    (table,) = make_tables(scores, [setting])
     assert table.header == (
         "test gamma",
         "noisy input",
@@ -382,7 +443,7 @@ def test_the_score_table_has_floors_and_disturbances_have_their_own(make_run):
         "constrained",
     )
     assert {row[2:4] for row in table.rows} == {("18.00", "15.00")}
-    (other,) = disturbed_table(setting)
+    (other,) = make_tables(disturbed, [setting])
     assert {row[0]: row[1:] for row in other.rows} == {
         "one layer lost, mean": ("-", "25", "-"),
         "one layer lost, worst": ("-", "30", "-"),

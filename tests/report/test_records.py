@@ -13,7 +13,7 @@ from unroll_jax.train.report.records import read_runs
 
 def error_of(folders):
     with pytest.raises(UserError) as caught:
-        _ = [run.curves for run in read_runs(folders)]
+        _ = [run.by_layer("train", "violations") for run in read_runs(folders)]
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -78,11 +78,11 @@ def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
     [
         ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
         ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames"),
-        ({"evaluation": {"num_sequences": 12}}, "differ in number of test samples"),
+        ({"evaluation": {"num_sequences": 12}}, "differ in num_sequences"),
         ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
         (
             {"evaluation": {"noise": "variance"}},
-            "differ in the meaning of gamma (--noise)",
+            "differ in noise",
         ),
         (
             {
@@ -161,7 +161,8 @@ def test_margins_are_shares_of_the_bound_in_every_form_of_constraint(
     make_run, changes, layer, margin
 ):
     usual = {"layer_losses": [4.0, 3.0, 2.5, 1.0], "bounds": [5.0, 4.0, 2.0, 2.0]}
+    usual["violations"] = [-1.0, -1.0, 0.5, -1.0]
     (setting,) = grouped([make_run(evaluation=usual | changes)])
-    margins = setting.variants[0].margins()
+    margins = setting.variants[0].runs[0].margins()
     assert np.nanargmin(margins) == layer
     np.testing.assert_allclose(np.nanmin(margins), margin, rtol=1e-6)

@@ -196,6 +196,10 @@ class SweepArguments(Generic[C]):
     --over.num-layers 3,5 --over.method plain,constrained --over.seed 0,1,2; the last
     part of a name is enough where only one option has it. Every cell is a run folder
     under --out; the same command resumes a sweep, and more values extend it.
+
+    --over.OPTION LOW:HIGH, as in --over.learning-rate 1e-4:1e-2, searches a range: in
+    each cell, --trials runs by Bayesian optimisation, of which the best on validation
+    is tested. Processes and machines that share the folder share the trials.
     """
 
     config: Annotated[C, tyro.conf.arg(name="")]
@@ -203,3 +207,5 @@ class SweepArguments(Generic[C]):
     jobs: int = 1
     """Cells that are computed at the same time, each in a process with its share of
     the cores and GPUs."""
+    trials: int = 0
+    """Runs of each cell that search the ranges."""

@@ -14,7 +14,7 @@ UNSHOWN = re.compile(
 )
 PLAIN = "a string of UTF-8 without control characters"
 #: The packages of each extra of pyproject.toml that some commands do without.
-EXTRAS = {"video": ("av", "skimage")}
+EXTRAS = {"video": ("av", "skimage"), "search": ("optuna",)}
 
 # Fields that are options (None: all) and names of options that are not --FIELD: of a
 # command line, not of Python.

@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from ..config.options import flat
 from ..config.run import FREE
 from ..system.files import without_folders
-from .records import METHODS, PER_LAYER, PER_STEP, SCALARS, Array, Run, flat
-from .specs import OWN_REPORT, ReportSpec
+from .records import METHODS, Array, Run
 
 # Fields that do not make another variant; fields of single methods do not make a
 # comparison unequal.
 NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})
 OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting")
-FURTHER = ("error_rates", "area", "parameters")  # figures that some evaluations have
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
     """Runs of one method that differ only by the seed; ``label`` names what sets
     them apart from the other variants."""
@@ -50,74 +49,49 @@ class Variant:
         return all(run.evaluation.get(key) is not None for run in self.runs)
 
     @property
-    def feasible_runs(self) -> int:
-        """The number of seeds that ended feasible."""
-        return sum(bool(run.evaluation["feasible"]) for run in self.runs)
+    def seeds(self) -> list[int]:
+        """The seeds in the order of the runs."""
+        return [run.evaluation["seed"] for run in self.runs]
+
+    def feasible(self, key: str = "feasible") -> str:
+        """How many of the seeds ended feasible, in words."""
+        count = sum(bool(run.evaluation[key]) for run in self.runs)
+        return f"{count} of {len(self.runs)}"
 
     def option(self, name: str) -> Any:
         """The option of a dotted name in the configuration of its runs; None where
         they lack it."""
         return flat(self.runs[0].config).get(name)
 
-    def margins(self) -> Array:
-        """Room below the bound as a fraction of it, (seeds, L + 1); negative where
-        the bound is exceeded."""
-        form = self.runs[0].evaluation.get("form", "difference")
-        violations, losses, bounds = (
-            self.stack(key) for key in ("violations", "layer_losses", "bounds")
-        )
-        if form != "difference":
-            return -violations if form.startswith("ratio") else -np.expm1(violations)
-        # A bound that is missing or not positive has no margin in percent.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(bounds > 0, (bounds - losses) / bounds, np.nan)
 
-    def figures(self) -> dict[str, Any]:
-        """The score with its range over the seeds, and means of all other figures."""
-        scores, gammas, metric = (
-            self.scores(),
-            self.runs[0].gammas,
-            self.runs[0].spec.metric,
-        )
-        ends = {"": scores.mean(0), "_min": scores.min(0), "_max": scores.max(0)}
-        return {
-            "seeds": [run.evaluation["seed"] for run in self.runs],
-            "feasible": self.feasible_runs == len(self.runs),
-            **{
-                f"{metric}{end}": dict(zip(gammas, x, strict=True))
-                for end, x in ends.items()
-            },
-            **{
-                key: self.mean(key)
-                for key in (*PER_LAYER, *PER_STEP, *SCALARS, *FURTHER)
-                if self.has(key)
-            },
-        }
-
-
-@dataclass(frozen=True, eq=False)
 class Setting:
     """All variants of one depth and training noise.
 
     Attributes:
-      title: depth and training noise in words.
       variants: plain before constrained.
       first: any run; all that the variants share is read from it.
+      spec: how their task is reported.
+      num_layers, train_gamma: what the setting is of.
       layers: numbers of the layers that are read, the input's 0 first; a model may have
         others between them.
       gammas: of the test, in rising order.
       training_index: of the gamma of training, or of the nearest to it.
+      title: depth and training noise in words.
     """
 
-    title: str
-    num_layers: int
-    train_gamma: float
-    variants: tuple[Variant, ...]
-    first: Run
-    spec: ReportSpec
-    layers: list[int]
-    gammas: Array
-    training_index: int
+    def __init__(self, variants: Sequence[Variant]):
+        self.variants = variants
+        self.first = first = variants[0].runs[0]
+        self.spec = first.spec
+        self.layers = first.layers
+        self.num_layers = depth = first.evaluation["num_layers"]
+        self.train_gamma = gamma = float(first.values("train_gamma"))
+        self.gammas = np.array([*map(float, first.gammas)])
+        self.training_index = int(np.argmin(np.abs(self.gammas - gamma)))
+        read = "" if self.layers[-1] == depth else f" of {self.layers[-1]}"
+        self.title = f"{depth}{read} layer{'s' if depth > 1 else ''}"
+        if self.spec.gamma or gamma:
+            self.title += f", training gamma {gamma:g}"
 
     def of(self, method: str) -> list[Variant]:
         """Variants of one method, in the order given."""
@@ -126,128 +100,76 @@ class Setting:
     def pairs(self) -> list[tuple[Variant, Variant]]:
         """Every constrained variant with the plain one of the most similar config,
         and with each deep supervision."""
-        plain, constrained = (
-            sorted(self.of("plain"), key=lambda variant: variant.label),
-            self.of("constrained"),
-        )
-        nearest = [
-            (one, min(plain, key=lambda other: len(unlike(one, other))))
-            for one in constrained
-            if plain
-        ]
-        return nearest + [
-            (one, other) for one in constrained for other in self.of("deep_supervision")
+        plain = sorted(self.of("plain"), key=lambda variant: variant.label)
+        pairs = []
+        for one in self.of("constrained") if plain else []:
+            differing = [len(unlike(one, other)) for other in plain]
+            pairs.append((one, plain[int(np.argmin(differing))]))
+        deep = self.of("deep_supervision")
+        return pairs + [
+            (one, other) for one in self.of("constrained") for other in deep
         ]
 
     def floors(self) -> dict[str, Array]:
         """Scores that need no network at each test gamma, by name, the input's
         first; means over the runs."""
-        columns: dict[str, list[Array]] = {}
-        for run in (run for one in self.variants for run in one.runs):
-            floors = run.evaluation.get("floors", {})
-            if self.spec.baseline:
-                floors = {"noisy input": run.evaluation[self.spec.baseline], **floors}
-            elif self.spec is OWN_REPORT:
-                floors = {
-                    "embedded input": dict.fromkeys(
-                        run.gammas, run.evaluation["layer_losses"][0]
-                    )
-                }
-            for name, scores in floors.items():
-                columns.setdefault(name, []).append(run.at_gammas(scores))
-        return {name: np.mean(column, axis=0) for name, column in columns.items()}
+        columns = [run.floors() for one in self.variants for run in one.runs]
+        shared = [name for name in columns[0] if all(name in one for one in columns)]
+        return {name: np.mean([one[name] for one in columns], 0) for name in shared}
 
 
 def group(runs: Sequence[Run]) -> list[Setting]:
     """Settings in the order in which the runs were given."""
-    cells: dict[tuple[int, float], list[Run]] = {}
+    cells: dict[Any, list[Run]] = {}
     for run in runs:
-        cells.setdefault(
-            (run.evaluation["num_layers"], float(run.values("train_gamma"))), []
-        ).append(run)
-    return [
-        _setting(layers, gamma, members) for (layers, gamma), members in cells.items()
-    ]
+        place = run.evaluation["num_layers"], float(run.values("train_gamma"))
+        cells.setdefault(place, []).append(run)
+    settings = []
+    for members in cells.values():
+        variants = []
+        for method in METHODS:
+            of_method = [run for run in members if run.evaluation["method"] == method]
+            for label, cell in by_config(of_method).items():
+                variants.append(Variant(method, label, tuple(cell)))
+        settings.append(Setting(variants))
+    return settings
 
 
-def by_config(runs: Sequence[Run]) -> dict[str, tuple[Run, ...]]:
+def by_config(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that differ only by the seed, under a label of the config fields that set
     them apart from the others."""
     configs = [_identity(run) for run in runs]
-    fields = sorted(
-        {
-            key
-            for config in configs
-            for key in config
-            if len({_text(c, key) for c in configs}) > 1
-        }
-    )
+    every = sorted({field for config in configs for field in config})
+    fields = [f for f in every if len({config.get(f) for config in configs}) > 1]
     last = [field.rpartition(".")[2] for field in fields]
-    names = [
-        short if last.count(short) == 1 else field
-        for field, short in zip(fields, last, strict=True)
-    ]
-    cells: dict[str, tuple[Run, ...]] = {}
+    cells: dict[str, list[Run]] = {}
     for run, config in zip(runs, configs, strict=True):
-        label = ", ".join(
-            f"{name} {_text(config, field)}"
-            for name, field in zip(names, fields, strict=True)
-        )
-        cells[label] = (*cells.get(label, ()), run)
+        words = []
+        for field, short in zip(fields, last, strict=True):
+            name = short if last.count(short) == 1 else field
+            words.append(f"{name} {config.get(field, 'not set')}")
+        cells.setdefault(", ".join(words), []).append(run)
     return cells
 
 
 def unlike(one: Variant, other: Variant) -> list[str]:
     """Config fields in which two variants differ though their methods do not need
     it."""
-    configs = [_identity(variant.runs[0]) for variant in (one, other)]
-    fields = sorted(
-        key for key in configs[0] | configs[1] if key.split(".")[0] not in OF_METHODS
-    )
-    return [
+    ours, theirs = (_identity(variant.runs[0]) for variant in (one, other))
+    return sorted(
         field
-        for field in fields
-        if _text(configs[0], field) != _text(configs[1], field)
-    ]
-
-
-def _setting(depth: int, gamma: float, runs: Sequence[Run]) -> Setting:
-    cells = {
-        method: by_config([run for run in runs if run.evaluation["method"] == method])
-        for method in METHODS
-    }
-    variants = tuple(
-        Variant(method, label, cell)
-        for method in METHODS
-        for label, cell in cells[method].items()
+        for field in ours | theirs
+        if field.split(".")[0] not in OF_METHODS
+        and ours.get(field) != theirs.get(field)
     )
-    first, spec = variants[0].runs[0], runs[0].spec
-    layers, gammas = (
-        list(first.evaluation.get("layers", range(depth + 1))),
-        np.array([*map(float, first.gammas)]),
-    )
-    read = "" if layers[-1] == depth else f" of {layers[-1]}"
-    title = (
-        f"{depth}{read} layer{'s' * (depth > 1)}"
-        + f", training gamma {gamma:g}" * bool(spec.gamma or gamma)
-    )
-    nearest = int(np.argmin(np.abs(gammas - gamma)))
-    return Setting(title, depth, gamma, variants, first, spec, layers, gammas, nearest)
 
 
-def _identity(run: Run) -> dict[str, Any]:
-    """The run's config by dotted names, without fields that make no variant; a list
-    of one value is that value."""
-    kept = {
-        key: value
-        for key, value in flat(run.config).items()
-        if key not in NOT_A_VARIANT
-    }
-    return {
-        key: value[0] if isinstance(value, list) and len(value) == 1 else value
-        for key, value in kept.items()
-    }
-
-
-def _text(config: dict[str, Any], key: str) -> str:
-    return str(without_folders(config.get(key, "not set")))
+def _identity(run: Run) -> dict[str, str]:
+    """The run's config by dotted names, as texts without folders, without fields that
+    make no variant; a list of one value is that value."""
+    texts = {}
+    for key, value in flat(run.config).items():
+        if key not in NOT_A_VARIANT:
+            is_one = isinstance(value, list) and len(value) == 1
+            texts[key] = str(without_folders(value[0] if is_one else value))
+    return texts

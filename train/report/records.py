@@ -1,6 +1,5 @@
 """Evaluated runs as reports read them: checked and comparable with each other."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.errors import UserError, one_line
+from ..config.options import flat
 from ..metrics import read_metrics
 from ..runs import read_status
 from ..system.files import WRITTEN, no_run, read_object, way_out
@@ -22,24 +22,7 @@ METHODS = {
     "deep_supervision": "deep supervision",
     "constrained": "constrained",
 }
-PER_LAYER = (
-    "layer_losses",
-    "bounds",
-    "violations",
-    "multipliers",
-    "slacks",
-    "complementary_slackness",
-)
-PER_STEP = ("descend_share", "mean_ratio")
-SCALARS = (
-    "seed",
-    "num_layers",
-    "train_gamma",
-    "tolerance",
-    "share_descending",
-    "mean_ratio_all",
-    "train_seconds",
-)
+PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks")
 # The evaluation of a user's task that has these figures is reported by layer.
 LAYERED = {"method", "num_examples", "loss", "layer_losses", "bounds"}
 
@@ -68,69 +51,66 @@ class Run:
         is among them."""
         return sorted(self.evaluation[self.spec.metric], key=float)
 
+    @property
+    def layers(self) -> list[int]:
+        """Numbers of the layers that have a loss, the input's 0 first."""
+        every = range(self.evaluation["num_layers"] + 1)
+        return list(self.evaluation.get("layers", every))
+
     def values(self, key: str) -> Array:
         """A number or list of evaluation.json, or its number at each of `gammas`;
         null becomes NaN."""
         return self.at_gammas(self.evaluation[key])
 
+    def margins(self) -> Array:
+        """The room below each bound as a share of it; negative where the bound is
+        exceeded."""
+        form = self.evaluation.get("form", "difference")
+        violations = self.values("violations")
+        if form == "difference":
+            bounds = self.values("bounds")
+            # a bound that is missing or not positive has no margin in percent
+            return -violations / np.where(bounds > 0, bounds, np.nan)
+        return -violations if form.startswith("ratio") else -np.expm1(violations)
+
     def at_gammas(self, value: Any) -> Array:
         """Numbers as floats, those by gamma in the order of `gammas`."""
-        return floats(
-            [value[gamma] for gamma in self.gammas]
-            if isinstance(value, dict)
-            else value
-        )
+        if isinstance(value, dict):
+            value = [value[gamma] for gamma in self.gammas]
+        return floats(value)
 
-    @functools.cached_property
-    def curves(self) -> dict[str, Array]:
-        """Columns of the training rows of metrics.jsonl by name: the step, and
-        (steps, L + 1) by layer."""
-        return self._columns("train", "layer_losses", "violations", "multipliers")
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl of a kind, train or validation."""
+        return [row for row in self.metrics if row["kind"] == kind]
 
-    @functools.cached_property
-    def validations(self) -> dict[str, Array]:
-        """The same of the validation rows, all of the same samples and noise: the
-        step, and losses by layer."""
-        return self._columns("validation", "layer_losses")
-
-    def _columns(self, kind: str, *names: str) -> dict[str, Array]:
-        rows, layers = (
-            [row for row in self.metrics if row["kind"] == kind],
-            self.evaluation["num_layers"] + 1,
-        )
+    def by_layer(self, kind: str, name: str) -> Array:
+        """A column of the rows of a kind, of shape (rows, L + 1)."""
+        rows = self.rows(kind)
         try:
-            columns = {
-                name: floats([row[name] for row in rows]).reshape(len(rows), layers)
-                for name in names
-            }
+            values = floats([row[name] for row in rows])
+            return values.reshape(len(rows), self.evaluation["num_layers"] + 1)
         except (KeyError, TypeError, ValueError) as error:
             path = self.folder / "metrics.jsonl"
             raise UserError(
                 f"{path} is damaged ({one_line(error)}); train the run again"
             ) from None
-        return columns | {"step": floats([row["step"] for row in rows])}
 
-    @property
-    def lost(self) -> list[str]:
-        """A sentence on the training steps that metrics.jsonl lacks, if it lacks
-        any."""
-        done, steps = (
-            self.status.get("steps"),
-            {row["step"] for row in self.metrics if row["kind"] == "train"},
-        )
-        sentence = (
-            f"{self.name}: metrics.jsonl has {len(steps)} of {done} steps; figures of"
-            " training lack the others."
-        )
-        return [sentence] * (isinstance(done, int) and len(steps) < done)
+    def floors(self) -> dict[str, Array]:
+        """Scores that need no network at each of `gammas`, by name, the input's
+        first."""
+        floors = self.evaluation.get("floors", {})
+        if self.spec.baseline:
+            floors = {"noisy input": self.evaluation[self.spec.baseline], **floors}
+        elif self.spec is OWN_REPORT:
+            loss = self.evaluation["layer_losses"][0]
+            floors = {"embedded input": dict.fromkeys(self.gammas, loss)}
+        return {name: self.at_gammas(scores) for name, scores in floors.items()}
 
     def summary(self) -> dict[str, Any]:
         """Its row of summary.json: how it ended, and its evaluation."""
-        status = {
-            key: self.status.get(key)
-            for key in ("state", "steps", "compile_seconds", "messages")
-        }
-        return {"run": self.name, **status, **self.evaluation}
+        names = ("state", "steps", "compile_seconds", "messages")
+        ended = {name: self.status.get(name) for name in names}
+        return {"run": self.name, **ended, **self.evaluation}
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -141,17 +121,11 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             "report needs at least one run folder, got none; give folders such as"
             " runs/NAME"
         )
+    places = set()
     for folder in folders:
-        if [other.resolve() for other in folders].count(folder.resolve()) > 1:
+        if folder.resolve() in places:
             raise UserError(f"run folder {folder} is given twice; give each run once")
-        if not (folder / "config.json").is_file():
-            raise UserError(
-                no_run(folder)
-                if folder.is_dir()
-                else f"run folder {folder} does not exist; {WRITTEN}"
-            )
-        if not (folder / "metrics.jsonl").is_file():
-            raise UserError(f"run {folder} has no metrics.jsonl; restore it first")
+        places.add(folder.resolve())
     runs = [_read(folder) for folder in folders]
     first, tested = runs[0], _tested(runs[0])
     for run in runs:
@@ -164,17 +138,6 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     return runs
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested config as one dict with dotted names."""
-    items: dict[str, Any] = {}
-    for key, value in config.items():
-        nested = isinstance(value, dict) and value
-        items.update(
-            flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-        )
-    return items
-
-
 def floats(values: Any) -> Array:
     """A number, a list, or a list of lists as floats; None and infinities become
     NaN."""
@@ -183,29 +146,28 @@ def floats(values: Any) -> Array:
 
 
 def _read(folder: Path) -> Run:
-    missing = (
-        f"run {folder} has no evaluation.json; run `unroll-jax evaluate {folder}` first"
-    )
-    evaluation = read_object(folder / "evaluation.json", missing=missing)
-    config, status = (
-        read_object(folder / "config.json"),
-        read_status(folder) or read_object(folder / "status.json"),
-    )
+    if not folder.exists():
+        raise UserError(f"run folder {folder} does not exist; {WRITTEN}")
+    if not (folder / "config.json").is_file():
+        raise UserError(no_run(folder))
+    for name, remedy in (
+        ("metrics.jsonl", "restore it"),
+        ("evaluation.json", f"run `unroll-jax evaluate {folder}`"),
+    ):
+        if not (folder / name).is_file():
+            raise UserError(f"run {folder} has no {name}; {remedy} first")
+    config = read_object(folder / "config.json")
+    status = read_status(folder) or read_object(folder / "status.json")
+    path = folder / "evaluation.json"
+    evaluation = read_object(path)
+    metrics = read_metrics(folder / "metrics.jsonl")
     spec = REPORTS.get(str(config.get("task")), OWN_REPORT)
     layered = spec.layered and (spec is not OWN_REPORT or evaluation.keys() >= LAYERED)
-    run = Run(
-        folder,
-        config,
-        status,
-        evaluation,
-        read_metrics(folder / "metrics.jsonl"),
-        spec,
-        layered,
-    )
+    run = Run(folder, config, status, evaluation, metrics, spec, layered)
     try:
-        _check_layers(run) if layered else None
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        path = folder / "evaluation.json"
+        if layered:
+            _check_layers(run)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise UserError(
             f"{path} is damaged ({one_line(error)}); {way_out(path)}"
         ) from None
@@ -213,61 +175,34 @@ def _read(folder: Path) -> Run:
 
 
 def _check_layers(run: Run) -> None:
-    evaluation, spec, layers = run.evaluation, run.spec, run.evaluation["num_layers"]
-    if evaluation["method"] not in METHODS:
-        raise ValueError(
-            f"method must be one of {', '.join(METHODS)}, got {evaluation['method']!r}"
-        )
-    shapes = (
-        dict.fromkeys(SCALARS, ())
-        | dict.fromkeys(PER_LAYER, (layers + 1,))
-        | dict.fromkeys(PER_STEP, (layers,))
-    )
-    shapes |= dict.fromkeys(
-        (spec.metric, spec.baseline or spec.metric), (len(run.gammas),)
-    )
-    for key, shape in (
-        shapes | ({"layers": (layers + 1,)} if "layers" in evaluation else {})
-    ).items():
-        if run.values(key).shape != shape or 0 in shape:
-            raise ValueError(
-                f"{key} must be {shape[0] if shape else 'one'}"
-                f" number{'s' * bool(shape)}"
-            )
-    for scores in evaluation.get("floors", {}).values():
-        run.at_gammas(scores)
-    for key in ("experiment", "feasible", spec.tested):
-        evaluation[key]  # missing ones are a KeyError
-    run.values("test_gammas")
-    edges, counts = (
-        floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts")
-    )
-    if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
-        raise ValueError(
-            f"ratio_histogram must hold {layers} rows of one count less than edges, two"
-            " at least"
-        )
+    """Raises an error unless the evaluation has the figures of every layer."""
+    evaluation, spec = run.evaluation, run.spec
+    METHODS[evaluation["method"]]  # missing ones are a KeyError
+    for key in ("experiment", "seed", "feasible", "tolerance", "test_gammas"):
+        evaluation[key]
+    layers, gammas = evaluation["num_layers"], len(run.gammas)
+    sizes: dict[str, int] = dict.fromkeys(PER_LAYER, layers + 1)
+    sizes |= {"descend_share": layers, spec.metric: gammas}
+    sizes[spec.baseline or spec.metric] = gammas
+    for key, size in sizes.items():
+        if run.values(key).shape != (size,) or size < 1:
+            raise ValueError(f"{key} must be numbers, {size} of them")
+    histogram = evaluation["ratio_histogram"]
+    bins = len(histogram["edges"]) - 1
+    if bins < 2 or floats(histogram["counts"]).shape != (layers, bins):
+        raise ValueError(f"ratio_histogram must hold {layers} rows of its bins")
 
 
 def _tested(run: Run) -> dict[str, Any]:
-    """Returns what runs of one report share, by the words for it: kind, data, test
-    and noise."""
-    data, evaluation = run.config.get("data"), run.evaluation
-    data = data if isinstance(data, dict) else {}
+    """Returns what runs of one report share, by its name: kind, data, test and
+    noise."""
+    config, evaluation = flat(run.config), run.evaluation
     judged = run.layered or not run.spec.layered
-    tested = {
-        "kind of experiment": run.spec.title if judged else run.config.get("task"),
-        "data.source": data.get("source"),
-        # the same data may lie elsewhere or be spelled relative
-        "data.root": Path(str(data.get("root"))).name,
-        "data.reduction": data.get("reduction"),
-        "class_names": evaluation.get("class_names"),
-        "number of test samples": evaluation.get(run.spec.tested),
-    }
+    tested = {"kind of experiment": run.spec.title if judged else config.get("task")}
+    names = ["data.source", "data.reduction", "class_names", run.spec.tested]
     if run.layered:
-        tested |= {name: evaluation[name] for name in ("experiment", "test_gammas")}
-        tested["the meaning of gamma (--noise)"] = evaluation.get(
-            "noise", run.config.get("noise")
-        )
+        names += ["experiment", "test_gammas", "noise"]
         tested["edges of ratio histograms"] = evaluation["ratio_histogram"]["edges"]
-    return tested
+    tested |= {name: evaluation.get(name, config.get(name)) for name in names}
+    # the same data may lie elsewhere or be spelled relative
+    return tested | {"data.root": Path(str(config.get("data.root"))).name}

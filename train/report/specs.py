@@ -44,6 +44,22 @@ class ReportSpec(NamedTuple):
     note: str = ""
     layered: bool = True
 
+    @property
+    def scale(self) -> float:
+        """Factor of scores where they are shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def form(self) -> str:
+        """Format of scores in tables, times `scale`."""
+        return f".{self.digits}f"
+
+    @property
+    def heading(self) -> str:
+        """The metric in words, with a capital letter and its unit."""
+        unit = " (%)" if self.percent else ""
+        return f"{self.title[:1].upper()}{self.title[1:]}{unit}"
+
 
 _VIDEO = ReportSpec(
     "rmse",

@@ -1,4 +1,4 @@
-"""Sweeps of runs: a grid over `--over.OPTION a,b`."""
+"""Sweeps of runs: a grid over `--over.OPTION a,b`, a search over `LOW:HIGH`."""
 
 import dataclasses
 import math
@@ -7,13 +7,14 @@ from pathlib import Path
 
 from ..cli import experiment_named, parse, with_file
 from ..config.commands import SweepArguments
-from ..config.errors import UserError
+from ..config.errors import UserError, require_extra
 from ..experiments import EXPERIMENTS
 from ..system.files import check_out
 from ..system.machine import keep_programs
 from .axes import AS_IN, Sweep, grid, read_axes, split_over
 
 MAX_JOBS = 256
+MAX_TRIALS = 1000
 MAX_CELLS = 10_000
 
 
@@ -32,7 +33,15 @@ def command(arguments: list[str]) -> int | None:
     _check(parsed, over)
     folder = check_out(parsed.config.out or Path("runs") / "sweep" / name)
     config = dataclasses.replace(parsed.config, out=None, config=None)
-    sweep = Sweep(name, folder, config, read_axes(over, config, options))
+    axes = read_axes(over, config, options)
+    sweep = Sweep(name, folder, config, axes, parsed.trials)
+    if bool(sweep.ranges) != bool(parsed.trials):
+        raise UserError(
+            "a search has --trials and a range, as in `--trials 5"
+            " --over.learning-rate 1e-4:1e-2`; give both or neither"
+        )
+    if sweep.ranges:
+        require_extra("search")
     cells = grid(sweep)
     keep_programs()
     from .compute import run  # which imports JAX, once the options are right
@@ -54,3 +63,5 @@ def _check(parsed: SweepArguments, over: Mapping[str, str]) -> None:
         )
     if not 1 <= parsed.jobs <= MAX_JOBS:
         raise UserError(f"--jobs must be from 1 to {MAX_JOBS}, got {parsed.jobs}")
+    if not 0 <= parsed.trials <= MAX_TRIALS:
+        raise UserError(f"--trials must be from 0 to {MAX_TRIALS}, got {parsed.trials}")

@@ -1,7 +1,6 @@
 """Axes of a sweep, as `--over.OPTION` gives them, and its cells: a name and a
 configuration each."""
 
-import difflib
 import itertools
 import math
 import re
@@ -10,74 +9,77 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..cli import HELP, given, parse
-from ..config.constrained import SEVERAL
 from ..config.errors import UserError
 from ..config.options import flat, to_json, value_of, with_value
 from ..config.run import FREE, RunConfig
 
+PROGRAM = "unroll-jax sweep EXPERIMENT"
 OVER = "--over."
 AS_IN = "`--over.seed 0,1,2`"
 UNSAFE = re.compile(r"[^\w.+-]+")  # characters that folder names are kept without
+NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
+RANGE = re.compile(f"{NUMBER}:{NUMBER}")
 
 
 class Axis(NamedTuple):
     """An option that a sweep varies: its name as typed, its whole name, with dashes, as
-    ``field``, and its values by their texts.
+    ``field``, and its values by their texts. Of a ``range`` they are its two ends.
     """
 
     name: str
     field: str
     values: dict[str, Any]
+    range: bool = False
 
 
 class Cell(NamedTuple):
     """One run of a sweep: the name of its folder, its values by axis, and its
-    configuration without `out`."""
+    configuration without `out`. ``searched`` is False until a search has chosen the
+    values of its ranges.
+    """
 
     name: str
     values: dict[str, str]
     config: RunConfig
+    searched: bool = True
+
+    def at(self, axis: Axis, text: str, value: Any) -> "Cell":
+        """Returns the cell at a value of an axis, which is checked."""
+        config = with_value(self.config, axis.field, value)
+        values = self.values | {axis.name: text}
+        return self._replace(values=values, config=config)
+
+    def checked(self) -> "Cell":
+        """Returns the cell without defaults that its values rule out. Raises UserError
+        for values that do not fit each other, and for several runs."""
+        try:
+            config = self.config.resolved()
+            config.check()
+        except UserError as error:
+            where = [f"--over.{axis} {text}" for axis, text in self.values.items()]
+            raise UserError(f"{', '.join(where)}: {error}") from error
+        if len(config.variants()) > 1:
+            raise UserError(
+                "each cell is one run, not several of --method or --seeds; give"
+                " `--over.method plain,constrained` or `--over.seed 0,1,2`"
+            )
+        return self._replace(config=config)
 
 
 class Sweep(NamedTuple):
-    """A sweep: options that all cells share, without `out`, and the axes."""
+    """A sweep: options that all cells share, without `out`, the axes, and the number of
+    trials that search the ranges among them in each cell."""
 
     experiment: str
     folder: Path
     config: RunConfig
     axes: tuple[Axis, ...]
+    trials: int = 0
 
-    def cell(self, texts: Sequence[str]) -> Cell:
-        """Returns the cell with a value of each axis, by their texts; its name lists
-        them."""
-        config, shown = (
-            self.config,
-            {axis.name: text for axis, text in zip(self.axes, texts, strict=True)},
-        )
-        for axis in self.axes:
-            config = with_value(config, axis.field, axis.values[shown[axis.name]])
-        try:
-            config = config.resolved()
-            config.check()
-        except UserError as error:
-            where = ", ".join(f"--over.{axis} {text}" for axis, text in shown.items())
-            raise UserError(f"{where}: {error}") from error
-        if len(config.variants()) > 1:
-            method = vars(config)["method"]
-            if method in SEVERAL:
-                raise UserError(
-                    f"--method {method} is several runs; give `--over.method"
-                    f" {','.join(SEVERAL[method])}`"
-                )
-            raise UserError(
-                f"--seeds {vars(config)['seeds']} is several runs; give `--over.seed"
-                " 0,1,2`"
-            )
-        parts = (
-            text if axis == "method" else f"{axis.rpartition('.')[2]}-{text}"
-            for axis, text in shown.items()
-        )
-        return Cell("_".join(UNSAFE.sub("+", part) for part in parts), shown, config)
+    @property
+    def ranges(self) -> list[Axis]:
+        """The axes that a search takes values of, between their ends."""
+        return [axis for axis in self.axes if axis.range]
 
 
 def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -120,14 +122,24 @@ def read_axes(
 
 def grid(sweep: Sweep) -> list[Cell]:
     """Returns the cells of every combination of values, the last axis changing
-    fastest; all are checked."""
-    cells = {
-        cell.name: cell
-        for cell in map(
-            sweep.cell, itertools.product(*(axis.values for axis in sweep.axes))
-        )
-    }
-    if len(cells) < math.prod(len(axis.values) for axis in sweep.axes):
+    fastest; all are checked, with a search at both ends of its ranges."""
+    axes = [axis for axis in sweep.axes if not axis.range]
+    cells: dict[str, Cell] = {}
+    for texts in itertools.product(*(axis.values for axis in axes)):
+        cell = Cell("search", {}, sweep.config, not sweep.ranges)
+        parts = []
+        for axis, text in zip(axes, texts, strict=True):
+            cell = cell.at(axis, text, axis.values[text])
+            short = f"{axis.name.rpartition('.')[2]}-{text}"
+            parts.append(UNSAFE.sub("+", text if axis.name == "method" else short))
+        cell = cell._replace(name="_".join(parts) or cell.name)
+        for end in (0, -1):
+            tried = cell
+            for axis in sweep.ranges:
+                tried = tried.at(axis, *list(axis.values.items())[end])
+            tried = tried.checked()
+        cells[cell.name] = cell if sweep.ranges else tried
+    if len(cells) < math.prod(len(axis.values) for axis in axes):
         raise UserError(
             "two cells would share the folder; give values whose letters and digits"
             " differ, each once"
@@ -135,74 +147,58 @@ def grid(sweep: Sweep) -> list[Cell]:
     return list(cells.values())
 
 
+def read_value(axis: str, field: str, text: str, config: RunConfig) -> Any:
+    """Returns the value of a field that a text on the command line gives it."""
+    words, place = text.split(), f"--over.{axis} {text}"
+    if isinstance(value_of(config, field), bool):
+        if text.lower() not in ("true", "false"):
+            raise UserError(f"--over.{axis} must be true or false, got {text!r}")
+        return text.lower() == "true"
+    for word in words:
+        if word in HELP or word.startswith("--"):
+            raise UserError(
+                f"{place}: {word} is an option, not a value; list values, as in {AS_IN}"
+            )
+    try:
+        read = parse(type(config), [f"--{field}", *words], PROGRAM, config)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+    return value_of(read, field)
+
+
 def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str]) -> Axis:
     field = _field(name, config, options)
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise UserError(
-            f"--over.{name} {text}: a value is empty; list values with commas between,"
-            f" as in {AS_IN}"
-        )
-    values = [_value(name, field, part, config) for part in parts]
-    axis = Axis(name, field, {_shown(value): value for value in values})
-    if len(axis.values) < len(values):
+    ends = RANGE.fullmatch(text.strip())
+    parts = list(ends.groups()) if ends else [part.strip() for part in text.split(",")]
+    values: dict[str, Any] = {}
+    for part in parts:
+        if not part:
+            raise UserError(
+                f"--over.{name} {text}: a value is empty; list values with commas"
+                f" between, as in {AS_IN}"
+            )
+        value = read_value(name, field, part, config)
+        listed = isinstance(value, tuple | list)
+        values[" ".join(map(str, value)) if listed else str(value)] = value
+    if ends and float(parts[0]) > float(parts[1]):
+        raise UserError(f"--over.{name} {text}: a range has its lower end first")
+    if len(values) < len(parts):
         raise UserError(
             f"--over.{name} {text}: a value is there twice; give each value once"
         )
-    return axis
-
-
-def _value(name: str, field: str, text: str, config: RunConfig) -> Any:
-    words, place = text.split(), f"--over.{name} {text}"
-    if isinstance(value_of(config, field), bool):
-        if text.lower() not in ("true", "false"):
-            raise UserError(f"--over.{name} must be true or false, got {text!r}")
-        return text.lower() == "true"
-    if field == "method" and text not in ("erm", *SEVERAL["all"]):
-        raise UserError(
-            f"--over.method must be of {', '.join(SEVERAL['all'])}, got {text}"
-        )
-    if option := next(
-        (word for word in words if word in HELP or word.startswith("--")), None
-    ):
-        raise UserError(
-            f"{place}: {option} is an option, not a value; list values, as in {AS_IN}"
-        )
-    try:
-        return value_of(
-            parse(
-                type(config),
-                [f"--{field}", *words],
-                "unroll-jax sweep EXPERIMENT",
-                config,
-            ),
-            field,
-        )
-    except UserError as error:
-        raise UserError(f"{place}: {error}") from error
+    return Axis(name, field, values, bool(ends))
 
 
 def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
     """Returns the whole name of the option that an axis names, whole or by the last
     parts."""
     fields = [field.replace("_", "-") for field in flat(to_json(config))]
-    matches = (
-        [name]
-        if name in fields
-        else [field for field in fields if field.endswith(f".{name}")]
-    )
+    matches = [field for field in fields if field.endswith(f".{name}")]
+    if name in fields:
+        matches = [name]
     if not matches:
-        near = difflib.get_close_matches(
-            name,
-            [*fields, *(field.rpartition(".")[2] for field in fields)],
-            n=1,
-            cutoff=0.7,
-        )
-        raise UserError(
-            f"--over.{name} is not an"
-            f" option{' (did you mean ' + near[0] + '?)' if near else ''}"
-        )
-    if len(matches) > 1:
+        parse(type(config), [f"--{name}"], PROGRAM, config)  # says which are near
+    if len(matches) != 1:
         raise UserError(
             f"--over.{name} may be {' or '.join(matches)}; give the whole name"
         )
@@ -217,8 +213,3 @@ def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
             f"--{field} is an axis of the sweep, --over.{name}; give it once"
         )
     return field
-
-
-def _shown(value: Any) -> str:
-    """Returns the text of a value, as it may be typed."""
-    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -1,5 +1,7 @@
 """Computes the cells of a sweep, here or in processes."""
 
+import contextlib
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -20,7 +22,7 @@ from ..runs import FINISHED, begin, check_first, check_same, identity, read_stat
 from ..system.files import AGAIN, locked, read_object, require_writable, writing
 from ..system.machine import stopping_at_once
 from .axes import Cell, Sweep
-from .results import RECORD, read_result, write_tables
+from .results import RECORD, write_tables
 
 # a child that is asked to end finishes its step, or XLA's compilation, and saves
 GRACE_SECONDS = 120.0
@@ -33,13 +35,19 @@ def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
     folder = sweep.folder
     check_first(cells[0].config)
     begin(folder, RECORD, {"experiment": sweep.experiment}, what="sweep")
-    with locked(folder), writing(f"--out {folder}", AGAIN):
+    # a search is shared: its trials have locks
+    held = contextlib.nullcontext() if sweep.ranges else locked(folder)
+    with held, writing(f"--out {folder}", AGAIN):
         require_writable(folder, f"--out {folder}", AGAIN)
         check_folders(sweep, cells)
         left = [cell for cell in cells if not has_ended(folder / cell.name)]
         print(f"{folder}: {len(cells)} cells, {len(left)} left")
         failures = run_cells(sweep, left, jobs=jobs)
-        write_tables(sweep, [read_result(sweep, cell) for cell in cells])
+        if sweep.ranges:
+            from .search import best_cell  # which imports Optuna
+
+            cells = [best_cell(sweep, cell) for cell in cells]
+        write_tables(sweep, cells)
     for name, message in failures.items():
         print(f"failed: {name}: {message}")
     return 1 if failures else 0
@@ -87,14 +95,21 @@ def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> dict[str, st
     return {name: message for name, message in messages.items() if message}
 
 
-def _compute(sweep: Sweep, cell: Cell) -> str:
-    """Trains and evaluates one cell; returns why it failed, "" if it did not."""
+def _compute(sweep: Sweep, cell: Cell, tested: bool = True) -> str:
+    """Trains a cell and evaluates it, or searches one with ranges; returns why it
+    failed, "" if it did not."""
     folder = sweep.folder / cell.name
+    if tested and has_ended(folder):
+        return ""
     try:
+        if not cell.searched:
+            from .search import search
+
+            return search(sweep, cell, functools.partial(_compute, sweep))
         task = open_task(cell.config, print)
         plan = make_plan(task)
         train_run(task, plan, folder, experiment=sweep.experiment, log=print)
-        if not (folder / "evaluation.json").exists():
+        if tested:
             evaluate_run(task, plan, folder, experiment=sweep.experiment, log=print)
     except StorageError:  # not due to the cell
         raise
@@ -112,47 +127,42 @@ def _run_children(
 ) -> None:
     """Computes cells in at most ``jobs`` processes; where this process is asked to
     end, they save and end too."""
-    context, waiting = multiprocessing.get_context("spawn"), list(cells)
+    context = multiprocessing.get_context("spawn")
+    waiting = list(cells)
     children = dict[int, tuple[Cell, BaseProcess]]()  # by slot
     try:
         while waiting or children:
-            for slot in sorted(set(range(jobs)) - set(children))[: len(waiting)]:
-                cell = waiting.pop(0)
-                process = context.Process(
-                    target=_child, args=(sweep, cell, slot, jobs), daemon=True
-                )
-                process.start()
-                children[slot] = cell, process
-            multiprocessing.connection.wait(
-                [process.sentinel for _, process in children.values()]
-            )
+            for slot in range(jobs):
+                if waiting and slot not in children:
+                    cell = waiting.pop(0)
+                    arguments = sweep, cell, slot, jobs
+                    process = context.Process(
+                        target=_child, args=arguments, daemon=True
+                    )
+                    process.start()
+                    children[slot] = cell, process
+            sentinels = [process.sentinel for _, process in children.values()]
+            multiprocessing.connection.wait(sentinels)
             for slot, (cell, process) in list(children.items()):
                 if not process.is_alive():
                     process.join()
                     del children[slot]
-                    lines = (
-                        (sweep.folder / f"{cell.name}.log")
-                        .read_text(errors="replace")
-                        .split("\n")
-                    )
-                    last = next(
-                        (line.strip() for line in reversed(lines) if line.strip()),
-                        "nothing",
-                    )
-                    known = {0: "", 1: last}  # why a child failed is its last line
-                    ended(
-                        cell,
-                        known.get(
-                            process.exitcode or 0,
-                            f"exit code {process.exitcode}; it wrote last: {last}",
-                        ),
-                    )
+                    ended(cell, _last_words(sweep, cell, process.exitcode))
     finally:
         for _, process in children.values():
             process.terminate()
         for _, process in children.values():
             process.join(GRACE_SECONDS)
             process.kill()
+
+
+def _last_words(sweep: Sweep, cell: Cell, code: int | None) -> str:
+    """Returns why a child failed, its last line, or ""."""
+    if not code:
+        return ""
+    text = (sweep.folder / f"{cell.name}.log").read_text(errors="replace").strip()
+    last = text.rpartition("\n")[2].strip() or "nothing"
+    return last if code == 1 else f"exit code {code}; it wrote last: {last}"
 
 
 def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int) -> None:
@@ -165,19 +175,13 @@ def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[slot::jobs] or [cores[slot % len(cores)]])
-    all_gpus = ",".join(
-        str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))
-    )
-    if gpus := [
-        part
-        for part in os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",")
-        if part.strip()
-    ]:
+    count = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
+    gpus = [part for part in visible.split(",") if part.strip()]
+    if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-        os.environ.setdefault(
-            "XLA_PYTHON_CLIENT_MEM_FRACTION",
-            f"{MEMORY_SHARE / -(-jobs // len(gpus)):.3f}",
-        )
+        share = MEMORY_SHARE / -(-jobs // len(gpus))
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{share:.3f}")
     try:
         with stopping_at_once():
             message = _compute(sweep, cell)

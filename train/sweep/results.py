@@ -3,145 +3,95 @@ JSON."""
 
 import csv
 import io
-import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..config.run import Judgement
 from ..metrics import read_metrics
+from ..report.records import floats
 from ..report.specs import REPORTS
-from ..report.tables import text_of
+from ..report.tables import as_table, text_of
 from ..runs import read_status
-from ..system.files import read_object, write_all
+from ..system.files import read_object, to_bytes, write_all
 from ..system.terminal import Table, as_text
 from .axes import Cell, Sweep
 
 RECORD = "sweep.json"
+Row = dict[str, Any]
+JUDGED = ("feasible", "excess", "validation")  # columns of a `Judgement`
 
 
-class Result(NamedTuple):
-    """The figures of a cell: the state of its run, and the step and judgement of its
-    best checkpoint. ``test`` has the score on the test split by name; over noise, its
-    mean over the test gammas, at training's, and above it.
+def read_row(sweep: Sweep, cell: Cell) -> Row:
+    """Returns the figures of a cell by name, unrounded: the state of its run, the step
+    and judgement of its best checkpoint, and its score on the test split. Over noise
+    that is the mean over the test gammas, the score at training's, and the mean above
+    it. None for those that are not finite; a run that failed has none.
     """
-
-    cell: Cell
-    state: str
-    step: int | None
-    validation: Judgement | None
-    test: dict[str, float]
-
-    def row(self) -> dict[str, Any]:
-        """Returns the figures by name, unrounded; None for those that are not
-        finite."""
-        feasible, excess, metric = self.validation or (None,) * 3
-        figures = {
-            "step": self.step,
-            "feasible": feasible,
-            "excess": excess,
-            "validation": metric,
-            **self.test,
-        }
-        known = {
-            name: x if x is not None and np.isfinite(x) else None
-            for name, x in figures.items()
-        }
-        return {
-            "cell": self.cell.name,
-            **self.cell.values,
-            "state": self.state,
-            **known,
-        }
-
-
-def read_result(sweep: Sweep, cell: Cell) -> Result:
-    """Reads the figures of a cell; one that failed has none."""
-    folder, path = (
-        sweep.folder / cell.name,
-        sweep.folder / cell.name / "evaluation.json",
-    )
+    folder = sweep.folder / cell.name
     state = read_status(folder).get("state", "")
-    if state == "failed" or not path.exists():
-        return Result(cell, state, None, None, {})
-    evaluation = read_object(path)
-    step, rows = evaluation.get("best_step"), read_metrics(folder / "metrics.jsonl")
-    best = next(
-        (row for row in rows if row["kind"] == "validation" and row["step"] == step),
-        None,
-    )
-    validation = None if best is None else cell.config.judge(best)
-    return Result(cell, state, step, validation, _test_figures(cell, evaluation))
+    row = {"cell": cell.name, **cell.values, "state": state, "step": None}
+    row |= dict.fromkeys(JUDGED)
+    if state == "failed" or not (folder / "evaluation.json").exists():
+        return row
+    evaluation = read_object(folder / "evaluation.json")
+    row["step"] = evaluation.get("best_step")
+    for line in read_metrics(folder / "metrics.jsonl"):
+        if line["kind"] == "validation" and line["step"] == row["step"]:
+            row |= dict(zip(JUDGED, cell.config.judge(line), strict=True))
+    row |= _test_figures(cell, evaluation)
+    for name, figure in row.items():
+        if isinstance(figure, float) and not np.isfinite(figure):
+            row[name] = None
+    return row
 
 
-def grid_table(sweep: Sweep, results: Sequence[Result]) -> Table:
+def grid_table(sweep: Sweep, rows: Sequence[Row]) -> Table:
     """Returns the table of a grid, a row for all seeds of a setting."""
-    test, groups = (
-        dict.fromkeys(name for one in results for name in one.test),
-        dict[tuple[str, ...], list[Result]](),
-    )
-    whole = [axis.name for axis in sweep.axes if axis.name != "seed"]
-    for result in results:
-        groups.setdefault(tuple(result.cell.values[name] for name in whole), []).append(
-            result
-        )
-    rows = []
+    ranges = [axis.name for axis in sweep.ranges]
+    axes = [axis.name for axis in sweep.axes if axis.name not in ("seed", *ranges)]
+    known = {"cell", "state", "step", "seed", *JUDGED, *axes, *ranges}
+    scores = [name for row in rows for name in row if name not in known]
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in axes), []).append(row)
+    shown = []
     for values, group in groups.items():
-        judged = [
-            result.validation for result in group if result.validation is not None
-        ]
-        counts = (
-            f"{len(judged)}/{len(group)}",
-            f"{sum(one.feasible for one in judged)}/{len(judged)}",
+        judged = [row for row in group if row["validation"] is not None]
+        shown.append(dict(zip(axes, values, strict=True)))
+        shown[-1]["runs"] = f"{len(judged)}/{len(group)}"
+        shown[-1]["feasible"] = (
+            f"{sum(row['feasible'] for row in judged)}/{len(judged)}"
         )
-        columns = [
-            [result.test[name] for result in group if name in result.test]
-            for name in test
-        ]
-        rows.append(
-            (
-                *values,
-                *counts,
-                *map(text_of, [[one.metric for one in judged], *columns]),
-            )
-        )
+        for name in (*ranges, "validation", *scores):
+            figures = [row.get(name) for row in judged]
+            known_ones = [float(figure) for figure in figures if figure is not None]
+            shown[-1][name] = text_of(known_ones)
     note = (
         f"Mean [smallest, largest] over seeds. validation: {sweep.config.metric}; then"
         " figures of the test split."
     )
-    return Table(
-        f"Sweep of {sweep.experiment}",
-        (*whole, "runs", "feasible", "validation", *test),
-        tuple(rows),
-        note,
-    )
+    return as_table(f"Sweep of {sweep.experiment}", shown, note)
 
 
-def write_tables(sweep: Sweep, results: Sequence[Result]) -> None:
+def write_tables(sweep: Sweep, cells: Sequence[Cell]) -> None:
     """Writes table.md, table.csv and sweep.json, and prints the table."""
-    rows, file, shown = (
-        [result.row() for result in results],
-        io.StringIO(),
-        as_text(grid_table(sweep, results)),
-    )
-    writer = csv.DictWriter(
-        file, list(dict.fromkeys(name for row in rows for name in row))
-    )
+    rows = [read_row(sweep, cell) for cell in cells]
+    shown = as_text(grid_table(sweep, rows))
+    file = io.StringIO()
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(file, list(names))
     writer.writeheader()
     writer.writerows(rows)
-    record = {
-        "experiment": sweep.experiment,
-        "over": {a.name: list(a.values) for a in sweep.axes},
-        "cells": rows,
+    over = {axis.name: list(axis.values) for axis in sweep.axes}
+    record = {"experiment": sweep.experiment, "over": over, "trials": sweep.trials}
+    files = {
+        "table.md": f"```\n{shown}\n```\n".encode(),
+        "table.csv": file.getvalue().encode(),
+        RECORD: to_bytes(record | {"cells": rows}),
     }
-    texts = {
-        "table.md": f"```\n{shown}\n```\n",
-        "table.csv": file.getvalue(),
-        RECORD: json.dumps(record, indent=2, allow_nan=False) + "\n",
-    }
-    write_all(sweep.folder, {name: text.encode() for name, text in texts.items()})
-    print(f"{shown}\n\ntable: {', '.join(str(sweep.folder / name) for name in texts)}")
+    write_all(sweep.folder, files)
+    print(f"{shown}\n\ntable: {', '.join(str(sweep.folder / name) for name in files)}")
 
 
 def _test_figures(cell: Cell, evaluation: dict[str, Any]) -> dict[str, float]:
@@ -151,18 +101,13 @@ def _test_figures(cell: Cell, evaluation: dict[str, Any]) -> dict[str, float]:
     name, value = spec.title, evaluation[spec.metric]
     if not isinstance(value, dict):
         return {name: np.nan if value is None else value}
-    by_gamma = {
-        float(gamma): np.nan if figure is None else figure
-        for gamma, figure in value.items()
-    }
-    training, tested = (
-        float(evaluation["train_gamma"]),
-        list(map(float, evaluation["test_gammas"])),
-    )
+    scores = {float(gamma): score for gamma, score in value.items()}
+    training = float(evaluation["train_gamma"])
+    tested = [float(gamma) for gamma in evaluation["test_gammas"]]
     above = [gamma for gamma in tested if gamma > training]
     parts = {name: tested, f"{name} at training": [training], f"{name} above": above}
     return {
-        part: float(np.mean([by_gamma[gamma] for gamma in gammas]))
+        part: float(np.mean(floats([scores[gamma] for gamma in gammas])))
         for part, gammas in parts.items()
         if gammas
     }
