@@ -18,6 +18,8 @@ from unroll_jax.train.config.video import (
     VideoViTConfig,
     ViTOptions,
 )
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import jit_step, state_like
 from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.tasks.video import make
@@ -168,3 +170,17 @@ def test_layer_0_of_dust_is_learned_so_its_bound_is_free():
         config, constraints=dataclasses.replace(config.constraints, reference=1e-3)
     )
     assert make(low, DATA).num_layers == 2
+
+
+def test_dust_may_have_one_dictionary_for_all_layers():
+    config = CONFIGS["video-dust"]
+    shapes = []
+    for tied in (False, True):
+        model = dataclasses.replace(config.model, tied=tied)
+        task = make(dataclasses.replace(config, model=model), DATA)
+        plan = make_plan(task)
+        state = state_like(task, plan)
+        shapes.append(state.params["params"]["layers"].D.shape)
+        batch = next(task.batches(0, 0, None))
+        jit_step(task, plan).eval_shape(state, batch)
+    assert shapes[0] == (2, *shapes[1])

@@ -270,6 +270,12 @@ def _check_enforced(config: ConstrainedConfig) -> None:
         )
         raise OptionError("constraints.warmup_steps", allowed, constraints.warmup_steps)
     least, beta = dual.least_resilience, constraints.resilience
+    if constraints.slacks == "explicit":
+        if beta is None:
+            resilience = option_text("constraints.resilience")
+            allowed = f"implicit without {resilience}, the cost of slack"
+            raise OptionError("constraints.slacks", allowed, "explicit")
+        return
     if beta is not None and beta <= least:
         gains = f"these gains of {option_text('dual.optimizer', dual.optimizer)}"
         allowed = (

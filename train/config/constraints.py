@@ -100,6 +100,12 @@ class ConstraintConfig:
     resilience: Positive | None = None
     """beta, cost of slack (multiplier / beta), which decays the multipliers; None
     keeps the constraints hard."""
+    slacks: Literal["implicit", "explicit"] = "implicit"
+    """Slacks of resilient constraints. implicit: at their optimum, multiplier / beta.
+    explicit: variables that descend with the parameters, from 0 and again from 0
+    after every epoch."""
+    slack_rate: Positive = 0.05
+    """Learning rate of explicit slacks, in units of violation per gradient."""
     warmup_steps: Natural | Share = 0
     """Steps of plain risk before constraints count, whatever multipliers start at;
     below 1, a share of all steps."""

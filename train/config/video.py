@@ -115,6 +115,8 @@ class DustOptions(SequenceOptions):
     a patch make it overcomplete."""
     sparsity: NonNegative = 0.3
     """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
+    tied: bool = False
+    """One dictionary for all layers, as in the paper's unconstrained DUST (C.4)."""
 
 
 @options

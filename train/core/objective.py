@@ -31,6 +31,7 @@ class Prices(NamedTuple):
 
     violations: Float[Array, "constraints"]
     multipliers: Float[Array, "constraints"]
+    slacks: Float[Array, "constraints"]
 
 
 def objective(
@@ -51,17 +52,37 @@ def objective(
         multipliers = jax.tree.map(
             lambda one: jnp.where(step < plan.warmup, 0.0, one), multipliers
         )
-    value = lagrangian(weighted, smooth, multipliers, normalise=plan.normalise)
-    return value, extra
+    if not plan.explicit_slacks:
+        value = lagrangian(weighted, smooth, multipliers, normalise=plan.normalise)
+        return value, extra
+
+    def relaxed(slacks: Any) -> Array:
+        return lagrangian(
+            weighted,
+            smooth,
+            multipliers,
+            slacks=slacks,
+            resilience=plan.resilience,
+            normalise=plan.normalise,
+        )
+
+    slack = opt_state.slacks
+    extra["violations"] = jax.tree.map(jnp.subtract, strict, slack)
+    extra["slack_gradient"] = jax.grad(relaxed)(slack)
+    return relaxed(slack), extra
 
 
 def prices(plan: Plan, extra: dict[str, Any], opt_state: Any) -> Prices | None:
     """Returns the figures of the constraints at a step; None without constraints."""
     if not plan.constraints:
         return None
-    return Prices(
-        _in_order(plan, extra["violations"]), _in_order(plan, _prices(plan, opt_state))
-    )
+    multipliers = _in_order(plan, _prices(plan, opt_state))
+    slack = slacks(plan, multipliers, opt_state)
+    violation = _in_order(plan, extra["violations"])
+    if plan.explicit_slacks:
+        # of the constraints themselves: the optimiser's are less the slacks
+        violation = violation + slack
+    return Prices(violation, multipliers, slack)
 
 
 def describe_objective(
@@ -84,7 +105,7 @@ def describe_objective(
         **_named(plan, "multiplier", seen.multipliers),
     }
     if plan.resilience is not None:
-        row |= _named(plan, "slack", slacks(plan, seen.multipliers))
+        row |= _named(plan, "slack", seen.slacks)
     return row, words | {"worst_violation": f"{seen.violations.max():+.3f}"}
 
 
@@ -141,7 +162,7 @@ def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
     outputs = means if plan.of_means else samples
     sums = column_sums(plan.constraints, outputs, None)
     enforced = _in_order(plan, violations(plan.constraints, column_means(sums)))
-    slack = slacks(plan, multipliers)
+    slack = slacks(plan, multipliers, opt_state)
     figures = {
         "layer_losses": means,
         "bounds": _bounds(plan, samples),
@@ -177,8 +198,10 @@ def held_out(plan: Plan, samples: np.ndarray, opt_state: Any) -> ConstraintRepor
     return held_out_report(plan.stated, sums, found, tolerance=plan.tolerance)
 
 
-def slacks(plan: Plan, multipliers: Any) -> Any:
-    """Returns the slacks at which resilient multipliers rest."""
+def slacks(plan: Plan, multipliers: Any, opt_state: Any) -> Any:
+    """Returns explicit slacks, or those at which resilient multipliers rest."""
+    if plan.explicit_slacks:
+        return _in_order(plan, opt_state.slacks)
     if plan.resilience is None:
         return 0.0 * multipliers
     return multipliers / plan.resilience

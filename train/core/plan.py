@@ -21,6 +21,7 @@ from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.errors import OptionError
 from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh
+from .slacks import with_slacks
 from .task import Plan, Task
 
 
@@ -62,6 +63,7 @@ def _layered(task: Task, options: ConstrainedConfig) -> Plan:
     constraints = make(settings.form, tightened=True)
     of_means = make("ratio_of_means")
     warmup = settings.warmup(options.steps)
+    explicit = options.enforces and settings.slacks == "explicit"
 
     optimizer = make_optimizer(
         options.primal, num_steps=options.steps, trained=task.trained
@@ -74,6 +76,16 @@ def _layered(task: Task, options: ConstrainedConfig) -> Plan:
         starts = np.broadcast_to(options.dual.start, len(constraints))
         start = dict(zip(constraints, starts.tolist(), strict=True))
         optimizer = primal_dual(optimizer, ascent, violations=start, start=start)
+        if explicit:
+            epoch = options.validate_every
+            if task.num_examples is not None:
+                epoch = task.num_examples // options.batch_size
+            optimizer = with_slacks(
+                optimizer,
+                constraints,
+                learning_rate=settings.slack_rate,
+                reset_every=epoch,
+            )
 
     weights = np.asarray(options.loss_weights(num_layers, task.numbers))
     return Plan(
@@ -90,6 +102,7 @@ def _layered(task: Task, options: ConstrainedConfig) -> Plan:
         warmup=warmup,
         normalise=settings.normalise,
         resilience=settings.resilience,
+        explicit_slacks=explicit,
         of_means=settings.of_means,
         affine=not options.enforces or is_affine(settings),
         form=settings.form,
@@ -102,7 +115,8 @@ def dual_of(options: ConstrainedConfig) -> Any:
     """Returns the ascent of the multipliers."""
     settings = options.constraints
     rule = dual_rule(options.dual, warmup=settings.warmup(options.steps))
-    return dual_ascent(rule, resilience=settings.resilience, cap=options.dual.cap)
+    decay = settings.resilience if settings.slacks == "implicit" else None
+    return dual_ascent(rule, resilience=decay, cap=options.dual.cap)
 
 
 def last_only(num_layers: int) -> np.ndarray:

@@ -193,6 +193,8 @@ class Plan(NamedTuple):
       warmup: steps before multipliers count.
       normalise: divide the Lagrangian by 1 + the sum of multipliers.
       resilience: beta of resilient constraints; None for hard ones.
+      explicit_slacks: whether slacks are variables of the optimiser, of `with_slacks`;
+        else multipliers decay by the resilience.
       of_means: whether constraints read mean losses only.
       affine: whether the weights of losses in the objective are known without them.
       form: of the violations: "ratio", "difference" or "log_ratio", with "_of_means".
@@ -213,6 +215,7 @@ class Plan(NamedTuple):
     warmup: int = 0
     normalise: bool = False
     resilience: float | None = None
+    explicit_slacks: bool = False
     of_means: bool = True
     affine: bool = True
     form: str = "ratio_of_means"
