@@ -147,7 +147,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         figures = base.row(params, reading)
         if not bounded:
             return figures | {"certified": 0.0}
-        head = head_of(jax.device_get(params))
+        head = head_of(jax.tree.map(jnp.asarray, jax.device_get(params)))
         found = []
         for batch in data.examples("validation", batch_size=READ_TOGETHER):
             logits = base.inner.read(params, batch.images)
