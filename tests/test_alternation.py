@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.errors import assert_names
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
@@ -177,24 +176,4 @@ def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point():
     assert np.max(np.abs(step(params, minimiser, None) - minimiser)) > 1e-3
     np.testing.assert_allclose(
         step(params | {"g": (B, a)}, a[None], None), a[None], atol=1e-14
-    )
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_bad_arguments_are_named():
-    """Those that hostile/calls.py leaves out."""
-
-    def make(**options):
-        return uj.alternating(
-            quadratic("f"), quadratic("g"), g_step_size=0.1, **options
-        )
-
-    for options in (
-        {"f_step_size": 0.1, "f_step": lambda params, y, x: y},
-        {"f_step_size": 0.1, "phi": "rleu"},
-    ):
-        assert_names(ValueError, make, options)
-    step, y = make(f_step_size=A1).step, np.ones((4, DIM), np.int32)
-    assert_names(
-        TypeError, lambda y: step(draw_params(0, "float32"), y, None), {"y": y}
     )

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.errors import assert_names
 from unroll_jax import certificates as certified
 from unroll_jax.certificates import Outcome, certify
 from unroll_jax.descent import Anchor
@@ -162,34 +161,6 @@ def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
     np.testing.assert_array_equal(certificate.energy, -2000.0)
     assert np.isinf(certificate.limit)
     assert np.asarray(certificate.outcome) == Outcome.GUARANTEED
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_bad_arguments_are_named():
-    """Those that hostile/calls.py leaves out."""
-    energy, y = quadratic(np.eye(2)), jnp.ones((2, 2))
-    layer = uj.alternating(energy, energy, f_step_size=0.1, g_step_size=0.1)
-    needs = layer._replace(energy=lambda params, y, x: jnp.sum((y - x) ** 2, (-2, -1)))
-    for option, value in (("smoothness", np.nan), ("tolerance", -1.0)):
-        assert_names(
-            ValueError,
-            lambda **options: certify(layer, None, y, **options),
-            {option: value},
-        )
-    assert_names(
-        TypeError,
-        lambda **options: certify(params=None, y=y, **options),
-        {"descent": layer.step},
-    )
-    assert_names(
-        TypeError, lambda **options: certify(needs, None, y, **options), {"x": None}
-    )
-    assert_names(
-        ValueError,
-        lambda **given: certify(layer, None, y, **given),
-        {"smoothness": lambda *_: jnp.ones(3)},
-    )
-    assert_names(ValueError, certified.weight_norm, {"W": np.ones(3)})
 
 
 def test_a_mask_of_keys_is_no_mask_of_tokens():

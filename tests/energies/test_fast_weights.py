@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.energies.comparing import assert_derivative
-from unroll_jax import Anchor, delta_rule, equilibrium, fast_weights, mesa
+from unroll_jax import delta_rule, equilibrium, fast_weights, mesa
 from unroll_jax.energies.mesa import MesaState
 
 N, K, V = 38, 5, 3
@@ -91,36 +91,6 @@ def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
             np.full((3, 4), 1.0 / size, np.float32),
         )
         np.testing.assert_allclose(size * full(None, W, pair), learned, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("x64")
-def test_absent_pairs_do_not_count_whatever_they_hold():
-    layers = [
-        fast_weights(K, V, form=form, ridge=0.1) for form in ("gradient", "proximal")
-    ]
-    W, pairs = (
-        np.random.default_rng(5).normal(size=(2, V, K)),
-        np.random.default_rng(6).normal(size=(2, 7, K + V)),
-    )
-    padded, present = (
-        np.where(np.arange(7)[:, None] < 4, pairs, np.nan),
-        np.broadcast_to(np.arange(7) < 4, (2, 7)),
-    )
-
-    @jax.jit
-    def run(W, x):
-        def both(layer, W):
-            energy, stepped = layer.energy(None, W, x), layer.step(None, W, x)
-            return jnp.sum(energy) + jnp.sum(stepped**2), (energy, stepped)
-
-        return [
-            jax.grad(functools.partial(both, layer), has_aux=True)(W)
-            for layer in layers
-        ]
-
-    chex.assert_trees_all_close(
-        run(W, Anchor(padded, present)), run(W, pairs[:, :4]), rtol=1e-10, atol=1e-12
-    )
 
 
 @pytest.mark.usefixtures("x64")

@@ -94,6 +94,9 @@ prox: uj.implicit_argmin(jnp.sum, prox="lasso"); uj.prox_gradient(jnp.sum, 3, st
 the solution: uj.implicit_root(lambda a, z: z)(lambda a, z0: [1, 2])(1.0, ones(3));
     uj.implicit_root(lambda a, z: z)(lambda a, z0: jnp.arange(2))(1.0, ones(3))
 smooth: uj.prox_gradient(None, step_size=1.0)
+descent: uj.certify(half, None, Y)
+y: E().step(None, np.ones((4, 3), int), None)
+loops: looped.run_loops(half, None, Z, loops=2.0); looped.run_loops(half, None, Z, loops=True)
 ValueError
 record: uj.unroll(None, None, Y, num_layers=2); uj.unroll(uj.attention(), P, Y, num_layers=2, record="loss")
 W_a: uj.unroll(uj.attention(dim=4), energies.AttentionParams(W), Y, num_layers=2, tied=False);
@@ -121,6 +124,19 @@ step_size: uj.prox_gradient(jnp.sum, step_size=-1.0)
 optimality: uj.implicit_root(lambda a, z: jnp.sum(z))(lambda a, z0: z0)(1.0, ones(3))
 image_shape: fp.monotone_weight(fp.monotone_init(K, 2, 3))
 images: fp.monotone_equilibrium(fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(4, 5)), ones((4, 2, 2)))
+f_step: E(f_step=half)
+phi: E(phi="rleu")
+unroll: uj.unroll(half, None, Y, num_layers=3, record=None, unroll=0);
+    uj.unroll(half, None, Y, num_layers=3, record=None, remat=True, unroll=3)
+perturb must keep: uj.unroll(half, None, Y, num_layers=3, record=None, perturb=lambda n, before, after: after[:1])
+smoothness: uj.certify(uj.attention(), P, Y, smoothness=lambda *_: ones(3))
+W: certificates.weight_norm(ones(3))
+loops: looped.run_loops(half, None, Z, loops=0); looped.run_loops(half, None, Z, loops=jnp.int32(2))
+free: looped.run_loops(half, None, Z, loops=2, free=-1)
+block: looped.run_loops(lambda p, h, x: h[:1], None, Z, loops=2); looped.run_loops(lambda p, h, x: h[:1], None, Z, loops=2, free=1)
+least: looped.sample_loops(K, 3, least=4)
+states: looped.path_independence(ones((1, 2, 3))); looped.step_sizes(ones((1, 2, 3)))
+batch_ndim: looped.step_sizes(ones((3, 2)), batch_ndim=2)
 """
     ),
     "training": (

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.errors import assert_names
 from unroll_jax.looped import run_loops
 
 WIDTH = 5
@@ -148,35 +147,3 @@ def test_blocks_of_other_libraries_loop():
             expected = step(params, expected, x)
         state, _ = run_loops(step, params, x, x, loops=2, free=1)
         chex.assert_trees_all_close(state, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("error", "options", "name"),
-    [
-        *(
-            (ValueError, options, "")
-            for options in (
-                {"loops": 0},
-                {"loops": 2, "free": -1},
-                {"loops": 2, "most": 0},
-            )
-        ),
-        (ValueError, {"loops": jnp.int32(2), "most": None}, ""),
-        *(
-            (
-                ValueError,
-                {"block": lambda params, h, x: h[:1], "loops": 2, "free": free},
-                "block",
-            )
-            for free in (0, 1)
-        ),
-        *((TypeError, {"loops": loops}, "") for loops in (2.0, True)),
-    ],
-)
-def test_bad_arguments_are_named(error, options, name):
-    assert_names(
-        error,
-        lambda block=block, **options: run_loops(block, *arguments(2), **options),
-        options,
-        name,
-    )

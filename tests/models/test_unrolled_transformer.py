@@ -60,14 +60,6 @@ def test_without_self_loops_tokens_attend_to_the_others_only_or_to_nothing():
     )
 
 
-def test_bfloat16_inputs_compute_in_bfloat16_and_read_out_in_float32():
-    model, x = UnrolledTransformer(DIM, LAYERS), normal(LENGTH, DIM, dtype=jnp.bfloat16)
-    outputs = jax.jit(model.apply)(drawn(model, x), x)
-    assert outputs.dtype == jnp.float32
-    # no digits beyond bfloat16's
-    np.testing.assert_array_equal(outputs, np.asarray(outputs, jnp.bfloat16))
-
-
 TOKENS = np.array([[3, 4, 5, 6, 2], [7, 8, 0, 0, 0]], np.int32)
 MASK = TOKENS > 0
 GIVEN = jnp.asarray(TOKENS), jnp.asarray(MASK)
