@@ -282,6 +282,23 @@ PAIRS_OF_KEYS = {
 }
 
 
+SIZES = (1e-3, 1.0, 1e4, 1e8, 1e30)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def proximal_steps(ridge, W, pairs):
+    """The energy before, and gradients, states and energies of a step of each size."""
+
+    def step(pairs, layer):
+        stepped = layer.step(None, W, pairs)
+        return jnp.sum(stepped**2), (stepped, layer.energy(None, stepped, pairs))
+
+    options = {"form": "proximal", "ridge": ridge}
+    layers = [fast_weights(K, V, step_size=size, **options) for size in SIZES]
+    before = layers[0].energy(None, W, pairs)
+    return before, [jax.grad(step, has_aux=True)(pairs, layer) for layer in layers]
+
+
 @pytest.mark.parametrize("kind", PAIRS_OF_KEYS)
 def test_proximal_steps_of_any_length_are_right_in_float32(kind):
     """Against singular values in float64, whose null directions are kept exactly."""
@@ -296,27 +313,8 @@ def test_proximal_steps_of_any_length_are_right_in_float32(kind):
     pairs = np.float32(np.concatenate([keys, values], axis=1))
     residual = np.max(np.abs(values - keys @ W.T))
     for ridge in (0.0, 0.1):
-        sizes = (1e-3, 1.0, 1e4, 1e7, 1e8, 1e30)
-        layers = [
-            fast_weights(K, V, form="proximal", step_size=size, ridge=ridge)
-            for size in sizes
-        ]
-
-        @jax.jit
-        def run(W, pairs, layers=layers):
-            def step(pairs, layer):
-                stepped = layer.step(None, W, pairs)
-                return jnp.sum(stepped**2), (
-                    stepped,
-                    layer.energy(None, stepped, pairs),
-                )
-
-            before = layers[0].energy(None, W, pairs)
-            slopes = [jax.grad(step, has_aux=True)(pairs, layer) for layer in layers]
-            return before, slopes
-
-        before, results = run(np.float32(W), pairs)
-        for size, (gradient, (stepped, after)) in zip(sizes, results, strict=True):
+        before, results = proximal_steps(ridge, np.float32(W), pairs)
+        for size, (gradient, (stepped, after)) in zip(SIZES, results, strict=True):
             start = W / (1.0 + size * ridge)
             found = singular > 1e-12 * singular[0]
             inverse = np.where(
