@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
-from tests.constrained import test_errors
+from tests.constrained import calls, test_errors
 from tests.constrained.calls import (
     NAN,
     ONES,
@@ -424,9 +424,7 @@ def test_violations_have_the_dtype_of_the_losses_and_those_of_integers_are_float
 
 
 def test_the_tables_have_every_public_function():
-    text = "".join(
-        inspect.getsource(inspect.getmodule(function))
-        for function in (gap, traced, test_errors.rows)
-    )
+    modules = (calls, inspect.getmodule(traced), test_errors)
+    text = "".join(map(inspect.getsource, modules))
     functions = [name for name in c.__all__ if inspect.isfunction(getattr(c, name))]
     assert not [name for name in functions if not re.search(rf"\bc\.{name}\b", text)]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from papers.looped.__main__ import main
-from papers.looped.evaluation import run
 from papers.looped.exits import exit_loops, exit_threshold, state_changes
 from papers.looped.network import LoopedNetwork
 from papers.looped.study import FLOOR, Study, rises, train, violations
@@ -257,19 +256,3 @@ def test_every_method_trains(task, method, far):
         train(dataclasses.replace(TINY, task=task, method=method, far=far))
     )
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
-
-
-@pytest.mark.slow
-def test_loops_of_all_are_learned(tmp_path):
-    study = Study(
-        steps=200,
-        loops=5,
-        width=16,
-        size=5,
-        test_sizes=(5,),
-        test_examples=64,
-        learning_rate=5e-3,
-    )
-    assert (
-        run(dataclasses.replace(study, out=str(tmp_path)))["results"]["5"]["best"] > 0.9
-    )
