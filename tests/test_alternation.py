@@ -47,7 +47,7 @@ PROXES = {
 }
 
 
-def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox():
+def test_a_step_descends_f_then_g_then_prox():
     params, y = draw_params(0), np.random.default_rng(1).normal(size=(2, 3, 4, DIM))
 
     @jax.jit
@@ -82,7 +82,7 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox():
 
 
 @pytest.mark.standard_promotion("the energies mix bfloat16 and float32 themselves")
-def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_its_step_size():
+def test_a_step_keeps_the_dtype_of_the_state():
     system = uj.alternating(
         quadratic("f"),
         quadratic("g"),
@@ -166,7 +166,7 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
     chex.assert_trees_all_close(stepped, y, rtol=1e-4)  # sinh 9 in float32
 
 
-def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point():
+def test_minimisers_are_fixed_only_where_f_and_g_agree():
     params = draw_params(4)
     (A, a), (B, b) = params["f"], params["g"]
     system = uj.alternating(

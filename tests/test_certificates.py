@@ -94,7 +94,7 @@ def test_padding_does_not_change_a_certificate(phi):
 
 
 @pytest.mark.parametrize("phi", [None, "relu", "soft_threshold"])
-def test_the_numbers_of_a_certificate_are_those_of_the_descent_lemma(phi):
+def test_certificates_have_the_numbers_of_the_descent_lemma(phi):
     rng = np.random.default_rng(2)
     roots, prox = (
         rng.normal(size=(2, 3, 3)),
@@ -152,7 +152,7 @@ def test_the_numbers_of_a_certificate_are_those_of_the_descent_lemma(phi):
     assert {int(value) for value in certificate.outcome.ravel()} == set(Outcome)
 
 
-def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
+def test_a_point_that_stays_has_not_risen():
     f = g = lambda params, y, x: jnp.sum(y**2, (-2, -1)) - 1000.0
     layer = uj.alternating(f, g, f_step_size=0.1, g_step_size=0.1)
     certificate = jax.jit(lambda y: certify(layer, None, y, smoothness=4.0))(
@@ -210,7 +210,7 @@ def examine(rate, y, **options):
     return jax.tree.map(np.asarray, run(np.asarray(y, np.float32)))
 
 
-def test_a_descent_of_ones_own_is_guaranteed_where_its_smoothness_says_so_and_slopes_do_not_refute_it():
+def test_a_user_descent_is_guaranteed_by_its_smoothness():
     y = np.linspace(0.2, 1.0, 9).reshape(3, 3)
     given, none = examine(0.5, y, smoothness=3.0), examine(0.5, y)
     assert np.all(given.outcome == Outcome.GUARANTEED)
@@ -272,7 +272,7 @@ def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])
-def test_steps_whose_squares_leave_the_range_of_float32_are_judged_alike(size):
+def test_steps_of_any_size_are_judged_alike(size):
     """The energy is |y / size|^2, which stays in range."""
     layer = uj.Descent(
         lambda key: None,

@@ -81,7 +81,7 @@ def test_repeated_eigenvalues_a_flat_energy_and_a_pytree_of_states():
     )
 
 
-def test_the_true_ends_lie_within_the_error_when_steps_are_few():
+def test_the_true_ends_lie_within_the_error():
     """On the spectra hardest for Lanczos, Chebyshev nodes and evenly spaced values,
     and on a random one."""
     d, steps = 300, 50
@@ -121,7 +121,7 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
 
 
 @pytest.mark.slow
-def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
+def test_curvature_is_that_of_the_dense_hessian():
     """Attention on tokens, whose Hessian is indefinite, and a function with a custom
     gradient rule."""
     layer, rng = uj.attention(form="softmax"), np.random.default_rng(2)
@@ -165,7 +165,7 @@ def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
     )
 
 
-def test_the_smoothness_of_the_feedforward_energy_is_its_largest_eigenvalue_in_size():
+def test_the_feedforward_smoothness_is_the_largest_eigenvalue():
     rng, y = np.random.default_rng(3), np.ones((2, 5, 4))
     smoothness = jax.jit(
         lambda params, y: certified.quadratic_smoothness(uj.feedforward(4).energy)(
@@ -182,7 +182,7 @@ def test_the_smoothness_of_the_feedforward_energy_is_its_largest_eigenvalue_in_s
 GRAPH = np.abs(np.arange(6)[:, None] - np.arange(6)) == 1
 
 
-def test_the_pairwise_smoothness_is_that_of_its_graph_heads_add_up_and_absent_tokens_do_not_count():
+def test_the_pairwise_smoothness_of_graphs_heads_and_absent_tokens():
     smoothness, of_graph = (
         certified.pairwise_smoothness(),
         certified.pairwise_smoothness(mask=GRAPH),

@@ -25,7 +25,7 @@ def draws_of(key):
 
 
 @every_kind
-def test_draws_of_a_batch_of_keys_are_those_of_each_key(kind):
+def test_draws_of_key_batches_are_those_of_each_key(kind):
     keys = jax.random.split(jax.random.key(0, impl=kind), 4)
     together = jax.jit(jax.vmap(draws_of))(keys)
     single = jax.jit(draws_of)

@@ -31,7 +31,7 @@ IMAGE, SMALL, CHANNELS, INPUTS = (5, 4), (3, 4), 2, 3
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)], ids=str)
-def test_derivatives_of_the_bound_are_those_of_the_norm_of_complex_matrices_and_of_second_order(
+def test_two_derivatives_of_the_bound_are_those_of_norms(
     shape,
 ):
     rng = np.random.default_rng(3)
@@ -49,14 +49,14 @@ def test_derivatives_of_the_bound_are_those_of_the_norm_of_complex_matrices_and_
     np.testing.assert_allclose(mixed, expected, rtol=1e-4)
 
 
-def test_the_bound_of_an_orthonormal_matrix_has_a_derivative_that_prefers_no_direction():
+def test_the_bound_at_orthonormal_matrices_prefers_no_direction():
     Q = np.linalg.qr(np.random.default_rng(4).normal(size=(5, 5)))[0]
     value, slope = jax.jit(jax.value_and_grad(certificates.matrix_norm_bound))(Q)
     np.testing.assert_allclose(slope, float(value) * Q / 5.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("squarings", [2, 5])
-def test_where_singular_values_are_near_each_other_the_derivative_is_the_one_that_is_stated(
+def test_derivatives_near_equal_singular_values_are_as_stated(
     squarings,
 ):
     rng, sigma = np.random.default_rng(5), np.array([1.0, 0.99, 0.95, 0.6])
@@ -83,7 +83,7 @@ def largest_of_symbol(kernel):
     ).max()
 
 
-def test_the_gradient_of_a_convolution_s_bound_is_that_of_its_largest_frequency():
+def test_gradients_of_convolution_bounds_are_of_the_largest_frequency():
     kernel, direction = np.random.default_rng(3).normal(size=(2, 3, 3, 4, 5))
     gradient = jax.jit(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(
         kernel
@@ -95,7 +95,7 @@ def test_the_gradient_of_a_convolution_s_bound_is_that_of_its_largest_frequency(
     assert np.vdot(gradient, direction) == pytest.approx(slope, rel=5e-3)
 
 
-def test_bounds_hold_for_weights_whose_squares_leave_the_range_of_float32():
+def test_bounds_hold_beyond_squares_in_float32():
     kernel = np.random.default_rng(4).normal(size=(3, 3, 4, 5)).astype(np.float32)
     bound, largest = (
         jax.jit(lambda W: certificates.weight_norm_bound(W, IMAGE)),
@@ -110,7 +110,7 @@ def norm(W):
     return np.linalg.norm(np.asarray(W), 2)
 
 
-def test_matrices_of_a_pytree_at_the_paths_chosen_keep_to_the_bound_and_other_leaves_are_left_alone():
+def test_only_matrices_at_chosen_paths_are_normalised():
     draw = np.random.default_rng(0)
     recurrent = {"kernel": draw.normal(size=(8, 8)), "bias": draw.normal(size=8)}
     params = {
@@ -318,7 +318,7 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
     )
 
 
-def test_what_does_not_contract_has_no_bound_and_no_promise_and_what_sees_no_input_does_not_move():
+def test_bounds_without_contraction_or_input():
     layer = OptEqParams(np.eye(2), np.eye(2), np.zeros(2))
     blind = layer._replace(W=0.5 * np.eye(2), U=None)
     slopes = jax.jit(lambda *each: [equilibrium_lipschitz(one) for one in each])

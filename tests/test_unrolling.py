@@ -149,7 +149,7 @@ def test_noise_reaches_the_next_layer_and_the_record():
         np.testing.assert_allclose(last, y, rtol=1e-5)
 
 
-def test_noise_has_its_scale_differs_by_layer_and_leaf_and_is_the_same_for_a_row_in_any_batch():
+def test_noise_has_its_scale_and_differs_by_layer():
     zeros = {"a": jnp.zeros((100, 200)), "b": jnp.zeros((100, 200), jnp.bfloat16)}
     draws = [
         layer_noise(jax.random.key(0), 2.0)(jnp.int32(layer), None, zeros)
@@ -174,7 +174,7 @@ def test_noise_has_its_scale_differs_by_layer_and_leaf_and_is_the_same_for_a_row
     assert np.unique(np.asarray(whole - ROWS)).size == ROWS.size
 
 
-def test_layers_are_written_out_up_to_a_depth_and_not_with_remat():
+def test_layers_are_written_out_up_to_a_depth():
     params, (y, _) = weights(), tokens()
 
     def loops(num_layers, **options):

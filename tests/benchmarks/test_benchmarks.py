@@ -169,7 +169,7 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     assert "jax differs: 1; 2" in printed
 
 
-def test_what_is_no_record_is_one_line_and_exit_code_2(capsys, tmp_path):
+def test_another_file_is_one_line_and_exit_code_2(capsys, tmp_path):
     (tmp_path / "growth.json").write_text('{"ratio": 1.2}')
     assert benchmarks.main(["--compare", str(tmp_path), str(tmp_path)]) == 2
     error = capsys.readouterr().err
@@ -178,7 +178,7 @@ def test_what_is_no_record_is_one_line_and_exit_code_2(capsys, tmp_path):
     assert "not a record" in error
 
 
-def test_a_constrained_step_takes_little_more_memory_than_a_plain_one():
+def test_a_constrained_step_takes_little_memory_beyond_a_plain_one():
     """And less than all logits of a layer."""
     sizes = layer_losses.SIZES
     plain_step, constrained = (

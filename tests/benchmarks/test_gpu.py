@@ -101,7 +101,7 @@ def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(monkeypatch)
     assert gpu.main(only=["opteq"]) is None
 
 
-def test_a_part_that_fails_is_reported_and_the_others_go_on(monkeypatch, tmp_path):
+def test_a_failed_part_is_reported_and_others_go_on(monkeypatch, tmp_path):
     def measured(name, seconds, *, quick, file):
         assert file == tmp_path / "gpu" / f"{name}.json"
         if name == "pairs":
@@ -119,7 +119,7 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(monkeypatch, tmp_pat
     assert set(gpu.main(only=["loop"], out=tmp_path).figures) == {"loop: passed"}
 
 
-def test_a_part_runs_in_a_process_of_its_own_and_ends_with_its_budget(tmp_path):
+def test_a_part_runs_in_its_process_within_its_budget(tmp_path):
     began = time.perf_counter()
     with pytest.raises(RuntimeError, match=r"not done after 0 s"):
         gpu.measure_apart(
@@ -130,9 +130,7 @@ def test_a_part_runs_in_a_process_of_its_own_and_ends_with_its_budget(tmp_path):
         gpu.measure_apart("nope", 60, quick=True, file=tmp_path / "nope.json")
 
 
-def test_a_record_comes_back_from_a_part_and_keeps_its_figures_where_that_is_cut_off(
-    monkeypatch, tmp_path
-):
+def test_a_part_cut_off_keeps_its_figures(monkeypatch, tmp_path):
     def measure(sizes):
         record = Record({"a": sizes})
         yield record

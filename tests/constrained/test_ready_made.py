@@ -92,7 +92,7 @@ def test_only_the_smooth_columns_have_gradients():
     assert not np.any(strict)
 
 
-def test_a_norm_has_a_gradient_of_zero_at_zero_and_a_part_of_the_outputs():
+def test_a_norm_has_a_zero_gradient_at_zero():
     whole, part = (
         c.norm(at_most=2.0),
         c.norm(at_most=2.0, of=lambda params: params["a"]),
@@ -141,7 +141,7 @@ def test_the_divergence_from_a_reference_equals_its_definition():
     assert np.any(slopes[0])
 
 
-def test_a_report_on_held_out_samples_judges_bounds_and_equalities_at_their_prices():
+def test_a_held_out_report_judges_bounds_and_equalities():
     """At the minimiser of |x - 2|^2 subject to |x| <= 1 and x_0 = 0.6, with the
     prices of its stationarity."""
     constraints = {
@@ -203,7 +203,7 @@ def test_labels_and_groups_of_every_width_count():
     assert all(np.isnan(losses).all() for losses in unknown)
 
 
-def test_a_norm_of_any_size_is_that_of_float64_with_its_gradient():
+def test_norms_and_gradients_of_any_size_equal_float64():
     """Two leaves of different sizes; squares of 1e25 are infinite in float32."""
 
     @jax.jit
@@ -221,7 +221,7 @@ def test_a_norm_of_any_size_is_that_of_float64_with_its_gradient():
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_gap_between_groups_is_that_of_any_two_of_them():
+def test_a_gap_between_groups_compares_any_two():
     """The distance to the rate of all may be half of it."""
     constraint = c.gap(3, at_most=0.1, groups=lambda groups: groups, between=True)
 
@@ -256,7 +256,7 @@ SINGULAR = {
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", SINGULAR)
-def test_a_column_without_a_sample_leaves_the_others_their_violation_and_gradient(name):
+def test_a_column_without_a_sample_leaves_the_others_alone(name):
     """Of three groups one has no sample, or none has one: 0 there, without gradient,
     also where the value is singular at many means."""
     value, reference = SINGULAR[name]

@@ -177,9 +177,11 @@ def test_no_step_moves_two_states_apart(kind):
 
 def test_units_without_weights_have_no_effect_and_finite_gradients():
     layer, params, z = drawn("dense", (3,))
-    dead = params._replace(W=params.W.at[1].set(0.0).at[4].set(0.0))
     rest = np.array([0, 2, 3, 5])
-    fewer = ConvexPotentialParams(*(leaf[rest] for leaf in dead))
+    W = np.zeros(params.W.shape)
+    W[rest] = np.asarray(params.W)[rest]
+    dead = params._replace(W=jnp.asarray(W))
+    fewer = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rest]), dead)
 
     def value(params):
         return jnp.sum(layer.step(params, z) ** 2)
@@ -199,7 +201,7 @@ def test_units_without_weights_have_no_effect_and_finite_gradients():
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((gradient, still)))
 
 
-def test_weights_out_of_range_give_nan_and_never_the_identity_in_silence():
+def test_weights_out_of_range_give_nan():
     """W W^T overflows beyond 1e19 in float32; below 1e-19 a unit is as good as absent."""
     layer, params, z = drawn("dense", (2,))
     params, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, z))

@@ -36,7 +36,7 @@ def delta_reference(q, k, v, b, form, W):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
-def test_the_delta_rule_in_chunks_and_in_parts_is_the_loop(form):
+def test_the_delta_rule_in_chunks_is_the_loop(form):
     arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
     rule = jax.jit(
         functools.partial(delta_rule, form=form), static_argnames="chunk_size"
@@ -59,7 +59,7 @@ def test_the_delta_rule_in_chunks_and_in_parts_is_the_loop(form):
 
 
 @pytest.mark.usefixtures("x64")
-def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
+def test_a_delta_rule_pair_is_a_fast_weight_step():
     q, k, v, _ = draw(count=1)
     pair, W = (
         np.concatenate([k, v], axis=-1),
@@ -94,7 +94,7 @@ def test_one_pair_of_the_delta_rule_is_a_step_of_fast_weights():
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_mesa_layer_is_ridge_regression_on_every_prefix_in_chunks_and_in_parts():
+def test_a_mesa_layer_is_ridge_regression_on_every_prefix():
     q, k, v, b = arrays = draw()
     read = jax.jit(
         functools.partial(mesa, ridge=0.3, tol=1e-12), static_argnames="chunk_size"
@@ -128,7 +128,7 @@ def test_a_mesa_layer_is_ridge_regression_on_every_prefix_in_chunks_and_in_parts
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-def test_the_equilibrium_of_fast_weights_is_what_a_mesa_layer_ends_at():
+def test_the_equilibrium_of_fast_weights_is_a_mesa_layer():
     q, k, v, _ = draw()
 
     @jax.jit
@@ -192,9 +192,7 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
 
 @pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
 @pytest.mark.parametrize("read", [delta_rule, mesa])
-def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_from(
-    read, shape
-):
+def test_an_empty_sequence_leaves_the_state(read, shape):
     queries, values, rates = (
         jnp.ones((*shape, 4)),
         jnp.ones((*shape, 3)),
@@ -213,7 +211,7 @@ def test_an_empty_sequence_is_read_to_empty_outputs_and_the_state_it_started_fro
     assert [residual.shape for residual in residuals] == [shape] * (read is mesa)
 
 
-def test_a_query_of_zero_has_a_finite_gradient_one_of_nan_no_number_and_an_unsolved_system_a_residual():
+def test_mesa_queries_of_zero_and_nan_and_unsolved_systems():
     ones = np.ones((5, 4), np.float32)
 
     def total(queries):
@@ -343,7 +341,7 @@ def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
 
 
 @pytest.mark.parametrize("read", [delta_rule, mesa])
-def test_outputs_do_not_depend_on_later_pairs_and_are_nan_from_a_broken_one_on(read):
+def test_outputs_do_not_depend_on_later_pairs(read):
     arrays = draw(count=8)
     run = jax.jit(lambda *arrays: read(*arrays, chunk_size=8))
     expected, _, *_ = run(*arrays)
@@ -372,7 +370,7 @@ def test_negative_rates_are_an_error_and_nan_where_traced(read):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, tol=1e-13)])
-def test_a_rate_of_zero_has_the_derivative_of_a_small_one(read):
+def test_a_rate_of_zero_differentiates_like_a_small_one(read):
     queries, keys, values, rates = draw(count=4, batch=())
     rates[2] = 0.0
     queries, keys, values, rates = map(jnp.asarray, (queries, keys, values, rates))

@@ -94,7 +94,7 @@ def cancelled(params, y, x):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_step_lowers_its_energy_by_as_much_as_is_proven(name):
+def test_a_step_lowers_its_energy_as_proven(name):
     layer, constant, event, _ = LAYERS[name]
 
     @jax.jit

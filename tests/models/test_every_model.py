@@ -122,7 +122,7 @@ every_layer = pytest.mark.parametrize(
 
 @pytest.mark.usefixtures("x64")
 @every_model
-def test_batches_and_gradients_are_those_of_the_reference_and_layers_are_recorded_and_perturbed(
+def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     name,
 ):
     """Gradients against finite differences of the reference; records take the place
@@ -358,7 +358,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 
 @every_layer
-def test_unrolling_and_remat_change_nothing_but_the_program_and_remat_saves_memory(
+def test_unrolling_and_remat_change_only_the_program(
     name,
 ):
     case, x, memory, results = CASES[name], CASES[name].draw(64), [], []

@@ -88,7 +88,7 @@ def test_greedy_answers_equal_those_of_full_passes(noise):
 
 
 @pytest.mark.slow
-def test_a_random_answer_is_the_same_alone_and_in_a_batch():
+def test_a_random_answer_does_not_depend_on_its_batch():
     options = {
         "max_tokens": COUNT,
         "temperature": 1.5,
@@ -107,7 +107,7 @@ def test_a_random_answer_is_the_same_alone_and_in_a_batch():
     assert (others.tokens != together.tokens).any(axis=1).all()
 
 
-def test_each_row_ends_with_its_first_stop_and_no_row_waits_for_room():
+def test_each_row_ends_with_its_first_stop():
     params = small_params()
     whole = np.asarray(
         generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[29]).tokens
@@ -127,7 +127,7 @@ def test_each_row_ends_with_its_first_stop_and_no_row_waits_for_room():
 
 
 @pytest.mark.slow
-def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(
+def test_one_program_serves_a_bucket_of_lengths(
     monkeypatch,
 ):
     traced = []
@@ -163,7 +163,7 @@ def test_a_row_is_drawn_by_its_own_key():
         np.testing.assert_array_equal(pair, swapped[::-1])
 
 
-def test_keys_of_every_implementation_give_a_row_its_numbers_in_any_batch():
+def test_every_key_gives_a_row_numbers_in_any_batch():
     places = jnp.arange(3)[None]
 
     @jax.jit
@@ -259,7 +259,7 @@ def test_probabilities_are_sharpened_and_cut():
         )
 
 
-def test_tokens_are_drawn_with_their_probabilities_and_each_use_of_a_position_has_its_own_numbers():
+def test_tokens_are_drawn_with_their_probabilities():
     rows, sampling = 4000, Sampling(1.0, top_k=4)
     logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (rows, 5))
     keys = row_keys(jax.random.key(3), rows)

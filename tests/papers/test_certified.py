@@ -56,9 +56,7 @@ def test_logits_are_those_of_numpy(data, trained):
 
 
 @pytest.mark.slow
-def test_certified_accuracy_is_not_above_attacked_accuracy_and_short_training_certifies(
-    data, trained
-):
+def test_certified_accuracy_is_not_above_attacked_accuracy(data, trained):
     for setting in (OFFSET, BOUND):
         params = trained[setting.name][0]
         clean, *shares = certified.certified(params, data[1], setting)
@@ -73,7 +71,7 @@ def test_certified_accuracy_is_not_above_attacked_accuracy_and_short_training_ce
     assert trained[OFFSET.name][1] == 0.0
 
 
-def test_the_bound_of_a_plain_network_is_the_product_of_its_norms(data):
+def test_the_bound_of_plain_networks_multiplies_norms(data):
     params = certified.init(jax.random.key(0), PLAIN)
     bound = certified.bound_of(params, data[1][0], PLAIN, "float32")
     norms = [np.linalg.norm(W, 2) for W in np.float64(params["layers"].W)]

@@ -29,7 +29,7 @@ def test_the_vectors_of_a_file_are_read(glove):
     assert embeddings(words).dtype == np.float32
 
 
-def test_a_word_the_file_lacks_has_a_vector_of_the_length_of_the_others(glove):
+def test_a_missing_word_has_a_vector_of_usual_length(glove):
     embeddings = glove("a 3 0 0 4\nb 0 5 0 0\n", ["a", "b", "zebra"])
     assert embeddings.covers("a")
     assert not embeddings.covers("zebra")
