@@ -164,16 +164,14 @@ def test_a_point_that_stays_has_not_risen():
 
 
 def test_a_mask_of_keys_is_no_mask_of_tokens():
-    descent, y, x = uj.DESCENTS["cross_attention"].example(jax.random.key(0), (2,))
-    params, present = (
-        descent.init(jax.random.key(1)),
-        jnp.broadcast_to(jnp.arange(x.shape[-2]) != 1, x.shape[:-1]),
-    )
-    anchor = uj.Anchor(x, present)
-    certificate = jax.jit(lambda params: uj.certify(descent, params, y, anchor))(params)
-    np.testing.assert_allclose(
-        certificate.energy[0], descent.energy(params, y, anchor), rtol=1e-6
-    )
+    @jax.jit
+    def run(key):
+        descent, y, x = uj.DESCENTS["cross_attention"].example(key, (2,))
+        present = jnp.broadcast_to(jnp.arange(x.shape[-2]) != 1, x.shape[:-1])
+        arguments = descent.init(key), y, uj.Anchor(x, present)
+        return uj.certify(descent, *arguments).energy[0], descent.energy(*arguments)
+
+    np.testing.assert_allclose(*run(jax.random.key(0)), rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -181,11 +179,12 @@ def test_a_mask_of_keys_is_no_mask_of_tokens():
     "name", [name for name, entry in uj.DESCENTS.items() if entry.condition is None]
 )
 def test_certify_takes_every_descent_and_finds_that_it_descends(name):
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (3,))
-    params = descent.init(jax.random.key(1))
-    certificate = jax.jit(
-        lambda params: uj.certify(descent, params, y, x, num_points=1)
-    )(params)
+    @jax.jit
+    def run(key_example, key_init):
+        descent, y, x = uj.DESCENTS[name].example(key_example, (3,))
+        return uj.certify(descent, descent.init(key_init), y, x, num_points=1)
+
+    certificate = run(jax.random.key(0), jax.random.key(1))
     assert certificate.outcome.shape == (1, 3)
     assert not np.any(certificate.outcome == Outcome.ROSE)
     assert not np.any(certificate.outcome == Outcome.GUARANTEED), (

@@ -170,20 +170,22 @@ def test_the_check_finds_the_step_that_rises():
 def test_batches_and_step_and_energy_are_each_alone(
     name,
 ):
-    descent, *arrays = draw(name, 0, (2, 3), "float64")
+    descent, params, y, x = draw(name, 0, BATCH, "float64")
 
     @jax.jit
-    def all_ranks(params, y, x):
-        def both(y, x):
-            return descent.step(params, y, x), descent.energy(params, y, x)
+    def both_ways(*arrays):
+        at_once = descent.step_and_energy and descent.step_and_energy(*arrays)
+        return (descent.step(*arrays), descent.energy(*arrays)), at_once
 
-        at_once = descent.step_and_energy and descent.step_and_energy(params, y, x)
-        return both(y, x), jax.vmap(jax.vmap(both))(y, x), at_once
-
-    whole, apart, at_once = all_ranks(*arrays)
-    assert whole[1].shape == (2, 3)
-    chex.assert_trees_all_close(whole, apart, rtol=1e-10, atol=1e-10)
+    whole, at_once = both_ways(params, y, x)
     chex.assert_trees_all_close(whole, at_once or whole, rtol=1e-12, atol=1e-14)
+    stepped, energies = map(np.asarray, whole)
+    assert energies.shape == BATCH
+    for place in np.ndindex(BATCH):
+        one = y[place], None if x is None else x[place]
+        energy, _, step = slope_and_step(name)(params, *one)
+        np.testing.assert_allclose(energies[place], energy, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(stepped[place], step, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ CASES = {
         (5, 7),
     ),
 }
-QUICK = ("unrolled transformer", "dust")
+QUICK = ("unrolled transformer",)
 # theirs are those of dust
 OWN_LAYERS = [name for name in CASES if name not in ("tied dust", "lista")]
 every_model = pytest.mark.parametrize("name", CASES)
@@ -262,7 +262,7 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
         for loops in (True, False)
     },
 }
-SLOW = ("roberta", "pooling first")
+SLOW = ("roberta", "pooling first", "dust, self_loops=False")
 
 
 @pytest.mark.usefixtures("x64")

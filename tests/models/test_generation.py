@@ -32,7 +32,7 @@ from unroll_jax.models.language.sampling import (
 SMALL = DecoderConfig(
     30,
     dim=8,
-    num_layers=4,
+    num_layers=3,
     num_heads=4,
     num_key_value_heads=2,
     hidden_dim=12,
