@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Stops before the first array if this jaxlib ends processes that have XLA_FLAGS
     as they are set."""
-    if config.getoption("--programs"):
+    if config.getoption("--programs", default=False):
         config.pluginmanager.register(Programs())
     if (
         not hasattr(config, "workerinput")
