@@ -161,7 +161,7 @@ def checked(**ranges: Allowed) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     _check_argument(name, given[name], allowed, annotations[name])
             return function(*args, **kwargs)
 
-        call.ranges = ranges  # pyright: ignore[reportFunctionMemberAccess]
+        call.ranges = ranges  # pyright: ignore[reportAttributeAccessIssue]
         return call
 
     return decorate
