@@ -3,6 +3,7 @@ network."""
 
 import argparse
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -82,6 +83,7 @@ def digits() -> tuple[Data, Data, Data]:
     return train, validation, test
 
 
+@functools.partial(jax.jit, static_argnames="setting")
 def init(key: Array, setting: Setting) -> Params:
     """Weights of six square layers, stacked, and of a head with biases."""
     key_layers, key_head = jax.random.split(key)

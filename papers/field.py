@@ -6,6 +6,7 @@ tokens, Adam at 3e-3), and every step of held-out sets is certified before and a
 """
 
 import argparse
+import functools
 import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,6 +90,7 @@ class Row(NamedTuple):
     error: float
 
 
+@functools.partial(jax.jit, static_argnames="count")
 def draw_sets(key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """Noisy and clean sets of tokens (count, TOKENS, DIM).
 

@@ -57,10 +57,22 @@ ROOMS = [
 jaxtyping.install_import_hook(ROOMS, "beartype.beartype")
 import jax  # noqa: E402
 
+from .programs import Programs  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--programs",
+        action="store_true",
+        help="print the programs that each file compiles, and their seconds",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Stops before the first array if this jaxlib ends processes that have XLA_FLAGS
     as they are set."""
+    if config.getoption("--programs", default=False):
+        config.pluginmanager.register(Programs())
     if (
         not hasattr(config, "workerinput")
         and (reason := unknown_flags(os.environ["XLA_FLAGS"])) is not None

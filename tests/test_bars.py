@@ -41,11 +41,11 @@ LONG_TODAY = {
     "train/report/__init__.py",
     "tests/data/test_errors.py",
     "tests/energies/test_layer_norm.py: "
-    "test_energy_and_step_equal_the_reference_and_the_layer_norm_of_flax",
-    "tests/models/test_every_model.py: test_batches_and_gradients_are_those_of_the_"
-    "reference_and_layers_are_recorded_and_perturbed",
-    "tests/test_gradients_conformance.py: test_steps_and_gradients_are_those_of_the_"
-    "present_tokens_by_themselves_and_finite",
+    "test_energy_and_step_equal_the_reference_and_flax",
+    "tests/models/test_every_model.py: "
+    "test_outputs_gradients_records_and_perturbations_equal_the_reference",
+    "tests/test_gradients_conformance.py: "
+    "test_steps_and_gradients_are_those_of_present_tokens",
 }
 MIN_FILE_OF_TRAIN = 40
 MAX_FILES_OF_TRAIN = 106

@@ -83,7 +83,7 @@ def test_the_python_of_docs_runs(name):
 
 
 @pytest.mark.slow
-def test_the_energy_of_the_docs_is_certified_and_the_counterexample_raises_the_papers_energy():
+def test_the_energy_of_the_docs_is_certified():
     names = run("how_to/energy.md")
     assert (names["outcomes"] == Outcome.GUARANTEED).all()
     assert (names["attended"].energy[-1] < names["attended"].energy[0]).all()
@@ -111,7 +111,7 @@ def test_the_loops_of_the_docs_end_within_their_bounds():
 
 
 @pytest.mark.slow
-def test_python_of_the_readme_runs_and_does_what_it_says_and_jaxopt_leaves_its_examples_unsolved():
+def test_python_of_the_readme_does_what_it_says():
     names, blocks = {}, python_blocks(README)
     execute(blocks[:2], "README.md", names)
     # of the import; a message on failure would be an error
@@ -140,7 +140,7 @@ def test_python_of_the_readme_runs_and_does_what_it_says_and_jaxopt_leaves_its_e
     assert [claim for claim in claims if claim not in printed] == []
 
 
-def test_the_readme_is_short_and_its_figures_are_those_of_the_docs():
+def test_the_readme_has_the_figures_of_the_docs():
     assert len(README.splitlines()) <= 100
     figures = re.findall(
         r"\b\d\.\d{3}\b",
@@ -153,7 +153,7 @@ def test_the_readme_is_short_and_its_figures_are_those_of_the_docs():
 
 
 @pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
-def test_places_dotted_names_and_targets_of_make_in_a_page_exist(page):
+def test_names_and_make_targets_in_a_page_exist(page):
     for place in re.findall(
         r"`((?:docs|notebooks|tests|train|unroll_jax|benchmarks|papers)/[\w./]*)`", page
     ):
@@ -170,7 +170,7 @@ def test_places_dotted_names_and_targets_of_make_in_a_page_exist(page):
     assert targets <= set(phony.split())
 
 
-def test_names_of_the_application_in_the_docs_are_those_of_its_face():
+def test_names_of_the_application_in_docs_are_public():
     """Of Python that needs a finished run only the names are checked."""
     imported = set()
     for name, text in TEXTS.items():
@@ -259,9 +259,7 @@ def test_files_that_docs_link_exist():
     assert len(places) > 50
 
 
-def test_a_page_that_fetches_from_another_host_or_links_to_nothing_is_found(
-    tmp_path, monkeypatch
-):
+def test_foreign_hosts_and_dead_links_of_pages_are_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     sound = (
         '<h1 id="top"><a href="#top">up</a> <a href="https://a.org">out</a> <img'

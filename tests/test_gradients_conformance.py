@@ -181,9 +181,7 @@ def of_each_case(name, dtype, kinds):
 
 @every_system
 @every_dtype
-def test_steps_and_gradients_are_those_of_the_present_tokens_by_themselves_and_finite(
-    name, dtype
-):
+def test_steps_and_gradients_are_those_of_present_tokens(name, dtype):
     cotangent = drawn(name)[4].astype(jnp.dtype(dtype)).astype(np.float64)
     for kind, (((energy, stepped), gradients), alone) in of_each_case(
         name, dtype, (*NUMBERS, *ZEROS)

@@ -26,7 +26,7 @@ def test_parts_are_linear_maps_with_orthonormal_rows_or_columns(name):
     np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-14)
     assert (len(matrix) < len(matrix.T)) == (name == "pooling")
     images = np.random.default_rng(0).normal(size=(2, 3, *shape))
-    moved = np.asarray(part(jnp.asarray(images)))
+    moved = np.asarray(jax.jit(part)(images))
     assert moved.shape[:2] == (2, 3)
     np.testing.assert_allclose(
         moved.reshape(6, -1), images.reshape(6, -1) @ matrix.T, atol=1e-13
@@ -35,19 +35,19 @@ def test_parts_are_linear_maps_with_orthonormal_rows_or_columns(name):
 
 def test_blocks_become_channels_row_by_row():
     images = np.arange(4 * 6 * 3.0).reshape(IMAGE)
-    moved = np.asarray(certificates.space_to_depth(jnp.asarray(images), 2))
+    moved, pooled = jax.jit(
+        lambda z: (certificates.space_to_depth(z, 2), certificates.pool(z, 2))
+    )(images)
     np.testing.assert_array_equal(moved[1, 2], images[2:4, 4:6].reshape(-1))
-    np.testing.assert_allclose(
-        certificates.pool(jnp.asarray(images), 2)[1, 2],
-        images[2:4, 4:6].mean((0, 1)) * 2,
-    )
+    np.testing.assert_allclose(pooled[1, 2], images[2:4, 4:6].mean((0, 1)) * 2)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
 def test_orthonormal_matrices_span_what_the_weights_span_and_differentiate(shape):
     weight = np.random.default_rng(1).normal(size=shape)
     target = np.random.default_rng(2).normal(size=shape)
-    Q = np.asarray(certificates.orthonormal(jnp.asarray(weight)))
+    orthonormal = jax.jit(certificates.orthonormal)
+    Q = np.asarray(orthonormal(weight))
     tall, wide = (weight, Q) if shape[0] >= shape[1] else (weight.T, Q.T)
     np.testing.assert_allclose(wide.T @ wide, np.eye(min(shape)), atol=1e-13)
     np.testing.assert_allclose(wide @ wide.T @ tall, tall, atol=1e-12)
@@ -56,31 +56,28 @@ def test_orthonormal_matrices_span_what_the_weights_span_and_differentiate(shape
     )
 
     def value(t):
-        return np.sum(
-            target
-            * np.asarray(certificates.orthonormal(jnp.asarray(weight + t * target)))
-        )
+        return np.sum(target * np.asarray(orthonormal(weight + t * target)))
 
     np.testing.assert_allclose(
         np.sum(slope * target), (value(1e-6) - value(-1e-6)) / 2e-6, rtol=1e-6
     )
-    assert (
-        certificates.orthonormal(jnp.asarray(weight, jnp.bfloat16)).dtype
-        == jnp.bfloat16
-    )
+    narrow = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    assert jax.eval_shape(certificates.orthonormal, narrow).dtype == jnp.bfloat16
 
 
 def test_unit_columns_keep_directions_and_zeros():
     weight = np.random.default_rng(3).normal(size=(5, 4)) * np.logspace(-20, 20, 4)
     weight[:, 1] = 0.0
-    unit = np.asarray(certificates.unit_columns(jnp.asarray(weight)))
+
+    @jax.jit
+    def run(W):
+        total = lambda W: jnp.sum(certificates.unit_columns(W))
+        return certificates.unit_columns(W), jax.grad(total)(W)
+
+    unit, slope = map(np.asarray, run(weight))
     sizes = np.linalg.norm(weight, axis=0)
     np.testing.assert_allclose(unit * sizes, weight, rtol=1e-13)
     np.testing.assert_allclose(
         np.linalg.norm(unit, axis=0), [1.0, 0.0, 1.0, 1.0], rtol=1e-13
     )
-
-    def total(W):
-        return jnp.sum(certificates.unit_columns(W))
-
-    assert np.all(np.isfinite(jax.grad(total)(jnp.asarray(weight))))
+    assert np.all(np.isfinite(slope))

@@ -32,7 +32,7 @@ class Cell(nnx.Module):
         return self.dropout(0.3 * jnp.tanh(self.linear(z) + x))
 
 
-def test_the_linen_layer_has_the_gradient_of_the_unrolled_cell_and_one_mask():
+def test_the_linen_layer_has_the_unrolled_gradient():
     layer = linen.Equilibrium(LinenCell(), options={"tol": 1e-6}, rngs=("dropout",))
     variables = jax.jit(layer.init)(jax.random.key(0), X)
 
@@ -61,7 +61,7 @@ def test_the_linen_layer_has_the_gradient_of_the_unrolled_cell_and_one_mask():
     assert bool((z == 0.0).any())
 
 
-def test_the_nnx_layer_has_the_gradient_of_the_unrolled_cell_and_diagnostics():
+def test_the_nnx_layer_has_the_unrolled_gradient():
     layer = Equilibrium(Cell(0.0, nnx.Rngs(0)), tol=1e-6)
     got = nnx.jit(nnx.grad(lambda layer: jnp.sum(layer(X) ** 2)))(layer)
 
@@ -82,7 +82,7 @@ def test_the_nnx_layer_has_the_gradient_of_the_unrolled_cell_and_diagnostics():
 
 
 @pytest.mark.slow
-def test_dropout_of_the_nnx_layer_has_a_new_mask_at_each_call():
+def test_dropout_of_nnx_has_new_masks_at_each_call():
     layer = Equilibrium(Cell(0.5, nnx.Rngs(0)))
     first, second = layer(X), layer(X)
     assert bool((first == 0.0).any())

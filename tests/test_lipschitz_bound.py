@@ -233,7 +233,7 @@ def test_chains_are_products_of_norms():
     assert empty.error.shape == (0,)
 
 
-def test_the_constant_covers_a_scaling_at_the_lower_end_of_its_rounding():
+def test_the_constant_covers_the_rounding_of_scalings():
     """The computed T may be smaller than T by its rounding error: by much where the
     products of W W^T cancel, but not below the squares on the diagonal."""
     rng = np.random.default_rng(4)

@@ -67,7 +67,7 @@ def of_images(seed):
     return network, weights
 
 
-def test_no_point_within_a_radius_of_the_plane_has_another_class():
+def test_no_point_within_a_radius_changes_its_class():
     """Exhaustive search: 90 directions times 10 distances up to the radius, for 300
     points of four networks. Nearly all radii are within a factor of 10 of the nearest
     other class."""
@@ -175,7 +175,7 @@ def test_certified_accuracy_is_never_above_accuracy_under_a_strong_attack():
         assert np.mean(radius > budget) <= np.mean(attacked)
 
 
-def test_radii_are_the_formula_of_numpy_and_below_it_by_rounding():
+def test_radii_are_the_formula_rounded_down():
     rng = np.random.default_rng(2)
     logits, head = (
         rng.normal(size=(3, 5, 4)).astype(np.float32),
@@ -216,7 +216,7 @@ def test_opposite_unit_columns_halve_a_margin():
     assert 0.2999 < radius <= 0.3 < 0.6 / np.sqrt(2.0)
 
 
-def test_a_tie_or_a_margin_within_rounding_has_the_radius_0():
+def test_margins_within_rounding_have_radius_0():
     tie, close = jnp.array([1.0, 1.0, 0.0]), jnp.array([1.0, 1.0 - 1e-7, 0.0])
     for labels in (None, np.array(0)):
         assert float(certified_radius(tie, jnp.eye(3), labels=labels)) == 0.0
@@ -235,7 +235,7 @@ def test_logits_that_are_not_finite_are_never_certified(bad):
 
 
 @pytest.mark.parametrize("bad", [-1, 3])
-def test_a_label_that_is_no_class_is_named_or_gives_nan(bad):
+def test_an_unknown_label_is_named_or_gives_nan(bad):
     logits, label = jnp.array([1.0, 0.5, 0.0]), np.array(bad)
 
     def loss(label):
@@ -287,7 +287,7 @@ def test_a_loss_with_a_head_is_the_loss_of_radii():
 
 
 @pytest.mark.usefixtures("x64")
-def test_losses_and_their_gradients_are_those_of_optax_with_an_offset():
+def test_losses_and_gradients_are_those_of_optax():
     rng = np.random.default_rng(4)
     logits, labels = rng.normal(size=(2, 5, 3)), rng.integers(0, 3, (2, 5))
 
@@ -308,7 +308,7 @@ def test_losses_and_their_gradients_are_those_of_optax_with_an_offset():
     assert value.shape == (2, 5)
 
 
-def test_a_rate_of_uncertified_samples_is_a_constraint_with_finite_gradients():
+def test_a_rate_of_uncertified_samples_is_a_constraint():
     rng = np.random.default_rng(5)
     logits, labels = rng.normal(size=(40, 3)).astype(np.float32), rng.integers(0, 3, 40)
     head = rng.normal(size=(6, 3)).astype(np.float32)

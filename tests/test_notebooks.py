@@ -16,7 +16,7 @@ MACHINE = re.compile(r"/(?:home|root|tmp|work|Users|usr)/|site-packages")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_was_executed_and_is_small_and_needs_no_clone(path):
+def test_a_notebook_is_executed_small_and_needs_no_clone(path):
     assert len(NOTEBOOKS) == 16
     assert path.stat().st_size <= LARGEST
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -46,7 +46,7 @@ def iterate(layer, params, z0, solver, steps):
     )[0]
 
 
-def test_theorem_4_sam_finds_the_equilibrium_of_least_norm_and_picard_does_not():
+def test_theorem_4_only_sam_finds_the_least_norm():
     layer, params, particular, free, rng = many_equilibria()
     least = particular - free.T @ (free @ particular)
     start = least + 3.0 * rng.normal(size=M)
@@ -68,7 +68,7 @@ def test_theorem_4_sam_finds_the_equilibrium_of_least_norm_and_picard_does_not()
     assert np.linalg.norm(picard - least) > 1.0
 
 
-def test_theorem_4_holds_for_a_regulariser_that_is_convex_and_no_more():
+def test_theorem_4_holds_for_a_convex_regulariser():
     layer, params, particular, free, rng = many_equilibria(1)
     A, q = rng.normal(size=(3, M)), rng.normal(size=3)
     R = Regulariser(
@@ -149,7 +149,7 @@ def descend(residual, params, x, y, rate, steps):
 
 
 @pytest.mark.slow
-def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
+def test_theorem_5_training_converges_at_a_linear_rate():
     """No step shrinks the loss by less than a share, and later ones by no smaller
     share than the first."""
     residual, params, x, y = problem()

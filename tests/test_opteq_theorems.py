@@ -137,9 +137,7 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
 
 
 @pytest.mark.parametrize(("activation", "skip"), [("relu", 0.3), ("tanh", 0.9)])
-def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equilibrium(
-    activation, skip
-):
+def test_the_moreau_form_is_a_prox_of_the_envelope(activation, skip):
     # any W: wide here
     params, z, x = jax.tree.map(jnp.asarray, (*draw(0, [6])[1], *draw(0, [6])[2:]))
     plain, layer = (
@@ -206,7 +204,7 @@ def test_the_envelope_is_the_minimum_that_defines_it():
     )
 
 
-def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_layer():
+def test_lemma_3_deep_blocks_are_a_wide_equilibrium():
     _, params, _, x = draw(0, [5, 4, 7])
     layers = layers_of(params, skip=0.6)
     deep, wide = deep_opteq(layers), multi_block(layers)
@@ -307,7 +305,7 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
         np.testing.assert_allclose(value, problem.value, **EXACT)
 
 
-def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
+def test_theorem_3_blocks_meet_at_rate_a():
     """Errors fall in proportion to a, as a goes to 0; extrapolated from three of
     them the limit is exact."""
     _, params, _, x = draw(5, [5, 4, 7])

@@ -54,7 +54,7 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize("paper", STATEMENTS)
-def test_every_numbered_statement_is_in_the_page_with_a_test_that_exists_or_why_there_is_none(
+def test_every_statement_has_a_test_or_a_reason(
     paper,
 ):
     assert [label for label, _, _ in SECTIONS[paper]] == STATEMENTS[paper]

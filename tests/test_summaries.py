@@ -38,7 +38,7 @@ def records():
     return run(states)
 
 
-def test_a_record_prints_a_few_lines_and_the_layers_whose_energy_rises(records):
+def test_a_record_prints_the_layers_whose_energy_rises(records):
     for name, words in {
         "trace": ("Trace", "3 layers", "8 examples", "rises: none"),
         "one": ("Trace", "2 layers", "1 example", "rises: none"),
@@ -63,7 +63,7 @@ def test_a_record_prints_a_few_lines_and_the_layers_whose_energy_rises(records):
         assert [word for word in words if word not in printed] == []
 
 
-def test_multipliers_print_how_many_are_not_0_and_shapes_once_donated():
+def test_multipliers_print_counts_and_shapes_once_donated():
     ascent = uj.dual_ascent(optax.sgd(0.5))
     state = ascent.update(ascent.init(3), jnp.array([0.2, -1.0, 3.0]))
     assert "2 of 3 not 0, largest 1.5" in repr(state)

@@ -166,7 +166,7 @@ def assert_enough(tested, rising):
     assert not np.any(np.asarray(tested) & np.asarray(rising))
 
 
-def test_theorem_4_1_holds_and_with_the_absolute_value_for_every_a1():
+def test_theorem_4_1_holds_for_every_a1():
     @jax.jit
     def check(params, constants, places):
         C = descent_constant(params["a1"], A2, constants["L_g"])
@@ -177,7 +177,7 @@ def test_theorem_4_1_holds_and_with_the_absolute_value_for_every_a1():
         assert_enough(*check(*random_case(1, most_a1=most_a1)))
 
 
-def test_lemma_4_3_holds_and_so_every_step_from_s_of_c_descends():
+def test_lemma_4_3_holds_and_steps_from_s_descend():
     params, constants, places = random_case(2, spread=1.0, around="minimiser_f")
 
     @jax.jit
@@ -311,7 +311,7 @@ COUNTEREXAMPLES = {
 
 
 @pytest.mark.parametrize("name", COUNTEREXAMPLES)
-def test_statements_as_printed_are_refuted_by_a_step_that_raises_the_energy(name):
+def test_statements_as_printed_are_refuted(name):
     (f, g), y, a1, a2, phi = COUNTEREXAMPLES[name]
     system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
     change = jax.jit(

@@ -136,7 +136,8 @@ def checked(**ranges: Allowed) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Checks the ranges of arguments at each call, by errors that name the argument.
 
     Numbers may be NumPy and JAX scalars, not traced. Of arguments that may be arrays
-    only Python numbers are checked. None is allowed where the signature allows it.
+    only Python numbers are checked. None is allowed where the signature allows it. The
+    attribute ``ranges`` of the function holds them.
 
     Example:
       >>> @checked(size=at_least(1))
@@ -160,6 +161,7 @@ def checked(**ranges: Allowed) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     _check_argument(name, given[name], allowed, annotations[name])
             return function(*args, **kwargs)
 
+        call.ranges = ranges  # pyright: ignore[reportAttributeAccessIssue]
         return call
 
     return decorate

@@ -53,6 +53,13 @@ RUNS = {
         },
         ("chunked_over_whole_1", "chunked_over_whole_2"),
     ),
+    compile_time: (
+        {
+            "SPEC": compile_time.SPEC._replace(num_tokens=3, token_dim=4),
+            "DEPTHS": (1, 3),
+        },
+        ("layers_1_seconds", "layers_3_seconds", "layers_3_over_1"),
+    ),
     video_step: (
         {"UNROLLED": UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2), "FEW": 2},
         ("DUST_seconds", "DUST, c moves_seconds"),
@@ -62,13 +69,12 @@ RUNS = {
 
 @pytest.mark.xdist_group("torch")
 @pytest.mark.parametrize("module", RUNS, ids=lambda module: module.__name__)
-def test_a_benchmark_runs_without_peers(module, capsys, monkeypatch):
+def test_a_benchmark_runs_without_peers(module, monkeypatch):
     sizes, names = RUNS[module]
     for name, value in sizes.items():
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(torch_peer, "torch_or_none", lambda: None)
-    record, printed = module.main(quick=True, peers=True), capsys.readouterr().out
-    assert "torch eager" not in printed
+    record = module.main(quick=True, peers=True)
     assert set(names) <= set(record.figures)
     assert all(
         0 < value < math.inf
@@ -82,10 +88,7 @@ def test_a_benchmark_runs_without_peers(module, capsys, monkeypatch):
     ("arguments", "words"),
     [
         (["gorwth"], ["'gorwth'", "growth?"]),
-        (["growth", "--qick"], ["'--qick'", "--quick?"]),
-        (["growth", "--compare", "a", "b"], ["--compare", "'growth'"]),
         (["gpu", "--only", "pairs,decodr"], ["--only", "'decodr'", "decoder?"]),
-        (["--out", __file__], ["--out", __file__]),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
@@ -166,42 +169,17 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     assert "jax differs: 1; 2" in printed
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "no records"),
-        ("{", "cannot be read"),
-        ('{"ratio": 1.2}', "not a record"),
-    ],
-)
-def test_what_is_no_record_is_one_line_and_exit_code_2(
-    content, words, capsys, tmp_path
-):
-    if content is not None:
-        (tmp_path / "growth.json").write_text(content)
+def test_another_file_is_one_line_and_exit_code_2(capsys, tmp_path):
+    (tmp_path / "growth.json").write_text('{"ratio": 1.2}')
     assert benchmarks.main(["--compare", str(tmp_path), str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-    assert words in error
+    assert "not a record" in error
 
 
-def test_compile_time_is_reported_for_every_depth(capsys, monkeypatch):
-    monkeypatch.setattr(
-        compile_time, "SPEC", compile_time.SPEC._replace(num_tokens=3, token_dim=4)
-    )
-    monkeypatch.setattr(compile_time, "DEPTHS", (1, 3))
-    monkeypatch.setattr(compile_time, "REPEATS", 1)
-    record = compile_time.main()
-    assert (
-        set(record.figures)
-        == {"layers_1_seconds", "layers_3_seconds", "layers_3_over_1"}
-        == set(record.spreads)
-    )
-    assert "3 layers / 1 layer" in capsys.readouterr().out
-
-
-def test_a_constrained_step_takes_little_more_memory_than_a_plain_one_and_less_than_all_logits_of_a_layer():
+def test_a_constrained_step_takes_little_memory_beyond_a_plain_one():
+    """And less than all logits of a layer."""
     sizes = layer_losses.SIZES
     plain_step, constrained = (
         layer_losses.step_mebibytes(sizes, constrained=way) for way in (False, True)

@@ -3,7 +3,6 @@ Cooper's, and its bars hold."""
 
 import functools
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -183,7 +182,7 @@ def test_the_plain_peer_minimises_the_last_loss():
         np.testing.assert_allclose(ours()[0], peer(), rtol=1e-5)
 
 
-def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch):
+def test_every_ratio_is_measured(monkeypatch):
     made = {
         kind: compiled_step(decoder(TINY), constrained=kind) for kind in (False, True)
     }
@@ -200,14 +199,7 @@ def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch):
         "cooper_or_none": lambda: None,
     }.items():
         monkeypatch.setattr(constrained_step, name, value)
-    figures, printed = constrained_step.main().figures, capsys.readouterr().out
-    assert "without Cooper" in printed
-    judged = re.findall(r"([\d.]+) \(bar ([\d.]+), (met|not met)\)", printed)
-    assert len(judged) == 8
-    for ratio, bar, verdict in judged:
-        assert float(ratio) == float(bar) or (float(ratio) < float(bar)) == (
-            verdict == "met"
-        )
+    figures = constrained_step.main().figures
     ratios = [value for key, value in figures.items() if key.endswith("_ratio")]
     assert len(ratios) == 12
     assert all(value > 0.0 and math.isfinite(value) for value in ratios)

@@ -93,34 +93,15 @@ def test_every_part_measures_on_any_device(name, monkeypatch):
         )
 
 
-def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(
-    capsys, monkeypatch
-):
-    parts = {
-        "opteq": gpu.PARTS["opteq"]._replace(full=OPTEQ),
-        "loop": gpu.PARTS["loop"],
-    }
+def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(monkeypatch):
+    parts = {"opteq": gpu.PARTS["opteq"]._replace(full=OPTEQ)}
     monkeypatch.setattr(gpu, "PARTS", parts)
     # compiles in a tenth of the time
     monkeypatch.setattr(opteq, "NETWORKS", {"plain": opteq.NETWORKS["plain"]})
-    assert gpu.main(only=["opteq", "loop"]) is None
-    printed = capsys.readouterr().out
-    assert (
-        f"no GPU here (JAX runs on {jax.default_backend()}): nothing to measure"
-        in printed
-    )
-    for figure in (
-        "argument_mebibytes",
-        "product_gigaflops",
-        "lowered_kilobytes",
-        "temporary_mebibytes",
-    ):
-        assert f"plain step {figure}" in printed
+    assert gpu.main(only=["opteq"]) is None
 
 
-def test_a_part_that_fails_is_reported_and_the_others_go_on(
-    capsys, monkeypatch, tmp_path
-):
+def test_a_failed_part_is_reported_and_others_go_on(monkeypatch, tmp_path):
     def measured(name, seconds, *, quick, file):
         assert file == tmp_path / "gpu" / f"{name}.json"
         if name == "pairs":
@@ -135,11 +116,10 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(
     }
     assert "pairs failed: no Triton" in record.notes
     assert "opteq: a note" in record.notes
-    assert "pairs failed: no Triton" in capsys.readouterr().out
     assert set(gpu.main(only=["loop"], out=tmp_path).figures) == {"loop: passed"}
 
 
-def test_a_part_runs_in_a_process_of_its_own_and_ends_with_its_budget(tmp_path):
+def test_a_part_runs_in_its_process_within_its_budget(tmp_path):
     began = time.perf_counter()
     with pytest.raises(RuntimeError, match=r"not done after 0 s"):
         gpu.measure_apart(
@@ -150,9 +130,7 @@ def test_a_part_runs_in_a_process_of_its_own_and_ends_with_its_budget(tmp_path):
         gpu.measure_apart("nope", 60, quick=True, file=tmp_path / "nope.json")
 
 
-def test_a_record_comes_back_from_a_part_and_keeps_its_figures_where_that_is_cut_off(
-    monkeypatch, tmp_path
-):
+def test_a_part_cut_off_keeps_its_figures(monkeypatch, tmp_path):
     def measure(sizes):
         record = Record({"a": sizes})
         yield record

@@ -58,7 +58,7 @@ def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
     assert residual(cell, z) < 1e-12
 
 
-def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart():
+def test_bars_compare_with_the_best_peer_by_kind():
     dense, general = dense_cell(8, 0.999, "spread", batch=2), tanh_cell(6, batch=2)
     ours, peer = (
         Result("ours", 2.0, 3.0, 1e-6, 1e-3),
@@ -82,9 +82,7 @@ def test_bars_compare_with_the_best_peer_dense_and_general_cells_apart():
 WAYS = ("Picard, cg", "Anderson 5, cg", "FixedPointIteration, CG", "Picard")
 
 
-def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(
-    monkeypatch, capsys
-):
+def test_a_problem_is_raced_with_every_installed_peer(monkeypatch):
     def few(cell, ways=jax_peers.ways):
         return {
             library: {name: way for name, way in of_library.items() if name in WAYS}
@@ -97,7 +95,6 @@ def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(
     monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
     monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
     figures = gradients.main(quick=True, peers=True).figures
-    assert "same allocator" in capsys.readouterr().out
     raced = {
         name
         for name in jax_peers.LIBRARIES
@@ -110,7 +107,6 @@ def test_a_problem_is_raced_to_one_mark_with_every_installed_peer_or_with_none(
         assert figures[f"{name} error"] < 1e-3
         assert figures[f"{name} mebibytes"] > 0.0
     record = gradients.main(quick=True, peers=False)
-    assert "same allocator" not in capsys.readouterr().out
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
     assert set(record.figures) == {
         f"{cell.name}, unroll_jax {unit}" for unit in units

@@ -95,7 +95,7 @@ def test_the_kernel_of_all_pairs_is_our_own_attention(rho, dtype):
     close(of_ours, of_plain, 3e-2 if dtype == "bfloat16" else 1e-4)
 
 
-def test_equilibria_and_gradients_are_those_of_float64_at_the_highest_precision():
+def test_equilibria_at_highest_precision_equal_float64():
     with jax.default_matmul_precision("highest"):
         cell = dense_cell(64, 0.99, "spread", batch=8)
 

@@ -54,7 +54,7 @@ def test_the_transformer_of_the_peer_computes_the_same_numbers():
 
 
 @pytest.mark.oracle("torch", "transformers")
-def test_the_encoder_of_the_peer_has_the_same_logits_and_learns_the_same(monkeypatch):
+def test_the_encoder_of_the_peer_learns_the_same(monkeypatch):
     import torch
 
     shape = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
@@ -80,7 +80,7 @@ def test_the_encoder_of_the_peer_has_the_same_logits_and_learns_the_same(monkeyp
 
 
 @pytest.mark.oracle("torch")
-def test_fast_weights_of_the_peer_have_the_same_outputs_and_gradients():
+def test_fast_weights_of_the_peer_are_the_same():
     import torch
 
     arrays = fast_weights._draw(96, 5)
@@ -128,7 +128,7 @@ def test_dust_of_the_peer_has_the_same_loss_and_gradient(problem):
     )
 
 
-def test_a_curvature_that_moves_costs_the_products_of_its_bounds_and_the_floor_has_them():
+def test_the_floor_has_the_products_of_a_moving_curvature():
     counted, told = [], []
     for curvature in (2.5, None):
         problem = dust(SIZES, Sparse(curvature=curvature))

@@ -65,7 +65,7 @@ def sums(setting):
     )
 
 
-def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
+def test_eight_devices_step_as_one_within_the_formula():
     *_, read, equal = on_eight_devices(STEPS)
     assert equal == "equal"
     sent = dict.fromkeys(("all-gather", "reduce-scatter", "all-reduce"), 0.0)
@@ -83,14 +83,12 @@ def test_eight_devices_take_the_step_of_one_and_send_the_bytes_of_the_formula():
 
 
 @pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
-def test_a_traced_step_of_eight_billion_parameters_sends_the_bytes_of_the_formula(
-    devices, share
-):
+def test_a_traced_large_step_sends_the_bytes_of_the_formula(devices, share):
     setting = LARGE._replace(num_devices=devices, share=share)
     assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
 
 
-def test_a_collective_that_runs_an_unknown_number_of_times_is_refused():
+def test_a_collective_in_a_while_loop_is_refused():
     def program(y):
         return jax.lax.while_loop(
             lambda y: jnp.all(y < 9.0), lambda y: jax.lax.psum(y, "fsdp"), y

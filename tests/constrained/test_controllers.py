@@ -152,7 +152,7 @@ CAPPED = {
 }
 
 
-def test_a_multiplier_rises_to_its_cap_and_falls_as_soon_as_its_constraint_is_met():
+def test_a_multiplier_stops_at_its_cap_without_windup():
     """After 1000 violated steps at the cap; an integral that had wound up to 100
     would hold it there for long."""
     violations = np.concatenate([np.ones((1000, 1)), -np.ones((20, 1))])
@@ -256,7 +256,7 @@ REMEMBER = {
 
 
 @pytest.mark.parametrize("name", REMEMBER)
-def test_a_restart_forgets_all_that_the_optimiser_keeps_of_a_met_constraint(name):
+def test_a_restart_forgets_the_optimiser_of_a_met_constraint(name):
     """After five violations and one met call the next violation moves as from the start;
     a constraint that was never met goes on. Counters are shared, so Adam's are put
     back."""

@@ -66,7 +66,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
+def test_losses_within_the_scan_are_the_same():
     config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)
     model, tokens = Decoder(config, param_dtype=jnp.float64, remat=True), LABELS[None]
 
@@ -101,7 +101,7 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
     chex.assert_trees_all_close(actual, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
+def test_bfloat16_factors_keep_float32_sums():
     hidden, head = (
         jnp.asarray(drawn(2, 7, 64), jnp.float32),
         jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16),

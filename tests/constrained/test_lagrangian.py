@@ -69,7 +69,7 @@ def problem(x):
     return losses[-1], CONSTRAINTS(losses)
 
 
-def test_the_lagrangian_equals_its_definition_and_its_weights_are_those_written_out_by_hand():
+def test_the_lagrangian_equals_its_definition():
     """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; no gradient flows
     to the multipliers."""
     alpha = (0.1, 0.5, 0.9)
@@ -94,7 +94,7 @@ def test_the_lagrangian_equals_its_definition_and_its_weights_are_those_written_
     assert not np.any(in_multipliers)
 
 
-def test_the_augmented_lagrangian_has_the_gradient_of_the_multipliers_to_come():
+def test_the_augmented_lagrangian_has_gradients_of_next_multipliers():
     """The gradient of the Lagrangian at m = [lambda + rho c]_+; its value is f_L +
     (|m|^2 - |lambda|^2) / (2 rho)."""
     constraints = uj.descent_constraints(0.22, reference=5.5)
@@ -182,7 +182,7 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
     assert not np.any(in_multipliers)
 
 
-def test_explicit_slacks_end_where_the_decay_of_multipliers_does_also_if_reset():
+def test_explicit_slacks_end_where_decayed_multipliers_do():
     """Slacks as parameters beside x, the dual step on c - s; they are set to 0 after
     every "epoch" of 2,000 steps in the second run, and rise again (appendix B.2)."""
     dual = uj.dual_ascent(optax.sgd(0.02))

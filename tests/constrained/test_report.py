@@ -21,7 +21,7 @@ KINDS = {"gap": "at_most", "sum": "equal", "idle": "at_most"}
 UNITS = {"gap": "rate", "sum": "", "idle": "MB"}
 
 
-def test_a_report_names_violated_binding_and_idle_constraints_and_draws_them():
+def test_a_report_names_and_draws_violated_binding_idle_constraints():
     report = report_of(VIOLATIONS, MULTIPLIERS, kinds=KINDS, units=UNITS)
     statuses = {group.name: group.status for group in report.groups}
     assert statuses == {"gap": "violated", "sum": "binding", "idle": "idle"}

@@ -49,5 +49,5 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), growing_p
 """
 
 
-def test_rows_and_penalties_within_shard_map_are_those_of_one_device():
+def test_rows_in_shard_map_are_those_of_one_device():
     on_eight_devices(PROGRAM)

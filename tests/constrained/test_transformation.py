@@ -77,7 +77,7 @@ def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalt
 
 
 @pytest.mark.parametrize("order", ORDERS[1:])
-def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(order):
+def test_strict_violations_move_the_multipliers_in_every_order(order):
     """The surrogate is met and the strict value is 3 everywhere: one step of rate 1
     from 0."""
     optimizer = uj.primal_dual(
@@ -103,7 +103,7 @@ def test_strict_violations_of_the_problem_move_the_multipliers_in_every_order(or
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_rows_of_a_table_move_as_a_table_of_their_own_and_others_stay(order):
+def test_rows_of_a_table_move_and_others_stay(order):
     """Two steps, whose penalties grow: four multipliers, of which rows 2 and 0 move,
     against two."""
     dual, rows = (
@@ -157,7 +157,7 @@ def test_complex_parameters_end_at_the_solution_in_every_order(order):
     np.testing.assert_allclose(z, [1.0 + 1.25**0.5 * 1j], atol=1e-4)
 
 
-def test_extragradient_keeps_the_moments_of_its_trial_as_extra_adam_does():
+def test_extragradient_keeps_moments_as_extra_adam_does():
     """Against ExtraAdam in NumPy: both updates go into the moments, both from the
     same parameters."""
     dual = uj.dual_ascent(optax.sgd(0.2), kinds="equal")

@@ -114,19 +114,3 @@ def test_equilibria_and_their_reflections_move_no_two_inputs_apart(kind):
     for measured in map(np.asarray, ratios(x, x + apart)):
         assert np.max(measured) <= 1.0 + 1e-7
         assert np.max(measured[1]) > 0.9
-
-
-def test_low_precision_and_empty_batches():
-    layer, params, x = drawn("dense", (3,))
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    exact, _ = solve(layer, params, jnp.asarray(x, jnp.float32))
-    for dtype in ("bfloat16", "float16"):
-        given = jnp.asarray(x, dtype)
-        z, _ = uj.equilibrium(
-            layer, params, jnp.zeros_like(given), given, on_failure="accept"
-        )
-        assert z.dtype == jnp.dtype(dtype)
-        np.testing.assert_allclose(
-            z.astype(jnp.float32), exact, atol=16.0 * float(jnp.finfo(dtype).eps)
-        )
-    assert solve(layer, params, x[:0].astype(np.float32))[0].shape == (0, 4)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import unroll_jax as uj
 from tests.energies import potential_reference as reference
 from tests.energies.opteq_reference import conv_matrix
 from unroll_jax.energies import (
@@ -84,43 +83,6 @@ def test_step_and_energy_equal_the_published_formula():
             np.testing.assert_allclose(
                 energy[place], value, rtol=1e-11, err_msg=str(case)
             )
-
-
-@pytest.mark.parametrize("kind", ["dense", "conv"])
-def test_gradients_equal_central_differences_of_the_published_formula(kind):
-    """In W, b, log q and z along one direction, of the step and of the energy."""
-    layer, params, z = drawn(kind, activation="tanh")
-    rng = np.random.default_rng(3)
-    weight = rng.normal(size=z.shape)
-    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), (params, z))
-
-    def of_library(params, z):
-        return jnp.sum(weight * layer.step(params, z)) + layer.energy(params, z)
-
-    def of_formula(t):
-        moved, one = jax.tree.map(
-            lambda leaf, d: np.asarray(leaf) + t * d, (params, z), direction
-        )
-        W, scaling = reference.matrix_and_scaling(moved.W, moved.log_q, IMAGE)
-        arguments = np.ravel(one), W, scaling, np.tile(moved.b, len(W) // len(moved.b))
-        stepped = np.ravel(one) - 2.0 * reference.gradient(
-            *arguments, activation="tanh"
-        )
-        return np.ravel(weight) @ stepped + reference.potential(
-            *arguments, activation="tanh"
-        )
-
-    gradient = jax.jit(jax.grad(of_library, (0, 1)))(params, z)
-    along = sum(
-        np.sum(g * d)
-        for g, d in zip(
-            jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True
-        )
-    )
-    h = 1e-6
-    np.testing.assert_allclose(
-        along, (of_formula(h) - of_formula(-h)) / (2.0 * h), rtol=1e-6
-    )
 
 
 @pytest.mark.parametrize("scaling", ["gershgorin", "norm"])
@@ -215,9 +177,11 @@ def test_no_step_moves_two_states_apart(kind):
 
 def test_units_without_weights_have_no_effect_and_finite_gradients():
     layer, params, z = drawn("dense", (3,))
-    dead = params._replace(W=params.W.at[1].set(0.0).at[4].set(0.0))
     rest = np.array([0, 2, 3, 5])
-    fewer = ConvexPotentialParams(*(leaf[rest] for leaf in dead))
+    W = np.zeros(params.W.shape)
+    W[rest] = np.asarray(params.W)[rest]
+    dead = params._replace(W=jnp.asarray(W))
+    fewer = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rest]), dead)
 
     def value(params):
         return jnp.sum(layer.step(params, z) ** 2)
@@ -237,26 +201,7 @@ def test_units_without_weights_have_no_effect_and_finite_gradients():
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((gradient, still)))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_states_keep_their_dtype_and_are_computed_in_float32(dtype):
-    layer, params, z = drawn("dense", (3,))
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    state = jnp.asarray(z, dtype)
-    stepped, energy = jax.jit(
-        lambda z: (layer.step(params, z), layer.energy(params, z))
-    )(state)
-    exact = layer.step(
-        jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params),
-        state.astype(jnp.float64),
-    )
-    assert (stepped.dtype, energy.dtype) == (jnp.dtype(dtype), jnp.float32)
-    units = 2.0 * float(jnp.finfo(dtype).eps)
-    np.testing.assert_allclose(
-        stepped.astype(jnp.float64), exact, atol=units * np.max(np.abs(exact))
-    )
-
-
-def test_weights_out_of_range_give_nan_and_never_the_identity_in_silence():
+def test_weights_out_of_range_give_nan():
     """W W^T overflows beyond 1e19 in float32; below 1e-19 a unit is as good as absent."""
     layer, params, z = drawn("dense", (2,))
     params, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, z))
@@ -264,14 +209,3 @@ def test_weights_out_of_range_give_nan_and_never_the_identity_in_silence():
     assert np.all(np.isnan(step(1e25)))
     np.testing.assert_array_equal(step(1e-25), z)
     assert not np.array_equal(step(1e-10), z)
-
-
-def test_an_empty_batch_and_one_certificate():
-    """No states are no error; `certify` with the smoothness 1 guarantees every step."""
-    layer, params, z = drawn("dense", (4,), step_size=1.9)
-    assert layer.step(params, z[:0]).shape == (0, DIM)
-    assert layer.energy(params, z[:0]).shape == (0,)
-    outcome = jax.jit(
-        lambda z: uj.certify(layer, params, z, smoothness=1.0, num_layers=3)
-    )(z).outcome
-    assert np.all(outcome == uj.certificates.Outcome.GUARANTEED)

@@ -94,7 +94,7 @@ def test_networks_of_any_depth_and_widths_are_simulated(depth):
     assert 2.0 / (max(np.linalg.eigvalsh(wide.params.W_f)[-1], 0.0) + 1.0) >= 0.5
 
 
-def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
+def test_three_layers_echo_unless_the_blocks_shrink():
     rng = np.random.default_rng(1)
     layers, y = network(rng, [3, 3, 3, 3]), 6.0 * rng.uniform(size=(N, 3))
     expected = reference_output(layers, y)

@@ -73,7 +73,7 @@ def test_dust_equals_the_reference(form):
         np.testing.assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
 
 
-def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stays():
+def test_without_self_loops_tokens_attend_only_to_others():
     H, D, V, x = draw(19)
     layer = dust(
         DIM,
@@ -99,7 +99,7 @@ def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stay
         np.testing.assert_array_equal(stepped[count:], H[count:])
 
 
-def test_the_whole_energy_rises_nowhere_but_where_the_stated_condition_is_broken():
+def test_the_energy_rises_only_where_the_condition_breaks():
     """Random layers and codes of the softmax form, whose curvature is 2 L; some do
     rise."""
     H, D, V, x = draw(10, (DRAWS,))

@@ -125,7 +125,7 @@ def test_absent_tokens_neither_count_nor_move(name):
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
-def test_marks_of_tokens_broadcast_and_map_and_change_nothing_where_all_are_there():
+def test_marks_of_tokens_broadcast_and_map():
     layer, (y, x) = (
         uj.attention(ridge=0.5),
         np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM)),
@@ -227,7 +227,7 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
 
 
 @pytest.mark.slow
-def test_a_replaced_step_or_energy_is_the_one_that_counts_and_what_is_replaced_with_it_is_kept():
+def test_replaced_functions_count_and_drop_what_they_contradict():
     layer, y = uj.attention(form="softmax"), np.ones((3, 2), np.float32)
     moved = layer._replace(step=lambda params, y, x=None: y + 1.0)
     for record in ("energy", None):

@@ -67,7 +67,7 @@ def test_energy_and_step_equal_the_reference():
     assert_equal(cases)
 
 
-def test_the_derivative_of_a_clipped_spectrum_is_finite_where_eigenvalues_meet():
+def test_derivatives_of_clipped_spectra_are_finite():
     """All eigenvalues equal: inside the interval the map is the identity, outside it
     is constant. A skew part goes."""
 

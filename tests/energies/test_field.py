@@ -179,7 +179,7 @@ def rises(layers, params, y):
     return np.array(after) > before + 1e-5 * (1.0 + np.abs(before))
 
 
-def test_a_fixed_step_raises_the_energy_of_an_energy_transformer_and_the_guaranteed_one_does_not():
+def test_only_the_fixed_step_of_an_energy_transformer_rises():
     """Keys and queries five times their initial size: training makes such."""
     sizes = {"num_heads": 1, "head_dim": 2, "num_memories": 2}
     made = [
@@ -195,7 +195,7 @@ def test_a_fixed_step_raises_the_energy_of_an_energy_transformer_and_the_guarant
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation():
+def test_the_published_hyper_set_step_points_uphill():
     layer = hyper_set(3, num_heads=1, head_dim=2, width=4)
 
     def slope(key):
@@ -210,7 +210,7 @@ def test_the_published_step_of_hyper_set_points_uphill_at_its_own_initialisation
     assert 0.1 < np.mean(slopes > 0.0) < 0.5  # 19%: at these no step size helps
 
 
-def test_crate_compresses_as_the_paper_has_it_and_expands_as_the_public_code_has_it():
+def test_crate_compresses_as_printed_and_expands_as_coded():
     """Only the attention half, on the rates of subspaces with an orthonormal basis:
     no ISTA, no sparsity."""
     rng = np.random.default_rng(1)
@@ -250,7 +250,7 @@ def wild(scale):
     )
 
 
-def test_a_safeguarded_step_is_the_longest_half_of_a_half_that_does_not_rise():
+def test_a_safeguarded_step_is_halved_until_it_falls():
     y = np.float32([1.0, -2.0, 3.0])[:, None, None]
     step = jax.jit(
         lambda scale, y: safeguarded(wild(scale), halvings=4).step(None, y, None)
@@ -263,7 +263,7 @@ def test_a_safeguarded_step_is_the_longest_half_of_a_half_that_does_not_rise():
     assert safeguarded(layer).smooth is layer.smooth
 
 
-def test_a_safeguarded_step_stays_where_the_step_is_not_a_number():
+def test_a_safeguarded_step_stays_where_it_is_nan():
     @jax.jit
     def step(bad, y):
         broken = wild(0.5)._replace(
@@ -320,7 +320,7 @@ def test_proximal_steps_of_crate_on_many_equal_tokens_are_finite():
     assert np.all(energy(params, stepped) < energy(params, tokens))
 
 
-def test_a_safeguarded_layer_has_the_energies_of_the_layer_whatever_its_anchor_marks():
+def test_a_safeguarded_layer_keeps_the_energies_of_any_anchor():
     """Pairs and keys are absent where the state has other rows, or as many."""
     rng = np.random.default_rng(0)
     present = np.array([False, True, True, False, True])

@@ -12,7 +12,7 @@ DIM = 6
 
 
 @pytest.mark.usefixtures("x64")
-def test_energy_and_step_equal_the_reference_and_the_layer_norm_of_flax():
+def test_energy_and_step_equal_the_reference_and_flax():
     """The step is y less a gradient step. Falls of the energy are in
     test_proven_falls.py."""
     rng, cases = (

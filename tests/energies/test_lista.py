@@ -69,7 +69,7 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape)
 
 
 @pytest.mark.parametrize("atoms", [4, 7])
-def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_values_are_alike(
+def test_derivatives_through_the_curvature_are_finite(
     atoms,
 ):
     """A step from zero is x D^T / c, which shrinks as D grows: its derivative along

@@ -41,17 +41,15 @@ LAYERS = {
     # With |D|_2 = 1; half of that curvature is the least that a step may have.
     **{
         f"lista, c = {c}": (CODER(curvature=c), c - 0.5, (N, ATOMS), (N, DIM))
-        for c in (0.5, 1.0, 3.0)
+        for c in (0.5, 3.0)
     },
     "layer_norm, small radius": (layer_norm(DIM, radius=0.1), 0.5, (N, DIM), None),
-    "layer_norm, smoothed": (layer_norm(DIM, epsilon=0.1), 0.5, (N, DIM), None),
     "layer_norm, damped": (
         layer_norm(DIM, epsilon=10.0, step_size=0.2),
         of_length(0.2),
         (N, DIM),
         None,
     ),
-    "opteq": (opteq(4, 6, 3), 0.5, (4,), (3,)),
     "opteq, skip": (
         opteq(4, 6, 3, activation="tanh", skip=0.4),
         of_length(0.4),
@@ -94,7 +92,7 @@ def cancelled(params, y, x):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_step_lowers_its_energy_by_as_much_as_is_proven(name):
+def test_a_step_lowers_its_energy_as_proven(name):
     layer, constant, event, _ = LAYERS[name]
 
     @jax.jit

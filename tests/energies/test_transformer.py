@@ -39,7 +39,7 @@ def test_the_default_layer_is_equation_20():
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_unrolled_layer_equals_the_reference_and_its_masked_tokens_stay_and_reach_nothing():
+def test_the_unrolled_layer_equals_the_reference_with_masks():
     rng = np.random.default_rng(8)
     y, V, W, U = (
         rng.normal(size=shape) for shape in ((2, 3, N, DIM), (2, DIM), (3, 3), (3, 3))

@@ -91,7 +91,7 @@ def test_inside_of_the_ball_it_may_rise():
     assert np.linalg.norm(y) < radius(*weights, 1e-5)
 
 
-def test_with_fewer_columns_than_rows_in_w_a_there_is_no_ball():
+def test_there_is_no_ball_for_narrow_w_a():
     """Tokens differ where W_a does not look: attention moves them by a share of
     their size, however large that is."""
     # one token attends to all; the others to it with weight a, to one another with a^2

@@ -60,7 +60,7 @@ def reference_layer(options, params, y, x):
         for name in FORMS
     ],
 )
-def test_energy_and_step_equal_the_reference_and_those_of_the_parts(form):
+def test_energy_and_step_equal_the_reference_and_parts(form):
     options, rng = FORMS[form], np.random.default_rng(0)
     layer, parts = (
         make(DIM, rank=2, step_size=STEP, **options)

@@ -12,7 +12,7 @@ import pytest
 
 import unroll_jax
 from tests.hostile.calls import CALLS, calls
-from unroll_jax import certificates, constrained, energies, fixed_point, models
+from unroll_jax import certificates, constrained, energies, fixed_point, looped, models
 
 Z = np.zeros((2, 4), np.float32)
 
@@ -21,6 +21,11 @@ def half(params, z, x):
     return 0.5 * z
 
 
+def square(params, y, x):
+    return jnp.sum(y**2, (-2, -1))
+
+
+ALTERNATING = {"f": square, "g": square, "g_step_size": 0.1, "f_step_size": 0.1}
 BOUNDS = unroll_jax.descent_constraints(0.2, num_layers=1)
 NAMES = {
     "uj": unroll_jax,
@@ -28,7 +33,9 @@ NAMES = {
     "fp": fixed_point,
     "certificates": certificates,
     "constrained": constrained,
+    "looped": looped,
     "models": models,
+    "E": functools.partial(unroll_jax.alternating, **ALTERNATING),
     "jax": jax,
     "jnp": jnp,
     "np": np,

@@ -64,7 +64,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_record_is_given_the_logits_of_each_layer_and_each_has_a_gradient_in_the_head(
+def test_record_sees_logits_of_each_layer_with_gradients(
     model,
 ):
     tokens = random_tokens(2, 5)

@@ -214,7 +214,7 @@ def test_answers_are_those_of_the_rounded_parameters():
 
 
 @pytest.mark.slow
-def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
+def test_changes_beside_kernels_are_changes_of_the_kernels():
     model, tokens, rng = (
         Decoder(SMALL, unroll=1),
         random_tokens(1, 5),

@@ -23,7 +23,7 @@ from unroll_jax.energies.equilibrium.regularisers import decorrelation, half_squ
 from unroll_jax.models import DeepOptEq
 
 
-def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(
+def test_norms_of_convolutions_are_bounded_for_their_images(
     monkeypatch,
 ):
     told = []
@@ -70,7 +70,7 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
 
 
 @pytest.mark.slow
-def test_a_norm_above_1_is_an_error_outside_of_jit_unless_it_is_allowed():
+def test_a_norm_above_1_is_an_error_unless_allowed():
     options, x = (
         {**VECTORS, "num_classes": 3, "gradient": "unrolled", "num_steps": 2},
         vectors(2, dtype=jnp.float32),
@@ -103,9 +103,7 @@ def run(params, *calls):
     [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
     ids=["vectors", "images"],
 )
-def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(
-    draw, options
-):
+def test_logits_are_read_from_the_equilibrium(draw, options):
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
     params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
     (logits, info, z), (logit, info_alone, one) = run(
@@ -155,7 +153,7 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
 
 
 @pytest.mark.slow
-def test_a_failure_is_said_but_not_of_the_dummy_input_of_init():
+def test_a_failure_is_reported_but_not_in_init():
     model, x = (
         DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error"),
         vectors(2, dtype=jnp.float32),
@@ -270,7 +268,7 @@ def test_a_regulariser_is_one_more_layer():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradients():
+def test_a_batch_regulariser_makes_one_equilibrium():
     options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}
     model = DeepOptEq(num_classes=3, **options)
     unrolled = DeepOptEq(num_classes=3, gradient="unrolled", num_steps=300, **options)

@@ -57,7 +57,7 @@ OTHERS = [case for case in CASES if case != "plain"]
 @pytest.mark.parametrize(
     "case", ["plain", *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)]
 )
-def test_all_outputs_equal_the_reference_and_a_lost_layer_leaves_the_codes_which_its_dictionary_reads(
+def test_all_outputs_equal_the_reference_also_without_a_layer(
     case,
 ):
     options, of_reference = CASES[case]
@@ -70,7 +70,7 @@ def test_all_outputs_equal_the_reference_and_a_lost_layer_leaves_the_codes_which
 
 
 @pytest.mark.slow
-def test_layers_start_with_the_cosine_dictionary_and_a_multiple_of_the_identity():
+def test_layers_start_with_cosines_and_scaled_identities():
     model, x = make(train_attention=True, attention_scale=0.5), jnp.zeros((TOKENS, DIM))
     D, V = model.init(jax.random.key(0), x)["params"]["layers"]
     np.testing.assert_allclose(
@@ -80,7 +80,7 @@ def test_layers_start_with_the_cosine_dictionary_and_a_multiple_of_the_identity(
 
 
 @pytest.mark.usefixtures("x64")
-def test_layer_0_is_the_input_where_the_dictionary_is_a_tight_frame():
+def test_layer_0_is_the_input_for_tight_frames():
     x = normal(TOKENS, DIM)
     for atoms in (4, 16):  # orthonormal, and four times overcomplete
         model = DUST(DIM, atoms, 1, param_dtype=jnp.float64)
@@ -94,7 +94,7 @@ def test_layer_0_is_the_input_where_the_dictionary_is_a_tight_frame():
 
 
 @pytest.mark.usefixtures("x64")
-def test_its_bases_turn_pixels_of_atoms_into_coefficients_and_leave_attention_as_it_is():
+def test_its_bases_turn_atoms_and_leave_attention():
     model = make(param_dtype=jnp.float64, train_attention=True)
     params, gradient = (drawn(model, normal(TOKENS, DIM), seed=seed) for seed in (0, 1))
     rule = uj.in_coordinates(optax.sign_sgd(1.0), dictionary_bases(DIM))

@@ -89,7 +89,7 @@ def test_every_activation_is_the_one_of_its_name():
         )
 
 
-def test_without_a_mask_all_tokens_are_real_but_those_of_padding():
+def test_without_a_mask_only_padding_is_absent():
     model = Encoder(KINDS["roberta"], unroll=1)
     mask = jnp.asarray(np.arange(6) < np.array([[6], [4]]))
     tokens = jnp.asarray(np.where(mask, random_tokens(2, 6), 1))

@@ -107,7 +107,7 @@ CASES = {
         (5, 7),
     ),
 }
-QUICK = ("unrolled transformer", "dust")
+QUICK = ("unrolled transformer",)
 # theirs are those of dust
 OWN_LAYERS = [name for name in CASES if name not in ("tied dust", "lista")]
 every_model = pytest.mark.parametrize("name", CASES)
@@ -122,7 +122,7 @@ every_layer = pytest.mark.parametrize(
 
 @pytest.mark.usefixtures("x64")
 @every_model
-def test_batches_and_gradients_are_those_of_the_reference_and_layers_are_recorded_and_perturbed(
+def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     name,
 ):
     """Gradients against finite differences of the reference; records take the place
@@ -262,7 +262,7 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
         for loops in (True, False)
     },
 }
-SLOW = ("roberta", "pooling first")
+SLOW = ("roberta", "pooling first", "dust, self_loops=False")
 
 
 @pytest.mark.usefixtures("x64")
@@ -358,7 +358,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 
 
 @every_layer
-def test_unrolling_and_remat_change_nothing_but_the_program_and_remat_saves_memory(
+def test_unrolling_and_remat_change_only_the_program(
     name,
 ):
     case, x, memory, results = CASES[name], CASES[name].draw(64), [], []
@@ -421,17 +421,23 @@ def test_tokens_of_every_integer_type_are_the_same_numbers(name):
     model, tokens = READERS[name], jnp.array([[5, 100, 127, 0]])
     options = {"encoder": "token_types", "decoder": "segments"}
     ones = {options[name]: jnp.ones_like(tokens)} if name in options else {}
-    params = drawn(model, tokens)
-    expected = model.apply(params, tokens, **ones)
-    for kind in KINDS:
-        given = {key: value.astype(kind) for key, value in ones.items()}
-        actual = model.apply(params, tokens.astype(kind), **given)
+
+    @jax.jit
+    def apply(params):
+        def of(kind):
+            given = {key: value.astype(kind) for key, value in ones.items()}
+            return model.apply(params, tokens.astype(kind), **given)
+
+        return [of(kind) for kind in ("int32", *KINDS)]
+
+    expected, *others = apply(drawn(model, tokens))
+    for kind, actual in zip(KINDS, others, strict=True):
         np.testing.assert_array_equal(actual, expected, err_msg=kind)
 
 
-@pytest.mark.parametrize("wrong", [-1, 300])
 @pytest.mark.parametrize("name", READERS)
-def test_a_token_that_the_vocabulary_lacks_is_nan(name, wrong):
-    model, tokens = READERS[name], np.array([[5, 6, wrong]], np.int32)
-    params = drawn(model, jnp.asarray(tokens))
-    assert np.isnan(jax.jit(model.apply)(params, tokens)[0]).any()
+def test_a_token_that_the_vocabulary_lacks_is_nan(name):
+    model, tokens = READERS[name], np.array([[5, 6, -1], [5, 6, 300]], np.int32)
+    outputs = jax.jit(model.apply)(drawn(model, jnp.asarray(tokens)), tokens)
+    rows = np.asarray(outputs).reshape(len(outputs), 2, -1)
+    assert np.isnan(rows[0]).any(axis=-1).all()

@@ -52,7 +52,7 @@ def test_initially_its_layers_are_the_iterates_of_ista(given):
 
 
 @pytest.mark.usefixtures("x64")
-def test_codes_start_where_they_are_told_and_a_threshold_below_0_counts_as_its_size():
+def test_codes_start_as_given_and_thresholds_are_positive():
     model, x, start = (
         LISTA(DIM, ATOMS, LAYERS, param_dtype=jnp.float64),
         normal(2, 5, DIM),

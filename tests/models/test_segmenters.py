@@ -101,7 +101,7 @@ def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
+def test_the_fully_convolutional_network_chains_its_layers():
     model, x = (
         FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64),
         normal(2, 8, 6, 2),
@@ -121,7 +121,7 @@ def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
+def test_a_classifier_behind_a_stem_sees_features_of_the_stem():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
     model, x = BehindStem(network, (3, 5), jnp.float64), normal(2, 9, 11, 2)
     params = drawn(model, x)

@@ -75,7 +75,7 @@ def test_all_outputs_equal_the_reference(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reading", ["residual", "state"])
-def test_layer_0_starts_as_the_noisy_input_and_every_layer_with_weights_of_its_own(
+def test_layer_0_starts_as_the_noisy_input(
     reading,
 ):
     model, x = (

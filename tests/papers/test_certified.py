@@ -56,9 +56,7 @@ def test_logits_are_those_of_numpy(data, trained):
 
 
 @pytest.mark.slow
-def test_certified_accuracy_is_not_above_attacked_accuracy_and_short_training_certifies(
-    data, trained
-):
+def test_certified_accuracy_is_not_above_attacked_accuracy(data, trained):
     for setting in (OFFSET, BOUND):
         params = trained[setting.name][0]
         clean, *shares = certified.certified(params, data[1], setting)
@@ -73,14 +71,14 @@ def test_certified_accuracy_is_not_above_attacked_accuracy_and_short_training_ce
     assert trained[OFFSET.name][1] == 0.0
 
 
-def test_the_bound_of_a_plain_network_is_the_product_of_its_norms(data):
+def test_the_bound_of_plain_networks_multiplies_norms(data):
     params = certified.init(jax.random.key(0), PLAIN)
     bound = certified.bound_of(params, data[1][0], PLAIN, "float32")
     norms = [np.linalg.norm(W, 2) for W in np.float64(params["layers"].W)]
     np.testing.assert_allclose(bound.constant, np.prod(norms), rtol=1e-9)
 
 
-def test_the_command_prints_figures_of_every_setting(monkeypatch, capsys):
+def test_the_command_has_a_row_for_every_setting(monkeypatch, capsys):
     monkeypatch.setattr(certified, "train", lambda setting, data, seed: (seed, 2.0))
 
     def figures(params, *_):
@@ -92,14 +90,9 @@ def test_the_command_prints_figures_of_every_setting(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(certified.CHOSEN)
     assert "55.0 (50.0 to 60.0)" in lines[2]
-    assert lines[-1].endswith("| 2.0 |")
-    certified.main(["--search"])
-    assert (
-        "| offset 0.8, temperature 0.15, rate 0.01 | 50.0 |" in capsys.readouterr().out
-    )
 
 
-def test_trials_hold_the_chosen_settings(monkeypatch):
+def test_trials_hold_the_chosen_settings():
     trials = {dataclasses.replace(trial, name="") for trial in certified.trials()}
     assert {
         dataclasses.replace(chosen, name="") for chosen in certified.CHOSEN

@@ -8,7 +8,7 @@ from papers.field import DEPTH, LAYERS, draw_sets, linear_floor, plot, study, ta
 
 
 @pytest.mark.slow
-def test_steps_that_are_proved_to_descend_do_and_those_of_the_public_code_do_not():
+def test_proved_steps_descend_and_public_ones_do_not():
     rows = [
         row
         for name in ("CRATE, public code", "softmax attention")
@@ -32,7 +32,7 @@ def test_steps_that_are_proved_to_descend_do_and_those_of_the_public_code_do_not
     )
 
 
-def test_the_floor_is_below_the_noise_and_sets_are_drawn_by_key():
+def test_the_floor_is_below_the_noise():
     assert 0.3 < linear_floor() < 0.5
     noisy, clean = draw_sets(jax.random.key(5), 256)  # as many as for the floor
     np.testing.assert_array_equal(draw_sets(jax.random.key(5), 256)[0], noisy)

@@ -37,7 +37,7 @@ def forward(layers, x, activation):
 
 
 @pytest.mark.usefixtures("x64")
-def test_lemmas_1_and_4_any_network_is_a_chain_of_opteq_layers():
+def test_lemmas_1_and_4_networks_are_opteq_chains():
     """Layers z' = V_k^T sigma(V_k z + b_k), with V_k V_(k-1)^T the weights of the
     network; y = V_L z."""
     rng, m, widths = np.random.default_rng(1), 9, (4, 6, 3, 5, 2)
@@ -99,7 +99,7 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
     assert np.max(np.abs(run(cut_off) - expected)) > 0.01
 
 
-def test_lemmas_9_and_10_the_averaging_step_contracts_and_nonexpansive_maps_are_monotone():
+def test_lemmas_9_and_10_of_averaging_and_monotone_maps():
     """S(z) = z - g (grad R(z) + l z), g = 1 / (2 L): between |x - y| / 4 and (1 - g
     l) |x - y|, for l up to L / 2."""
     rng, L = np.random.default_rng(4), 3.0
@@ -126,7 +126,7 @@ def constant(a1, a2, L_g):
     return a2 / (abs(a2 - a1) + a1 * a2 * L_g)
 
 
-def test_remark_4_2_the_constant_grows_as_its_arguments_shrink_and_only_where_the_step_sizes_agree():
+def test_remark_4_2_growth_of_the_constant():
     """Printed: C is Omega(1 / (a1 a2 L_f L_g)) as any of the four becomes small. As
     proved, C has no L_f, and with a1 = a2 it is 1 / (a1 L_g); with a1 much smaller than
     a2 it tends to 1, and does not grow.
@@ -166,7 +166,7 @@ def proximal_problem(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_lemmas_d_1_d_2_and_d_4_of_the_proximal_problem(seed):
+def test_lemmas_d_1_d_2_d_4_of_the_prox(seed):
     h, prox, x, y, gradient, noise, a2 = proximal_problem(seed)
     # D.1, whose print has the other sign: the noise is a subgradient of P at y (lambda
     # = a2), which is 1 / a2 convex.
@@ -193,7 +193,7 @@ def test_lemmas_d_1_d_2_and_d_4_of_the_proximal_problem(seed):
 # be computed
 
 
-def test_theorem_2_losses_that_meet_their_bounds_up_to_zeta_end_below_zeta_over_alpha_and_may_end_there():
+def test_theorem_2_losses_end_below_zeta_over_alpha():
     rng, alpha, zeta = np.random.default_rng(0), 0.1, 0.02
     worst, losses = 5.0, 5.0 * np.ones(100)
     for _ in range(400):
@@ -205,7 +205,7 @@ def test_theorem_2_losses_that_meet_their_bounds_up_to_zeta_end_below_zeta_over_
 
 
 @pytest.mark.parametrize("delta", [0.05, 0.3])
-def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_term_is_not_needed_there(
+def test_theorem_2_with_failures_holds_for_the_best_layer(
     delta,
 ):
     """A layer fails with probability delta and then has the loss M nu at most. The
@@ -224,7 +224,7 @@ def test_theorem_2_with_failures_holds_for_the_best_layer_so_far_and_its_second_
     assert np.mean(history[1000:]) > 1.5 * zeta / alpha
 
 
-def test_corollary_3_a_shift_adds_one_distance_for_each_loss_and_the_constant_is_reached():
+def test_corollary_3_a_shift_adds_its_distance_and_is_tight():
     """Losses with slopes 1 and -1 in an input that moves by tau: the violation grows by
     (1 + (1 - alpha)) tau exactly; losses that are C-Lipschitz never by more than C
     times that.

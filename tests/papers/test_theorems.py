@@ -30,7 +30,7 @@ def test_the_best_denoiser_is_the_posterior_mean():
     )
 
 
-def test_the_distance_of_two_sizes_of_noise_is_that_of_coupled_sets():
+def test_noise_of_two_sizes_has_the_coupled_distance():
     """E |e| of n standard normal entries is close to sqrt(n - 1/2), and sets of one
     key differ by (s' - s) e."""
     noisy, other = (
@@ -42,7 +42,7 @@ def test_the_distance_of_two_sizes_of_noise_is_that_of_coupled_sets():
     )
 
 
-def test_the_sample_complexity_holds_for_one_network_and_is_vacuous_for_all():
+def test_the_sample_complexity_is_vacuous_for_all_networks():
     """Means of losses in [0, 1], the worst for Hoeffding's inequality among them,
     exceed it as rarely as it claims."""
     means = np.mean(
@@ -56,7 +56,7 @@ def test_the_sample_complexity_holds_for_one_network_and_is_vacuous_for_all():
 
 
 @pytest.mark.slow
-def test_the_gap_is_between_the_last_loss_and_a_lagrangian_that_is_no_larger_than_the_trained_one():
+def test_the_gap_is_from_the_last_loss_to_a_lagrangian():
     sets = theorems.draw_sets(jax.random.key(2), 64)
     trained = theorems.train(jax.random.key(3), sets, 10, rate=1.0)
     prices = np.array([trained.multipliers[name] for name in theorems.CONSTRAINTS])

@@ -37,7 +37,7 @@ def linear(weights):
     )
 
 
-def test_an_attack_on_a_linear_model_breaks_what_is_nearer_than_the_radius():
+def test_an_attack_on_linear_models_breaks_what_is_near():
     rng = np.random.default_rng(0)
     weights, images = (
         rng.normal(size=(3, 3, 1)),
@@ -90,7 +90,7 @@ def test_an_attack_leaves_neither_the_ball_nor_the_box():
         assert np.max(lengths) > 0.9 * radius
 
 
-def test_what_is_no_number_is_no_right_answer_and_leaves_no_ball():
+def test_nan_is_never_right_and_leaves_no_ball():
     """A model without an equilibrium returns NaN, and argmax would return class 0; a
     slope of NaN moves nothing."""
     images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
@@ -154,7 +154,7 @@ def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(nam
         assert share <= figures["attack_accuracy"][radius]
 
 
-def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says():
+def test_no_two_images_break_the_lipschitz_bound():
     first, second = (
         np.random.default_rng(2).uniform(size=(2, 16, 4, 4, 1)).astype(np.float32)
     )
@@ -177,7 +177,7 @@ def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says()
         assert 0.0 < np.max(slopes) <= bound
 
 
-def test_logits_are_scaled_down_to_the_lipschitz_constant_that_they_are_held_to():
+def test_logits_are_scaled_down_to_the_lipschitz_limit():
     free = small("image-opteq")
     images = np.random.default_rng(3).uniform(size=(8, 4, 4, 1)).astype(np.float32)
     task, _, init, _ = traced(free)
@@ -192,7 +192,7 @@ def test_logits_are_scaled_down_to_the_lipschitz_constant_that_they_are_held_to(
         np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
 
 
-def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms():
+def test_the_lipschitz_bound_of_plain_networks_multiplies_norms():
     """Pixels are divided by their deviation."""
     config = small("image-dnn")
     task, _, init, _ = traced(config)
@@ -207,7 +207,7 @@ def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms():
     np.testing.assert_allclose(bound, math.prod(norms) / 0.3, rtol=0.01)
 
 
-def test_what_is_not_held_by_a_certified_norm_is_not_certified():
+def test_only_certified_norms_are_certified():
     network = small("image-opteq").network
     changes = (
         {"max_norm": None},

@@ -92,7 +92,7 @@ def states_of(X, network, stack):
     ("name", "lengths"),
     [("plain", (1, 2, 9, 16, 17)), ("residual", (1, 2, 16)), ("damped", (1, 9, 16))],
 )
-def test_energies_are_those_of_the_equations_at_every_layer_and_length(name, lengths):
+def test_energies_equal_the_equations_at_every_layer(name, lengths):
     stack = STACKS[name]
     network, texts = started(stack), sentences(*lengths)
     measured = layer_energies(stack, network, texts)
@@ -132,7 +132,7 @@ def test_training_lowers_the_loss_and_keeps_the_spectrum():
         assert not np.array_equal(before, after)
 
 
-def test_the_first_loss_is_the_cross_entropy_and_its_step_follows_the_slope():
+def test_the_first_step_follows_the_cross_entropy():
     stack, texts = Stack(DIM, 2), sentences(7)
     network = started(stack)
     logits = layer_energies(stack, network, texts).logits[0]

@@ -29,7 +29,7 @@ def test_the_vectors_of_a_file_are_read(glove):
     assert embeddings(words).dtype == np.float32
 
 
-def test_a_word_the_file_lacks_has_a_vector_of_the_length_of_the_others(glove):
+def test_a_missing_word_has_a_vector_of_usual_length(glove):
     embeddings = glove("a 3 0 0 4\nb 0 5 0 0\n", ["a", "b", "zebra"])
     assert embeddings.covers("a")
     assert not embeddings.covers("zebra")
@@ -58,11 +58,8 @@ def test_hashed_vectors_are_those_of_any_run_and_machine():
 
 BAD = [
     ("a 1 2\nb 1\n", "line 2 has 1 numbers"),
-    ("a 1 2\n\nb 3 4\n", "line 2"),
     ("a 1 nan\n", "line 1"),
-    ("a 1 x\n", "line 1"),
     (b"a 1 2\n\xff 1 2\n", "line 2 is not UTF-8"),
-    ("", "has no vector"),
     ("zebra 1 2\n", "has no vector"),
 ]
 

@@ -49,7 +49,7 @@ def test_energy_and_step_equal_the_reference(form):
             )
 
 
-def test_a_layer_may_raise_the_pair_energy_which_the_undirected_step_lowers():
+def test_a_causal_layer_may_raise_the_pair_energy():
     """One token leaves a crowd for the first token: its successors, who came to it,
     are left behind."""
     y = np.array([[0.0], *[[1.0]] * 8])
@@ -73,7 +73,7 @@ def test_a_layer_may_raise_the_pair_energy_which_the_undirected_step_lowers():
 
 
 @every_form
-def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
+def test_fixed_points_are_tokens_like_the_first(form):
     y, layer = tokens(0, (5, 2)), causal_attention(form=form, rho="cauchy")
     consensus = np.broadcast_to(y[:1], y.shape)
 
@@ -126,7 +126,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
 
 
 @pytest.mark.slow
-def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
+def test_no_array_of_all_pairs_is_held():
     n = 2048
     y = jax.ShapeDtypeStruct((n, 4), jnp.float32)
 

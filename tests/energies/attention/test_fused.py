@@ -116,7 +116,7 @@ def test_on_a_gpu_step_and_gradient_are_the_primitives(monkeypatch, step_size):
         ("cudnn", "gpu", 126, "bfloat16", ""),
     ],
 )
-def test_where_a_kernel_cannot_run_the_error_names_the_way_out(
+def test_a_kernel_that_cannot_run_names_the_way_out(
     monkeypatch, kernel, platform, width, dtype, words
 ):
     monkeypatch.setattr(kernel_choice, "PLATFORM", platform)

@@ -163,7 +163,7 @@ def test_several_heads_take_it_too():
 
 
 @pytest.mark.usefixtures("interpreted", "x64")
-def test_step_and_energy_by_themselves_are_those_of_both_also_where_64_bits_are_on():
+def test_step_and_energy_alone_are_those_of_both():
     y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
     layer, plain = (
         uj.attention(rho="log", kernel="pallas", block=32),
@@ -189,7 +189,7 @@ def test_step_and_energy_by_themselves_are_those_of_both_also_where_64_bits_are_
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_a_nan_reaches_all_that_it_may_and_infinity_is_no_number():
+def test_nan_and_infinity_reach_every_result():
     rho = resolve_rho("log")
     value = jax.jit(
         jax.value_and_grad(

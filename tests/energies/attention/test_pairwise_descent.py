@@ -105,7 +105,7 @@ def test_no_step_raises_its_energy(kind):
 
 
 @pytest.mark.usefixtures("x64")
-def test_softmax_attention_raises_the_papers_energy_where_the_exact_step_lowers_it():
+def test_softmax_attention_raises_the_papers_energy():
     """The counterexample to Theorem 3.1 of Yang et al. (2022): a hub and six leaves,
     far from the origin. And at a consensus the softmax step rests, though the paper's
     energy is not stationary.

@@ -57,7 +57,7 @@ def values_and_slopes(rho):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_rho_equals_the_reference_over_24_orders_of_magnitude_and_is_concave_and_nondecreasing(
+def test_every_rho_equals_the_reference_concave_and_nondecreasing(
     dtype,
 ):
     """Concave at every pair of points, not only neighbours: the tangent at one lies
@@ -197,7 +197,7 @@ def test_a_function_of_ones_own_is_a_rho():
         np.testing.assert_allclose(*pair, rtol=1e-6, err_msg=name)
 
 
-def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
+def test_a_rho_may_have_a_traced_number():
     y = np.float32(np.random.default_rng(0).normal(size=(5, 2)))
     pairs = 0.5 * np.sum((y[:, None] - y[None]) ** 2, axis=-1)
 

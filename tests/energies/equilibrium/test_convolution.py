@@ -75,7 +75,7 @@ def test_derivatives_of_second_order_in_both_modes():
     )
 
 
-def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one():
+def test_convolutions_follow_the_platform_compiled_for():
     """The derivative in the image, in a loop and under vmap: one product on CPU, a
     convolution elsewhere."""
     kernel, images = (

@@ -27,7 +27,7 @@ DEEP = {
     ("kind", "batch"),
     [("dense", (2, 3)), pytest.param("conv", (3,), marks=pytest.mark.slow)],
 )
-def test_a_deep_step_applies_every_layer_and_its_energy_is_the_residual(kind, batch):
+def test_a_deep_step_applies_every_layer(kind, batch):
     layers = DEEP[kind]()
     layer = deep_opteq(layers)
     _, _, z, x = {"dense": dense, "conv": convolutional}[kind](batch)

@@ -70,7 +70,7 @@ def test_step_and_energy_equal_loops():
             )
 
 
-def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
+def test_the_energy_is_convex_up_to_norm_1():
     layer, params, u, x = dense((500,))
     v, size = (
         10.0 * np.random.default_rng(5).normal(size=u.shape),
@@ -105,7 +105,7 @@ def test_initial_weights_contract(kind):
 
 
 @every_kind
-def test_one_input_for_all_examples_broadcasts_and_a_layer_without_an_input_does_not_see_it(
+def test_one_input_for_all_examples_broadcasts(
     kind,
 ):
     layer, params, z, x = KINDS[kind][0]((3,), jnp.float32)
@@ -129,7 +129,7 @@ def test_one_input_for_all_examples_broadcasts_and_a_layer_without_an_input_does
         chex.assert_trees_all_close(*pair, rtol=1e-6, atol=1e-6)
 
 
-def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_conjugate():
+def test_activations_are_monotone_1_lipschitz_with_antiderivative_and_conjugate():
     t, grid = np.append(np.linspace(-8.0, 8.0, 4001), 0.0), np.linspace(-1.5, 1.5, 41)
 
     @jax.jit

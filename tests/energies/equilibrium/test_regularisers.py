@@ -128,9 +128,7 @@ def system(kind, batch):
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("conv", (2, 3))])
-def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(
-    kind, batch
-):
+def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
     layer, params, z, x, event = system(kind, batch)
     coupled = regularised(layer, decorrelation(), step_size=0.4, form="gradient")
 
@@ -169,7 +167,7 @@ def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(
     assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
 
 
-def test_a_step_with_a_regulariser_never_raises_the_residual_if_that_is_convex_and_can_else():
+def test_a_regularised_step_raises_only_nonconvex_residuals():
     layer, params, z, x, _ = system("dense", (100,))
     convex = [
         regularised(layer, half_square(), step_size=1.9, form=form)
