@@ -19,7 +19,7 @@ from .runs import read_config
 from .system.files import check_file, write_all, writing
 from .system.terminal import Table, as_text
 from .tasks.common import check_noise
-from .tasks.language_reading import paired
+from .tasks.language import paired
 from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects

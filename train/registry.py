@@ -54,7 +54,7 @@ _VIDEO = Functions(
     ),
 )
 _TEXT = Functions(
-    task="tasks.text:TextTask",
+    task="tasks.text",
     predict=(
         '(prediction,) = model.predict(["a text"])  # of pairs, with'
         ' seconds=["another"]\nprediction.label, prediction.probabilities[-1]  # by'
@@ -90,7 +90,7 @@ _IMAGE_SETS = Functions(
     ),
 )
 _LANGUAGE = Functions(
-    task="tasks.language:LanguageTask",
+    task="tasks.language",
     predict=(
         '(answer,) = model.predict(["a prompt"], answers=["an'
         " answer\"])\nanswer.log_probabilities, answer.losses  # of the answer's"

@@ -16,9 +16,10 @@ from tests.data.decoders.conftest import llama_tensors, write_llama
 from tests.models import decoder_reference as reference
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
+from unroll_jax.train.core.task import Task
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.language import LanguageTask
+from unroll_jax.train.tasks.language import open_task
 
 TINY = DecoderOptions(
     dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12
@@ -55,9 +56,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageCon
 
 
 @pytest.fixture(scope="session")
-def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]:
+def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., Task]:
     return functools.cache(
-        lambda **fields: LanguageTask.open(small(**fields), lambda line: None)
+        lambda **fields: open_task(small(**fields), lambda line: None)
     )
 
 

@@ -59,7 +59,8 @@ def test_a_run_answers_with_its_best_weights_in_its_template_by_seed_and_place(
     assert [row["instruction"] for row in rows] == [row["instruction"] for row in ROWS]
     assert {row["generator"] for row in rows} == {"constrained-gamma0.5"}
     model = load(finished.folders[1], log=quiet)
-    config, tokenizer = model.task.data.source.config, model.task.data.source.tokenizer
+    source = model.task.inner.data.source
+    config, tokenizer = source.config, source.tokenizer
     questions = tokenizer.encode(["<|user|>Say bado.<|end|><|assistant|>"])
     options = {
         "max_tokens": 5,

@@ -23,7 +23,7 @@ def reference_of(model, prompt, answer):
     """Log-probabilities at the answer's tokens by layer, and these tokens."""
     decoder, source = (
         wide(jax.device_get(model.params["decoder"])),
-        model.task.model.source,
+        model.task.inner.data.source,
     )
     start = f"<|user|>{prompt}<|end|><|assistant|>"
     first, tokens = (
@@ -100,7 +100,7 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(
         ),
         (
             ["--text", "a", "--second", "\udcff"],
-            "answer 1 is no valid UTF-8; leave it out",
+            "answer 1 must be a text of valid UTF-8, and not empty, got '\\udcff';",
         ),
         (
             ["--file", str(lines)],

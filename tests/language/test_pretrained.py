@@ -12,11 +12,12 @@ from tests.train.commands import quiet, read
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, state_like
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.language import LanguageTask
+from unroll_jax.train.tasks.language import open_task
 
 pytestmark = pytest.mark.xdist_group("language")
 
@@ -53,9 +54,8 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
 def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_path):
     make, folder = given
     (folder / "model.safetensors").unlink()
-    like = state_like(
-        LanguageTask.open(make(model=DecoderOptions(pretrained=str(folder))), quiet)
-    )
+    task = open_task(make(model=DecoderOptions(pretrained=str(folder))), quiet)
+    like = state_like(task, make_plan(task))
     assert jax.tree.leaves(like.params), "shapes are all that a plan compiles with"
     with one_line(r"has no model\.safetensors or"):
         fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
@@ -66,20 +66,20 @@ def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_d
     given,
 ):
     make, folder = given
-    task = LanguageTask.open(
+    task = open_task(
         make(
             model=DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")
         ),
         quiet,
     )
-    like = state_like(task).params
+    plan = make_plan(task)
+    like = state_like(task, plan).params
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["decoder"])} == {
         "bfloat16"
     }
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["changes"])} == {"float32"}
     read = task.pretrained()
-    task.pretrained = lambda: read
-    state = init_state(task)
+    state = init_state(task._replace(pretrained=lambda: read), plan, 0)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(read)), (
         "the state has their memory"
     )
@@ -101,7 +101,7 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(given):
     save_file(
         tensors | {"model.embed_tokens.weight": table}, folder / "model.safetensors"
     )
-    data = LanguageTask.open(make(), quiet).data
+    data = open_task(make(), quiet).inner.data
     train = data.packed.whole("train")
     used = table[train.tokens[train.segments > 0]]
     assert data.embedding_std == pytest.approx(used.std(dtype=np.float64), rel=1e-4)
@@ -109,15 +109,15 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(given):
 
 def test_what_does_not_fit_the_data_or_the_model_is_refused(small):
     with one_line("descent.every must be at most the 3 layers there are, got 4"):
-        LanguageTask.open(small(descent=DescentOptions(every=4)), quiet)
+        open_task(small(descent=DescentOptions(every=4)), quiet)
     with one_line("--max-length 10 leaves none of 40 train prompts room"):
-        LanguageTask.open(small(max_length=10), quiet)
+        open_task(small(max_length=10), quiet)
 
 
 def test_what_a_given_decoder_cannot_do_is_refused(given):
     make, _ = given
     with one_line(r"max_length=64 is longer than .* reads, 32 tokens; lower it"):
-        LanguageTask.open(make(max_length=64), quiet)
+        open_task(make(max_length=64), quiet)
     bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
     config = make(method="constrained", constraints=bounds)
     assert config.resolved().constraints.reference is None

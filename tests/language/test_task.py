@@ -2,6 +2,7 @@
 and noise."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,14 @@ import pytest
 
 from tests.language.conftest import TINY, answer_logs, wide
 from unroll_jax.train.config.tokens import DescentOptions
+from unroll_jax.train.core.evaluate import evaluate, read
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import first_state, init_state, train_step
+from unroll_jax.train.core.task import Trial
 from unroll_jax.train.data import instructions
 from unroll_jax.train.data.answers import PackedBatch
+from unroll_jax.train.tasks.language import choose, make
 from unroll_jax.train.tasks.language_model import layers_read
-from unroll_jax.train.tasks.language_reading import choose
 
 pytestmark = pytest.mark.xdist_group("language")
 
@@ -32,11 +36,11 @@ def alone(started):
     """Of each text of the test split by itself: losses of its answer, (L + 1,
     tokens), and words that layers name."""
     task, _, decoder = started
-    data = instructions.load(task.config.data, log=lambda line: None)
-    data.keep("test", task.config.test_examples)
+    data = instructions.load(task.options.data, log=lambda line: None)
+    data.keep("test", task.options.test_examples)
     losses, words = [], []
-    for tokens, first in task.data.answers.encode(data.whole("test")):
-        logs = answer_logs(decoder, task.model.source.config, tokens, first)
+    for tokens, first in task.inner.data.answers.encode(data.whole("test")):
+        logs = answer_logs(decoder, task.inner.data.source.config, tokens, first)
         losses.append(-logs[:, np.arange(logs.shape[1]), tokens[first:]])
         words.append(logs.argmax(axis=-1))
     return losses, words
@@ -46,17 +50,20 @@ def alone(started):
 def measured(started):
     """Losses of the rows of the test split, and their counts."""
     task, params, _ = started
-    rows = task.data.packed.whole("test")
-    run = jax.jit(
-        lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows))
-    )
-    return run(params, task.sample_noise(rows, jax.random.key(0)))
+    rows = task.inner.data.packed.whole("test")
+
+    @jax.jit
+    def run(params, rows):
+        drawn = task.corrupt(rows, task.trial, jax.random.key(0))
+        return task.losses(params, drawn, task.trial)[0], task.counts(drawn)
+
+    return run(params, rows)
 
 
 def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers(
     started, alone, measured
 ):
-    whole = started[0].data.packed.whole("test")
+    whole = started[0].inner.data.packed.whole("test")
     assert whole.segments.max() > 1, "several in a row"
     for losses, count, owners in zip(*measured, whole.owners, strict=True):
         texts = [alone[0][number] for number in np.unique(owners[owners >= 0])]
@@ -71,7 +78,10 @@ def test_evaluation_figures_are_those_of_every_text_alone(started, alone, tmp_pa
     text_losses, words = alone
     tokens = sum(text.shape[1] for text in text_losses)
     mean = sum(text.sum(axis=1) for text in text_losses) / tokens
-    figures, losses = task.evaluate(params, tmp_path)
+    plan = make_plan(task)
+    opt_state = init_state(task, plan, 0).opt_state
+    figures = evaluate(task, plan, params, opt_state, tmp_path)
+    losses = read(task, params, "test", task.trial)["losses"]
     np.testing.assert_allclose(losses.mean(axis=0), mean, rtol=2e-5)
     ratios = np.stack([text.mean(axis=1) for text in text_losses])
     np.testing.assert_allclose(
@@ -135,13 +145,13 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(
 ):
     task, params, _ = started
     part = task_of(train_gamma=0.0, descent=DescentOptions(positions=4))
-    assert part.config.depth is None, "it depends on the layers that are read"
-    rows, (whole, _) = task.data.packed.whole("test"), measured
+    assert part.options.depth is None, "it depends on the layers that are read"
+    rows, (whole, _) = task.inner.data.packed.whole("test"), measured
 
     @jax.jit
     def measure(params, key):
-        drawn = part.sample_noise(PackedBatch(*map(jnp.asarray, rows)), key)
-        return part.losses(params, drawn, None)[0], drawn.chosen
+        drawn = part.corrupt(PackedBatch(*map(jnp.asarray, rows)), part.trial, key)
+        return part.losses(params, drawn, part.trial)[0], drawn.chosen
 
     (first, chosen), (second, others) = (
         measure(params, jax.random.key(seed)) for seed in (0, 1)
@@ -157,15 +167,17 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(
 @pytest.mark.slow
 def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     constrained, params, _ = started
-    rows = constrained.data.packed.whole("test")
+    rows = constrained.inner.data.packed.whole("test")
     before, last = np.float32([1, 1, 1, 0]), np.float32([0, 0, 0, 1])
 
     @jax.jit
     def measure(params):
         def measured(task):
-            drawn = task.sample_noise(rows, jax.random.key(0))
+            drawn = task.corrupt(rows, task.trial, jax.random.key(0))
             losses, pull = jax.vjp(
-                lambda params: jnp.sum(task.losses(params, drawn, None)[0], axis=0),
+                lambda params: jnp.sum(
+                    task.losses(params, drawn, task.trial)[0], axis=0
+                ),
                 params,
             )
             return losses, *jax.vmap(pull)(np.stack([before, last]))
@@ -185,32 +197,27 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
 def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(task_of):
     for noise, expected in (("deviation", 0.5), ("variance", 0.5**0.5)):
         task = task_of(train_gamma=0.5, noise=noise)
-        drawn = jax.jit(task.sample_noise)(
-            task.data.packed.whole("train"), jax.random.key(0)
-        )
-        assert drawn.noise.shape == (*drawn.batch.tokens.shape, 8)
-        assert float(jnp.std(drawn.noise)) == pytest.approx(expected, rel=0.03)
-    assert (
-        task_of(train_gamma=0.0)
-        .sample_noise(task.data.packed.whole("train"), jax.random.key(0))
-        .noise
-        is None
-    )
-    assert task.data.embedding_std == 1.0, "as drawn embeddings start"
+        rows = task.inner.data.packed.whole("train")
+        draw = jax.jit(functools.partial(task.corrupt, rows, task.trial))
+        drawn = draw(jax.random.key(0)).noise
+        assert drawn.shape == (*rows.tokens.shape, 8)
+        assert float(jnp.std(drawn)) == pytest.approx(expected, rel=0.03)
+    assert task.corrupt(rows, Trial(0.0), jax.random.key(0)).noise is None
+    assert task.inner.data.embedding_std == 1.0, "as drawn embeddings start"
 
 
 def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measured):
     base, params, _ = started
     config = dataclasses.replace(
-        base.config, method="plain", model=dataclasses.replace(TINY, lora_rank=2)
+        base.options, method="plain", model=dataclasses.replace(TINY, lora_rank=2)
     )
     # past the check: changes are for given decoders
-    task = type(base)(config, base.data)
-    task.pretrained = lambda: jax.tree.map(jnp.copy, params["decoder"])
-    state = init_state(task)
-    step = jax.jit(
-        lambda state: train_step(task, state, base.data.packed.whole("test"))
+    task = make(config, base.inner.data)._replace(
+        pretrained=lambda: jax.tree.map(jnp.copy, params["decoder"])
     )
+    plan, rows = make_plan(task), base.inner.data.packed.whole("test")
+    state = init_state(task, plan, 0)
+    step = jax.jit(lambda state: train_step(task, plan, state, rows))
     second, metrics = step(state)
     after, _ = step(second)
     losses, counts = measured
@@ -239,9 +246,14 @@ def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
         task_of(**usual, accumulate=2, remat="everything"),
         task_of(**usual, model=model),
     ]
-    state, rows = first_state(tasks[0]), next(tasks[0].batches(0, None))
+    plans = list(map(make_plan, tasks))
+    state = first_state(tasks[0], plans[0], 0)
+    rows = next(tasks[0].batches(0, 0, None))
     whole, parts, half = jax.jit(
-        lambda state, rows: [train_step(task, state, rows)[1] for task in tasks]
+        lambda state, rows: [
+            train_step(task, plan, state, rows)[1]
+            for task, plan in zip(tasks, plans, strict=True)
+        ]
     )(state, rows)
     np.testing.assert_allclose(parts.layer_losses, whole.layer_losses, rtol=1e-5)
     np.testing.assert_allclose(parts.grad_norm, whole.grad_norm, rtol=1e-4)

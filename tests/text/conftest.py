@@ -15,9 +15,11 @@ from tests.data.pretrained.conftest import write_folder
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
 from unroll_jax.train.config.data import TextConfig
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
+from unroll_jax.train.core.task import Task
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.text import TextTask
+from unroll_jax.train.tasks.text import make
+from unroll_jax.train.tasks.text_model import TextInputs, load_inputs
 
 __all__ = ["write_folder"]
 MODELS = {
@@ -139,22 +141,34 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
+def data_of(small: Callable[..., Any]) -> Callable[..., TextInputs]:
     return functools.cache(
-        lambda experiment, **fields: TextTask.open(
+        lambda experiment, **fields: load_inputs(
             small(experiment, **fields), lambda line: None
         )
     )
 
 
 @pytest.fixture(scope="session")
-def built(task_of: Callable[..., TextTask]) -> Callable[..., tuple[TextTask, Any]]:
-    drawn = functools.cache(
-        lambda task: jax.device_get(jax.jit(task.init)(jax.random.key(3)))
+def task_of(
+    small: Callable[..., Any], data_of: Callable[..., TextInputs]
+) -> Callable[..., Task]:
+    return functools.cache(
+        lambda experiment, **fields: make(
+            small(experiment, **fields), data_of(experiment, **fields)
+        )
     )
 
-    def build(experiment: str, **fields: Any) -> tuple[TextTask, Any]:
-        task = task_of(experiment, **fields)
-        return task, jax.tree.map(jnp.array, drawn(task))
+
+@pytest.fixture(scope="session")
+def built(task_of: Callable[..., Task]) -> Callable[..., tuple[Task, Any]]:
+    @functools.cache
+    def drawn(experiment: str, **fields: Any) -> Any:
+        init = task_of(experiment, **fields).init
+        return jax.device_get(jax.jit(init)(jax.random.key(3)))
+
+    def build(experiment: str, **fields: Any) -> tuple[Task, Any]:
+        params = jax.tree.map(jnp.array, drawn(experiment, **fields))
+        return task_of(experiment, **fields), params
 
     return build

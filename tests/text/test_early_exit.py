@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.text_models import (
-    calibrate,
-    calibrate_crosswise,
+from unroll_jax.train.core.evaluate import read
+from unroll_jax.train.core.task import Trial
+from unroll_jax.train.tasks.text import (
     choose_threshold,
     evaluate_exits,
-    exit_curve,
-    exit_layers,
+    exits,
     predict_improvements,
 )
 
@@ -32,62 +30,67 @@ def losses_by_entropy(noise):
 
 
 def test_the_predictor_finds_what_entropy_says_of_the_improvement():
-    knots = calibrate(losses_by_entropy(0.3), ENTROPIES)
     at = np.array([[0.2, 0.2, 0.0], [0.5, 0.5, 0.0]])
-    np.testing.assert_allclose(
-        predict_improvements(knots, at), [[0.4, 0.1], [1.0, 0.25]], atol=0.08
-    )
-    assert all(np.all(np.diff(nats) >= 0) for _, nats in knots)
-    exact = predict_improvements(
-        calibrate(losses_by_entropy(0.0), ENTROPIES), ENTROPIES
-    )
-    np.testing.assert_allclose(exact[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
+    noisy = {"losses": losses_by_entropy(0.3), "entropies": ENTROPIES}
+    _, predicted, levels = predict_improvements(noisy, {"entropies": at})
+    np.testing.assert_allclose(predicted, [[0.4, 0.1], [1.0, 0.25]], atol=0.08)
+    assert all(np.all(np.diff(nats) >= 0) for nats in levels)
+    exact = {"losses": losses_by_entropy(0.0), "entropies": ENTROPIES}
+    _, predicted, _ = predict_improvements(exact, exact)
+    np.testing.assert_allclose(predicted[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
 
 
-def test_the_curve_goes_from_full_depth_to_none_and_the_chosen_threshold_keeps_the_accuracy():
+def layers_of(predicted, threshold):
+    """Where each text leaves, by hand."""
+    return [
+        next((layer for layer in range(3) if row[layer] < threshold), 3)
+        for row in predicted
+    ]
+
+
+def test_exits_go_from_full_depth_to_none():
     predicted = np.sort(RNG.uniform(0.0, 1.0, (1000, 3)))[:, ::-1]
-    correct = np.stack(
+    right = np.stack(
         [RNG.uniform(size=1000) < share for share in (0.5, 0.7, 0.9, 0.9)], axis=1
     )
-    thresholds = [0.0, 0.25, 0.5, 1.1]
-    curve = exit_curve(predicted, correct, thresholds)
-    assert (curve["mean_depths"][0], curve["mean_depths"][-1]) == (3.0, 0.0)
-    assert curve["accuracies"][0] == pytest.approx(correct[:, -1].mean())
-    assert curve["accuracies"][-1] == pytest.approx(correct[:, 0].mean())
-    for threshold, depth, accuracy in zip(*curve.values(), strict=True):
-        by_hand = [
-            next((layer for layer in range(3) if row[layer] < threshold), 3)
-            for row in predicted
-        ]
-        assert depth == pytest.approx(np.mean(by_hand))
-        assert accuracy == pytest.approx(
-            np.mean([correct[row, layer] for row, layer in enumerate(by_hand)])
+    thresholds = np.array([0.0, 0.25, 0.5, 1.1])
+    tried = exits(predicted, right, thresholds)
+    assert (tried.depths[0], tried.depths[-1]) == (3.0, 0.0)
+    assert tried.accuracies[0] == pytest.approx(right[:, -1].mean())
+    assert tried.accuracies[-1] == pytest.approx(right[:, 0].mean())
+    for threshold, *figures in zip(thresholds, *tried, strict=True):
+        layers = layers_of(predicted, threshold)
+        left = right[np.arange(1000), layers]
+        lost = right[:, -1].astype(int) - left
+        expected = (
+            np.mean(layers),
+            left.mean(),
+            lost.mean(),
+            scipy.stats.sem(lost, ddof=0),
         )
-    assert choose_threshold(predicted, np.ones_like(correct), thresholds) == 1.1
+        assert figures == pytest.approx(expected)
+    assert choose_threshold(exits(predicted, np.ones_like(right), thresholds)) == 3
 
 
 def test_the_chosen_threshold_is_the_one_of_least_depth_that_surely_costs_no_more_than_half_a_point():
     rng = np.random.default_rng(1)
     predicted = np.sort(rng.uniform(0.0, 1.0, (4000, 3)))[:, ::-1]
-    right = rng.uniform(size=4000) < 0.9
+    last = rng.uniform(size=4000) < 0.9
     # what layer 2 gets wrong
-    wrong = right & (predicted[:, 2] > 0.2) & (rng.uniform(size=4000) < 0.02)
-    correct = np.stack(
-        [right & (rng.uniform(size=4000) < 0.5), right & ~wrong, right & ~wrong, right],
+    wrong = last & (predicted[:, 2] > 0.2) & (rng.uniform(size=4000) < 0.02)
+    right = np.stack(
+        [last & (rng.uniform(size=4000) < 0.5), last & ~wrong, last & ~wrong, last],
         axis=1,
     )
-    thresholds = np.linspace(0.0, 1.1, 40).tolist()
+    thresholds = np.linspace(0.0, 1.1, 40)
     surely, likely = [], []
     for threshold in thresholds:
-        layers = exit_layers(predicted, threshold)
-        lost = [
-            int(row[-1]) - int(row[layer])
-            for row, layer in zip(correct, layers, strict=True)
-        ]
+        layers = layers_of(predicted, threshold)
+        lost = right[:, -1].astype(int) - right[np.arange(4000), layers]
         for error, allowed in ((scipy.stats.sem(lost, ddof=0), surely), (0.0, likely)):
             if np.mean(lost) + error <= 0.005:
-                allowed.append((layers.mean(), threshold))
-    kept = choose_threshold(predicted, correct, thresholds)
+                allowed.append((np.mean(layers), threshold))
+    kept = thresholds[choose_threshold(exits(predicted, right, thresholds))]
     assert kept == min(surely)[1]
     assert kept != min(likely)[1], "the standard error decides"
     assert 0.0 < kept < 1.1
@@ -95,9 +98,15 @@ def test_the_chosen_threshold_is_the_one_of_least_depth_that_surely_costs_no_mor
 
 def test_no_text_is_predicted_by_itself():
     losses, entropies = losses_by_entropy(0.3)[:40], ENTROPIES[:40]
-    before, changed = calibrate_crosswise(losses, entropies), losses.copy()
+    changed = losses.copy()
     changed[7, 0] += 100.0
-    after = calibrate_crosswise(changed, entropies)
+    before, after = (
+        predict_improvements(reading, reading)[0]
+        for reading in (
+            {"losses": losses, "entropies": entropies},
+            {"losses": changed, "entropies": entropies},
+        )
+    )
     np.testing.assert_array_equal(after[1::2], before[1::2])  # text 7 is one of these
     assert not np.array_equal(after[::2], before[::2])
 
@@ -105,15 +114,13 @@ def test_no_text_is_predicted_by_itself():
 def test_exits_are_calibrated_and_chosen_on_validation_data_alone(built):
     task, params = built("text-ut")
     validation, test = (
-        task.reading(params, split, Trial(0.6)) for split in ("validation", "test")
+        read(task, params, split, Trial(0.6)) for split in ("validation", "test")
     )
-    other = test._replace(labels=1 - test.labels, losses=test.losses[:, ::-1])
+    other = {**test, "right": ~test["right"], "losses": test["losses"][:, ::-1]}
     one, two = (evaluate_exits(validation, each) for each in (test, other))
     for name in ("threshold", "mean_depth"):
         assert one[name] == two[name]
-    knots = calibrate(validation.losses, validation.entropies)
-    layers = exit_layers(predict_improvements(knots, test.entropies), one["threshold"])
-    assert one["mean_depth"] == pytest.approx(layers.mean())
-    assert one["accuracy"] == pytest.approx(
-        np.mean(test.predictions[np.arange(20), layers] == test.labels)
-    )
+    _, predicted, _ = predict_improvements(validation, test)
+    found = exits(predicted, test["right"], np.array([one["threshold"]]))
+    assert one["mean_depth"] == pytest.approx(found.depths[0])
+    assert one["accuracy"] == pytest.approx(found.accuracies[0])

@@ -11,11 +11,13 @@ from tests.text.conftest import MODELS
 from tests.train.commands import quiet
 from unroll_jax.train import load
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
+from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.core.loop import train_run
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.task import Trial
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
-from unroll_jax.train.tasks.common import Trial
-from unroll_jax.train.tasks.text import TextTask
+from unroll_jax.train.tasks.text import open_task
 
 pytestmark = pytest.mark.slow
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
@@ -67,13 +69,11 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(
     small, given, tmp_path, name
 ):
     experiment, fields, rows = given(name)
-    task, run = (
-        TextTask.open(small(experiment, steps=2, method="plain", **fields), quiet),
-        tmp_path / "run",
-    )
-    train_run(task, run, experiment=experiment, log=quiet)
-    params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.params
-    reading = task.reading(params, "test", Trial(0.0))
+    task = open_task(small(experiment, steps=2, method="plain", **fields), quiet)
+    plan, run = make_plan(task), tmp_path / "run"
+    train_run(task, plan, run, experiment=experiment, log=quiet)
+    best = best_checkpoint(task, plan, run, experiment=experiment, log=quiet)
+    reading = read(task, best.state.params, "test", Trial(0.0))
     folders = run, export(run, tmp_path / "model", log=quiet)
     for path in ("table", "prepared", "bert"):
         shutil.rmtree(tmp_path / path, ignore_errors=True)
@@ -82,20 +82,18 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(
     for folder in folders:
         loaded = load(folder, log=quiet)
         predictions = loaded.predict(texts, log=quiet, **options)
-        labels = [loaded.task.data.spec.class_names.index(label) for label in names]
+        labels = [predictions[0].class_names.index(label) for label in names]
         shares = np.stack([one.probabilities for one in predictions])[
             np.arange(len(rows)), :, labels
         ]
         np.testing.assert_allclose(
-            in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4
+            in_order(-np.log(shares)), in_order(reading["losses"]), rtol=1e-4
         )
         right = np.mean(
             [one.label == label for one, label in zip(predictions, names, strict=True)]
         )
-        assert right == pytest.approx(reading.accuracies[-1])
-        assert loaded.task.data.embedding_std == task.data.embedding_std, (
-            "noise has the unit of training"
-        )
+        assert right == pytest.approx(reading["right"][:, -1].mean())
+        assert loaded.task.spec() == task.spec(), "noise has the unit of training"
         if seconds:
             with one_line("classifies pairs of texts"):
                 loaded.predict(["long"])

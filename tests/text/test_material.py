@@ -11,10 +11,11 @@ from unroll_jax.train import load
 from unroll_jax.train.config.options import differences
 from unroll_jax.train.config.tokens import EncoderOptions
 from unroll_jax.train.core.loop import train_run
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
-from unroll_jax.train.tasks.text import TextTask
-from unroll_jax.train.tasks.text_data import load_inputs
+from unroll_jax.train.tasks.text import make
+from unroll_jax.train.tasks.text_model import load_inputs
 
 # "fine" comes before "dull" by number, as it is more frequent by one.
 ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [
@@ -35,9 +36,9 @@ def test_a_run_is_not_read_with_words_that_changed_places(
     on_table, write_table, tmp_path
 ):
     folder, config = tmp_path / "run", on_table(steps=2, method="plain")
-    task = TextTask.open(config, quiet)
-    before = task.data
-    train_run(task, folder, experiment="text-ut", log=quiet)
+    before = load_inputs(config, quiet)
+    task = make(config, before)
+    train_run(task, make_plan(task), folder, experiment="text-ut", log=quiet)
     (prediction,) = load(folder, log=quiet).predict(["dull"])
     write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")], ROWS[:4])
     after = load_inputs(config, quiet)
@@ -47,11 +48,11 @@ def test_a_run_is_not_read_with_words_that_changed_places(
         return material.tokens.tokenizer.encode([word], max_length=8).tokens[0]
 
     assert number_of(after, "dull") == number_of(before, "fine")
-    experiment, edited = open_run(folder, log=quiet)
+    experiment, edited, plan = open_run(folder, log=quiet)
     with one_line(
         r"was trained with another configuration: .*found\.tokenizer_checksum was"
     ):
-        best_checkpoint(edited, folder, experiment=experiment, log=quiet)
+        best_checkpoint(edited, plan, folder, experiment=experiment, log=quiet)
     (again,) = load(folder, log=quiet).predict(["dull"])  # knows words as they were
     np.testing.assert_array_equal(again.probabilities, prediction.probabilities)
 
@@ -64,17 +65,15 @@ def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(
     on_table, write_table
 ):
     config = on_table()
-    fingerprint = load_inputs(config, quiet).data_fingerprint()
-    assert load_inputs(config, quiet).data_fingerprint() == fingerprint
+    fingerprint = load_inputs(config, quiet).fingerprint()
+    assert load_inputs(config, quiet).fingerprint() == fingerprint
     write_table([("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]], ROWS[:4])
-    assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {
+    assert changed(load_inputs(config, quiet).fingerprint(), fingerprint) == {
         "texts_checksums.train"
     }
     write_table(ROWS, [("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}
-    assert (
-        changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == expected
-    )
+    assert changed(load_inputs(config, quiet).fingerprint(), fingerprint) == expected
 
 
 LAYER = "bert.encoder.layer.1.output.dense.bias"
@@ -101,10 +100,10 @@ OTHER = {
 def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     folder = write_folder()
     config = on_table("text-encoder", model=EncoderOptions(pretrained=str(folder)))
-    fingerprint = load_inputs(config, quiet).data_fingerprint()
+    fingerprint = load_inputs(config, quiet).fingerprint()
     folder.rename(folder.with_name("before"))
     write_folder(**other)
-    assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {name}
+    assert changed(load_inputs(config, quiet).fingerprint(), fingerprint) == {name}
 
 
 def test_rare_words_are_unknown(on_table):

@@ -15,6 +15,7 @@ from tests.train.commands import quiet, refused
 from unroll_jax.train import Model, load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.predict import read_texts
+from unroll_jax.train.tasks.text_model import build_module, from_json
 
 TEXTS = [
     "the plot was dull .",
@@ -51,17 +52,16 @@ def test_predictions_are_the_networks_whatever_the_texts_beside_them(model):
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, predictions[0].probabilities)
     assert not np.allclose(one, other)
-    # 8 tokens of width 8
+    # a batch of 32 texts, 8 tokens of width 8
     draw = jax.jit(
-        lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8))
+        lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (32, 8, 8))
     )
-    strong = 0.5 * model.task.data.embedding_std * np.asarray(draw())
-    tokens = model.task.data.spec.tokenizer.encode(
-        TEXTS[:1], None, max_length=8
-    ).tokens[0][None]
+    data = from_json(model.task.spec())
+    strong = 0.5 * data.embedding_std * np.asarray(draw())
+    tokens = data.spec.tokenizer.encode(TEXTS[:1], None, max_length=8).tokens[0][None]
     inputs = jnp.asarray(tokens), jnp.ones(tokens.shape, bool)
-    noise = jnp.asarray(strong[None, : tokens.shape[1]])
-    logits = jax.jit(model.task.model.module.apply)(
+    noise = jnp.asarray(strong[:1, : tokens.shape[1]])
+    logits = jax.jit(build_module(model.config, data).apply)(
         model.params, *inputs, perturbation=noise
     )
     np.testing.assert_allclose(one, softmax(logits[:, 0], axis=-1), rtol=1e-4)

@@ -1,7 +1,5 @@
 """Losses of every layer, the noise, and what training leaves as it was."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,11 +8,15 @@ from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS, bert_tensors
 from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
+from unroll_jax.train.core.evaluate import NOISE_SEED, read, validate
+from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
+from unroll_jax.train.core.task import Trial
 from unroll_jax.train.data.tokens import TokenBatch
-from unroll_jax.train.tasks.common import NOISE_SEED, Trial, gaussian
-from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
-from unroll_jax.train.tasks.text_models import read_sample
+from unroll_jax.train.tasks.common import gaussian
+from unroll_jax.train.tasks.text import READ_TOGETHER
+from unroll_jax.train.tasks.text_model import build_module
+from unroll_jax.train.tasks.tokens import noise_variance
 
 pytestmark = pytest.mark.xdist_group("text-runs")  # whose tasks are compiled once
 
@@ -23,11 +25,9 @@ def jnp_batch(batch):
     return TokenBatch(*map(jnp.asarray, batch))
 
 
-def first_batch(task, **options):
+def first_batch(data, **options):
     return jnp_batch(
-        next(
-            task.data.tokens.batches("train", **{"batch_size": 8, "seed": 0, **options})
-        )
+        next(data.tokens.batches("train", **{"batch_size": 8, "seed": 0, **options}))
     )
 
 
@@ -38,28 +38,25 @@ def cross_entropies(logits, labels):
 
 @pytest.mark.slow
 def test_losses_of_training_and_of_evaluations_are_cross_entropies_of_the_perturbed_texts(
-    built, experiment
+    built, data_of, experiment
 ):
     task, params = built(experiment)
-    clean = TextTask(dataclasses.replace(task.config, train_gamma=0.0), task.data)
-    (batch,) = map(jnp_batch, task.data.tokens.examples("test", batch_size=BATCH_SIZE))
-    key, shape, std = (
-        jax.random.key(1),
-        (*batch.tokens.shape, task.model.dim),
-        task.data.embedding_std,
-    )
+    data = data_of(experiment)
+    (batch,) = map(jnp_batch, data.tokens.examples("test", batch_size=READ_TOGETHER))
+    key, shape, std = jax.random.key(1), (*batch.tokens.shape, 8), data.embedding_std
+    module = build_module(task.options, data)
 
     @jax.jit
     def losses(params):
         return [
-            each.losses(params, each.sample_noise(batch, key), None)[0]
-            for each in (task, clean)
+            task.losses(params, task.corrupt(batch, trial, key), trial)[0]
+            for trial in (task.trial, Trial(0.0))
         ]
 
     @jax.jit
     def expected(params, noise):
         inputs = {"token_types": batch.token_types, "perturbation": noise}
-        return task.model.module.apply(params, batch.tokens, batch.mask, **inputs)
+        return module.apply(params, batch.tokens, batch.mask, **inputs)
 
     for gamma, actual in zip((0.6, 0.0), losses(params), strict=True):
         logits = expected(params, gaussian(key, shape, (gamma * std) ** 2))
@@ -71,26 +68,25 @@ def test_losses_of_training_and_of_evaluations_are_cross_entropies_of_the_pertur
     for gamma in (0.5, 1.0):
         wanted = cross_entropies(expected(params, gamma * std * unit), batch.labels)
         np.testing.assert_allclose(
-            task.reading(params, "test", Trial(gamma)).losses, wanted, rtol=1e-4
+            read(task, params, "test", Trial(gamma))["losses"], wanted, rtol=1e-4
         )
 
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
 def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(
-    task_of, noise, power
+    small, noise, power
 ):
-    task = task_of("text-ut", noise=noise)
+    options = small("text-ut", noise=noise)
     for gamma in (0.0, 0.5, 2.0):
-        assert task.variance(gamma) == pytest.approx(
-            (gamma * task.data.embedding_std) ** power
-        )
+        assert noise_variance(options, gamma, 3.0) == (3.0 * gamma) ** power
 
 
-def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, write_folder):
-    task, params = built(
-        "text-ut", model=UnrolledConfig(embeddings=str(write_folder()))
-    )
-    material = task.data
+def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(
+    built, data_of, write_folder
+):
+    fields = {"model": UnrolledConfig(embeddings=str(write_folder()))}
+    _, params = built("text-ut", **fields)
+    material = data_of("text-ut", **fields)
     np.testing.assert_array_equal(
         params["params"]["embeddings"]["word"]["embedding"], material.table
     )
@@ -112,7 +108,7 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, write_fold
     ids=str,
 )
 def test_given_embeddings_stay_as_they_are_where_they_are_frozen(
-    task_of, write_folder, given, frozen
+    task_of, data_of, write_folder, given, frozen
 ):
     folder, is_encoder = (
         str(write_folder(config={"vocab_size": 20})),
@@ -120,11 +116,12 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(
     )
     options = {"pretrained": folder} if is_encoder else {"embeddings": folder}
     model = (EncoderOptions if is_encoder else UnrolledConfig)(**options, frozen=frozen)
-    task = task_of(given, model=model, method="plain")
-    table, state, step = task.data.table, init_state(task), jit_step(task)
+    task, data = (of(given, model=model, method="plain") for of in (task_of, data_of))
+    table, plan = data.table, make_plan(task)
+    state, step = init_state(task, plan, 0), jit_step(task, plan)
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing
-        state, _ = step(state, first_batch(task, start_step=number))
+        state, _ = step(state, first_batch(data, start_step=number))
     first, last = (
         params["params"].get("encoder", params["params"])
         for params in (before, state.params)
@@ -145,7 +142,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(
 
 
 def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
-    built, write_folder, write_pairs
+    built, data_of, write_folder, write_pairs
 ):
     rows = [
         ("a film that ends", "good", "neutral"),
@@ -159,15 +156,11 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
     model = EncoderOptions(
         pretrained=str(write_folder(config={"num_hidden_layers": 1}, tensors=tensors))
     )
-    task, params = built(
-        "text-encoder",
-        model=model,
-        batch_size=3,
-        max_length=12,
-        train_gamma=0.0,
-        **write_pairs(rows),
-    )
-    batch = first_batch(task, batch_size=3)
+    fields = {"model": model, "batch_size": 3, "max_length": 12, "train_gamma": 0.0}
+    fields |= write_pairs(rows)
+    task, params = built("text-encoder", **fields)
+    data = data_of("text-encoder", **fields)
+    module, batch = build_module(task.options, data), first_batch(data, batch_size=3)
     ends = np.asarray(batch.tokens) == WORDS.index("[SEP]")
     # the first separator
     behind = np.asarray(batch.mask) & (np.cumsum(ends, axis=1) - ends > 0)
@@ -177,18 +170,12 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
     def run(params):
         inputs = params, batch.tokens, batch.mask
         logits, untyped = (
-            task.model.module.apply(*inputs, token_types=types)
-            for types in (kinds, 0 * kinds)
+            module.apply(*inputs, token_types=types) for types in (kinds, 0 * kinds)
         )
-        read = task.outputs(
-            params, batch, None, lambda logits: read_sample(logits, batch.labels)
-        )
-        return (
-            logits,
-            untyped,
-            task.losses(params, task.sample_noise(batch, None), None)[0],
-            read.entropies,
-        )
+        drawn = task.corrupt(batch, task.trial, None)
+        losses, _ = task.losses(params, drawn, task.trial)
+        entropies = task.read(params, drawn, task.trial)["entropies"]
+        return logits, untyped, losses, entropies.T
 
     logits, untyped, losses, entropies = run(params)
     assert not np.allclose(logits, untyped, rtol=1e-2)
@@ -202,21 +189,23 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
 def test_validation_is_at_the_noise_of_training(built):
     task, params = built("text-ut")
     noisy, clean = (
-        task.reading(params, "validation", Trial(gamma)).losses for gamma in (0.6, 0.0)
+        read(task, params, "validation", Trial(gamma))["losses"] for gamma in (0.6, 0.0)
     )
-    np.testing.assert_allclose(task.validate(params, None).losses, noisy, rtol=1e-5)
+    plan = make_plan(task)
+    row, _ = validate(task, plan, params, init_state(task, plan, 0).opt_state, 0)
+    np.testing.assert_allclose(row["layer_losses"], noisy.mean(axis=0), rtol=1e-5)
     assert not np.allclose(noisy, clean, rtol=1e-3)
 
 
 def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(
-    task_of, experiment
+    task_of, data_of, experiment
 ):
-    task = task_of(experiment)
+    task, data = task_of(experiment), data_of(experiment)
 
     def word(params):
         return params.get("encoder", params)["embeddings"]["word"]["embedding"]
 
     table = jax.jit(lambda key: word(task.init(key)["params"]))(jax.random.key(3))
-    assert table.shape[0] == task.data.vocabulary_size
-    assert np.std(table) == pytest.approx(task.data.embedding_std, rel=0.1)
-    assert task.data.embedding_std == 1.0
+    assert table.shape[0] == data.vocabulary_size
+    assert np.std(table) == pytest.approx(data.embedding_std, rel=0.1)
+    assert data.embedding_std == 1.0

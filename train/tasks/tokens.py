@@ -1,85 +1,92 @@
-"""The frame of tasks of tokens, with noise on their embeddings, scored by accuracy."""
+"""What tasks of tokens share: noise on embeddings, accuracy, and the area under it."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Array
 
-from ..core.task import Params, Row
-from .common import L, LayeredTask, Trial
+from ..config.tokens import TokensConfig
+from ..core.task import Reading, Row, Trial
+from .common import feasibility_words, gaussian
+
+SCORE = "accuracy"
 
 
-class TokenTask(LayeredTask[L]):
-    """A task of tokens with noise on their embeddings, scored by accuracy; readings
-    have the ``accuracies`` of layers. Data have ``embedding_std``, the deviation of
-    clean embeddings and unit of noise, and the model's needs as JSON.
-    """
+def noise_variance(options: TokensConfig, gamma: Any, embedding_std: float) -> Any:
+    """Returns the variance of the noise of a strength. The standard deviation of clean
+    embeddings is its unit."""
+    size = gamma * embedding_std
+    return size**2 if options.noise == "deviation" else size
 
-    score = "accuracy"
 
-    def __init__(self, config: L, data: Any):
-        super().__init__(config, data, spec=data)
+def draw_noise(
+    options: TokensConfig,
+    embedding_std: float,
+    key: jax.Array,
+    shape: tuple[int, ...],
+    gamma: Any,
+) -> Array | None:
+    """Draws noise on embeddings, (batch, n, dim); None where its strength is known to
+    be 0."""
+    if isinstance(gamma, float) and gamma == 0.0:
+        return None
+    return gaussian(key, shape, noise_variance(options, gamma, embedding_std))
 
-    @classmethod
-    def rebuild(cls, config: L, spec: Row) -> Self:
-        """Returns the task that `model_spec` describes, without its texts."""
-        return cls(config, cls.spec_type.from_json(**spec))
 
-    def data_fingerprint(self) -> Row:
-        """Returns figures that change when the texts or the pretrained weights do."""
-        return self.data.data_fingerprint()
+def accuracy(reading: Reading, split: str = "") -> float:
+    """Returns the share of ``right`` ones, (samples, L + 1), of the last layer."""
+    return float(np.mean(reading["right"][:, -1]))
 
-    def variance(self, gamma: float) -> float:
-        """Returns the variance of the noise of a strength."""
-        if gamma == 0.0:
-            return 0.0  # without reading the train split
-        size = gamma * self.data.embedding_std
-        return size**2 if self.config.noise == "deviation" else size  # pyright: ignore (options of tokens have it)
 
-    def score_of(self, reading: Any, split: str) -> float:
-        """Returns the accuracy of the last layer."""
-        return float(reading.accuracies[-1])
+def error_rates(reading: Reading) -> list[float]:
+    """Returns the error rate of each layer."""
+    return (1.0 - np.mean(reading["right"], axis=0)).tolist()
 
-    def row_of(self, reading: Any) -> Row:
-        """Returns accuracy, and error rates of layers."""
-        return {
-            "accuracy": self.score_of(reading, "validation"),
-            "error_rates": (1.0 - reading.accuracies).tolist(),
-        }
 
-    def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
-        """Returns the area under the accuracy over ``test_gammas`` only, to compare
-        runs, and error rates."""
-        gammas = map(float, self.config.test_gammas)
-        return {
-            "area": area_under(
-                {
-                    gamma: self.score_of(readings[Trial(gamma)], "test")
-                    for gamma in gammas
-                }
-            ),
-            "error_rates": (1.0 - readings[self.training_trial].accuracies).tolist(),
-            "embedding_std": self.data.embedding_std,
-            "noise": self.config.noise,  # pyright: ignore (as above)
-        }
+def validation_row(reading: Reading) -> Row:
+    """Returns accuracy, and error rates of layers."""
+    return {SCORE: accuracy(reading), "error_rates": error_rates(reading)}
+
+
+def noise_figures(
+    options: TokensConfig,
+    readings: Mapping[Trial, Reading],
+    embedding_std: float,
+    floors: Mapping[str, float],
+) -> Row:
+    """Returns the area under the accuracy over ``test_gammas`` only, to compare runs,
+    error rates at the noise of training, and accuracies of floors without noise."""
+    areas = {
+        float(gamma): accuracy(readings[Trial(float(gamma))])
+        for gamma in options.test_gammas
+    }
+    labels = [str(gamma) for gamma in options.noise_levels]
+    return {
+        "area": area_under(areas),
+        "error_rates": error_rates(readings[Trial(float(options.train_gamma))]),
+        "embedding_std": embedding_std,
+        "noise": options.noise,
+        "floors": {name: dict.fromkeys(labels, floors[name]) for name in floors},
+        "floor_shares": dict.fromkeys(floors, 1.0),
+    }
 
 
 def area_under(accuracies: Mapping[float, float]) -> float | None:
     """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most
     2; None for one gamma."""
+    if len(accuracies) < 2:
+        return None
     gammas = sorted(accuracies)
-    return (
-        None
-        if len(gammas) < 2
-        else float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
-    )
+    return float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
 
 
-def area_words(evaluation: Row) -> str:
-    """Describes the area under the accuracy; "" where there is one gamma."""
-    low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
-    return (
-        ""
-        if evaluation["area"] is None
-        else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
-    )
+def noise_words(evaluation: Row) -> str:
+    """Describes the noise of training, the area under the accuracy, and feasibility."""
+    area = ""
+    if evaluation["area"] is not None:
+        low, *_, high = evaluation["test_gammas"]
+        area = f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+    gamma = evaluation["train_gamma"]
+    return f"at gamma {gamma}, {area}{feasibility_words(evaluation)}"
