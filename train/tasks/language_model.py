@@ -185,7 +185,8 @@ def build_model(options: LanguageConfig, config: DecoderConfig) -> LanguageModel
 
     def init(key: jax.Array) -> Params:
         of_decoder, of_changes = jax.random.split(key)
-        drawn = dict(module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))["params"])
+        variables: Any = module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
+        drawn = dict(variables["params"])
         drawn["embedding"] = UNIT_VARIANCE * drawn["embedding"]
         stored = stored_dtype(options)
         params = {"decoder": jax.tree.map(lambda leaf: leaf.astype(stored), drawn)}

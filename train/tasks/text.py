@@ -153,7 +153,7 @@ def make(options: TextRunConfig, data: TextInputs) -> Task:
         params: Params, batch: TokenBatch, gamma: Any, key: Any
     ) -> Float[Array, "layers batch classes"]:
         """Draws as much noise for all batches: a text's depends on its place only."""
-        noise = draw(key, (PREDICTED_TOGETHER, options.max_length, dim), gamma)
+        noise: Any = draw(key, (PREDICTED_TOGETHER, options.max_length, dim), gamma)
         count, length = batch.tokens.shape
         noisy = Perturbed(batch, noise[:count, :length])
         return outputs(params, noisy, jax.nn.softmax)
@@ -275,7 +275,8 @@ def predict_improvements(
     from sklearn.isotonic import IsotonicRegression
     from sklearn.model_selection import cross_val_predict
 
-    losses, entropies = validation["losses"], np.float64(validation["entropies"])
+    losses = validation["losses"]
+    entropies: Any = np.float64(validation["entropies"])
     even, odd = (np.arange(start, len(losses), 2) for start in (0, 1))
     unseen, predicted, levels = [], [], []
     for layer in range(losses.shape[1] - 1):
