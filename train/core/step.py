@@ -67,6 +67,8 @@ def train_step(
     counts = None if task.counts is None else task.counts(batch)
 
     def losses(params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Any]:
+        if task.trained is not None:
+            params = jax.tree.map(_trained, params, task.trained(params))
         samples, figures = task.losses(params, batch, task.trial._replace(probe=probe))
         check_rows(samples, batch, task.num_layers)
         return samples, figures
@@ -234,6 +236,11 @@ def check_params(params: Params) -> None:
 @jax.jit
 def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
     return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+
+
+def _trained(leaf: Array, moves: bool) -> Array:
+    """Returns a parameter, as a constant if it is not trained."""
+    return leaf if moves else jax.lax.stop_gradient(leaf)
 
 
 def _means(

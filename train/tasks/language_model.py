@@ -200,15 +200,14 @@ def build_model(options: LanguageConfig, config: DecoderConfig) -> LanguageModel
         )
 
     def parts(params: Params) -> tuple[Any, Any]:
-        """Returns the decoder, and the changes as layers take them; frozen parameters
-        have no gradient."""
+        """Returns the decoder, and the changes as layers take them."""
         if rank is None:
             return params["decoder"], None
         changes = {
             name: {**change, "expand": LORA_ALPHA / rank * change["expand"]}
             for name, change in params["changes"].items()
         }
-        return jax.lax.stop_gradient(params["decoder"]), changes
+        return params["decoder"], changes
 
     def read(params: Params, batch: PackedBatch, noise: Any) -> Any:
         tokens, segments, places = (keep_rows(jnp.asarray(part)) for part in batch[:3])

@@ -100,12 +100,6 @@ def make(options: TextRunConfig, data: TextInputs) -> Task:
         """Returns ``record(logits)`` of layers 0..L, stacked; noise is added to the
         embeddings of real words."""
         texts, noise = batch
-        if frozen:
-            params = jax.tree.map(
-                lambda leaf, moves: leaf if moves else jax.lax.stop_gradient(leaf),
-                params,
-                all_but_words(params),
-            )
         return module.apply(
             params,
             texts.tokens,
