@@ -181,15 +181,16 @@ def build_model(options: LanguageConfig, config: DecoderConfig) -> LanguageModel
     """Builds the decoder of options."""
     dtype, rank = jnp.dtype(options.model.dtype), options.model.lora_rank
     layers = layers_read(options.descent, config.num_layers)
-    module = Decoder(config, dtype=dtype, **loop_options(options))
+    module = Decoder(
+        config, dtype=dtype, param_dtype=stored_dtype(options), **loop_options(options)
+    )
 
     def init(key: jax.Array) -> Params:
         of_decoder, of_changes = jax.random.split(key)
         variables: Any = module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
         drawn = dict(variables["params"])
         drawn["embedding"] = UNIT_VARIANCE * drawn["embedding"]
-        stored = stored_dtype(options)
-        params = {"decoder": jax.tree.map(lambda leaf: leaf.astype(stored), drawn)}
+        params = {"decoder": drawn}
         if rank is not None:
             params["changes"] = low_rank_changes(of_changes, config, rank=rank)
         return params
