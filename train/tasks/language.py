@@ -100,9 +100,9 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
     l-th layer that is read, by the norm and the head of the model; layer 0 is the
     embeddings, noise included.
 
-    Losses of training are of rows. Readings are of texts: the sum over the tokens of
-    its answer, over the mean number of tokens, so that means over texts are over
-    tokens.
+    In training a sample is a row of texts. In a reading it is a text. The loss of a
+    text is the sum over the tokens of its answer, divided by the mean number of tokens:
+    means over texts are means over tokens.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
     """
@@ -154,8 +154,8 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
         return jnp.sum(losses.reshape(-1, *labels.shape), axis=-1).T
 
     def read(params: Params, batch: Drawn, trial: Trial) -> Any:
-        """Returns losses and likeliest tokens at kept positions, (batch, kept,
-        layers)."""
+        """Returns losses at kept positions, (batch, kept, layers), whether the
+        likeliest token is right, and whether the last layer agrees."""
         rows = batch.batch
         states, head = model.read(params, rows, batch.noise)
 
@@ -195,8 +195,8 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
 
     def baselines(params: Params, readings: Any) -> Row:
         """Returns figures by layer that is read out, and floors. Acceptance is the
-        share of tokens at which a layer agrees with the last: of its one-token drafts
-        so many are accepted."""
+        share of tokens at which a layer agrees with the last. It is the share of
+        one-token drafts that are accepted."""
 
         def by_gamma(of: Callable[[Reading], Any]) -> Row:
             trials = task.trials[SCORE].items()

@@ -146,7 +146,8 @@ def make(options: TextRunConfig, data: TextInputs) -> Task:
     def probabilities(
         params: Params, batch: TokenBatch, gamma: Any, key: Any
     ) -> Float[Array, "layers batch classes"]:
-        """Draws as much noise for all batches: a text's depends on its place only."""
+        """Returns class probabilities. Noise is drawn for a full batch: that of a text
+        depends on its place only."""
         noise: Any = draw(key, (PREDICTED_TOGETHER, options.max_length, dim), gamma)
         count, length = batch.tokens.shape
         noisy = Perturbed(batch, noise[:count, :length])
@@ -225,7 +226,7 @@ def summary(evaluation: Row) -> str:
 
 
 class Exits(NamedTuple):
-    """What comes of leaving early at each of some thresholds, arrays."""
+    """Results of early exit, arrays with one entry per threshold."""
 
     depths: np.ndarray  # means over texts of the layers that are run
     accuracies: np.ndarray
@@ -287,7 +288,7 @@ def predict_improvements(
 
 def exits(predicted: np.ndarray, right: np.ndarray, thresholds: np.ndarray) -> Exits:
     """Lets each text leave at the first layer whose predicted improvement, (N, L), is
-    under a threshold, else at the last. ``right`` (N, L + 1) tells right layers."""
+    under a threshold, else at the last. ``right``, (N, L + 1), marks layers that classify correctly."""
     under = predicted < thresholds[:, None, None]
     layers = np.where(under.any(axis=2), under.argmax(axis=2), predicted.shape[1])
     left = right[np.arange(len(right)), layers]
@@ -297,8 +298,8 @@ def exits(predicted: np.ndarray, right: np.ndarray, thresholds: np.ndarray) -> E
 
 
 def choose_threshold(tried: Exits) -> int:
-    """Returns the number of the threshold of least depth whose cost, with its standard
-    error, is `TOLERATED` at most."""
+    """Returns the index of the threshold of least depth whose cost, with its standard
+    error, is at most `TOLERATED`."""
     # A threshold below all predictions lets none leave, and costs nothing.
     allowed = tried.costs + tried.errors <= TOLERATED
     return int(np.where(allowed, tried.depths, np.inf).argmin())
