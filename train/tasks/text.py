@@ -288,7 +288,8 @@ def predict_improvements(
 
 def exits(predicted: np.ndarray, right: np.ndarray, thresholds: np.ndarray) -> Exits:
     """Lets each text leave at the first layer whose predicted improvement, (N, L), is
-    under a threshold, else at the last. ``right``, (N, L + 1), marks layers that classify correctly."""
+    under a threshold, else at the last. ``right``, (N, L + 1), marks layers that
+    classify correctly."""
     under = predicted < thresholds[:, None, None]
     layers = np.where(under.any(axis=2), under.argmax(axis=2), predicted.shape[1])
     left = right[np.arange(len(right)), layers]
