@@ -1,5 +1,5 @@
-"""The registry of tasks, a row each. Classes and functions are named, and imported
-when they are called."""
+"""The registry of tasks, a row each. Modules are named, and imported when they are
+used."""
 
 import importlib
 from collections.abc import Callable
@@ -31,16 +31,16 @@ FROM_PYTHON = (
 
 
 class Functions(NamedTuple):
-    """A task in code: the `DataTask` as MODULE:NAME within train/, and Python that
-    predicts, for model cards."""
+    """A task in code: its module within train/, with `open_task` and `rebuild`, and
+    Python that predicts, for model cards."""
 
     task: str
     predict: str
 
 
 class Registered(NamedTuple):
-    """A row: the class of a task's options, and its class and functions; None for
-    your own, passed from Python."""
+    """A row: the class of a task's options, and its functions; None for your own,
+    passed from Python."""
 
     config: type[RunConfig]
     functions: Functions | None
@@ -143,39 +143,24 @@ def functions_of(config: RunConfig) -> Functions:
     )
 
 
-def imported(place: str) -> Any:
-    """The class or function at MODULE:NAME within train/."""
-    module, _, name = place.partition(":")
-    imported = importlib.import_module(f".{module}", __package__)
-    return getattr(imported, name) if name else imported
+def imported(module: str) -> Any:
+    """The module within train/."""
+    return importlib.import_module(f".{module}", __package__)
 
 
 def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
     """Returns the task of a configuration on its data, prepared on first use; other
     tasks are not imported."""
-    where = imported(functions_of(config).task)
-    if isinstance(where, type):
-        return as_value(where.open(config, log))
-    return where.open_task(config, log)
+    return imported(functions_of(config).task).open_task(config, log)
 
 
 def prepare_data(data: SourceConfig, log: Callable[[str], None]) -> None:
     """Prepares the data of a configuration, unless that is done: on no device, and
     without the task."""
-    imported(f"data.{MODULES[type(data)]}:prepare")(data, log=log)
+    imported(f"data.{MODULES[type(data)]}").prepare(data, log=log)
 
 
 def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:
     """Returns the task that its ``spec`` describes, without its data, to predict with
     given parameters."""
-    where = imported(functions_of(config).task)
-    if isinstance(where, type):
-        return as_value(where.rebuild(config, spec))
-    return where.rebuild(config, spec)
-
-
-def as_value(task: Any) -> Any:
-    """Returns a task of a class as a value."""
-    from .core.adapter import as_value
-
-    return as_value(task)
+    return imported(functions_of(config).task).rebuild(config, spec)

@@ -14,22 +14,21 @@ from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS, functions_of, imported
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("open_task", "rebuild"), ("open", "rebuild")
+NAMES = "open_task", "rebuild"
 
 
-def test_a_row_goes_by_the_name_of_its_options_and_names_a_class_that_is_there_and_has_an_experiment():
+def test_a_row_goes_by_the_name_of_its_options_and_names_a_module_that_is_there_and_has_an_experiment():
     for name, (config, functions) in TASKS.items():
         assert config.task == name
         if functions:
             where = imported(functions.task)
-            for function in NAMES[isinstance(where, type)]:
+            for function in NAMES:
                 assert len(inspect.signature(getattr(where, function)).parameters) == 2
     trained = {experiment.config.task for experiment in EXPERIMENTS.values()}
     assert trained == {name for name, row in TASKS.items() if row.functions}
     for module in MODULES.values():
-        assert list(
-            inspect.signature(imported(f"data.{module}:prepare")).parameters
-        ) == ["config", "log"]
+        prepare = imported(f"data.{module}").prepare
+        assert list(inspect.signature(prepare).parameters) == ["config", "log"]
     with one_line(
         r"known to Python alone; pass the task itself from Python: fit\(task,"
         r" out=FOLDER\)"

@@ -278,8 +278,8 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
         trial=trial,
         trials=noise_trials(SCORE, options.noise_levels, trial),
         score=accuracy,
-        row=lambda reading: {
-            **validation_row(reading),
+        row=lambda params, reading: {
+            **validation_row(params, reading),
             "perplexity": float(perplexities(reading)[-1]),
         },
         baselines=baselines,

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..config.tokens import TokensConfig
-from ..core.task import Reading, Row, Trial
+from ..core.task import Params, Reading, Row, Trial
 from .common import feasibility_words, gaussian
 
 SCORE = "accuracy"
@@ -45,7 +45,7 @@ def error_rates(reading: Reading) -> list[float]:
     return (1.0 - np.mean(reading["right"], axis=0)).tolist()
 
 
-def validation_row(reading: Reading) -> Row:
+def validation_row(params: Params, reading: Reading) -> Row:
     """Returns accuracy, and error rates of layers."""
     return {SCORE: accuracy(reading), "error_rates": error_rates(reading)}
 
