@@ -103,7 +103,7 @@ def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(
     assert sizes(opened("image_folder", root, lines.append)) == [40, 3, 3]
     assert "  passing over 2 images outside of the splits, as 'extra/001.png'" in lines
     assert "  test holds no images of dog" in lines
-    assert any("passing over 3 file(s) that are no picture" in line for line in lines)
+    assert any("passing over 3 file(s) of other kinds" in line for line in lines)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -172,8 +172,8 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(
     )
     assert records(data, "test") == PAIRS[::7]
     assert sorted(records(data, "train") + records(data, "validation")) == sorted(PAIRS)
-    assert "  train: leaving out 1 record(s) that have no gold label ('-')" in lines
-    assert "  test: leaving out 1 record(s) that have an empty sentence" in lines
+    for split, count in (("train", 2), ("test", 1)):
+        assert any(f"{split}: leaving out {count} record(s)" in line for line in lines)
 
 
 @pytest.mark.parametrize("name", ["{}.tsv", "{}.CSV", "{}.Jsonl"])

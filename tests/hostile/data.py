@@ -82,7 +82,7 @@ RUNS = [
     ),
     (
         "run video-ut --data.source video --data.root d --data.prepared p",
-        "--data.prepared",
+        "p: File exists",
         FILE,
     ),
 ]

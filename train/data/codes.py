@@ -4,14 +4,13 @@ prepared once and read in batches."""
 import base64
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tensorflow_datasets as tfds
 from jaxtyping import Float
 from PIL import Image
 
@@ -20,10 +19,10 @@ from unroll_jax.fixed_point import equilibrium
 
 from ..config.data import CodeConfig
 from ..config.errors import UserError
-from .files import SEED, SPLITS, Log, check_share
-from .images import IMAGES, split_images
-from .pictures import LabelledImages, PictureSet
-from .prepare import Kind, Originals, origin, prepare_from, with_progress
+from .files import SEED, Log
+from .images import IMAGES
+from .pictures import LabelledImages, PictureSet, split_images, stored
+from .prepare import Kind, Originals, Record, prepare_from, with_progress
 from .reader import Dataset, Records, open_prepared
 
 CODES = Kind("codes", "1.1.0")
@@ -66,12 +65,9 @@ class CodeSpec(NamedTuple):
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
         spec = cls(**values)
         height, width, channels = spec.shape
-        text: Any = spec.dictionary
-        return cls(
-            (height, width, channels),
-            from_text(text, width=height * width),
-            spec.pixel_std,
-        )
+        numbers = base64.b64decode(values["dictionary"])
+        dictionary = np.frombuffer(numbers, "<f4").reshape(-1, height * width)
+        return cls((height, width, channels), dictionary, spec.pixel_std)
 
 
 class CodeData(Dataset[CodeBatch]):
@@ -80,19 +76,17 @@ class CodeData(Dataset[CodeBatch]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.spec = CodeSpec.from_json(
-            {name: self.facts[name] for name in CodeSpec._fields}
-        )
+        facts = {name: self.facts[name] for name in CodeSpec._fields}
+        self.spec = CodeSpec.from_json(facts)
         self.shape, self.dictionary, self.pixel_std = self.spec
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
-    def _read(self, records: Records, numbers: list[int]) -> CodeBatch:
-        images, codes = zip(*records.read(numbers, "image", "code"), strict=True)
+    def _read(self, records: Records, numbers: np.ndarray) -> CodeBatch:
+        images, codes = records.read(numbers, "image", "code")
         pixels = np.frombuffer(b"".join(images), np.uint8)
         values = np.frombuffer(b"".join(codes), np.float32)
-        return CodeBatch(
-            pixels.reshape(len(numbers), -1), values.reshape(len(numbers), -1)
-        )
+        count = len(numbers)
+        return CodeBatch(pixels.reshape(count, -1), values.reshape(count, -1))
 
 
 def load(config: CodeConfig, *, log: Log = print) -> CodeData:
@@ -103,12 +97,10 @@ def load(config: CodeConfig, *, log: Log = print) -> CodeData:
 def prepare(config: CodeConfig, *, log: Log = print) -> Path:
     """Prepares the images and codes of a configuration unless they are there, and
     returns their folder."""
-    check_share(config.validation_share)
-    size = "all" if config.atoms is None else str(config.atoms)
     options = [
         f"{config.validation_share:g}",
         config.dictionary,
-        size,
+        config.atoms or "all",
         f"{config.sparsity:g}",
     ]
     return prepare_from(IMAGES, config, CODES, _code_records, options=options, log=log)
@@ -117,22 +109,14 @@ def prepare(config: CodeConfig, *, log: Log = print) -> Path:
 def to_grey(image: np.ndarray) -> np.ndarray:
     """The grey levels of a uint8 image (height, width, channels) as one row, by the
     luma of ITU-R 601."""
-    grey = (
-        image[..., 0]
-        if image.shape[-1] == 1
-        else np.asarray(Image.fromarray(image).convert("L"))
-    )
-    return grey.reshape(-1)
+    if image.shape[-1] > 1:
+        image = np.asarray(Image.fromarray(image).convert("L"))
+    return image.reshape(-1)
 
 
 def to_text(matrix: np.ndarray) -> str:
     """A matrix as text for JSON: its float32 numbers, little-endian, in base64."""
     return base64.b64encode(matrix.astype("<f4").tobytes()).decode()
-
-
-def from_text(text: str, *, width: int) -> np.ndarray:
-    """The matrix, float32 (rows, width), that `to_text` wrote."""
-    return np.frombuffer(base64.b64decode(text), "<f4").reshape(-1, width)
 
 
 def solve_lasso(
@@ -187,87 +171,62 @@ def lasso_codes(
     dictionary (atoms, dim); the log names the signals by ``what``.
     """
     parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
+    solved: list[np.ndarray] = []
+    unmet = 0
     with jax.enable_x64(True):
         D = dictionary.astype(np.float64)
-        shown = with_progress(parts, len(parts), f"  {what}: {{}} parts", log)
-        solutions = [
-            solve_lasso(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE)
-            for part in shown
-        ]
-    codes, residuals = map(np.concatenate, zip(*solutions, strict=True))
-    if unmet := int(np.sum(~(residuals <= TOLERANCE))):
+        for part in with_progress(parts, len(parts), f"parts of {what}", log):
+            x = part.astype(np.float64)
+            codes, residuals = solve_lasso(x, D, sparsity, MAX_STEPS, TOLERANCE)
+            solved.append(codes.astype(np.float32))
+            unmet += int(np.sum(~(residuals <= TOLERANCE)))
+    if unmet:
         log(
-            f"{unmet} of {len(codes)} codes of {what} are not converged after"
-            f" {MAX_STEPS} steps: the largest relative residual is"
-            f" {residuals.max():.1e}; a larger --data.sparsity converges sooner"
+            f"{unmet} of {len(signals)} codes of {what} are not converged after"
+            f" {MAX_STEPS} steps; a larger --data.sparsity converges sooner"
         )
-    return codes.astype(np.float32)
+    return np.concatenate(solved)
 
 
 def _code_records(
     images: PictureSet[LabelledImages], config: CodeConfig, log: Log
 ) -> Originals:
-    chosen = split_images(images, config.validation_share)
-    grey = {
-        split: np.stack([to_grey(one) for one in kept.read(numbers)])
-        for split, (kept, numbers) in chosen.items()
-    }
     height, width, _ = images.shape
-    atoms = config.atoms or round(OVERCOMPLETE * height * width)
+    pixels = height * width
+    atoms = config.atoms or round(OVERCOMPLETE * pixels)
+    grey = {}
+    for split, chosen in split_images(images, config.validation_share).items():
+        grey[split] = np.stack([to_grey(image) for image, _ in chosen.examples])
     train = grey["train"].astype(np.float32) / 255.0
-    log(
-        f"  a {config.dictionary} dictionary of {atoms} atoms of {height * width}"
-        " pixels"
-    )
+    log(f"  a {config.dictionary} dictionary of {atoms} atoms of {pixels} pixels")
     dictionary = make_dictionary(config.dictionary, atoms, train, config.sparsity)
-    codes = {
-        split: _codes(grey[split], dictionary, config, split, log) for split in SPLITS
-    }
-    features = {
-        "image": tfds.features.Tensor(
-            shape=(height * width,), dtype=np.uint8, encoding="bytes"
-        ),
-        "code": tfds.features.Tensor(
-            shape=(atoms,), dtype=np.float32, encoding="bytes"
-        ),
-    }
-    facts = {
+    facts: Record = {
         "shape": [height, width, 1],
         "dictionary": to_text(dictionary),
         "pixel_std": float(np.std(train, dtype=np.float64)),
-        "square_norms": {
-            split: float(np.sum(np.float64(codes[split]) ** 2) / len(codes[split]))
-            for split in SPLITS
-        },
+        "square_norms": {},
     }
-    pairs = {split: zip(grey[split], codes[split], strict=True) for split in SPLITS}
-    return Originals(
-        features,
-        {split: ({"image": a, "code": b} for a, b in pairs[split]) for split in SPLITS},
-        facts,
-    )
+    splits: dict[str, Iterable[Record]] = {}
+    for split, rows in grey.items():
+        signals = rows.astype(np.float32) / 255.0
+        codes = lasso_codes(signals, dictionary, config.sparsity, what=split, log=log)
+        used = np.count_nonzero(codes) / len(codes)
+        log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {atoms} not 0")
+        if not used:
+            raise UserError(
+                f"at data.sparsity={config.sparsity:g} every code of {split} is 0;"
+                " lower it"
+            )
+        square_norm = float(np.sum(np.float64(codes) ** 2) / len(codes))
+        facts["square_norms"][split] = square_norm
+        splits[split] = _records(rows, codes)
+    features = {"image": stored((pixels,)), "code": stored((atoms,), np.float32)}
+    return Originals(features, splits, facts)
 
 
-def _codes(
-    grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log
-) -> np.ndarray:
-    codes = lasso_codes(
-        grey.astype(np.float32) / 255.0,
-        dictionary,
-        config.sparsity,
-        what=split,
-        log=log,
-    )
-    if not codes.any():
-        raise UserError(
-            f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of"
-            f" {split} is 0; lower it"
-        )
-    used = np.count_nonzero(codes) / len(codes)
-    log(
-        f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0"
-    )
-    return codes
+def _records(images: np.ndarray, codes: np.ndarray) -> Iterator[Record]:
+    for image, code in zip(images, codes, strict=True):
+        yield {"image": image, "code": code}
 
 
 def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:
