@@ -15,8 +15,7 @@ from tests.data.conftest import pack, truncate, write_pictures, write_video
 from tests.errors import assert_fails, one_line
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.clips import find_clips, split_clips, standard_frame
-from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.files import fingerprint_below
+from unroll_jax.train.data.files import SPLITS, fingerprint_below
 from unroll_jax.train.data.media import open_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, windows
 

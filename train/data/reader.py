@@ -118,9 +118,49 @@ def check_batches(batch_size: int, seed: int = 0) -> None:
         raise ValueError(f"seed must be at least 0, got {seed}")
 
 
-class Dataset(abc.ABC, Generic[T]):
-    """Prepared examples in three splits, out of a folder of `prepare_from`;
-    subclasses make batches of records."""
+class Splits(abc.ABC, Generic[T]):
+    """Examples in three splits, which are read by number."""
+
+    @abc.abstractmethod
+    def num_examples(self, split: str) -> int:
+        """Returns how many examples a split has."""
+
+    @abc.abstractmethod
+    def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> T:
+        """Reads the examples of these numbers as one batch."""
+
+    def batches(
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        seed: int,
+        start_step: int = 0,
+        rows: np.ndarray | None = None,
+    ) -> Iterator[T]:
+        """Iterates over shuffled batches without end, from any step on, reading ahead
+        in a thread. Batch ``step`` depends on (seed, step) only. Every epoch shows each
+        example once, in a new order.
+        """
+        read = functools.partial(self.read, split)
+        count = self.num_examples(split)
+        batches = shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows)
+        return read_ahead(batches, start_step)
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[T]:
+        """Iterates over a whole split once, in order; the last batch may be short."""
+        read = functools.partial(self.read, split)
+        count = self.num_examples(split)
+        return read_ahead(in_order(count, read, batch_size=batch_size))
+
+    def whole(self, split: str) -> T:
+        """Reads a whole split as one batch."""
+        return self.read(split, np.arange(self.num_examples(split)))
+
+
+class Dataset(Splits[T]):
+    """Prepared examples, out of a folder of `prepare_from`; subclasses make batches of
+    records."""
 
     def __init__(self, folder: Path) -> None:
         builder = tfds.builder_from_directory(folder)
@@ -158,39 +198,10 @@ class Dataset(abc.ABC, Generic[T]):
         """Returns how many examples a split has."""
         return len(self._splits[split][1])
 
-    def batches(
-        self,
-        split: str,
-        *,
-        batch_size: int,
-        seed: int,
-        start_step: int = 0,
-        rows: np.ndarray | None = None,
-    ) -> Iterator[T]:
-        """Iterates over shuffled batches without end, from any step on, reading ahead
-        in a thread. Batch ``step`` depends on (seed, step) only. Every epoch shows each
-        example once, in a new order.
-        """
-        read = functools.partial(self.read, split)
-        count = self.num_examples(split)
-        batches = shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows)
-        return read_ahead(batches, start_step)
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[T]:
-        """Iterates over a whole split once, in order; the last batch may be short."""
-        read = functools.partial(self.read, split)
-        return read_ahead(
-            in_order(self.num_examples(split), read, batch_size=batch_size)
-        )
-
     def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> T:
         """Reads the examples of these numbers as one batch."""
         records, kept = self._splits[split]
         return self._read(records, kept[np.asarray(numbers)])
-
-    def whole(self, split: str) -> T:
-        """Reads a whole split as one batch."""
-        return self._read(*self._splits[split])
 
 
 @contextlib.contextmanager

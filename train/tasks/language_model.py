@@ -72,7 +72,7 @@ class LanguageInputs:
     @property
     def num_rows(self) -> int | None:
         """Rows of the train split; None without data."""
-        return None if self.packed is None else self.packed.num_rows("train")
+        return None if self.packed is None else self.packed.num_examples("train")
 
     @functools.cached_property
     def embedding_std(self) -> float:
@@ -118,7 +118,7 @@ class LanguageInputs:
         given = self.source.summary
         return {
             "examples": self.packed.texts,
-            "rows": {split: self.packed.num_rows(split) for split in SPLITS},
+            "rows": {split: self.packed.num_examples(split) for split in SPLITS},
             "checksums": self.checksums,
             "tokenizer_checksum": self.source.tokenizer.checksum,
             "weights_checksum": None if given is None else given.checksum,

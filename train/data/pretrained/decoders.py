@@ -44,25 +44,21 @@ def read_decoder_weights(
     slots = list(decoder_slots(config))
     # which files of tied heads may hold
     known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}
-    folders.check_slots(files, slots, {"unknown": sorted(files.names - known)})
-    dtypes = {
-        slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype)
-        for slot in slots
-    }
-    shapes = {
-        slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots
-    }
+    folders.check_slots(files, slots, files.names - known)
+    shapes = {}
+    for slot in slots:
+        stored = _dtype(files, slot) if dtype is None else np.dtype(dtype)
+        shapes[slot.path] = jax.ShapeDtypeStruct(slot.shape, stored)
     shardings: dict[Any, Any] = dict.fromkeys(
         shapes, SingleDeviceSharding(jax.local_devices()[0])
     )
     if place is not None:
-        shardings = traverse_util.flatten_dict(
-            place(traverse_util.unflatten_dict(shapes))
-        )
-    leaves = {
-        slot.path: _leaf(files, slot, dtypes[slot.path], shardings[slot.path])
-        for slot in slots
-    }
+        tree = place(traverse_util.unflatten_dict(shapes))
+        shardings = traverse_util.flatten_dict(tree)
+    leaves = {}
+    for slot in slots:
+        sharding = shardings[slot.path]
+        leaves[slot.path] = _leaf(files, slot, shapes[slot.path].dtype, sharding)
     return traverse_util.unflatten_dict(leaves)
 
 
@@ -85,34 +81,28 @@ def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
 
 
 def _dtype(files: folders.SafetensorsFiles, slot: folders.Slot) -> np.dtype:
-    kinds = {kind for name in slot.names if (kind := files.dtype(name)) is not None}
-    return np.dtype(
-        jax.dtypes.canonicalize_dtype(functools.reduce(jnp.promote_types, kinds))
-    )
+    kinds = [files.dtype(name) or np.dtype(np.float32) for name in slot.names]
+    return np.dtype(jax.dtypes.canonicalize_dtype(jnp.result_type(*kinds)))
 
 
 def _leaf(
     files: folders.SafetensorsFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any
 ) -> jax.Array:
-    def read_part(name: str, index: Any) -> np.ndarray:
-        part = files.read(name, index[::-1] if slot.transposed else index).astype(
-            dtype, copy=False
-        )
-        folders.check_finite(part, name, files.where)
-        return part.T if slot.transposed else part
-
     def placed(name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
-        return jax.make_array_from_callback(
-            shape, sharding, functools.partial(read_part, name), dtype=dtype
-        )
+        def read_part(index: Any) -> np.ndarray:
+            part = files.read(name, index[::-1] if slot.transposed else index)
+            folders.check_finite(part, name, files.where)
+            part = part.astype(dtype, copy=False)
+            return part.T if slot.transposed else part
+
+        return jax.make_array_from_callback(shape, sharding, read_part, dtype=dtype)
 
     if not slot.stacked:
         return placed(slot.names[0], slot.shape, sharding)
     stack = _zeros(slot.shape, dtype, sharding)
     for number, name in enumerate(slot.names):
-        stack = _put(
-            stack, placed(name, slot.shape[1:], _of_a_layer(sharding)), number, sharding
-        )
+        layer = placed(name, slot.shape[1:], _of_a_layer(sharding))
+        stack = _put(stack, layer, number, sharding)
     return stack
 
 
@@ -229,37 +219,23 @@ class DecoderSource:
         tensors: dict[str, np.ndarray] = {}
         for slot in decoder_slots(self.config):
             parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
-            tensors |= {
-                name: part.T if slot.transposed else part
-                for name, part in zip(slot.names, parts, strict=True)
-            }
-        if self.path is not None:
-            values = folders.read_json(self.path / "config.json")
-            if values.get("eos_token_id") is None:
-                values["eos_token_id"] = self.tokenizer.stops
-            places = {
-                name: self.path / name
-                for name in folders.COPIED
-                if (self.path / name).exists()
-            }
-            files = {
-                name: read_regular(place, where=str(place))
-                for name, place in places.items()
-            }
-        else:
+            for name, part in zip(slot.names, parts, strict=True):
+                tensors[name] = part.T if slot.transposed else part
+        if self.path is None:
             numbers, files = self.tokenizer.to_transformers()
             values = config_values(self.config) | numbers
+        else:
+            values = folders.read_json(self.path / "config.json")
+            values.setdefault("eos_token_id", self.tokenizer.stops)
+            files = {}
+            for name in folders.COPIED:
+                if (self.path / name).exists():
+                    files[name] = read_regular(self.path / name, where=name)
         values.pop("dtype", None)  # a newer name of torch_dtype
-        family = FAMILIES[values["model_type"]]
-        values |= {
-            "architectures": [family.architecture],
-            "torch_dtype": str(params["embedding"].dtype),
-        }
-        return tensors, {
-            **files,
-            folders.TEMPLATE: template.encode(),
-            "config.json": to_bytes(values),
-        }
+        values["architectures"] = [FAMILIES[values["model_type"]].architecture]
+        values["torch_dtype"] = str(params["embedding"].dtype)
+        files[folders.TEMPLATE] = template.encode()
+        return tensors, {**files, "config.json": to_bytes(values)}
 
 
 def open_decoder_source(

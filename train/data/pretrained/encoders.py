@@ -2,7 +2,6 @@
 Hugging Face, or from its hub."""
 
 import functools
-import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,25 +50,26 @@ def read_weights(
     slots = []
     for path, leaf in leaves.items():
         stacked = path[0] == "layers"
-        rows = [[prefix + architecture.embeddings.get(path[1], "")]]
         if stacked:
             parts = architecture.layer[path[1]]
             rows = [[f"{stem}.{n}.{part}" for part in parts] for n in range(count)]
+        else:
+            rows = [[prefix + architecture.embeddings[path[1]]]]
         rows = [[_stored_name(tensors, name, path[2]) for name in row] for row in rows]
         slots.append(folders.Slot(path, rows, leaf.shape, stacked=stacked))
     # with the pooler that heads are put on
     hidden = architecture.hidden[0]
     if not prefix:
         hidden = hidden.removeprefix(architecture.prefix)
-    shape = (config.dim, config.dim)
-    for name, end in (("kernel", "weight"), ("bias", "bias")):
-        if not tensors.names.isdisjoint((f"{hidden}.weight", f"{hidden}.bias")):
-            path = ("head", "hidden", name)
+    if not tensors.names.isdisjoint((f"{hidden}.weight", f"{hidden}.bias")):
+        dim = config.dim
+        for leaf, end, shape in (
+            ("kernel", "weight", (dim, dim)),
+            ("bias", "bias", (dim,)),
+        ):
+            path = ("head", "hidden", leaf)
             slots.append(folders.Slot(path, [[f"{hidden}.{end}"]], shape))
-        shape = shape[:1]
-    layers = re.compile(rf"{re.escape(stem)}\.(\d+)\.")
-    matches = filter(None, map(layers.match, tensors.names))
-    beyond = {match[0] for match in matches if int(match[1]) >= count}
+    beyond = [name for name in tensors.names if name.startswith(f"{stem}.{count}.")]
     folders.check_slots(tensors, slots, beyond)
     params = traverse_util.unflatten_dict(
         {slot.path: _joined(tensors, slot) for slot in slots}

@@ -2,7 +2,7 @@
 read as JSON and safetensors."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,8 +101,8 @@ def find_folder(source: str, *, option: str = "pretrained", log: Log = print) ->
     # of huggingface_hub, its HTTP client or the file system: no common base class
     except Exception as error:
         raise UserError(
-            f"{option} {source} is not a folder, and the Hugging Face hub cannot provide"
-            f" it ({one_line(error)}); without a network, copy {', '.join(FILES)} into a"
+            f"{option}={source} is not a folder, and the Hugging Face hub cannot"
+            f" provide it ({one_line(error)}); without a network, copy {', '.join(FILES)} into a"
             " folder and name that"
         ) from error
 
