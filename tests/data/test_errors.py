@@ -206,7 +206,7 @@ BAD = [
     (
         "cifar10",
         CIFAR | dict.fromkeys(images.PARTS["train"], CATS),
-        "labels of train have 1 class(es)",
+        "images of train are of 1 class(es)",
     ),
     (
         "cifar10",
@@ -238,7 +238,7 @@ BAD = [
     (
         "image_folder",
         IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN),
-        "are of one colour",
+        "all of one colour",
     ),
     (
         "image_folder",
@@ -305,7 +305,7 @@ BAD = [
     (
         "camvid",
         SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)},
-        "labels of test have 0 class(es)",
+        "images of test are of 0 class(es)",
     ),
     (
         "table",

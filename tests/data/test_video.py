@@ -159,7 +159,7 @@ next(data.batches("train", batch_size=4, seed=0))
 print(data.num_examples("train"), sorted({"tensorflow", "torch"} & set(sys.modules)), flush=True)
 def log(line):
     print(line, flush=True)
-    if "validation" in line:
+    if "validation: " in line:
         os.kill(os.getpid(), signal.SIGKILL)
 prepare(DataConfig("video", root, other), log=log)
 """

@@ -102,7 +102,7 @@ def test_sets_that_the_folders_cannot_fill_are_one_line(
 
 def test_a_folder_of_one_class_is_one_line(options, folders, tmp_path):
     shutil.copytree(folders / "bars", tmp_path / "images" / "bars")
-    with one_line(r"labels of train have 1 class\(es\)"):
+    with one_line(r"images of train are of 1 class\(es\)"):
         image_sets.load(
             dataclasses.replace(
                 options, root=str(tmp_path / "images"), prepared=str(tmp_path)

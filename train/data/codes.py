@@ -4,7 +4,7 @@ prepared once and read in batches."""
 import base64
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -22,7 +22,7 @@ from ..config.errors import UserError
 from .files import SEED, Log
 from .images import IMAGES
 from .pictures import LabelledImages, PictureSet, split_images, stored
-from .prepare import Kind, Originals, Record, prepare_from, with_progress
+from .prepare import Kind, Originals, Record, prepare_from
 from .reader import Dataset, Records, open_prepared
 
 CODES = Kind("codes", "1.1.0")
@@ -170,63 +170,63 @@ def lasso_codes(
     restarts brings each code in float64. x are signals (samples, dim), D is the
     dictionary (atoms, dim); the log names the signals by ``what``.
     """
-    parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
-    solved: list[np.ndarray] = []
-    unmet = 0
     with jax.enable_x64(True):
-        D = dictionary.astype(np.float64)
-        for part in with_progress(parts, len(parts), f"parts of {what}", log):
-            x = part.astype(np.float64)
-            codes, residuals = solve_lasso(x, D, sparsity, MAX_STEPS, TOLERANCE)
-            solved.append(codes.astype(np.float32))
-            unmet += int(np.sum(~(residuals <= TOLERANCE)))
+        x, D = signals.astype(np.float64), dictionary.astype(np.float64)
+        codes, residuals = solve_lasso(x, D, sparsity, MAX_STEPS, TOLERANCE)
+    unmet = int(np.sum(~(residuals <= TOLERANCE)))
     if unmet:
         log(
-            f"{unmet} of {len(signals)} codes of {what} are not converged after"
+            f"{unmet} of {len(codes)} codes of {what} are not converged after"
             f" {MAX_STEPS} steps; a larger --data.sparsity converges sooner"
         )
-    return np.concatenate(solved)
+    return codes.astype(np.float32)
 
 
 def _code_records(
     images: PictureSet[LabelledImages], config: CodeConfig, log: Log
 ) -> Originals:
-    height, width, _ = images.shape
-    pixels = height * width
-    atoms = config.atoms or round(OVERCOMPLETE * pixels)
     grey = {}
-    for split, chosen in split_images(images, config.validation_share).items():
-        grey[split] = np.stack([to_grey(image) for image, _ in chosen.examples])
+    for split, examples in split_images(images, config.validation_share).items():
+        grey[split] = np.stack([to_grey(image) for image, _ in examples])
     train = grey["train"].astype(np.float32) / 255.0
+    pixels = train.shape[1]
+    atoms = config.atoms or round(OVERCOMPLETE * pixels)
     log(f"  a {config.dictionary} dictionary of {atoms} atoms of {pixels} pixels")
     dictionary = make_dictionary(config.dictionary, atoms, train, config.sparsity)
-    facts: Record = {
-        "shape": [height, width, 1],
-        "dictionary": to_text(dictionary),
-        "pixel_std": float(np.std(train, dtype=np.float64)),
-        "square_norms": {},
+    spec = CodeSpec(
+        (*images.shape[:2], 1), dictionary, float(np.std(train, dtype=np.float64))
+    )
+    facts: Record = {**spec.to_json(), "square_norms": {}}
+    splits = {
+        split: _records(rows, spec, config.sparsity, split, facts, log)
+        for split, rows in grey.items()
     }
-    splits: dict[str, Iterable[Record]] = {}
-    for split, rows in grey.items():
-        signals = rows.astype(np.float32) / 255.0
-        codes = lasso_codes(signals, dictionary, config.sparsity, what=split, log=log)
-        used = np.count_nonzero(codes) / len(codes)
-        log(f"  {split}: codes of {len(codes)} images, {used:.1f} of {atoms} not 0")
-        if not used:
-            raise UserError(
-                f"at data.sparsity={config.sparsity:g} every code of {split} is 0;"
-                " lower it"
-            )
-        square_norm = float(np.sum(np.float64(codes) ** 2) / len(codes))
-        facts["square_norms"][split] = square_norm
-        splits[split] = _records(rows, codes)
     features = {"image": stored((pixels,)), "code": stored((atoms,), np.float32)}
     return Originals(features, splits, facts)
 
 
-def _records(images: np.ndarray, codes: np.ndarray) -> Iterator[Record]:
-    for image, code in zip(images, codes, strict=True):
-        yield {"image": image, "code": code}
+def _records(
+    images: np.ndarray,
+    spec: CodeSpec,
+    sparsity: float,
+    split: str,
+    facts: Record,
+    log: Log,
+) -> Iterator[Record]:
+    """Yields images with their codes, solved some at a time."""
+    total = 0.0
+    for start in range(0, len(images), AT_ONCE):
+        some = images[start : start + AT_ONCE]
+        signals = some.astype(np.float32) / 255.0
+        codes = lasso_codes(signals, spec.dictionary, sparsity, what=split, log=log)
+        total += float(np.sum(np.float64(codes) ** 2))
+        for image, code in zip(some, codes, strict=True):
+            yield {"image": image, "code": code}
+    if not total:
+        raise UserError(
+            f"at data.sparsity={sparsity:g} every code of {split} is 0; lower it"
+        )
+    facts["square_norms"][split] = total / len(images)
 
 
 def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:

@@ -92,9 +92,7 @@ def open_digits(_: Path, __: Log) -> Iterator[PictureSet[LabelledImages]]:
 @contextlib.contextmanager
 def open_shapes(_: Path, __: Log) -> Iterator[PictureSet[Examples]]:
     """The three splits, the same scenes every time."""
-    splits = {}
-    for split, count in NUM_SCENES.items():
-        splits[split] = Examples(count, draw_scenes(split))
+    splits = {split: draw_scenes(split) for split in SPLITS}
     size = (SCENE_SIZE, SCENE_SIZE)
     yield PictureSet(SHAPE_CLASSES, (*size, 3), splits, size)
 

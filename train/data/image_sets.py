@@ -15,7 +15,6 @@ from .class_folders import CLASS_LAYOUT, open_class_folders
 from .files import SPLITS, Log, fingerprint_below
 from .pictures import (
     PICTURES,
-    Examples,
     LabelledImages,
     PictureData,
     PictureSet,
@@ -140,10 +139,9 @@ def _records(
     # as many to validate as to test: a share of the rest may be too few for a set
     chosen = split_images(images, config.validation_share, equal=True)
     grey = {}
-    for split, (count, pairs) in chosen.items():
-        resized = ((picture_of(image, shape), label) for image, label in pairs)
-        grey[split] = Examples(count, resized)
-    return picture_records(PictureSet(images.class_names, shape, grey), log)
+    for split, pairs in chosen.items():
+        grey[split] = ((picture_of(image, shape), label) for image, label in pairs)
+    return picture_records(PictureSet(images.class_names, shape, grey))
 
 
 SETS: dict[str, Source[PictureSet[LabelledImages]]] = {

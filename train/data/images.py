@@ -98,7 +98,7 @@ def _image_records(
     images: PictureSet[LabelledImages], config: ImageConfig, log: Log
 ) -> Originals:
     splits = split_images(images, config.validation_share)
-    return picture_records(PictureSet(images.class_names, images.shape, splits), log)
+    return picture_records(PictureSet(images.class_names, images.shape, splits))
 
 
 @contextlib.contextmanager
@@ -142,12 +142,9 @@ def scene_records(
             f" images, {width}x{height}"
         )
     size = (height // factor, width // factor)
-    splits = {
-        split: Examples(each.num_examples, _reduce(each, factor))
-        for split, each in scenes.splits.items()
-    }
-    reduced = PictureSet(scenes.class_names, (*size, channels), splits, size)
-    return picture_records(reduced, log)
+    splits = {split: _reduce(each, factor) for split, each in scenes.splits.items()}
+    shape = (*size, channels)
+    return picture_records(PictureSet(scenes.class_names, shape, splits, size))
 
 
 @contextlib.contextmanager
@@ -163,14 +160,14 @@ def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
         pictures = {}
         for split, files in pairs.items():
             images, maps = zip(*files, strict=True)
-            scenes = zip(read(images, _colours), read(maps, _classes), strict=True)
-            pictures[split] = Examples(len(files), scenes)
+            labels = read(maps, _classes)
+            pictures[split] = zip(read(images, _colours), labels, strict=True)
         yield PictureSet(SCENE_CLASSES, (height, width, 3), pictures, (height, width))
 
 
 def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     middle = factor // 2
-    for image, labels in pictures.examples:
+    for image, labels in pictures:
         smaller = np.asarray(Image.fromarray(image).reduce(factor))
         yield smaller, np.asarray(labels)[middle::factor, middle::factor]
 

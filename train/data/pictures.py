@@ -10,9 +10,9 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from ..config.errors import UserError
-from .files import SPLITS, Log, three_splits
+from .files import SPLITS, three_splits
 from .media import IMAGE_ERRORS, brought_to, check_depth, open_picture
-from .prepare import Kind, Originals, Record, with_progress
+from .prepare import Kind, Originals, Record
 from .reader import Dataset, Records
 
 PICTURES = Kind("pictures", "1.1.0")
@@ -31,12 +31,8 @@ class LabelledImages(NamedTuple):
     read: Callable[[np.ndarray], Iterable[np.ndarray]]
 
 
-class Examples(NamedTuple):
-    """Examples of a split: their number, and each image with its class or map of
-    classes."""
-
-    num_examples: int
-    examples: Iterable[tuple[np.ndarray, int | np.ndarray]]
+# each image with its class or map of classes
+Examples = Iterable[tuple[np.ndarray, Any]]
 
 
 class PictureSet(NamedTuple, Generic[S]):
@@ -171,19 +167,18 @@ def split_images(
     chosen = {}
     for split, (place, numbers) in three_splits(labels, share, equal=equal).items():
         pictures = images.splits[place].read(numbers)
-        pairs = zip(pictures, labels[place][numbers].tolist(), strict=True)
-        chosen[split] = Examples(len(numbers), pairs)
+        chosen[split] = zip(pictures, labels[place][numbers].tolist(), strict=True)
     return chosen
 
 
-def picture_records(pictures: PictureSet[Examples], log: Log) -> Originals:
+def picture_records(pictures: PictureSet[Examples]) -> Originals:
     """Returns the records of a picture set, with names, shape and statistics; splits
     must have several classes."""
     features = {"image": stored(pictures.shape), "label": np.int64}
     if pictures.label_shape:
         features["label"] = stored(pictures.label_shape)
     facts = {"class_names": list(pictures.class_names), "shape": list(pictures.shape)}
-    splits = {split: _records(pictures, split, facts, log) for split in SPLITS}
+    splits = {split: _records(pictures, split, facts) for split in SPLITS}
     return Originals(features, splits, facts)
 
 
@@ -203,25 +198,21 @@ def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _records(
-    pictures: PictureSet[Examples], split: str, facts: Record, log: Log
+    pictures: PictureSet[Examples], split: str, facts: Record
 ) -> Iterator[Record]:
-    num_examples, examples = pictures.splits[split]
     counts = np.zeros((pictures.shape[2], 256), np.int64)
     seen = np.zeros(256 + len(pictures.class_names), bool)
-    for image, label in with_progress(examples, num_examples, f"{split} images", log):
+    for image, label in pictures.splits[split]:
         for channel, count in enumerate(counts):
             count += np.bincount(image[..., channel].ravel(), minlength=256)
         seen[label] = True
         yield {"image": image, "label": label}
-    if (np.count_nonzero(counts, axis=-1) < 2).all():
-        raise UserError(
-            f"all images of {split} are of one colour; give images that differ"
-        )
     classes = np.count_nonzero(seen[: len(pictures.class_names)])
-    if classes < (2 if split == "train" else 1):
+    several = ((counts > 0).sum(axis=1) > 1).any()
+    if not several or classes < (2 if split == "train" else 1):
         raise UserError(
-            f"labels of {split} have {classes} class(es); give images of several"
+            f"images of {split} are of {classes} class(es), or all of one colour; give"
+            " images that differ, of several classes"
         )
-    log(f"  {split}: {num_examples} images of {' x '.join(map(str, pictures.shape))}")
     if split == "train":
         facts["mean"], facts["std"] = (values.tolist() for values in moments(counts))

@@ -68,10 +68,13 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
     of a split in memory, and from a gigabyte on needs TensorFlow.
     """
 
-    def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
+    def __init__(
+        self, data_dir: Path, kind: Kind, originals: Originals, log: Log
+    ) -> None:
         self.name = kind.name  # pyright: ignore (usually the name of a class)
         self.VERSION = tfds.core.Version(kind.version)
         self._originals = originals
+        self._log = log
         super().__init__(data_dir=str(data_dir))
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -93,10 +96,17 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
         # Each record replaces the one before, which is written: TFDS keeps all to count
         # them. It ignores the number.
         given: tuple[int, Record] = (0, {})
+        count = 0
+        spoken = time.monotonic()
         for record in self._originals.splits[split]:
             given[1].clear()
             given[1].update(record)
             yield given
+            count += 1
+            if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
+                self._log(f"  {split}: {count} examples so far")
+                spoken = time.monotonic()
+        self._log(f"  {split}: {count} examples")
         self.info.metadata.update(self._originals.facts)  # pyright: ignore (the mapping of `_info`)
 
     def _log_download_bytes(self) -> None:
@@ -130,7 +140,7 @@ def prepare_from(
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
         with source.open(root, log) as opened:
-            _write(Builder(prepared / key, kind, convert(opened, config, log)))
+            _write(Builder(prepared / key, kind, convert(opened, config, log), log))
     except UserError as error:
         name = "root" if config.root else "source"
         where = option_text(f"data.{name}", getattr(config, name))
@@ -167,16 +177,6 @@ def prepared_root(prepared: str | None) -> Path:
     $UNROLL_PREPARED, or `caches`."""
     place = prepared or os.environ.get("UNROLL_PREPARED") or str(caches())
     return expanded(place, option_text("data.prepared"))
-
-
-def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
-    """Iterates, and logs progress every few seconds."""
-    spoken = time.monotonic()
-    for number, item in enumerate(items):
-        if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
-            log(f"  {what}: {number} of {count}")
-            spoken = time.monotonic()
-        yield item
 
 
 def _write(builder: Builder) -> None:

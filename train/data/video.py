@@ -26,10 +26,10 @@ from .clips import (
     standard_frame,
     video_frames,
 )
-from .files import ARCHIVE_ERRORS, SPLITS, Log, OriginalFile, fingerprint_below
+from .files import ARCHIVE_ERRORS, Log, OriginalFile, fingerprint_below
 from .media import decode_in_order, is_picture, open_media
 from .pictures import CHANNELS, moments, picture_of, pixels_of, stored
-from .prepare import Kind, Originals, Record, Source, prepare_from, with_progress
+from .prepare import Kind, Originals, Record, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
 
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
@@ -167,23 +167,20 @@ def _frames(
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
     del config  # the records depend on the files only
     facts: Record = {}
-    records = {split: _records(splits[split], split, facts, log) for split in SPLITS}
+    records = {}
+    for split, clips in splits.items():
+        log(f"  {split} is of {len(clips)} clips, {clips[0].name} to {clips[-1].name}")
+        records[split] = _records(clips, split, facts)
     return Originals({"sequence": stored((NUM_FRAMES, PATCH_SIZE**2))}, records, facts)
 
 
-def _records(
-    clips: Sequence[Clip], split: str, facts: Record, log: Log
-) -> Iterator[Record]:
+def _records(clips: Sequence[Clip], split: str, facts: Record) -> Iterator[Record]:
     histogram = np.zeros(256, np.int64)
-    count = 0
-    for clip in with_progress(clips, len(clips), f"{split} clips", log):
+    for clip in clips:
         for window in windows(clip.frames):
             histogram += np.bincount(window.ravel(), minlength=256)
             for sequence in patch_sequences(window):
                 yield {"sequence": sequence}
-                count += 1
-    names = f"{clips[0].name} to {clips[-1].name}"
-    log(f"  {split}: {count} sequences, clips: {len(clips)} ({names})")
     if np.count_nonzero(histogram) < 2:
         raise UserError(f"all frames of {split} have one grey level; give others")
     if split == "train":

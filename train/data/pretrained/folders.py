@@ -63,15 +63,17 @@ class SafetensorsFiles:
     """Open safetensors files, by the names of their tensors."""
 
     def __init__(self, where: str, tensors: dict[str, Any]) -> None:
-        self.where, self.names, self._tensors = where, frozenset(tensors), tensors
+        self.where = where
+        self.names = frozenset(tensors)
+        self._tensors = tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor."""
-        return tuple(self._tensors[name].get_slice(name).get_shape())
+        return tuple(self._tensors[name].get_shape())
 
     def dtype(self, name: str) -> np.dtype | None:
         """Returns the dtype of a tensor: one file may hold several."""
-        kind = DTYPES.get(str(self._tensors[name].get_slice(name).get_dtype()))
+        kind = DTYPES.get(str(self._tensors[name].get_dtype()))
         return None if kind is None else np.dtype(kind)
 
     def read(self, name: str, index: Index = (slice(None),)) -> np.ndarray:
@@ -79,7 +81,7 @@ class SafetensorsFiles:
         from safetensors import SafetensorError
 
         try:
-            return np.asarray(self._tensors[name].get_slice(name)[index])
+            return np.asarray(self._tensors[name][index])
         except (SafetensorError, OSError) as error:
             raise UserError(
                 f"{self.where}: cannot read {name} ({one_line(error)}); copy it again"
@@ -102,8 +104,8 @@ def find_folder(source: str, *, option: str = "pretrained", log: Log = print) ->
     except Exception as error:
         raise UserError(
             f"{option}={source} is not a folder, and the Hugging Face hub cannot"
-            f" provide it ({one_line(error)}); without a network, copy {', '.join(FILES)} into a"
-            " folder and name that"
+            f" provide it ({one_line(error)}); without a network, copy"
+            f" {', '.join(FILES)} into a folder and name that"
         ) from error
 
 
@@ -179,7 +181,8 @@ def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
         tensors: dict[str, Any] = {}
         for name in names:
             opened = stack.enter_context(open_safetensors(folder / name))
-            tensors |= dict.fromkeys(opened.keys(), opened)
+            for key in list(opened.keys()):
+                tensors[key] = opened.get_slice(key)
         yield SafetensorsFiles(str(folder), tensors)
 
 
@@ -251,6 +254,6 @@ def _shards(folder: Path) -> list[str]:
     names = set(map(str, places.values())) if isinstance(places, dict) else set()
     if not names or any(Path(name).name != name for name in names):
         raise UserError(
-            f"{index} has no weight_map of tensors to files of its folder; copy it again"
+            f"{index} has no weight_map of tensors to files of its folder; copy it"
         )
     return sorted(names)
