@@ -76,33 +76,23 @@ def find_clips(media: Media, *, log: Log) -> Files:
     for file in media.pictures:
         files[file.path.parent].append(file)
     folders = set(files)
+    for file in media.videos:
+        files[file.path].append(file)
     here = PurePosixPath()
-    if here in folders and len(folders) + len(media.videos) > 1:
+    if here in folders and len(files) > 1:
         raise UserError(
             "holds frames beside folders of frames or videos, as"
             f" '{files[here][0].path}'; give each a folder"
         )
-    for file in media.videos:
-        files[file.path] = [file]
     clips: Files = {}
-    passed_over: list[PurePosixPath] = []
     for name in sorted(files, key=_natural):
-        if _is_mask(name) or not folders.isdisjoint(name.parents):
-            passed_over.append(name)
-            continue
-        clips[name] = sorted(files[name], key=lambda file: _natural(file.path))
-        if name in folders and len(clips[name]) < NUM_FRAMES:
-            raise UserError(
-                f"clip '{name}' has {len(clips[name])} frames; give it {NUM_FRAMES}, or"
-                " remove it"
-            )
+        if folders.isdisjoint(name.parents) and not _is_mask(name):
+            clips[name] = sorted(files[name], key=lambda file: _natural(file.path))
     if not clips:
         raise UserError(f"holds no clips but masks; {LAYOUT}")
+    passed_over = len(files) - len(clips)
     if passed_over:
-        log(
-            f"  passing over {len(passed_over)} clip(s) of masks or inside of a clip,"
-            f" as '{passed_over[0]}'"
-        )
+        log(f"  passing over {passed_over} clip(s) of masks or inside of a clip")
     others = [file for file in media.others if not _is_mask(file.path)]
     empty = [folder for folder in media.empty if not _is_mask(folder)]
     check_none_vanishes(media._replace(others=others, empty=empty), clips)
@@ -149,8 +139,10 @@ def cut_in_time(root: Path, log: Log) -> Splits:
     the remainder is dropped. It is decoded twice: how many frames decode is known at
     the end only.
     """
+    count = sum(1 for _ in video_frames(root, where=str(root), log=log))
     least = len(SPLITS) * NUM_FRAMES
-    count = sum(1 for _ in video_frames(root, where=str(root), log=log, least=least))
+    if count < least:
+        raise UserError(f"has {count} frames, fewer than the {least} needed")
     frames = video_frames(root, where=str(root), log=lambda _: None)
     clips = []
     for start in range(0, count - NUM_FRAMES + 1, NUM_FRAMES):
@@ -173,12 +165,10 @@ def is_video(file: Path) -> bool:
         return False
 
 
-def video_frames(
-    path: Path, *, where: str, log: Log, least: int = 1
-) -> Iterator[np.ndarray]:
+def video_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors
     name it by ``where``. The log has damaged frames and an early end. Frames of two
-    sizes are an error, and fewer than ``least`` at the end.
+    sizes are an error, and no frame.
     """
     require_extra("video")
     import av
@@ -202,11 +192,8 @@ def video_frames(
             f"{where} cannot be read as a video after {count} of"
             f" {claimed or 'unknown'} frames ({error}); give a whole AVI or MP4 file"
         ) from error
-    if count < least:
-        raise UserError(
-            f"{where} has {count} frames, fewer than the {least} needed; give a longer"
-            " one or remove it"
-        )
+    if not count:
+        raise UserError(f"{where} has no frame; give a whole video file")
     if claimed not in (0, count):
         log(
             f"  {path.name}: using the {count} frames that decode, of {claimed} in the"

@@ -81,15 +81,17 @@ class Published(NamedTuple):
 
     def fingerprint(self, root: Path) -> str:
         """Fingerprints the wanted files of the folder, or the archive."""
-        source = self.find(root)
-        files = [source / name for name in self.names if (source / name).exists()]
-        return fingerprint_files(files or [source], root=source)
+        return fingerprint_below(self.find(root), self.holds)
+
+    def holds(self, path: PurePosixPath) -> bool:
+        """Returns whether a file has one of the names."""
+        return path.name in self.names
 
     @contextlib.contextmanager
     def open(self, root: Path) -> Iterator[dict[str, OriginalFile]]:
         """Finds all the files by their names; of several of one name, the one in the
         fewest folders, and of those the first by name."""
-        with original_files(self.find(root), lambda path: path.name in self.names) as (
+        with original_files(self.find(root), self.holds) as (
             files,
             _,
         ):

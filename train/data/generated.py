@@ -249,7 +249,7 @@ def _sentence(generator: np.random.Generator, label: int) -> Labelled:
         text = pick(generator, forms)
     if generator.random() < ADORNED:
         text = f"{pick(generator, OPENINGS)} , {text}"
-    return Labelled(f"{text} .", label)
+    return Labelled(f"{text} .", "", label)
 
 
 def _clause(generator: np.random.Generator, topic: str, praise: int) -> str:

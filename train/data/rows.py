@@ -26,11 +26,11 @@ BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 class Labelled(NamedTuple):
-    """A text, the number of its class, and in a set of pairs the second text."""
+    """A text, in a set of pairs the second text, and the number of its class."""
 
     text: str
+    second: str
     label: int
-    second: str = ""
 
 
 class TextSet(NamedTuple):
@@ -152,29 +152,24 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
         f"give a {' or '.join(suffixes)} file, or a folder with train{suffixes[0]}, and"
         " optionally test and validation"
     )
-    if root.is_file():
-        if root.suffix.lower() not in suffixes:
-            raise UserError(f"ends in none of {', '.join(suffixes)}; {wanted}")
-        return {"train": root}
-    tables: list[str] = []
-    ours: list[Path] = []
-    for file in sorted(root.iterdir()):
-        suffix = file.suffix.lower()
-        if suffix in TABULAR and not file.name.startswith(".") and not file.is_dir():
-            tables.append(file.name)
-            if suffix in suffixes:
-                ours.append(file)
+    files = [root] if root.is_file() else sorted(root.iterdir())
+    tables: list[Path] = []
+    for file in files:
+        is_table = file.suffix.lower() in TABULAR and not file.name.startswith(".")
+        if is_table and not file.is_dir():
+            tables.append(file)
+    ours = [file for file in tables if file.suffix.lower() in suffixes]
     splits: dict[str, str] = {}
     for file in ours:
         if file.stem.lower() in KNOWN:
             splits[file.name] = KNOWN[file.stem.lower()]
-    if len(ours) == 1 and likely_splits(ours[0].stem) <= {"train"}:
+    if len(ours) == 1 and (ours == [root] or likely_splits(ours[0].stem) <= {"train"}):
         splits = {ours[0].name: "train"}
     check_one_name(splits)
-    check_no_split((name for name in tables if name not in splits), wanted)
+    check_no_split((file.name for file in tables if file.name not in splits), wanted)
     if "train" not in splits.values():
         raise UserError(f"holds no train file; {wanted}")
-    return {split: root / name for name, split in splits.items()}
+    return {splits[file.name]: file for file in ours if file.name in splits}
 
 
 def split_rows(
@@ -204,23 +199,16 @@ def _table_lines(path: Path, where: str) -> Iterator[tuple[dict[str, str], str]]
     style: Any = {"skipinitialspace": True}
     if path.suffix.lower() == ".tsv":
         style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    reader = csv.reader(lines_of(path, where), strict=True, **style)
-    header: list[str] = []
+    reader = csv.DictReader(lines_of(path, where), strict=True, **style)
     try:
-        for values in reader:
-            place = f"{where} line {reader.line_num}"
-            if not header:
-                header = values
-                if len({*header}) < len(header):
-                    raise ValueError("it names a column twice")
-            elif values == header:
-                raise ValueError("it repeats the header")
-            elif values:
-                if len(values) != len(header):
-                    raise ValueError(f"{len(values)} of {len(header)} fields")
-                yield dict(zip(header, values, strict=True)), place
+        for fields in reader:
+            values = list(fields.values())
+            header = reader.fieldnames or ()
+            if len(fields) != len(header) or None in values or values == header:
+                raise ValueError(f"it has not one value for each of {header}")
+            yield fields, f"{where} line {reader.line_num}"
     except (csv.Error, ValueError) as error:
         raise UserError(
-            f"{where} line {reader.line_num} cannot be read ({error}); correct it, and"
-            " save it with the line ends of today"
+            f"{where} line {reader.reader.line_num} cannot be read ({error}); correct"
+            " it, and save it with the line ends of today"
         ) from error

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -119,18 +118,11 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     """Prepares the texts of a configuration unless they are there, and returns their
     folder."""
     columns = config.text_column, config.label_column
-    changed = columns != (TextConfig.text_column, TextConfig.label_column)
-    if changed and (config.source != "table" or columns[0] == columns[1]):
-        names = map(option_text, ("data.text_column", "data.label_column"), columns)
-        raise UserError(
-            f"{' and '.join(names)} must differ, and are for"
-            f" {option_text('data.source', 'table')}; omit or change them"
-        )
-    table = TEXTS["table"]._replace(open=functools.partial(open_table, columns=columns))
+    reading = functools.partial(open_table, columns=columns)
+    sources = {**TEXTS, "table": TEXTS["table"]._replace(open=reading)}
     # Records depend on the share, except for sources with a validation split, where it
     # costs nothing.
     options = [f"{config.validation_share:g}", checksum([columns])]
-    sources = TEXTS | {"table": table}
     return prepare_from(sources, config, TEXT, _records, options=options, log=log)
 
 
@@ -140,28 +132,21 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
         for split, rows in texts.splits.items()
     }
     splits = split_rows(texts.splits, config.validation_share, labels)
-    for split, rows in splits.items():
-        counts = Counter(texts.class_names[one.label] for one in rows)
-        shown = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
-        log(f"  {split}: {len(rows)} texts, {shown}")
-        if split == "train" and len(counts) < 2:
-            raise UserError(
-                f"train has texts of one class only ({shown}); give at least two"
-            )
-    train = {(one.text, one.second) for one in splits["train"]}
-    if len(train) < 2:
-        raise UserError("all texts of train are the same; give texts that differ")
-    both = train & {(one.text, one.second) for one in splits["test"]}
+    distinct = {split: {one[:2] for one in rows} for split, rows in splits.items()}
+    classes = {one.label for one in splits["train"]}
+    if len(classes) < 2 or len(distinct["train"]) < 2:
+        raise UserError(
+            "train has texts of one class only, or one text only; give texts that"
+            " differ of at least two classes"
+        )
+    both = distinct["train"] & distinct["test"]
     if both:
         log(f"  {len(both)} text(s) occur in both train and test, and are kept")
     text = tfds.features.Text()
     facts = {
         "class_names": list(texts.class_names),
         "pairs": texts.pairs,
-        "checksums": {
-            split: checksum((one.text, one.second, one.label) for one in rows)
-            for split, rows in splits.items()
-        },
+        "checksums": {split: checksum(rows) for split, rows in splits.items()},
     }
     records = {split: map(Labelled._asdict, rows) for split, rows in splits.items()}
     return Originals({"text": text, "second": text, "label": np.int64}, records, facts)
@@ -199,14 +184,13 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
             where = str(file.path)
             text = checked(read_text(file.local, where=where), where=where)
             label = CLASSES.index(file.path.parent.name)
-            splits[file.path.parents[1].name].append(Labelled(text, label))
+            splits[file.path.parents[1].name].append(Labelled(text, "", label))
     for split, reviews in splits.items():
-        for label, name in enumerate(CLASSES):
-            if all(review.label != label for review in reviews):
-                raise UserError(
-                    f"holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it"
-                    " again"
-                )
+        if len({review.label for review in reviews}) < 2:
+            raise UserError(
+                f"holds no reviews aclImdb/{split}/CLASS/ID_STARS.txt of both classes,"
+                f" {' and '.join(CLASSES)}; copy it again"
+            )
     yield TextSet(generated.SENTIMENTS, splits)
 
 
@@ -262,7 +246,8 @@ def _examples(
                 f" which are {', '.join(class_names)}"
             )
         texts = [_text(row, column) for column in columns[::2]]
-        examples.append(Labelled(texts[0], class_names.index(label), *texts[1:]))
+        second = texts[1] if texts[1:] else ""
+        examples.append(Labelled(texts[0], second, class_names.index(label)))
     if not examples:
         raise UserError(
             f"{where} has no labelled texts; give at least one, or copy the original"

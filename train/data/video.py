@@ -161,7 +161,7 @@ def _frames(
     if files[0].path != name:
         return decode_in_order(files, standard_frame, what="frame")
     where = f"video '{name}'"
-    return video_frames(files[0].local, where=where, log=log, least=NUM_FRAMES)
+    return video_frames(files[0].local, where=where, log=log)
 
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
@@ -177,10 +177,16 @@ def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
 def _records(clips: Sequence[Clip], split: str, facts: Record) -> Iterator[Record]:
     histogram = np.zeros(256, np.int64)
     for clip in clips:
+        before = histogram.sum()
         for window in windows(clip.frames):
             histogram += np.bincount(window.ravel(), minlength=256)
             for sequence in patch_sequences(window):
                 yield {"sequence": sequence}
+        if histogram.sum() == before:
+            raise UserError(
+                f"clip '{clip.name}' has fewer than {NUM_FRAMES} frames; give it more,"
+                " or remove it"
+            )
     if np.count_nonzero(histogram) < 2:
         raise UserError(f"all frames of {split} have one grey level; give others")
     if split == "train":
