@@ -432,9 +432,9 @@ BAD = [
     (
         "imdb",
         {"a/b.txt": "", "c.txt": ""},
-        "holds no train/neg; give the folder aclImdb",
+        "give the folder aclImdb",
     ),
-    ("imdb", without(REVIEWS, "aclImdb/test/pos"), "no reviews aclImdb/test/CLASS"),
+    ("imdb", without(REVIEWS, "aclImdb/test/pos"), "holds no reviews test/CLASS"),
     ("alpaca", {"a.json": "{}"}, "is not a list; give a list of objects"),
     (
         "alpaca",

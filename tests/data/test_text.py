@@ -129,7 +129,8 @@ def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed
             for file in sorted((root / "aclImdb").rglob("*.txt"), reverse=True):
                 archive.add(file, file.relative_to(root))
         shutil.rmtree(root / "aclImdb")
-    data = opened("imdb", tmp_path if packed else root, validation_share=0.25)
+    root = root / "aclImdb_v1.tar.gz" if packed else root
+    data = opened("imdb", root, validation_share=0.25)
     train, validation, test = (data.whole(split) for split in SPLITS)
     assert [
         text

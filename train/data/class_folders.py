@@ -35,31 +35,28 @@ Filed = dict[str, list[OriginalFile]]  # the files of each class
 
 @contextlib.contextmanager
 def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """Opens the images below a root; they can be read while the context lasts. Classes
-    are the train split's, by name; images of a class are ordered by name.
+    """Opens the images below a root, of one size; they can be read while the context
+    lasts. Classes are the train split's, by name; images of a class are ordered by
+    name.
     """
     with open_media(root, log) as media:
         splits = sort_pictures(media, _below_split, SPLIT_LAYOUT, log)
         for split in ("train", "test"):
             if split not in splits:
-                layout = f"the layout is {SPLIT_LAYOUT}"
-                raise UserError(f"holds no {split} folder with images; {layout}")
-        names = _class_names(splits, log)
-        first = splits["train"][names[0]][:1]
+                raise UserError(
+                    f"holds no {split} folder with images; the layout is {SPLIT_LAYOUT}"
+                )
+        first = min(splits["train"].values())[:1]
         height, width, channels = next(decode_in_order(first, levels)).shape
 
         def convert(picture: Image.Image) -> np.ndarray:
             image = levels(picture)
             if image.shape[2] > channels:
-                raise ValueError(
-                    "it is in colour, others are grey; make all of them grey, or all"
-                    " coloured"
-                )
+                raise ValueError("it is in colour, others are grey; make all alike")
             return np.broadcast_to(image, (height, width, channels))
 
         read = functools.partial(decode_in_order, convert=convert, size=(width, height))
-        labelled = {split: _labelled(splits[split], names, read) for split in splits}
-        yield PictureSet(names, (height, width, channels), labelled)
+        yield _labelled(splits, (height, width, channels), read, log)
 
 
 @contextlib.contextmanager
@@ -72,9 +69,7 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
 
     with open_media(root, log) as media:
         splits = sort_pictures(media, _of_train, CLASS_LAYOUT, log)
-        names = _class_names(splits, log)
-        train = _labelled(splits["train"], names, read)
-        yield PictureSet(names, (0, 0, 0), {"train": train})
+        yield _labelled(splits, (0, 0, 0), read, log)
 
 
 def sort_pictures(
@@ -131,33 +126,37 @@ def _of_train(folders: Folders) -> tuple[Folders, str, Folders]:
     return folders[:-1], "train", folders[-1:]
 
 
-def _class_names(splits: dict[str, Filed], log: Log) -> tuple[str, ...]:
+def _labelled(
+    splits: dict[str, Filed],
+    shape: tuple[int, int, int],
+    read: Callable[[list[OriginalFile]], Iterator[np.ndarray]],
+    log: Log,
+) -> PictureSet[LabelledImages]:
+    """Returns the images of classes, train's, in their order; ``read`` decodes
+    files."""
     names = tuple(sorted(splits["train"]))
     log_alike(names, log)
+    labelled = {}
     for split, classes in splits.items():
-        for name in sorted(classes.keys() - names):
-            raise UserError(
-                f"'{classes[name][0].path}' is of class {name}, which train lacks; its"
-                f" classes are {', '.join(names)}"
-            )
         missing = ", ".join(name for name in names if name not in classes)
         if missing:
             log(f"  {split} holds no images of {missing}")
-    return names
+        files: list[OriginalFile] = []
+        labels: list[int] = []
+        for name, some in sorted(classes.items()):
+            if name not in names:
+                raise UserError(
+                    f"'{some[0].path}' is of class {name}, which train lacks; its"
+                    f" classes are {', '.join(names)}"
+                )
+            files += some
+            labels += [names.index(name)] * len(some)
+        labelled[split] = LabelledImages(np.array(labels), _reading(files, read))
+    return PictureSet(names, shape, labelled)
 
 
-def _labelled(
-    classes: Filed,
-    names: tuple[str, ...],
+def _reading(
+    files: list[OriginalFile],
     read: Callable[[list[OriginalFile]], Iterator[np.ndarray]],
-) -> LabelledImages:
-    """Returns the images of classes in their order; ``read`` decodes files."""
-    files: list[OriginalFile] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        some = classes.get(name, [])
-        files += some
-        labels += [label] * len(some)
-    return LabelledImages(
-        np.array(labels), lambda numbers: read([files[number] for number in numbers])
-    )
+) -> Callable[[np.ndarray], Iterator[np.ndarray]]:
+    return lambda numbers: read([files[number] for number in numbers])

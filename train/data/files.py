@@ -58,30 +58,14 @@ class OriginalFile(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Files as published: their names, folders below a root that may hold them,
-    archives there, and all in words."""
+    """Files as published: their names, and what to give in words."""
 
     names: tuple[str, ...]
-    folders: tuple[str, ...]
-    archives: tuple[str, ...]
     wanted: str
 
-    def find(self, root: Path) -> Path:
-        """Returns the folder that holds the first of the names, or the archive; a
-        root that is a file is one."""
-        if root.is_file():
-            return root
-        for folder in self.folders:
-            if (root / folder / self.names[0]).exists():
-                return root / folder
-        for pattern in self.archives:
-            for archive in sorted(root.glob(pattern)):
-                return archive
-        raise UserError(f"holds no {self.names[0]}; give {self.wanted}")
-
     def fingerprint(self, root: Path) -> str:
-        """Fingerprints the wanted files of the folder, or the archive."""
-        return fingerprint_below(self.find(root), self.holds)
+        """Fingerprints the files in a folder, or an archive."""
+        return fingerprint_below(root, self.holds)
 
     def holds(self, path: PurePosixPath) -> bool:
         """Returns whether a file has one of the names."""
@@ -91,10 +75,7 @@ class Published(NamedTuple):
     def open(self, root: Path) -> Iterator[dict[str, OriginalFile]]:
         """Finds all the files by their names; of several of one name, the one in the
         fewest folders, and of those the first by name."""
-        with original_files(self.find(root), self.holds) as (
-            files,
-            _,
-        ):
+        with original_files(root, self.holds) as (files, _):
             by_name: dict[str, OriginalFile] = {}
             for file in sorted(files, key=lambda file: (len(file.path.parts), file)):
                 by_name.setdefault(file.path.name, file)

@@ -18,6 +18,7 @@ from .pictures import (
     LabelledImages,
     PictureData,
     PictureSet,
+    fields_json,
     picture_of,
     picture_records,
     split_images,
@@ -41,7 +42,7 @@ class SetSpec(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
-        return {**self._asdict(), "class_names": list(self.class_names)}
+        return fields_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

@@ -50,13 +50,12 @@ PARTS = {
     "test": ("test_batch.bin",),
 }
 FILES = (*PARTS["train"], *PARTS["test"])
-ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
-WANTED = (
-    f"{ARCHIVE} from {ADDRESS}, or the folder it unpacks to, the binary version"
-    " (pickles are never loaded)"
+CIFAR10 = Published(
+    FILES,
+    f"cifar-10-binary.tar.gz from {ADDRESS}, or the folder it unpacks to, the binary"
+    " version (pickles are never loaded)",
 )
-CIFAR10 = Published(FILES, (".", FOLDER), (ARCHIVE,), WANTED)
 RECORDS = 10_000  # of a file
 SHAPE = (32, 32, 3)
 RECORD_BYTES = 1 + 32 * 32 * 3
@@ -222,7 +221,7 @@ def _classes(picture: Image.Image) -> np.ndarray:
 
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
-    "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED),
+    "cifar10": Source(CIFAR10.fingerprint, open_cifar10, CIFAR10.wanted),
     "image_folder": Source(
         fingerprint_below,
         open_image_folder,

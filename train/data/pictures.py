@@ -73,20 +73,15 @@ class ImageSpec(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
-        arrays = map(np.asarray, self)
-        return {
-            name: array.tolist()
-            for name, array in zip(self._fields, arrays, strict=True)
-        }
+        return fields_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        spec = cls(**values)
-        height, width, channels = spec.shape
-        mean = np.array(spec.mean, np.float32)
-        std = np.array(spec.std, np.float32)
-        return cls((height, width, channels), tuple(spec.class_names), mean, std)
+        shape, names, mean, std = cls(**values)
+        height, width, channels = shape
+        moments = np.array([mean, std], np.float32)
+        return cls((height, width, channels), tuple(names), *moments)
 
 
 class PictureData(Dataset[PictureBatch]):
@@ -109,6 +104,12 @@ class PictureData(Dataset[PictureBatch]):
             return PictureBatch(pixels, np.array(labels, np.int32))
         maps = np.frombuffer(b"".join(labels), np.uint8)
         return PictureBatch(pixels, maps.reshape(pixels.shape[:3]))
+
+
+def fields_json(spec: Any) -> dict[str, Any]:
+    """Returns the fields of a named tuple of numbers, texts and arrays as JSON
+    values."""
+    return {name: np.asarray(value).tolist() for name, value in spec._asdict().items()}
 
 
 def levels(picture: Image.Image) -> np.ndarray:

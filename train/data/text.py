@@ -46,12 +46,9 @@ WANTED = (
 # labels that all have this form are ordered by value
 NUMBER = re.compile(r"-?[0-9]{1,18}")
 TEXT = Kind("texts", "2.1.0")
-IMDB_PLACE = Published(
-    ("train/neg",),
-    (".", "aclImdb", "imdb/aclImdb"),
-    ("aclImdb*.tar.gz", "imdb/aclImdb*.tar.gz"),
+IMDB_WANTED = (
     "the folder aclImdb of the reviews as published, or its archive,"
-    " http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    " http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 )
 CLASSES = ("neg", "pos")  # folders
 # reviews in unsup have no label
@@ -68,15 +65,11 @@ MNLI_COLUMNS = ("sentence1", "gold_label", "sentence2")
 UNDECIDED = "-"  # the gold label of MultiNLI where the annotators did not agree
 SST2_PLACE = Published(
     tuple(SST2_FILES.values()),
-    (".", "SST-2", "glue/SST-2"),
-    (),
     "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or their archive, "
     "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
 )
 MNLI_PLACE = Published(
     tuple(MNLI_FILES.values()),
-    (".", "multinli_1.0", "mnli"),
-    (),
     f"the folder of {' and '.join(MNLI_FILES.values())}, or their archive,"
     " https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip",
 )
@@ -179,7 +172,7 @@ def open_table(root: Path, log: Log, *, columns: tuple[str, str]) -> Iterator[Te
 def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     """Reads both splits, negative reviews first, each class by number."""
     splits: dict[str, list[Labelled]] = {"train": [], "test": []}
-    with original_files(IMDB_PLACE.find(root), _is_review) as (files, _unread):
+    with original_files(root, _is_review) as (files, _unread):
         for file in sorted(files, key=_order):
             where = str(file.path)
             text = checked(read_text(file.local, where=where), where=where)
@@ -188,8 +181,8 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     for split, reviews in splits.items():
         if len({review.label for review in reviews}) < 2:
             raise UserError(
-                f"holds no reviews aclImdb/{split}/CLASS/ID_STARS.txt of both classes,"
-                f" {' and '.join(CLASSES)}; copy it again"
+                f"holds no reviews {split}/CLASS/ID_STARS.txt of both classes,"
+                f" {' and '.join(CLASSES)}; give {IMDB_WANTED}"
             )
     yield TextSet(generated.SENTIMENTS, splits)
 
@@ -296,9 +289,7 @@ def _is_usable(row: Row) -> bool:
 TEXTS: dict[str, Source[TextSet]] = {
     "verdicts": generated.VERDICTS,
     "imdb": Source(
-        lambda root: fingerprint_below(IMDB_PLACE.find(root), _is_review),
-        open_imdb,
-        IMDB_PLACE.wanted,
+        functools.partial(fingerprint_below, wanted=_is_review), open_imdb, IMDB_WANTED
     ),
     "sst2": Source(SST2_PLACE.fingerprint, open_sst2, SST2_PLACE.wanted),
     "mnli": Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted),
