@@ -126,7 +126,11 @@ REVIEWS = {
 ODD = np.where(np.arange(48).reshape(6, 8) == 21, np.uint8(34), LABELS)
 # The source, its files, and words of the error; one file is the root itself.
 BAD = [
-    ("video", without(CLIPS, "Train/Train001/020"), "'Train/Train001' has fewer than 20 frames"),
+    (
+        "video",
+        without(CLIPS, "Train/Train001/020"),
+        "'Train/Train001' has fewer than 20 frames",
+    ),
     ("video", CLIPS | {"Test/Test001/003.png": cut_short}, "'Test/Test001/003.png'"),
     ("video", CLIPS | {"Train/Train002/026.png": link("gone")}, "No such file"),
     (

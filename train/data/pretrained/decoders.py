@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 
@@ -35,8 +35,8 @@ def read_decoder_weights(
     place: Place | None = None,
 ) -> dict[str, Any]:
     """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
-    Every device reads its part of each tensor; stacks are filled layer by layer: the
-    host never holds more than a layer of one leaf. ``dtype`` None keeps each tensor's.
+    Every device reads its part of each tensor, one leaf after another. ``dtype`` None
+    keeps each tensor's.
     ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings; None is the first
     device.
     """
@@ -57,8 +57,12 @@ def read_decoder_weights(
         shardings = traverse_util.flatten_dict(tree)
     leaves = {}
     for slot in slots:
-        sharding = shardings[slot.path]
-        leaves[slot.path] = _leaf(files, slot, shapes[slot.path].dtype, sharding)
+        leaves[slot.path] = jax.make_array_from_callback(
+            slot.shape,
+            shardings[slot.path],
+            functools.partial(folders.read_slot, files, slot, shapes[slot.path].dtype),
+            dtype=shapes[slot.path].dtype,
+        )
     return traverse_util.unflatten_dict(leaves)
 
 
@@ -83,47 +87,6 @@ def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
 def _dtype(files: folders.SafetensorsFiles, slot: folders.Slot) -> np.dtype:
     kinds = [files.dtype(name) or np.dtype(np.float32) for name in slot.names]
     return np.dtype(jax.dtypes.canonicalize_dtype(jnp.result_type(*kinds)))
-
-
-def _leaf(
-    files: folders.SafetensorsFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any
-) -> jax.Array:
-    def placed(name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
-        def read_part(index: Any) -> np.ndarray:
-            part = files.read(name, index[::-1] if slot.transposed else index)
-            folders.check_finite(part, name, files.where)
-            part = part.astype(dtype, copy=False)
-            return part.T if slot.transposed else part
-
-        return jax.make_array_from_callback(shape, sharding, read_part, dtype=dtype)
-
-    if not slot.stacked:
-        return placed(slot.names[0], slot.shape, sharding)
-    stack = _zeros(slot.shape, dtype, sharding)
-    for number, name in enumerate(slot.names):
-        layer = placed(name, slot.shape[1:], _of_a_layer(sharding))
-        stack = _put(stack, layer, number, sharding)
-    return stack
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _zeros(shape: tuple[int, ...], dtype: np.dtype, sharding: Any) -> jax.Array:
-    return jax.lax.with_sharding_constraint(jnp.zeros(shape, dtype), sharding)
-
-
-@functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
-def _put(stack: jax.Array, layer: jax.Array, number: int, sharding: Any) -> jax.Array:
-    return jax.lax.with_sharding_constraint(
-        jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0), sharding
-    )
-
-
-def _of_a_layer(sharding: Any) -> Any:
-    """Returns the sharding of one layer of a stack, whose axis of layers no rule
-    shards."""
-    if not isinstance(sharding, NamedSharding):
-        return sharding
-    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
 
 
 class PretrainedDecoder(NamedTuple):

@@ -72,7 +72,7 @@ def read_weights(
     beyond = [name for name in tensors.names if name.startswith(f"{stem}.{count}.")]
     folders.check_slots(tensors, slots, beyond)
     params = traverse_util.unflatten_dict(
-        {slot.path: _joined(tensors, slot) for slot in slots}
+        {slot.path: folders.read_slot(tensors, slot, np.float32) for slot in slots}
     )
     return params, params.pop("head", {})
 
@@ -82,15 +82,6 @@ def _stored_name(tensors: folders.SafetensorsFiles, name: str, leaf: str) -> str
     lacks it."""
     names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
     return next((name for name in names if name in tensors.names), names[0])
-
-
-def _joined(tensors: folders.SafetensorsFiles, slot: folders.Slot) -> np.ndarray:
-    rows = []
-    for names in slot.rows:
-        parts = [np.asarray(tensors.read(name), np.float32) for name in names]
-        row = folders.check_finite(np.concatenate(parts), names[0], tensors.where)
-        rows.append(row.T if slot.transposed else row)
-    return np.stack(rows) if slot.stacked else rows[0]
 
 
 class EncoderTokenizer:

@@ -76,7 +76,7 @@ class SafetensorsFiles:
         kind = DTYPES.get(str(self._tensors[name].get_dtype()))
         return None if kind is None else np.dtype(kind)
 
-    def read(self, name: str, index: Index = (slice(None),)) -> np.ndarray:
+    def read(self, name: str, index: Index) -> np.ndarray:
         """Reads a part of a tensor."""
         from safetensors import SafetensorError
 
@@ -233,13 +233,28 @@ def check_slots(
         )
 
 
-def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
-    """Returns a tensor, all of whose values are finite."""
-    if not np.isfinite(tensor).all():
-        raise UserError(
-            f"{where} holds values that are not finite in {name}; copy it again"
-        )
-    return tensor
+def read_slot(
+    files: SafetensorsFiles, slot: Slot, dtype: Any, index: Index | None = None
+) -> np.ndarray:
+    """Reads a leaf of our parameters, or a part of it; values must be finite."""
+    index = index or (slice(None),) * len(slot.shape)
+    rows = slot.rows
+    if slot.stacked:
+        rows = rows[index[0]]
+        index = index[1:]
+    if slot.transposed:
+        index = index[::-1]
+    parts = []
+    for names in rows:
+        tensors = [files.read(name, index) for name in names]
+        part = np.concatenate(tensors).astype(dtype, copy=False)
+        if not np.isfinite(part).all():
+            raise UserError(
+                f"{files.where} holds values that are not finite in {names[0]}; copy it"
+                " again"
+            )
+        parts.append(part.T if slot.transposed else part)
+    return np.stack(parts) if slot.stacked else parts[0]
 
 
 def _shards(folder: Path) -> list[str]:
