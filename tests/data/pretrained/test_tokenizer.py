@@ -94,7 +94,7 @@ def test_the_padding_token_goes_by_its_usual_names_or_its_own(tmp_path, name):
     assert_fails(
         lambda folder: load_tokenizer(folder, ROBERTA),
         tmp_path,
-        f"its padding token {name!r} has number 0",
+        f"{name!r} has number 0, ",
     )
     without = word_tokenizer(["zero", *WORDS[1:]])
     without.enable_padding(pad_token="[PAD]")
@@ -127,7 +127,7 @@ def padding_fills_memory(contents):
         (padding_fills_memory, ["tokenizer.json", "2147483648"]),
         (
             special_beyond,
-            ["'[SEP]' has number 99 of 20 in the table of embeddings"],
+            ["'[SEP]' has number 99, config.json has a vocabulary of 20"],
         ),
         (
             no_unknown,

@@ -84,7 +84,7 @@ _BERT = Architecture(
         "output": ("output.dense",),
         "output_norm": ("output.LayerNorm",),
     },
-    hidden=("bert.pooler.dense", "tanh"),
+    hidden=("pooler.dense", "tanh"),
 )
 
 _DISTILBERT = Architecture(

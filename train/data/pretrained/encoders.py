@@ -2,6 +2,7 @@
 Hugging Face, or from its hub."""
 
 import functools
+import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,14 +21,6 @@ from ..words import Encoded, check_pairs, encode_batch
 from . import folders
 from .architectures import Architecture, read_architecture, read_config
 
-# Names of our leaves in files; the first checkpoints of BERT call a norm's weights
-# gamma and beta.
-SUFFIXES = {
-    "kernel": ("weight",),
-    "embedding": ("weight",),
-    "scale": ("weight", "gamma"),
-    "bias": ("bias", "beta"),
-}
 UNKNOWN_WORDS = "a \U0010ffff"  # a common word, and a character that no tokenizer knows
 PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
 
@@ -39,37 +32,30 @@ def read_weights(
     float32, if the file has it."""
     count = config.num_layers
     folders.check_layer_count(tensors, count)
-    # A bare encoder is written without the prefix.
-    has_prefix = any(name.startswith(architecture.prefix) for name in tensors.names)
-    prefix = architecture.prefix if has_prefix else ""
-    stem = f"{prefix}{architecture.layers}"
+    tensors = tensors.renamed(functools.partial(_plain, prefix=architecture.prefix))
     shapes = jax.eval_shape(
         Encoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32)
     )
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
-    slots = []
-    for path, leaf in leaves.items():
-        stacked = path[0] == "layers"
-        if stacked:
-            parts = architecture.layer[path[1]]
-            rows = [[f"{stem}.{n}.{part}" for part in parts] for n in range(count)]
-        else:
-            rows = [[prefix + architecture.embeddings[path[1]]]]
-        rows = [[_stored_name(tensors, name, path[2]) for name in row] for row in rows]
-        slots.append(folders.Slot(path, rows, leaf.shape, stacked=stacked))
     # with the pooler that heads are put on
     hidden = architecture.hidden[0]
-    if not prefix:
-        hidden = hidden.removeprefix(architecture.prefix)
-    if not tensors.names.isdisjoint((f"{hidden}.weight", f"{hidden}.bias")):
-        dim = config.dim
-        for leaf, end, shape in (
-            ("kernel", "weight", (dim, dim)),
-            ("bias", "bias", (dim,)),
-        ):
-            path = ("head", "hidden", leaf)
-            slots.append(folders.Slot(path, [[f"{hidden}.{end}"]], shape))
-    beyond = [name for name in tensors.names if name.startswith(f"{stem}.{count}.")]
+    if any(name.startswith(f"{hidden}.") for name in tensors.names):
+        size = (config.dim, config.dim)
+        leaves["head", "hidden", "kernel"] = jax.ShapeDtypeStruct(size, np.float32)
+        leaves["head", "hidden", "bias"] = jax.ShapeDtypeStruct(size[:1], np.float32)
+    slots = []
+    for path, leaf in leaves.items():
+        names = (architecture.embeddings | {"hidden": hidden}).get(path[1], "")
+        rows = [[names]]
+        if path[0] == "layers":
+            parts = architecture.layer[path[1]]
+            layers = [f"{architecture.layers}.{number}" for number in range(count)]
+            rows = [[f"{layer}.{part}" for part in parts] for layer in layers]
+        end = "bias" if path[2] == "bias" else "weight"
+        rows = [[f"{name}.{end}" for name in row] for row in rows]
+        slots.append(folders.Slot(path, rows, leaf.shape, path[0] == "layers"))
+    next_layer = f"{architecture.layers}.{count}."
+    beyond = [name for name in tensors.names if name.startswith(next_layer)]
     folders.check_slots(tensors, slots, beyond)
     params = traverse_util.unflatten_dict(
         {slot.path: folders.read_slot(tensors, slot, np.float32) for slot in slots}
@@ -77,11 +63,11 @@ def read_weights(
     return params, params.pop("head", {})
 
 
-def _stored_name(tensors: folders.SafetensorsFiles, name: str, leaf: str) -> str:
-    """Returns the name of a leaf of ours in the file; the default name if the file
-    lacks it."""
-    names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
-    return next((name for name in names if name in tensors.names), names[0])
+def _plain(name: str, *, prefix: str) -> str:
+    """Returns the name of a tensor as bare encoders have it; the first checkpoints of
+    BERT call a norm's weights gamma and beta."""
+    name = name.removeprefix(prefix)
+    return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
 
 
 class EncoderTokenizer:
@@ -188,7 +174,7 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
     file = folder / "tokenizer.json"
     tokenizer = folders.read_tokenizer(folder)
     numbers = tokenizer.get_vocab(with_added_tokens=True)
-    names = ((tokenizer.padding or {}).get("pad_token"), *PADDING)
+    names = {(tokenizer.padding or {}).get("pad_token")} & numbers.keys() or PADDING
     with folders.usable_tokenizer(file):
         tokenizer.no_truncation()
         # Tokens around a text may be missing from the vocabulary; encoding an unknown
@@ -196,21 +182,15 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
         for texts in ([UNKNOWN_WORDS], [UNKNOWN_WORDS, UNKNOWN_WORDS]):
             encoded = tokenizer.encode(*texts)
             numbers |= dict(zip(encoded.tokens, encoded.ids, strict=True))
-    problems = [
-        f"{token!r} has number {number} of {config.vocabulary_size} in the table of"
-        " embeddings"
-        for token, number in numbers.items()
-        if number >= config.vocabulary_size
-    ]
-    for name in names:
-        if numbers.get(name, config.padding_token) != config.padding_token:
-            problems.append(
-                f"its padding token {name!r} has number {numbers[name]}, config.json"
-                f" has pad_token_id={config.padding_token}"
+    for token, number in numbers.items():
+        is_padding = token in names
+        if number >= config.vocabulary_size or (
+            is_padding and number != config.padding_token
+        ):
+            raise UserError(
+                f"{file} does not fit the weights: {token!r} has number {number},"
+                f" config.json has a vocabulary of {config.vocabulary_size} and padding"
+                f" by {config.padding_token}; use the tokenizer that came with the"
+                " weights"
             )
-    if problems:
-        raise UserError(
-            f"{file} does not fit the weights: {problems[0]}; use the tokenizer that"
-            " came with the weights, or correct config.json"
-        )
     return EncoderTokenizer(tokenizer, config)

@@ -2,7 +2,7 @@
 read as JSON and safetensors."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +66,11 @@ class SafetensorsFiles:
         self.where = where
         self.names = frozenset(tensors)
         self._tensors = tensors
+
+    def renamed(self, rename: Callable[[str], str]) -> "SafetensorsFiles":
+        """Returns the same tensors by other names."""
+        tensors = {rename(name): each for name, each in self._tensors.items()}
+        return SafetensorsFiles(self.where, tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor."""
