@@ -153,7 +153,7 @@ BAD = [
     (
         "video",
         {"train/a.heic": "x", "b": "x"},
-        "no pictures or videos that can be read (1 .heic, 1 no suffix)",
+        "no pictures or videos that can be read, but 2 file(s)",
     ),
     ("video", {"t.tar": tar("../clip/001.png")}, "outside the destination"),
     (

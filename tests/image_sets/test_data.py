@@ -86,7 +86,7 @@ def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
     [
         (
             {"set_size": 10},
-            "class bars has 4 images in validation, a set takes 5",
+            "a class has 4 images in validation, a set takes 5",
         ),
         ({"classes": 4}, "data.classes=4 is more than the 3"),
     ],

@@ -194,15 +194,10 @@ def video_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
         ) from error
     if not count:
         raise UserError(f"{where} has no frame; give a whole video file")
-    if claimed not in (0, count):
+    if damaged or claimed not in (0, count):
         log(
             f"  {path.name}: using the {count} frames that decode, of {claimed} in the"
-            " header"
-        )
-    if damaged:
-        log(
-            f"  {path.name}: {damaged} of {count} frames are damaged and used as they"
-            " decode"
+            f" header; {damaged} are damaged and used as they decode"
         )
 
 

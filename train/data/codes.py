@@ -23,7 +23,7 @@ from .files import SEED, Log
 from .images import IMAGES
 from .pictures import LabelledImages, PictureSet, split_images, stored
 from .prepare import Kind, Originals, Record, prepare_from
-from .reader import Dataset, Records, open_prepared
+from .reader import Dataset, Records, joined, open_prepared
 
 CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
@@ -76,17 +76,12 @@ class CodeData(Dataset[CodeBatch]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        facts = {name: self.facts[name] for name in CodeSpec._fields}
-        self.spec = CodeSpec.from_json(facts)
-        self.shape, self.dictionary, self.pixel_std = self.spec
+        self.spec = self.spec_of(CodeSpec)
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
     def _read(self, records: Records, numbers: np.ndarray) -> CodeBatch:
         images, codes = records.read(numbers, "image", "code")
-        pixels = np.frombuffer(b"".join(images), np.uint8)
-        values = np.frombuffer(b"".join(codes), np.float32)
-        count = len(numbers)
-        return CodeBatch(pixels.reshape(count, -1), values.reshape(count, -1))
+        return CodeBatch(joined(images, -1), joined(codes, -1, dtype=np.float32))
 
 
 def load(config: CodeConfig, *, log: Log = print) -> CodeData:

@@ -68,17 +68,15 @@ class SetData:
         for split in SPLITS:
             images, labels = pictures.whole(split)
             self._images[split] = images.reshape(len(images), -1)
-            self._members[split] = []
-            for place, name in enumerate(names):
-                members = np.flatnonzero(labels == place)
-                self._members[split].append(members)
-                if len(members) < self._each:
-                    raise UserError(
-                        f"class {name} has {len(members)} images in {split}, a"
-                        f" set takes {self._each} of a class; lower"
-                        f" {option_text('data.set_size')}, raise"
-                        f" {option_text('data.validation_share')}, or give more images"
-                    )
+            members = [np.flatnonzero(labels == place) for place in range(len(names))]
+            self._members[split] = members
+            least = min(members, key=len)
+            if len(least) < self._each:
+                raise UserError(
+                    f"a class has {len(least)} images in {split}, a set takes"
+                    f" {self._each} of a class; lower {option_text('data.set_size')},"
+                    f" raise {option_text('data.validation_share')}, or give more"
+                )
 
     def num_images(self, split: str) -> int:
         """Returns how many images a split has."""

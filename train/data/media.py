@@ -4,7 +4,6 @@ upright."""
 import contextlib
 import struct
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
@@ -59,17 +58,14 @@ def open_media(
                 media.videos.append(file)
             else:
                 media.others.append(file)
-        kinds = Counter(
-            file.path.suffix.lower() or "no suffix" for file in media.others
-        )
-        others = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        others = f"{len(media.others)} file(s) of other kinds"
         if not (media.pictures or media.videos):
             raise UserError(
-                f"holds no pictures or videos that can be read ({others or 'no file'})"
-                "; give a folder or archive of them"
+                f"holds no pictures or videos that can be read, but {others}; give a"
+                " folder or archive of them"
             )
-        if others:
-            log(f"  passing over {len(media.others)} file(s) of other kinds: {others}")
+        if media.others:
+            log(f"  passing over {others}, as '{media.others[0].path}'")
         yield media
 
 

@@ -13,7 +13,7 @@ from ..config.errors import UserError
 from .files import SPLITS, three_splits
 from .media import IMAGE_ERRORS, brought_to, check_depth, open_picture
 from .prepare import Kind, Originals, Record
-from .reader import Dataset, Records
+from .reader import Dataset, Records, joined
 
 PICTURES = Kind("pictures", "1.1.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel without a class
@@ -92,18 +92,16 @@ class PictureData(Dataset[PictureBatch]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        facts = {name: self.facts[name] for name in ImageSpec._fields}
-        spec = ImageSpec.from_json(facts)
+        spec = self.spec_of(ImageSpec)
         self.spec = spec._replace(std=np.maximum(spec.std, np.float32(1 / 255)))
         self.shape, self.class_names, self.mean, self.std = self.spec
 
     def _read(self, records: Records, numbers: np.ndarray) -> PictureBatch:
         images, labels = records.read(numbers, "image", "label")
-        pixels = np.frombuffer(b"".join(images), np.uint8).reshape(-1, *self.shape)
+        pixels = joined(images, *self.shape)
         if isinstance(labels[0], int):
             return PictureBatch(pixels, np.array(labels, np.int32))
-        maps = np.frombuffer(b"".join(labels), np.uint8)
-        return PictureBatch(pixels, maps.reshape(pixels.shape[:3]))
+        return PictureBatch(pixels, joined(labels, *self.shape[:2]))
 
 
 def fields_json(spec: Any) -> dict[str, Any]:
@@ -125,38 +123,21 @@ def picture_of(
     source: Path | str | np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
     """Returns a picture, a file or a uint8 array, in a size and number of channels."""
-    if isinstance(source, Path | str):
-        try:
+    try:
+        if isinstance(source, Path | str):
             with open_picture(Path(source)) as opened:
                 return brought_to(opened, shape)
-        except IMAGE_ERRORS as error:
-            raise UserError(
-                f"{source} cannot be read as an image ({error}); give a PNG or JPEG"
-            ) from error
-    pixels = pixels_of(source)
-    if pixels.ndim == 2:
-        pixels = pixels[..., None]
-    if pixels.ndim != 3 or pixels.shape[-1] not in CHANNELS:
-        raise UserError(
-            "a picture must be uint8 (height, width) or (height, width, channels) with"
-            f" 1 to 4 channels, got shape {pixels.shape}; give several as a list"
-        )
-    grey = pixels.shape[-1] == 1
-    return brought_to(Image.fromarray(pixels[..., 0] if grey else pixels), shape)
-
-
-def pixels_of(source: Any) -> np.ndarray:
-    """Returns the pixels of a picture or several, which must be uint8."""
-    try:
         pixels = np.asarray(source)
-    except ValueError:  # of rows or pictures of several sizes
-        pixels = np.array(None)
-    if pixels.dtype != np.uint8 or 0 in pixels.shape:
+        if pixels.dtype != np.uint8:
+            raise ValueError(f"its pixels are {pixels.dtype}, not uint8")
+        pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
+        return brought_to(Image.fromarray(pixels), shape)
+    except (*IMAGE_ERRORS, TypeError) as error:
+        name = source if isinstance(source, Path | str) else type(source).__name__
         raise UserError(
-            "pixels must be an array of uint8, from 0 to 255, that is not empty, got"
-            f" {pixels.dtype} {pixels.shape}"
-        )
-    return pixels
+            f"{name} cannot be read as an image ({error}); give a PNG or JPEG, or uint8"
+            " (height, width) or (height, width, channels); several as a list"
+        ) from error
 
 
 def split_images(

@@ -56,6 +56,11 @@ class Records:
         return columns
 
 
+def joined(column: list[bytes], *shape: int, dtype: Any = np.uint8) -> np.ndarray:
+    """Returns the arrays of a column of records as one."""
+    return np.frombuffer(b"".join(column), dtype).reshape(len(column), *shape)
+
+
 def shuffled(
     num_records: int,
     read: Read[T],
@@ -170,6 +175,10 @@ class Dataset(Splits[T]):
         for split in SPLITS:
             records = Records(builder, split)
             self._splits[split] = records, np.arange(len(records.source))
+
+    def spec_of(self, kind: Any) -> Any:
+        """Returns the spec of a kind among the facts."""
+        return kind.from_json({name: self.facts[name] for name in kind._fields})
 
     @abc.abstractmethod
     def _read(self, records: Records, numbers: np.ndarray) -> T:

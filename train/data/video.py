@@ -28,9 +28,9 @@ from .clips import (
 )
 from .files import ARCHIVE_ERRORS, Log, OriginalFile, fingerprint_below
 from .media import decode_in_order, is_picture, open_media
-from .pictures import CHANNELS, moments, picture_of, pixels_of, stored
+from .pictures import CHANNELS, moments, picture_of, stored
 from .prepare import Kind, Originals, Record, Source, prepare_from
-from .reader import Dataset, Records, open_prepared
+from .reader import Dataset, Records, joined, open_prepared
 
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
 VIDEO = Kind("video", "1.2.0")
@@ -68,8 +68,7 @@ class VideoData(Dataset[np.ndarray]):
 
     def _read(self, records: Records, numbers: np.ndarray) -> np.ndarray:
         (sequences,) = records.read(numbers, "sequence")
-        pixels = np.frombuffer(b"".join(sequences), np.uint8)
-        return pixels.reshape(-1, NUM_FRAMES, PATCH_SIZE**2)
+        return joined(sequences, NUM_FRAMES, PATCH_SIZE**2)
 
 
 def load(config: DataConfig, *, log: Log = print) -> VideoData:
@@ -123,7 +122,7 @@ def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
         if is_picture(path):
             return picture_of(path, shape)[None, ..., 0], True
         return np.stack([*video_frames(path, where=str(path), log=print)]), False
-    pixels = pixels_of(source)
+    pixels = np.asarray(source)
     still = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in CHANNELS)
     frames = pixels[None] if still else pixels
     return np.stack([picture_of(frame, shape)[..., 0] for frame in frames]), still

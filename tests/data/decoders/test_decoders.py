@@ -133,7 +133,7 @@ def test_the_older_name_of_scaled_rotary_embeddings_is_read(write_folder):
         ),
         (
             {"config": {"num_attention_heads": 3}},
-            ["num_heads=3, got 2", "num_heads is num_attention_heads"],
+            ["num_heads=3, got 2", "'num_heads': 'num_attention_heads'"],
         ),
         (
             {"config": {"num_hidden_layers": 10**9}},

@@ -129,7 +129,10 @@ def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words)
         ({"model_type": "gpt2"}, ["model_type='gpt2'", "bert, distilbert, roberta"]),
         (
             {"num_attention_heads": 3},
-            ["num_heads must divide dim=8, got 3", "num_heads is num_attention_heads"],
+            [
+                "num_heads must divide dim=8, got 3",
+                "'num_heads': 'num_attention_heads'",
+            ],
         ),
         (
             {"position_embedding_type": "relative_key"},
@@ -137,7 +140,7 @@ def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words)
         ),
         (
             {"layer_norm_eps": "tiny"},
-            ["norm_epsilon is layer_norm_eps there"],
+            ["'norm_epsilon': 'layer_norm_eps'"],
         ),
     ],
     ids=lambda value: "" if isinstance(value, list) else ", ".join(value),

@@ -203,11 +203,9 @@ def read_fields(
     try:
         return make(**fields)
     except (TypeError, ValueError, OverflowError) as error:
-        words = [one_line(error)]
-        for field, name in names.items():
-            if field in words[0]:
-                words.append(f"{field} is {name} there")
-        raise UserError(f"{where}: {', '.join(words)}") from error
+        raise UserError(
+            f"{where}: {one_line(error)}; its names are {dict(names)}"
+        ) from error
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
