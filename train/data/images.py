@@ -114,19 +114,14 @@ def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
 
 
 def _records(file: OriginalFile) -> np.ndarray:
-    content = read_regular(file.local, where=str(file.path))
-    if len(content) != RECORDS * RECORD_BYTES:
+    content = np.frombuffer(read_regular(file.local, where=str(file.path)), np.uint8)
+    whole = len(content) == RECORDS * RECORD_BYTES
+    if not whole or content[::RECORD_BYTES].max() >= len(CLASSES):
         raise UserError(
-            f"{file.path} has {len(content):,} bytes instead of"
-            f" {RECORDS * RECORD_BYTES:,}; copy it again from {ADDRESS}"
+            f"{file.path} is not of {RECORDS} records of {RECORD_BYTES} bytes with"
+            f" classes below {len(CLASSES)}; copy it again from {ADDRESS}"
         )
-    records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)
-    if records[:, 0].max() >= len(CLASSES):
-        raise UserError(
-            f"{file.path} has the class {records[:, 0].max()}; classes are 0 to"
-            f" {len(CLASSES) - 1}; copy the file again"
-        )
-    return records
+    return content.reshape(RECORDS, RECORD_BYTES)
 
 
 def scene_records(
@@ -206,15 +201,11 @@ def _colours(picture: Image.Image) -> np.ndarray:
 
 def _classes(picture: Image.Image) -> np.ndarray:
     # whose numbers are read as stored: no palette is looked up
-    if picture.mode not in ("L", "P"):
-        raise ValueError(
-            f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}"
-        )
     numbers = np.asarray(picture)
-    if numbers.max() > UNLABELLED:
+    if picture.mode not in ("L", "P") or numbers.max() > UNLABELLED:
         raise ValueError(
-            f"it has the label {numbers.max()}; labels are 0 to {UNLABELLED - 1},"
-            f" unlabelled {UNLABELLED}"
+            f"it must hold numbers of 8 bits up to {UNLABELLED}, unlabelled, but has the"
+            f" mode {picture.mode} and the label {numbers.max()}"
         )
     return np.where(numbers == UNLABELLED, np.uint8(NOT_COUNTED), numbers)
 

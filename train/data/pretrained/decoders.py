@@ -68,11 +68,7 @@ def read_decoder_weights(
 
 def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
     """Yields the slots of all leaves of a decoder's parameters."""
-    shapes = jax.eval_shape(
-        Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    )
-    leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
-    for path, leaf in leaves.items():
+    for path, leaf in folders.leaves_of(Decoder(config)).items():
         if path[0] != "layers":
             yield folders.Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
             continue
@@ -121,10 +117,8 @@ class DecoderSource:
     def has_weights(self) -> bool:
         """True if there are weights; a configuration and a tokenizer are enough for
         a plan."""
-        names = (folders.ONE_FILE, folders.INDEX)
-        return self.path is not None and any(
-            (self.path / name).is_file() for name in names
-        )
+        places = [self.path / name for name in folders.WEIGHTS] if self.path else []
+        return any(place.is_file() for place in places)
 
     def read(self) -> dict[str, Any] | None:
         """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key;
@@ -142,12 +136,12 @@ class DecoderSource:
     def summary(self) -> Summary | None:
         """The summary of the parameters, on any mesh; None where they are drawn.
         Reads and drops them."""
-        if (params := self.read()) is None:
+        params = self.read()
+        if params is None:
             return None
         table = params["embedding"].astype(jnp.float32)
-        means, squares = (
-            np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2)
-        )
+        means = np.asarray(fetch(jnp.mean(table, axis=1)))
+        squares = np.asarray(fetch(jnp.mean(table**2, axis=1)))
         return Summary(digest(params, {})[0], means, squares)
 
     def to_json(self) -> dict[str, Any]:
@@ -162,14 +156,10 @@ class DecoderSource:
         cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]
     ) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        scaling = decoder["rotary_scaling"]
-        config = DecoderConfig(
-            **{
-                **decoder,
-                "rotary_scaling": None if scaling is None else RotaryScaling(**scaling),
-            }
-        )
-        return cls(config, ChatTokenizer.from_spec(tokenizer))
+        values = dict(decoder)
+        if values["rotary_scaling"] is not None:
+            values["rotary_scaling"] = RotaryScaling(**values["rotary_scaling"])
+        return cls(DecoderConfig(**values), ChatTokenizer.from_spec(tokenizer))
 
     def to_transformers(
         self, params: Any, template: str
@@ -189,7 +179,8 @@ class DecoderSource:
             values = config_values(self.config) | numbers
         else:
             values = folders.read_json(self.path / "config.json")
-            values.setdefault("eos_token_id", self.tokenizer.stops)
+            if values.get("eos_token_id") is None:
+                values["eos_token_id"] = self.tokenizer.stops
             files = {}
             for name in folders.COPIED:
                 if (self.path / name).exists():

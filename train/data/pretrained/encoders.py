@@ -33,10 +33,7 @@ def read_weights(
     count = config.num_layers
     folders.check_layer_count(tensors, count)
     tensors = tensors.renamed(functools.partial(_plain, prefix=architecture.prefix))
-    shapes = jax.eval_shape(
-        Encoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    )
-    leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
+    leaves = folders.leaves_of(Encoder(config))
     # with the pooler that heads are put on
     hidden = architecture.hidden[0]
     if any(name.startswith(f"{hidden}.") for name in tensors.names):

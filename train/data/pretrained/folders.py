@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from ...config.errors import UserError, one_line
 from ...system.files import expanded, read_object, strict_json
@@ -17,6 +19,7 @@ from ..files import Log
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+WEIGHTS = (ONE_FILE, INDEX)
 SHARDS = "model-*.safetensors"
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
 SHOWN = 5  # tensors in one line
@@ -203,6 +206,13 @@ def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
         raise UserError(
             f"{file} cannot be read as safetensors ({one_line(error)}); {mend}"
         ) from error
+
+
+def leaves_of(model: Any) -> dict[Any, Any]:
+    """Returns the leaves of a model of tokens, as shapes, by their paths."""
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)
+    return traverse_util.flatten_dict(shapes["params"])
 
 
 def check_layer_count(files: SafetensorsFiles, num_layers: int) -> None:
