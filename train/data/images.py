@@ -204,8 +204,8 @@ def _classes(picture: Image.Image) -> np.ndarray:
     numbers = np.asarray(picture)
     if picture.mode not in ("L", "P") or numbers.max() > UNLABELLED:
         raise ValueError(
-            f"it must hold numbers of 8 bits up to {UNLABELLED}, unlabelled, but has the"
-            f" mode {picture.mode} and the label {numbers.max()}"
+            f"it must hold numbers of 8 bits up to {UNLABELLED}, unlabelled, but has"
+            f" the mode {picture.mode} and the label {numbers.max()}"
         )
     return np.where(numbers == UNLABELLED, np.uint8(NOT_COUNTED), numbers)
 
