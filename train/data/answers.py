@@ -279,4 +279,5 @@ def _empty(count: int, length: int, kept: int) -> PackedBatch:
     whole = np.zeros((2, count, length), np.int32)
     answers = np.zeros((2, count, kept), np.int32)
     weights = np.zeros((count, kept), np.float32)
-    return PackedBatch(*whole, *answers, weights, np.full((count, kept), -1, np.int32))
+    parts = [*whole, *answers, weights, np.full((count, kept), -1, np.int32)]
+    return PackedBatch(*parts)

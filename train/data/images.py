@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -184,7 +185,7 @@ def _pairs(
         raise UserError(
             f"holds no {split} folder with images; the layout is {SCENE_LAYOUT}"
         )
-    pairs = list(itertools.zip_longest(*by_name))
+    pairs: list[Any] = list(itertools.zip_longest(*by_name))
     for image, labels in pairs:
         if not (image and labels and image.path.stem == labels.path.stem):
             raise UserError(

@@ -214,7 +214,7 @@ class Dataset(Splits[T]):
 
 
 @contextlib.contextmanager
-def whole(folder: Path) -> Iterator[None]:
+def whole(folder: Path | str) -> Iterator[None]:
     """Reports damage of prepared data, over which TFDS and array_record raise
     anything."""
     try:

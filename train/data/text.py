@@ -46,6 +46,7 @@ WANTED = (
 # labels that all have this form are ordered by value
 NUMBER = re.compile(r"-?[0-9]{1,18}")
 TEXT = Kind("texts", "2.1.0")
+COLUMNS = ("text", "label")  # of a table, by default
 IMDB_WANTED = (
     "the folder aclImdb of the reviews as published, or its archive,"
     " http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
@@ -111,6 +112,13 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     """Prepares the texts of a configuration unless they are there, and returns their
     folder."""
     columns = config.text_column, config.label_column
+    is_table = config.source == "table"
+    if columns[0] == columns[1] or not (is_table or columns == COLUMNS):
+        names = map(option_text, ("data.text_column", "data.label_column"), columns)
+        raise UserError(
+            f"{' and '.join(names)} must differ, and are for"
+            f" {option_text('data.source', 'table')}; omit or change them"
+        )
     reading = functools.partial(open_table, columns=columns)
     sources = {**TEXTS, "table": TEXTS["table"]._replace(open=reading)}
     # Records depend on the share, except for sources with a validation split, where it
@@ -295,7 +303,7 @@ TEXTS: dict[str, Source[TextSet]] = {
     "mnli": Source(MNLI_PLACE.fingerprint, open_mnli, MNLI_PLACE.wanted),
     "table": Source(
         lambda root: fingerprint_files(split_files(root).values(), root=root),
-        functools.partial(open_table, columns=("text", "label")),
+        functools.partial(open_table, columns=COLUMNS),
         WANTED,
     ),
 }

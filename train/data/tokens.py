@@ -204,7 +204,7 @@ def pad_tokens(
 ) -> TokenBatch:
     """Pads texts on the right to the least bucket that holds all of them."""
     lengths = np.array([len(tokens) for tokens in encoded.tokens])
-    length = buckets[np.searchsorted(buckets, lengths.max())]
+    length = int(buckets[np.searchsorted(buckets, lengths.max())])
     mask = np.arange(length) < lengths[:, None]
     tokens = np.full(mask.shape, padding_token, np.int32)
     types = np.zeros(mask.shape, np.int32)

@@ -42,7 +42,7 @@ def read_weights(
         leaves["head", "hidden", "bias"] = jax.ShapeDtypeStruct(size[:1], np.float32)
     slots = []
     for path, leaf in leaves.items():
-        names = (architecture.embeddings | {"hidden": hidden}).get(path[1], "")
+        names = {**architecture.embeddings, "hidden": hidden}.get(path[1], "")
         rows = [[names]]
         if path[0] == "layers":
             parts = architecture.layer[path[1]]
