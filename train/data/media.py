@@ -47,7 +47,7 @@ def open_media(
 ) -> Iterator[Media]:
     """Finds the pictures and videos in a folder or an archive; they can be read while
     the context lasts. The suffix decides, or else the contents. The log has the number
-    of files that are neither, by suffix.
+    of files that are neither.
     """
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
