@@ -155,14 +155,14 @@ def resolve_source(
     """Returns the source that a configuration names, and its root, which exists; "."
     for no root."""
     source = sources[config.source]
+    name = option_text("data.source", config.source)
     option = option_text("data.root")
-    if bool(source.wanted) != (config.root is not None):
-        raise UserError(
-            f"{option_text('data.source', config.source)} must have"
-            f" {option}: {source.wanted or 'none'}"
-        )
     if config.root is None:
+        if source.wanted:
+            raise UserError(f"{name} needs {option}: {source.wanted}")
         return source, Path()
+    if not source.wanted:
+        raise UserError(f"{name} takes no {option}; omit it")
     root = expanded(config.root, option)
     if not config.root or not (root.is_dir() or root.is_file()):
         raise UserError(
