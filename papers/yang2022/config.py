@@ -24,8 +24,7 @@ class FigureData:
     """The texts of Figs. 5 and 6."""
 
     root: Text | None = None
-    """Folder with glue/SST-2/{train,dev,test}.tsv and imdb/aclImdb (or
-    imdb/aclImdb_v1.tar.gz), as published."""
+    """Folder with glue/SST-2/{train,dev,test}.tsv and imdb/aclImdb, as published."""
     prepared: Text | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 

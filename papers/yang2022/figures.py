@@ -36,8 +36,7 @@ DATA_SETS: tuple[Literal["sst2", "imdb"], ...] = ("sst2", "imdb")
 OTHER_RHOS = ("log", "power", "truncated_quadratic")
 RECIPE = (
     "Figs. 5 and 6 need real text: put SST-2 as FOLDER/glue/SST-2/{train,dev,test}.tsv"
-    " and the IMDB reviews as FOLDER/imdb/aclImdb_v1.tar.gz (or unpacked,"
-    " FOLDER/imdb/aclImdb), and add --data.root FOLDER"
+    " and the unpacked IMDB reviews as FOLDER/imdb/aclImdb, and add --data.root FOLDER"
 )
 
 Log = Callable[[str], None]

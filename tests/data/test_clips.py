@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import pack, truncate, write_pictures, write_video
-from tests.errors import assert_fails
-from unroll_jax.train.config.errors import StorageError, UserError
+from tests.errors import assert_fails, one_line
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.clips import find_clips, split_clips, standard_frame
-from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.media import fingerprint_media, open_media
+from unroll_jax.train.data.files import SPLITS, fingerprint_below
+from unroll_jax.train.data.media import open_media
 from unroll_jax.train.data.video import open_footage, patch_sequences, windows
 
 LAYOUTS = {  # the clips of train, validation and test, and ignored ones
@@ -78,7 +78,7 @@ def paths(*names):
 
 
 def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
-    fingerprint_media(root)
+    fingerprint_below(root)
     with open_footage(root, log) as splits:
         return {
             split: {clip.name: np.stack(list(clip.frames)) for clip in clips}
@@ -87,24 +87,18 @@ def read(root: Path, log=print) -> dict[str, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("case", SPLIT)
-def test_folders_and_names_state_the_split(case, tmp_path):
+def test_folders_and_names_state_the_split(case):
     expected, lines = [paths(*names) for names in SPLIT[case]], []
     names = [name for part in expected for name in part]
-    splits = split_clips([*names, *paths("extra/d")], root=tmp_path, log=lines.append)
+    splits = split_clips([*names, *paths("extra/d")], log=lines.append)
     assert [splits[split] for split in SPLITS] == expected
     assert ["extra/d" in line for line in lines] == [True]
 
 
 @pytest.mark.parametrize(("names", "words"), UNNAMED)
-def test_clips_of_several_folders_and_unknown_names_of_splits_fail(
-    names, words, tmp_path
-):
-    assert_fails(
-        lambda root: split_clips(paths(*names.split()), root=root),
-        tmp_path,
-        words,
-        "ROOT/train/",
-    )
+def test_clips_of_several_folders_and_unknown_names_of_splits_fail(names, words):
+    with one_line(words, "ROOT/train/"):
+        split_clips(paths(*names.split()))
 
 
 def test_clips_without_splits_are_dealt_as_are_names_that_all_mean_one_split(tmp_path):
@@ -117,11 +111,9 @@ def test_clips_without_splits_are_dealt_as_are_names_that_all_mean_one_split(tmp
         within,
     ):
         clips = paths(*names.split())
-        assert list(split_clips(clips, root=tmp_path).values()) == [
-            [each] for each in clips
-        ]
+        assert list(split_clips(clips).values()) == [[each] for each in clips]
     clips = paths(*(f"clip{number}" for number in range(1, 13)))
-    assert list(split_clips(clips, root=tmp_path).values()) == [
+    assert list(split_clips(clips).values()) == [
         clips[:10],
         clips[10:11],
         clips[11:],
@@ -133,7 +125,7 @@ def test_clips_and_frames_of_equal_numbers_are_in_the_order_of_their_names(tmp_p
     (root / "1/0001.png").write_bytes((root / "1/002.png").read_bytes())
     with open_media(root, print) as media:
         for pictures in (media.pictures, media.pictures[::-1]):
-            clips = find_clips(media._replace(pictures=pictures), root=root, log=print)
+            clips = find_clips(media._replace(pictures=pictures), log=print)
             assert list(map(str, clips)) == ["001", "01", "1", "2"]
             frames = [file.path.name for file in clips[PurePosixPath("1")]]
             assert frames[:3] == ["0001.png", "001.png", "002.png"]
@@ -213,7 +205,8 @@ def test_a_video_file_is_cut_in_time_and_its_remainder_dropped_by_the_frames_tha
     ]
     levels = [frames[:, 0, 0] for split in SPLITS for frames in clips[split].values()]
     np.testing.assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
-    assert lines == [f"  {name}: using the 95 frames that decode, of 160 in the header"]
+    (line,) = lines
+    assert f"  {name}: using the 95 frames that decode, of 160 in the header" in line
 
 
 def test_windows_are_consecutive_and_patches_follow_one_position_through_time():
@@ -248,7 +241,7 @@ def test_any_picture_becomes_grey_and_square(mode):
             0.6,
             r"a.avi: using the \d+ frames that decode, of 120 in the header",
         ),
-        ("a.ts", 99, "mpeg2video", 0.8, "frames are damaged and used as they decode"),
+        ("a.ts", 99, "mpeg2video", 0.8, "[1-9] are damaged and used as they decode"),
     ],
 )
 def test_a_truncated_video_is_used_as_far_as_it_decodes_and_logged(
@@ -293,10 +286,6 @@ def test_a_full_temporary_disk_is_not_damage_of_the_originals(tmp_path, monkeypa
     root = pack(tmp_path / "data", "w")
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    refusal = (
-        rf"^cannot write to {tmp_path}.* \(File too large\); free room there, .*"
-        r" TMPDIR$"
-    )
-    with files_of_at_most(8192), pytest.raises(StorageError, match=refusal):
+    with files_of_at_most(8192), pytest.raises(OSError, match="File too large"):
         read(root)
     assert not list((tmp_path / "temporary").iterdir())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from tests.train.commands import quiet
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.prepare import Builder, Kind, Originals, _write
 from unroll_jax.train.data.reader import in_order, read_ahead, shuffled
@@ -79,5 +80,5 @@ def test_no_more_than_a_few_records_are_in_memory(tmp_path):
     originals = Originals(
         features, {split: records(100) for split in SPLITS}, {"of": "train"}
     )
-    _write(Builder(tmp_path, Kind("made", "1.0.0"), originals))
+    _write(Builder(tmp_path, Kind("made", "1.0.0"), originals, quiet))
     assert most["alive"] <= 3

@@ -51,11 +51,9 @@ def test_pairs_are_joined_and_the_longer_text_loses_its_end_first(
         WordTokenizer("abcdefghi"),
         (part.split() for part in expected.split(" | ")),
     )
-    # of equals the second
-    swapped = (["a", "b"], ["g", "h", "i"]) if max_length == 6 else (first, second)
     for texts, parts in (
         (("a b c d e f", "g h i"), (first, second)),
-        (("g h i", "a b c d e f"), swapped[::-1]),
+        (("g h i", "a b c d e f"), (second, first)),
     ):
         encoded = words.encode(texts[:1], texts[1:], max_length=max_length)
         joined = [*parts[0], "<separator>", *parts[1]]
@@ -207,15 +205,11 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data):
         ),
         (
             lambda data: data.batches("train", batch_size=1, seed=-1),
-            r"seed must be in \[0, 2\*\*32\), got -1",
+            "seed must be at least 0, got -1",
         ),
         (
             lambda data: data.batches("train", batch_size=1, seed=0, start_step=-1),
             "start_step must be at least 0",
-        ),
-        (
-            lambda data: data.batches("dev", batch_size=1, seed=0),
-            "split must be one of train, validation, test",
         ),
         (
             lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2),

@@ -61,7 +61,7 @@ ENCODER = (
 )
 FILE = both(pictures(THREE), files({"p": "a file"}))
 RUNS = [
-    (ENCODER, "--model.pretrained e", files({"t.csv": CSV, "e": "a file"})),
+    (ENCODER, "--model.pretrained=e", files({"t.csv": CSV, "e": "a file"})),
     (ENCODER, "hidden_size", encoder(hidden_size=-8)),
     (ENCODER, "num_layers=1000000000", encoder(num_hidden_layers=10**9)),
     (ENCODER, "NaN", encoder(layer_norm_eps=float("nan"))),
@@ -82,7 +82,7 @@ RUNS = [
     ),
     (
         "run video-ut --data.source video --data.root d --data.prepared p",
-        "--data.prepared",
+        "p: File exists",
         FILE,
     ),
 ]

@@ -86,7 +86,7 @@ def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
     [
         (
             {"set_size": 10},
-            "class bars has 4 images in the validation split, a set takes 5",
+            "a class has 4 images in validation, a set takes 5",
         ),
         ({"classes": 4}, "data.classes=4 is more than the 3"),
     ],
@@ -102,7 +102,7 @@ def test_sets_that_the_folders_cannot_fill_are_one_line(
 
 def test_a_folder_of_one_class_is_one_line(options, folders, tmp_path):
     shutil.copytree(folders / "bars", tmp_path / "images" / "bars")
-    with one_line(r"one class only \(bars\)"):
+    with one_line(r"images of train are of 1 class\(es\)"):
         image_sets.load(
             dataclasses.replace(
                 options, root=str(tmp_path / "images"), prepared=str(tmp_path)

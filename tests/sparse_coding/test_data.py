@@ -77,7 +77,7 @@ def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(
         20,
         20,
     ]
-    assert data.dictionary.shape == (19, 16)  # 1.2 times 16
+    assert data.spec.dictionary.shape == (19, 16)  # 1.2 times 16
     greys = [
         np.asarray(Image.fromarray(image).convert("L")).ravel()
         for image in colours[40:]
@@ -85,13 +85,13 @@ def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(
     np.testing.assert_array_equal(data.whole("test").images, greys)
     for split in data.square_norms:
         whole = data.whole(split)
-        expected = lasso(whole.images / 255.0, data.dictionary, 0.2)
+        expected = lasso(whole.images / 255.0, data.spec.dictionary, 0.2)
         assert 0 < np.count_nonzero(expected) < expected.size
         np.testing.assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
         assert data.square_norms[split] == pytest.approx(
             np.mean(np.sum(expected**2, axis=1)), rel=1e-3
         )
-    assert data.pixel_std == pytest.approx(
+    assert data.spec.pixel_std == pytest.approx(
         np.std(data.whole("train").images / 255.0), rel=1e-6
     )
     batch = next(data.batches("train", batch_size=5, seed=0))

@@ -2,7 +2,8 @@
 answers are learned."""
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..config.errors import UserError
 from .files import Log
 from .instructions import Conversation
 from .pretrained.chat import ChatTokenizer
-from .reader import check_batches, in_order, read_ahead, shuffled
+from .reader import Splits
 
 Template = Literal["chat", "alpaca"]
 
@@ -20,6 +21,15 @@ Template = Literal["chat", "alpaca"]
 ALPACA = (
     "Below is an instruction that describes a task. Write a response that appropriately"
     " completes the request.\n\n### Instruction:\n{}\n\n### Response:\n"
+)
+
+# The same in Jinja, with the answer.
+JINJA = (
+    "{{% if messages|map(attribute='role')|list not in [['user'], ['user',"
+    " 'assistant']] %}}{{{{ raise_exception('the template is of one question') }}}}{{%"
+    " endif %}}{{{{ bos_token }}}}{{{{ {before} + messages[0]['content'] + {after} }}}}"
+    "{{% if messages|length > 1 %}}{{{{ messages[1]['content'] }}}}{{{{ eos_token }}}}"
+    "{{% endif %}}"
 )
 
 MULTIPLE = 8  # the number of positions is a multiple: splits seldom differ in it
@@ -34,7 +44,8 @@ class Tokens(NamedTuple):
     first: int
 
 
-class Tokenised(NamedTuple):
+@dataclasses.dataclass
+class Tokenised:
     """Conversations as tokens."""
 
     texts: list[Tokens]
@@ -73,22 +84,7 @@ class AnswerTokenizer:
         if self.template == "chat":
             return str(self.tokenizer.template)
         before, after = map(repr, ALPACA.split("{}"))
-        roles = (
-            "messages|map(attribute='role')|list not in [['user'], ['user',"
-            " 'assistant']]"
-        )
-        one = (
-            f"{{% if {roles} %}}{{{{ raise_exception('the template is of one question')"
-            " }}{% endif %}"
-        )
-        answer = (
-            "{% if messages|length > 1 %}{{ messages[1]['content'] }}{{ eos_token }}{%"
-            " endif %}"
-        )
-        return (
-            f"{one}{{{{ bos_token }}}}{{{{ {before} + messages[0]['content'] + {after}"
-            f" }}}}{answer}"
-        )
+        return JINJA.format(before=before, after=after)
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
         """Encodes conversations of any length; an answer ends with the first token
@@ -112,19 +108,20 @@ class AnswerTokenizer:
     ) -> Tokenised:
         """Tokenises conversations with room for a token of answer behind the prompt;
         longer answers lose their end."""
-        texts = self.encode(conversations)
-        kept = [text for text in texts if text.first < max_length]
-        cut = sum(len(text.tokens) > max_length for text in kept)
-        return Tokenised(
-            [Tokens(text.tokens[:max_length], text.first) for text in kept],
-            cut,
-            len(texts) - len(kept),
-        )
+        tokenised = Tokenised([], 0, 0)
+        for tokens, first in self.encode(conversations):
+            if first < max_length:
+                tokenised.texts.append(Tokens(tokens[:max_length], first))
+                tokenised.cut += len(tokens) > max_length
+            else:
+                tokenised.left_out += 1
+        return tokenised
 
     def _joined(self, prompt: np.ndarray, answer: np.ndarray) -> Tokens:
-        ends = np.flatnonzero(np.isin(answer, self._stops)).tolist()
-        answer = answer[: ends[0] + 1] if ends else np.append(answer, self._stops[0])
-        return Tokens(np.concatenate([prompt, answer]).astype(np.int32), len(prompt))
+        answer = np.append(answer, self._stops[0])
+        end = np.isin(answer, self._stops).argmax() + 1
+        tokens = np.concatenate([prompt, answer[:end]])
+        return Tokens(tokens.astype(np.int32), len(prompt))
 
     def _render(
         self, conversations: Sequence[Conversation]
@@ -134,14 +131,12 @@ class AnswerTokenizer:
             start = self.tokenizer.named.get("bos_token", "") + ALPACA
             prompts = [start.format(one.prompt) for one in conversations]
             return prompts, [one.answer for one in conversations]
-        chats = [
-            [
-                {"role": "user", "content": one.prompt},
-                {"role": "assistant", "content": one.answer},
-            ]
-            for one in conversations
-        ]
-        prompts = self.tokenizer.chats([chat[:1] for chat in chats], answer=True)
+        questions, chats = [], []
+        for one in conversations:
+            questions.append([{"role": "user", "content": one.prompt}])
+            answer = {"role": "assistant", "content": one.answer}
+            chats.append([*questions[-1], answer])
+        prompts = self.tokenizer.chats(questions, answer=True)
         answers = []
         for prompt, whole in zip(prompts, self.tokenizer.chats(chats), strict=True):
             answers.append(whole.removeprefix(prompt))
@@ -161,15 +156,12 @@ def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
             f"--max-length {max_length} leaves none of {total} {split} prompts room to"
             " answer; raise it"
         )
-    lost = {
-        f"answers end after {max_length} tokens of prompt and answer": tokenised.cut,
-        f"instructions are left out: their prompts have {max_length} tokens": (
-            tokenised.left_out
-        ),
-    }
-    for words, count in lost.items():
-        if count:
-            log(f"  {split}: {count} of {total} {words}")
+    if tokenised.cut or tokenised.left_out:
+        log(
+            f"  {split}: of {total} instructions, {tokenised.left_out} are left out, as"
+            f" their prompts have {max_length} tokens, and {tokenised.cut} answers end"
+            " there"
+        )
 
 
 class PackedBatch(NamedTuple):
@@ -188,19 +180,16 @@ class PackedBatch(NamedTuple):
     owners: np.ndarray
 
 
-class PackedData:
+class PackedData(Splits[PackedBatch]):
     """Splits of packed rows, held in memory; all batches of one size have one shape."""
 
     def __init__(
         self, splits: Mapping[str, Sequence[Tokens]], *, length: int, packing: bool
     ) -> None:
-        lengths = {
-            split: [len(text.tokens) for text in texts]
-            for split, texts in splits.items()
-        }
+        capacity = length if packing else 0
         rows = {
-            split: pack(each, length if packing else 0)
-            for split, each in lengths.items()
+            split: pack([len(text.tokens) for text in texts], capacity)
+            for split, texts in splits.items()
         }
         self.kept = max(
             kept_positions(texts, rows[split]) for split, texts in splits.items()
@@ -211,47 +200,20 @@ class PackedData:
         }
         self.texts = {split: len(texts) for split, texts in splits.items()}
 
-    def num_rows(self, split: str) -> int:
+    def num_examples(self, split: str) -> int:
         """Returns the number of rows that the texts of a split fill."""
         return len(self._splits[split].tokens)
 
-    def whole(self, split: str) -> PackedBatch:
-        """All rows of a split."""
-        return self._splits[split]
-
-    def batches(
-        self,
-        split: str,
-        *,
-        batch_size: int,
-        seed: int,
-        start_step: int = 0,
-        rows: np.ndarray | None = None,
-    ) -> Iterator[PackedBatch]:
-        """Iterates over shuffled rows without end, from any step on; batch ``step``
-        depends on (seed, step) only."""
-        check_batches(batch_size, seed, start_step)
-        read, count = self._reader(split), self.num_rows(split)
-        return read_ahead(
-            shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows),
-            start_step,
-        )
+    def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> PackedBatch:
+        """Returns the rows of these numbers."""
+        places = np.asarray(numbers)
+        return PackedBatch(*(part[places] for part in self._splits[split]))
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[PackedBatch]:
         """Iterates over a whole split once, in order; the last batch is filled up
         with rows that do not count."""
-        check_batches(batch_size)
-        read = self._reader(split)
-        for batch in read_ahead(
-            in_order(self.num_rows(split), read, batch_size=batch_size)
-        ):
+        for batch in super().examples(split, batch_size=batch_size):
             yield filled(batch, batch_size)
-
-    def _reader(self, split: str) -> Callable[[np.ndarray], PackedBatch]:
-        whole = self._splits[split]
-        return lambda numbers: PackedBatch(
-            *(part[np.asarray(numbers)] for part in whole)
-        )
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -287,38 +249,35 @@ def arrays(
     texts: Sequence[Tokens], rows: Sequence[Sequence[int]], length: int, kept: int
 ) -> PackedBatch:
     """Returns rows as arrays: texts one after another, padding at the end."""
-    count = len(rows)
-    tokens, segments = (np.zeros((count, length), np.int32) for _ in range(2))
-    places, labels = (np.zeros((count, kept), np.int32) for _ in range(2))
-    weights, owners = (
-        np.zeros((count, kept), np.float32),
-        np.full((count, kept), -1, np.int32),
-    )
+    batch = _empty(len(rows), length, kept)
     for index, row in enumerate(rows):
-        begun = filled_up = 0
+        start = answered = 0
         for segment, number in enumerate(row, start=1):
-            text_tokens, first = texts[number]
-            tokens[index, begun : begun + len(text_tokens)] = text_tokens
-            segments[index, begun : begun + len(text_tokens)] = segment
-            answer = slice(filled_up, filled_up + len(text_tokens) - first)
-            places[index, answer] = begun + np.arange(first - 1, len(text_tokens) - 1)
-            labels[index, answer] = text_tokens[first:]
-            weights[index, answer], owners[index, answer] = 1.0, number
-            begun, filled_up = begun + len(text_tokens), answer.stop
-    return PackedBatch(tokens, segments, places, labels, weights, owners)
+            tokens, first = texts[number]
+            stop = start + len(tokens)
+            batch.tokens[index, start:stop] = tokens
+            batch.segments[index, start:stop] = segment
+            answer = slice(answered, answered + len(tokens) - first)
+            batch.places[index, answer] = np.arange(start + first - 1, stop - 1)
+            batch.labels[index, answer] = tokens[first:]
+            batch.weights[index, answer] = 1.0
+            batch.owners[index, answer] = number
+            start = stop
+            answered = answer.stop
+    return batch
 
 
 def filled(batch: PackedBatch, size: int) -> PackedBatch:
     """A batch extended to ``size`` rows; the added rows do not count."""
-    missing = size - len(batch.tokens)
-    if missing == 0:
-        return batch
-    values = batch._asdict()
-    added = {
-        name: np.zeros((missing, *part.shape[1:]), part.dtype)
-        for name, part in values.items()
-    }
-    added["owners"] -= 1
-    return PackedBatch(
-        *(np.concatenate([values[name], added[name]]) for name in PackedBatch._fields)
+    added = _empty(
+        size - len(batch.tokens), batch.tokens.shape[1], batch.places.shape[1]
     )
+    return PackedBatch(*map(np.concatenate, zip(batch, added, strict=True)))
+
+
+def _empty(count: int, length: int, kept: int) -> PackedBatch:
+    whole = np.zeros((2, count, length), np.int32)
+    answers = np.zeros((2, count, kept), np.int32)
+    weights = np.zeros((count, kept), np.float32)
+    parts = [*whole, *answers, weights, np.full((count, kept), -1, np.int32)]
+    return PackedBatch(*parts)

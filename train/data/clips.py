@@ -21,7 +21,6 @@ from .files import (
     check_no_split,
     check_one_name,
     likely_splits,
-    root_error,
     tenth,
 )
 from .media import Media, brought_to, check_none_vanishes
@@ -30,18 +29,8 @@ FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence
 # A file with another name is a video if it begins as one.
 VIDEO_SUFFIXES = (
-    ".avi",
-    ".mp4",
-    ".m4v",
-    ".mkv",
-    ".mov",
-    ".mpg",
-    ".mpeg",
-    ".webm",
-    ".wmv",
-    ".ts",
-    ".flv",
-    ".3gp",
+    *(".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg"),
+    *(".mpeg", ".webm", ".wmv", ".ts", ".flv", ".3gp"),
 )
 # The formats of FFmpeg that are read: none that lists other files, and none that makes
 # frames of text.
@@ -50,21 +39,9 @@ CONTAINERS = (
     ",h264,hevc,yuv4mpegpipe"
 )
 OPTIONS = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
-# By the signs of the matrix (a, b, c, d) that brings the pixel (x, y) to (ax + cy, bx +
-# dy), x to the right, y down.
-TURNS = {
-    (1, 0, 0, 1): None,
-    (0, 1, -1, 0): Image.Transpose.ROTATE_270,  # Pillow turns to the left
-    (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
-    (0, -1, 1, 0): Image.Transpose.ROTATE_90,
-    (-1, 0, 0, 1): Image.Transpose.FLIP_LEFT_RIGHT,
-    (1, 0, 0, -1): Image.Transpose.FLIP_TOP_BOTTOM,
-    (0, 1, 1, 0): Image.Transpose.TRANSPOSE,
-    (0, -1, -1, 0): Image.Transpose.TRANSVERSE,
-}
 LAYOUT = (
-    "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png (and ROOT/validation), or"
-    " ROOT/CLIP/001.png without splits"
+    "the layout is ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png (and"
+    " ROOT/validation), or ROOT/CLIP/001.png without splits"
 )
 
 # the frames of each folder, or the video
@@ -90,7 +67,7 @@ def standard_frame(picture: Image.Image) -> np.ndarray:
     return brought_to(picture, (FRAME_SIZE, FRAME_SIZE, 1))[..., 0]
 
 
-def find_clips(media: Media, *, root: Path, log: Log) -> Files:
+def find_clips(media: Media, *, log: Log) -> Files:
     """Returns the clips of media, folders of frames and videos, in natural order (2
     before 10). Masks of anomalies, which UCSD names with ``_gt``, and what lies inside
     of a clip of frames are passed over.
@@ -99,97 +76,62 @@ def find_clips(media: Media, *, root: Path, log: Log) -> Files:
     for file in media.pictures:
         files[file.path.parent].append(file)
     folders = set(files)
-    if (here := PurePosixPath(".")) in folders and len(folders) + len(media.videos) > 1:
-        mixed = (
-            f"frames and folders of frames{' or videos' if media.videos else ''}, as"
-            f" '{files[here][0].path}'"
+    for file in media.videos:
+        files[file.path].append(file)
+    here = PurePosixPath()
+    if here in folders and len(files) > 1:
+        raise UserError(
+            "holds frames beside folders of frames or videos, as"
+            f" '{files[here][0].path}'; give each a folder"
         )
-        raise root_error(root, f"holds {mixed}; give each a folder")
-    files |= {file.path: [file] for file in media.videos}
-    passed_over = [
-        name for name in files if _is_mask(name) or not folders.isdisjoint(name.parents)
-    ]
-    if passed_over:
-        log(
-            f"  passing over {len(passed_over)} clip(s) of masks or inside of a clip,"
-            f" as '{passed_over[0]}'"
-        )
-    clips = {
-        name: sorted(files[name], key=lambda file: _natural(file.path))
-        for name in sorted(files.keys() - passed_over, key=_natural)
-    }
+    clips: Files = {}
+    for name in sorted(files, key=_natural):
+        if folders.isdisjoint(name.parents) and not _is_mask(name):
+            clips[name] = sorted(files[name], key=lambda file: _natural(file.path))
     if not clips:
-        raise root_error(root, f"holds no clips but masks; the layout is {LAYOUT}")
+        raise UserError(f"holds no clips but masks; {LAYOUT}")
+    passed_over = len(files) - len(clips)
+    if passed_over:
+        log(f"  passing over {passed_over} clip(s) of masks or inside of a clip")
     others = [file for file in media.others if not _is_mask(file.path)]
     empty = [folder for folder in media.empty if not _is_mask(folder)]
-    check_none_vanishes(media._replace(others=others, empty=empty), clips, root)
-    for name, frames in clips.items():
-        if name in folders and len(frames) < NUM_FRAMES:
-            raise root_error(
-                root,
-                f": clip '{name}' has {len(frames)} frames; give it {NUM_FRAMES}, or"
-                " remove it",
-            )
+    check_none_vanishes(media._replace(others=others, empty=empty), clips)
     return clips
 
 
 def split_clips(
-    names: Sequence[PurePosixPath], *, root: Path, log: Log = print
+    names: Sequence[PurePosixPath], *, log: Log = print
 ) -> dict[str, list[PurePosixPath]]:
     """Assigns clips to the splits that their folders or names state. Without validation
     the last tenth of train is taken; clips of one folder that state none are split
     80/10/10. Others that look like splits are an error.
     """
-    stated = {name: _stated_split(name, root=root) for name in names}
-    if len({*stated.values()}) == 1 and not any(map(_above, names)):
-        stated = dict.fromkeys(names)  # names that all state one split divide nothing
-    unstated = [name for name in names if stated[name] is None]
-    none_stated = len(unstated) == len(names)
-    if none_stated:
-        if others := [name for name in names if name.parent != names[0].parent]:
-            raise root_error(
-                root,
-                f"names no splits in '{names[0]}' and '{others[0]}'; the layout is"
-                f" {LAYOUT}",
-            )
-        if len(names) < len(SPLITS):
-            one = (
-                f"name one video file itself by {option_text('data.root')}, which is"
-                " cut in time"
-            )
-            least = f"give at least 3, one for each of {', '.join(SPLITS)}"
-            raise root_error(root, f"holds {len(names)} clip(s); {least}, or {one}")
-    else:
-        check_one_name(
-            {part: split for name in names for part, split in _above(name)[:1]}, root
-        )
-    shown = [name.name if none_stated else str(name) for name in unstated]
-    if not none_stated or len({likely_splits(name) for name in shown}) > 1:
-        check_no_split(shown, root, f"the layout is {LAYOUT}")
-    if none_stated:
-        return _dealt(names)
+    above: dict[str, str] = {}
+    clips: dict[str | None, list[PurePosixPath]] = defaultdict(list)
+    for name in names:
+        over = _above(name)
+        above |= over
+        clips[_stated_split(name, over)].append(name)
+    if clips.keys() == {None} or (len(clips) == 1 and not above):
+        # names that all state one split divide nothing
+        return _undivided(names)
+    check_one_name(above)
+    unstated = clips[None]
+    check_no_split(map(str, unstated), LAYOUT)
     if unstated:
         log(
             f"  passing over {len(unstated)} clip(s) outside of the splits, as"
             f" '{unstated[0]}'"
         )
-    train, validation, test = (
-        [name for name in names if stated[name] == split] for split in SPLITS
-    )
-    least = 1 if validation else 2
-    if len(train) < least or not test:
-        given = f"{len(train)} Train and {len(test)} Test clip(s)"
-        raise root_error(
-            root,
-            f"holds {given}; give at least {least} and 1, or folders of clips without"
-            " splits",
+    train, validation, test = (clips[split] for split in SPLITS)
+    if not validation:
+        train, validation = train[: -tenth(len(train))], train[-tenth(len(train)) :]
+    if not (train and test):
+        raise UserError(
+            f"holds {len(clips['train'])} Train and {len(test)} Test clip(s); give at"
+            " least 2 and 1, or folders of clips without splits"
         )
-    num_train = len(train) - (0 if validation else tenth(len(train)))
-    return {
-        "train": train[:num_train],
-        "validation": validation or train[num_train:],
-        "test": test,
-    }
+    return {"train": train, "validation": validation, "test": test}
 
 
 def cut_in_time(root: Path, log: Log) -> Splits:
@@ -197,25 +139,16 @@ def cut_in_time(root: Path, log: Log) -> Splits:
     the remainder is dropped. It is decoded twice: how many frames decode is known at
     the end only.
     """
-    where = option_text("data.root", root)
-    count = sum(1 for _ in video_frames(root, where=where, log=log))
-    if count < (least := len(SPLITS) * NUM_FRAMES):
-        raise root_error(
-            root,
-            f"has {count} frames for {len(SPLITS)} splits; give {least}, or folders of"
-            " clips",
-        )
-
-    frames = video_frames(root, where=where, log=lambda _: None)
-    return _dealt(
-        [
-            Clip(
-                f"frames {start} to {start + NUM_FRAMES - 1}",
-                islice(frames, NUM_FRAMES),
-            )
-            for start in range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
-        ]
-    )
+    count = sum(1 for _ in video_frames(root, where=str(root), log=log))
+    least = len(SPLITS) * NUM_FRAMES
+    if count < least:
+        raise UserError(f"has {count} frames, fewer than the {least} needed")
+    frames = video_frames(root, where=str(root), log=lambda _: None)
+    clips = []
+    for start in range(0, count - NUM_FRAMES + 1, NUM_FRAMES):
+        name = f"frames {start} to {start + NUM_FRAMES - 1}"
+        clips.append(Clip(name, islice(frames, NUM_FRAMES)))
+    return _dealt(clips)
 
 
 def is_video(file: Path) -> bool:
@@ -225,111 +158,113 @@ def is_video(file: Path) -> bool:
         return True
     try:
         import av  # here: only video files need it
-        import av.error
-    except ImportError:
-        return False
-    try:
+
         with av.open(str(file), options=OPTIONS) as container:
             return bool(container.streams.video)
-    except (av.error.FFmpegError, OSError):
+    except (ImportError, ValueError, OSError):  # of which FFmpeg's errors are
         return False
 
 
-def video_frames(
-    path: Path, *, where: str, log: Log, least: int = 1
-) -> Iterator[np.ndarray]:
+def video_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
     """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors
     name it by ``where``. The log has damaged frames and an early end. Frames of two
-    sizes are an error, and fewer than ``least`` at the end.
+    sizes are an error, and no frame.
     """
     require_extra("video")
     import av
     import av.error
 
     check_regular(path, where=where)
-    claimed, count, damaged, first = 0, 0, 0, ""
+    claimed = count = damaged = 0
+    size = None
     try:
         with av.open(str(path), options=OPTIONS) as container:
-            if not container.streams.video:
-                raise UserError(f"{where} has no video stream; give an AVI or MP4 file")
             claimed = container.streams.video[0].frames
             for frame in container.decode(video=0):
                 count += 1
-                size = f"{frame.width}x{frame.height}"
-                first = first or size
-                if size != first:
-                    raise UserError(
-                        f"{where} changes from {first} to {size} at frame {count}; give"
-                        " frames of one size"
-                    )
-                damaged += bool(frame.is_corrupt)
-                yield standard_frame(upright(frame, where))
-    except (av.error.FFmpegError, OSError) as error:
-        done = f"after {count} of {claimed or 'unknown'} frames"
-        reason = getattr(error, "strerror", None) or error
+                damaged += frame.is_corrupt
+                size = size or (frame.width, frame.height)
+                if size != (frame.width, frame.height):
+                    raise ValueError(f"frame {count} is not of the size {size}")
+                yield standard_frame(upright(frame))
+    except (av.error.FFmpegError, OSError, ValueError, IndexError) as error:
         raise UserError(
-            f"{where} cannot be read as a video {done} ({reason}); give a whole AVI or"
-            " MP4 file"
+            f"{where} cannot be read as a video after {count} of"
+            f" {claimed or 'unknown'} frames ({error}); give a whole AVI or MP4 file"
         ) from error
-    if count < least:
-        raise UserError(
-            f"{where} has {count} frames, fewer than the {least} needed; give a longer"
-            " one or remove it"
-        )
-    if claimed not in (0, count):
+    if not count:
+        raise UserError(f"{where} has no frame; give a whole video file")
+    if damaged or claimed not in (0, count):
         log(
             f"  {path.name}: using the {count} frames that decode, of {claimed} in the"
-            " header"
-        )
-    if damaged:
-        log(
-            f"  {path.name}: {damaged} of {count} frames are damaged and used as they"
-            " decode"
+            f" header; {damaged} are damaged and used as they decode"
         )
 
 
-def upright(frame: Any, where: str) -> Image.Image:
-    """Returns a frame turned as players turn it, by the matrix that phones write."""
+def upright(frame: Any) -> Image.Image:
+    """Returns a frame turned as players turn it, by the matrix that phones write:
+    (a, b, c, d) brings the pixel (x, y) to (ax + cy, bx + dy), x to the right, y down.
+    """
+    picture = frame.to_image()
     data = frame.side_data.get("DISPLAYMATRIX")
-    matrix = (
-        (1, 0, 0, 0, 1) if data is None else np.frombuffer(bytes(data), np.int32)[:5]
-    )
-    a, b, c, d = (int(np.sign(matrix[place])) for place in (0, 1, 3, 4))
-    signs = (a, b, c, d)
-    if signs not in TURNS:
+    if data is None:
+        return picture
+    a, b, _, c, d = np.frombuffer(bytes(data), np.int32)[:5]
+    if bool(a) == bool(b):
+        raise ValueError("it is turned by a part of a right angle")
+    if b:
+        picture = picture.transpose(Image.Transpose.TRANSPOSE)
+        a, d = c, b
+    if a < 0:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if d < 0:
+        picture = picture.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+    return picture
+
+
+def _undivided(names: Sequence[PurePosixPath]) -> dict[str, list[PurePosixPath]]:
+    """Deals clips of one folder that state no split."""
+    for name in names:
+        if name.parent != names[0].parent:
+            raise UserError(f"names no splits in '{names[0]}' and '{name}'; {LAYOUT}")
+    if len({frozenset(likely_splits(name.name)) for name in names}) > 1:
+        check_no_split((name.name for name in names), LAYOUT)
+    if len(names) < len(SPLITS):
         raise UserError(
-            f"{where} is turned by a part of a right angle; save its frames upright"
+            f"holds {len(names)} clip(s); give at least 3, one for each of"
+            f" {', '.join(SPLITS)}, or name one video file itself by"
+            f" {option_text('data.root')}, which is cut in time"
         )
-    turn, picture = TURNS[signs], frame.to_image()
-    return picture if turn is None else picture.transpose(turn)
+    return _dealt(names)
 
 
 def _dealt(clips: Sequence[T]) -> dict[str, list[T]]:
     """Splits clips 80/10/10, in their order."""
     held_out = tenth(len(clips))
-    parts = clips[: -2 * held_out], clips[-2 * held_out : -held_out], clips[-held_out:]
-    return dict(zip(SPLITS, map(list, parts), strict=True))
+    return {
+        "train": [*clips[: -2 * held_out]],
+        "validation": [*clips[-2 * held_out : -held_out]],
+        "test": [*clips[-held_out:]],
+    }
 
 
-def _stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
+def _stated_split(clip: PurePosixPath, above: Mapping[str, str]) -> str | None:
     """Returns the split named by the folders above a clip, or else by the clip, as
     Test001 is; None for neither."""
-    above = {split for _, split in _above(clip)}
-    if len(above) > 1:
-        raise root_error(
-            root,
-            f": clip '{clip}' lies in folders of {' and '.join(sorted(above))};"
-            " keep one",
+    splits = sorted({*above.values()})
+    if len(splits) > 1:
+        raise UserError(
+            f"clip '{clip}' lies in folders of {' and '.join(splits)}; keep one"
         )
-    if above:
-        return above.pop()
+    if splits:
+        return splits[0]
     return KNOWN.get(re.sub(r"[\W\d_]*$", "", clip.stem).lower())
 
 
-def _above(clip: PurePosixPath) -> list[tuple[str, str]]:
-    """Returns the folders above a clip that are named after splits, and the splits."""
+def _above(clip: PurePosixPath) -> dict[str, str]:
+    """Returns the splits of the folders above a clip that are named after one."""
     parts = clip.parent.parts
-    return [(part, KNOWN[part.lower()]) for part in parts if part.lower() in KNOWN]
+    return {part: KNOWN[part.lower()] for part in parts if part.lower() in KNOWN}
 
 
 def _natural(path: PurePosixPath) -> tuple[list[str | int], str]:

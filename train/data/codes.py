@@ -4,14 +4,13 @@ prepared once and read in batches."""
 import base64
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tensorflow_datasets as tfds
 from jaxtyping import Float
 from PIL import Image
 
@@ -20,11 +19,11 @@ from unroll_jax.fixed_point import equilibrium
 
 from ..config.data import CodeConfig
 from ..config.errors import UserError
-from .files import SEED, SPLITS, Log, check_share
-from .images import IMAGES, split_images
-from .pictures import LabelledImages, PictureSet
-from .prepare import Kind, Originals, origin, prepare_from, with_progress
-from .reader import Dataset, Records, open_prepared
+from .files import SEED, Log
+from .images import IMAGES
+from .pictures import LabelledImages, PictureSet, split_images, stored
+from .prepare import Kind, Originals, Record, prepare_from
+from .reader import Dataset, Records, joined, open_prepared
 
 CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
@@ -66,12 +65,9 @@ class CodeSpec(NamedTuple):
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
         spec = cls(**values)
         height, width, channels = spec.shape
-        text: Any = spec.dictionary
-        return cls(
-            (height, width, channels),
-            from_text(text, width=height * width),
-            spec.pixel_std,
-        )
+        numbers = base64.b64decode(values["dictionary"])
+        dictionary = np.frombuffer(numbers, "<f4").reshape(-1, height * width)
+        return cls((height, width, channels), dictionary, spec.pixel_std)
 
 
 class CodeData(Dataset[CodeBatch]):
@@ -80,19 +76,12 @@ class CodeData(Dataset[CodeBatch]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.spec = CodeSpec.from_json(
-            {name: self.facts[name] for name in CodeSpec._fields}
-        )
-        self.shape, self.dictionary, self.pixel_std = self.spec
+        self.spec = self.spec_of(CodeSpec)
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
-    def _read(self, records: Records, numbers: list[int]) -> CodeBatch:
-        images, codes = zip(*records.read(numbers, "image", "code"), strict=True)
-        pixels = np.frombuffer(b"".join(images), np.uint8)
-        values = np.frombuffer(b"".join(codes), np.float32)
-        return CodeBatch(
-            pixels.reshape(len(numbers), -1), values.reshape(len(numbers), -1)
-        )
+    def _read(self, records: Records, numbers: np.ndarray) -> CodeBatch:
+        images, codes = records.read(numbers, "image", "code")
+        return CodeBatch(joined(images, -1), joined(codes, -1, dtype=np.float32))
 
 
 def load(config: CodeConfig, *, log: Log = print) -> CodeData:
@@ -103,12 +92,10 @@ def load(config: CodeConfig, *, log: Log = print) -> CodeData:
 def prepare(config: CodeConfig, *, log: Log = print) -> Path:
     """Prepares the images and codes of a configuration unless they are there, and
     returns their folder."""
-    check_share(config.validation_share)
-    size = "all" if config.atoms is None else str(config.atoms)
     options = [
         f"{config.validation_share:g}",
         config.dictionary,
-        size,
+        config.atoms or "all",
         f"{config.sparsity:g}",
     ]
     return prepare_from(IMAGES, config, CODES, _code_records, options=options, log=log)
@@ -117,22 +104,14 @@ def prepare(config: CodeConfig, *, log: Log = print) -> Path:
 def to_grey(image: np.ndarray) -> np.ndarray:
     """The grey levels of a uint8 image (height, width, channels) as one row, by the
     luma of ITU-R 601."""
-    grey = (
-        image[..., 0]
-        if image.shape[-1] == 1
-        else np.asarray(Image.fromarray(image).convert("L"))
-    )
-    return grey.reshape(-1)
+    if image.shape[-1] > 1:
+        image = np.asarray(Image.fromarray(image).convert("L"))
+    return image.reshape(-1)
 
 
 def to_text(matrix: np.ndarray) -> str:
     """A matrix as text for JSON: its float32 numbers, little-endian, in base64."""
     return base64.b64encode(matrix.astype("<f4").tobytes()).decode()
-
-
-def from_text(text: str, *, width: int) -> np.ndarray:
-    """The matrix, float32 (rows, width), that `to_text` wrote."""
-    return np.frombuffer(base64.b64decode(text), "<f4").reshape(-1, width)
 
 
 def solve_lasso(
@@ -186,20 +165,14 @@ def lasso_codes(
     restarts brings each code in float64. x are signals (samples, dim), D is the
     dictionary (atoms, dim); the log names the signals by ``what``.
     """
-    parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
     with jax.enable_x64(True):
-        D = dictionary.astype(np.float64)
-        shown = with_progress(parts, len(parts), f"  {what}: {{}} parts", log)
-        solutions = [
-            solve_lasso(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE)
-            for part in shown
-        ]
-    codes, residuals = map(np.concatenate, zip(*solutions, strict=True))
-    if unmet := int(np.sum(~(residuals <= TOLERANCE))):
+        x, D = signals.astype(np.float64), dictionary.astype(np.float64)
+        codes, residuals = solve_lasso(x, D, sparsity, MAX_STEPS, TOLERANCE)
+    unmet = int(np.sum(~(residuals <= TOLERANCE)))
+    if unmet:
         log(
             f"{unmet} of {len(codes)} codes of {what} are not converged after"
-            f" {MAX_STEPS} steps: the largest relative residual is"
-            f" {residuals.max():.1e}; a larger --data.sparsity converges sooner"
+            f" {MAX_STEPS} steps; a larger --data.sparsity converges sooner"
         )
     return codes.astype(np.float32)
 
@@ -207,67 +180,48 @@ def lasso_codes(
 def _code_records(
     images: PictureSet[LabelledImages], config: CodeConfig, log: Log
 ) -> Originals:
-    chosen = split_images(images, config.validation_share)
-    grey = {
-        split: np.stack([to_grey(one) for one in kept.read(numbers)])
-        for split, (kept, numbers) in chosen.items()
-    }
-    height, width, _ = images.shape
-    atoms = config.atoms or round(OVERCOMPLETE * height * width)
+    grey = {}
+    for split, examples in split_images(images, config.validation_share).items():
+        grey[split] = np.stack([to_grey(image) for image, _ in examples])
     train = grey["train"].astype(np.float32) / 255.0
-    log(
-        f"  a {config.dictionary} dictionary of {atoms} atoms of {height * width}"
-        " pixels"
-    )
+    pixels = train.shape[1]
+    atoms = config.atoms or round(OVERCOMPLETE * pixels)
+    log(f"  a {config.dictionary} dictionary of {atoms} atoms of {pixels} pixels")
     dictionary = make_dictionary(config.dictionary, atoms, train, config.sparsity)
-    codes = {
-        split: _codes(grey[split], dictionary, config, split, log) for split in SPLITS
-    }
-    features = {
-        "image": tfds.features.Tensor(
-            shape=(height * width,), dtype=np.uint8, encoding="bytes"
-        ),
-        "code": tfds.features.Tensor(
-            shape=(atoms,), dtype=np.float32, encoding="bytes"
-        ),
-    }
-    facts = {
-        "shape": [height, width, 1],
-        "dictionary": to_text(dictionary),
-        "pixel_std": float(np.std(train, dtype=np.float64)),
-        "square_norms": {
-            split: float(np.sum(np.float64(codes[split]) ** 2) / len(codes[split]))
-            for split in SPLITS
-        },
-    }
-    pairs = {split: zip(grey[split], codes[split], strict=True) for split in SPLITS}
-    return Originals(
-        features,
-        {split: ({"image": a, "code": b} for a, b in pairs[split]) for split in SPLITS},
-        facts,
+    spec = CodeSpec(
+        (*images.shape[:2], 1), dictionary, float(np.std(train, dtype=np.float64))
     )
+    facts: Record = {**spec.to_json(), "square_norms": {}}
+    splits = {
+        split: _records(rows, spec, config.sparsity, split, facts, log)
+        for split, rows in grey.items()
+    }
+    features = {"image": stored((pixels,)), "code": stored((atoms,), np.float32)}
+    return Originals(features, splits, facts)
 
 
-def _codes(
-    grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log
-) -> np.ndarray:
-    codes = lasso_codes(
-        grey.astype(np.float32) / 255.0,
-        dictionary,
-        config.sparsity,
-        what=split,
-        log=log,
-    )
-    if not codes.any():
+def _records(
+    images: np.ndarray,
+    spec: CodeSpec,
+    sparsity: float,
+    split: str,
+    facts: Record,
+    log: Log,
+) -> Iterator[Record]:
+    """Yields images with their codes, solved some at a time."""
+    total = 0.0
+    for start in range(0, len(images), AT_ONCE):
+        some = images[start : start + AT_ONCE]
+        signals = some.astype(np.float32) / 255.0
+        codes = lasso_codes(signals, spec.dictionary, sparsity, what=split, log=log)
+        total += float(np.sum(np.float64(codes) ** 2))
+        for image, code in zip(some, codes, strict=True):
+            yield {"image": image, "code": code}
+    if not total:
         raise UserError(
-            f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of"
-            f" {split} is 0; lower it"
+            f"at data.sparsity={sparsity:g} every code of {split} is 0; lower it"
         )
-    used = np.count_nonzero(codes) / len(codes)
-    log(
-        f"  {split}: codes of {len(codes)} images, {used:.1f} of {codes.shape[1]} not 0"
-    )
-    return codes
+    facts["square_norms"][split] = total / len(images)
 
 
 def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:

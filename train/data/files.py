@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import io
 import lzma
-import os
 import re
 import tarfile
 import tempfile
@@ -13,15 +12,14 @@ import unicodedata
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 
-from ..config.errors import PLAIN, UNSHOWN, UserError, option_text
-from ..system.files import require_room, writing
+from ..config.errors import PLAIN, UNSHOWN, UserError, one_line, option_text
 from ..system.reading import open_regular
 
 Log = Callable[[str], None]
@@ -36,8 +34,6 @@ ARCHIVE_ERRORS = (
     zlib.error,
     lzma.LZMAError,
 )
-# if temporary files cannot be written
-TEMPORARY = "free room there, or name another folder with TMPDIR"
 SPLITS = ("train", "validation", "test")
 # of the choice of held-out or kept examples: the same in every run, for any seed of the
 # run
@@ -45,26 +41,12 @@ SEED = 0
 
 # UCSD has Train and Test; ShanghaiTech and copies of Ped2 and Avenue as frames have
 # training/frames and testing/frames; Avenue has training_videos and testing_videos.
-NAMES = {
-    "train": (
-        "train",
-        "training",
-        "train_frames",
-        "training_frames",
-        "train_videos",
-        "training_videos",
-    ),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": (
-        "test",
-        "testing",
-        "test_frames",
-        "testing_frames",
-        "test_videos",
-        "testing_videos",
-    ),
+ENDINGS = ("", "_frames", "_videos")
+KNOWN = {
+    **{name + end: "train" for name in ("train", "training") for end in ENDINGS},
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **{name + end: "test" for name in ("test", "testing") for end in ENDINGS},
 }
-KNOWN = {name: split for split, names in NAMES.items() for name in names}
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -76,98 +58,61 @@ class OriginalFile(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Files as published: their names, folders below a root that may hold them,
-    archives there, and all in words."""
+    """Files as published: their names, and what to give in words."""
 
     names: tuple[str, ...]
-    folders: tuple[str, ...]
-    archives: tuple[str, ...]
     wanted: str
 
-    def find(self, root: Path) -> Path:
-        """Returns the folder that holds the first of the names, or the archive; a
-        root that is a file is one."""
-        if root.is_file():
-            return root
-        require_listable(root)
-        folders = (
-            root / folder
-            for folder in self.folders
-            if (root / folder / self.names[0]).exists()
-        )
-        archives = (
-            path
-            for pattern in self.archives
-            for path in sorted(root.glob(pattern))
-            if path.is_file()
-        )
-        if (source := next(folders, None) or next(archives, None)) is None:
-            raise root_error(root, f"holds no {self.names[0]}; give {self.wanted}")
-        return source
-
     def fingerprint(self, root: Path) -> str:
-        """Fingerprints the wanted files of the folder, or the archive."""
-        source = self.find(root)
-        files = [path for name in self.names if (path := source / name).exists()]
-        return fingerprint_files(files or [source], root=source)
+        """Fingerprints the files in a folder, or an archive."""
+        return fingerprint_below(root, self.holds)
+
+    def holds(self, path: PurePosixPath) -> bool:
+        """Returns whether a file has one of the names."""
+        return path.name in self.names
 
     @contextlib.contextmanager
     def open(self, root: Path) -> Iterator[dict[str, OriginalFile]]:
         """Finds all the files by their names; of several of one name, the one in the
         fewest folders, and of those the first by name."""
-        with original_files(self.find(root), lambda path: path.name in self.names) as (
-            files,
-            _,
-        ):
-            deepest_first = sorted(
-                files, key=lambda file: (len(file.path.parts), file.path), reverse=True
-            )
-            by_name = {file.path.name: file for file in deepest_first}
+        with original_files(root, self.holds) as (files, _):
+            by_name: dict[str, OriginalFile] = {}
+            for file in sorted(files, key=lambda file: (len(file.path.parts), file)):
+                by_name.setdefault(file.path.name, file)
             for name in self.names:
                 if name not in by_name:
-                    raise root_error(root, f"holds no {name}; give {self.wanted}")
+                    raise UserError(f"holds no {name}; give {self.wanted}")
             yield by_name
 
 
-def root_error(root: Path | str, problem: str) -> UserError:
-    """Returns an error about a root; the problem follows its name, or is a clause
-    after a colon."""
-    space = "" if problem.startswith(":") else " "
-    return UserError(f"{option_text('data.root', root)}{space}{problem}")
-
-
-def likely_splits(name: str) -> frozenset[str]:
+def likely_splits(name: str) -> set[str]:
     """Returns the splits that words of a name may mean, as those of TestSet-1 and
     my_training_set do."""
-    words = {word.lower() for word in WORD.findall(name)}
-    split_of = (
-        KNOWN
-        | {"eval": "validation"}
-        | {w: s for w in words for s in ("train", "test") if w.startswith(s)}
-    )
-    return frozenset(split_of[word] for word in words & split_of.keys())
+    splits = set()
+    for word in WORD.findall(name):
+        word = re.sub("^(train|test).*", r"\1", word.lower())
+        splits |= {"validation" if word == "eval" else KNOWN.get(word, "")}
+    return splits - {""}
 
 
-def check_one_name(splits: Mapping[str, str], root: Path) -> None:
+def check_one_name(splits: Mapping[str, str]) -> None:
     """Checks that each split has one name, given the splits of names: train and
     training are one split."""
-    names: dict[str, list[str]] = defaultdict(list)
+    names: dict[str, str] = {}
     for name, split in sorted(splits.items()):
-        names[split].append(name)
-    for each in names.values():
-        if len(each) > 1:
-            raise root_error(root, f"holds {' and '.join(each)}; keep one of them")
+        other = names.setdefault(split, name)
+        if other != name:
+            raise UserError(f"holds {other} and {name}; keep one of them")
 
 
-def check_no_split(unread: Iterable[str], root: Path, wanted: str) -> None:
+def check_no_split(unread: Iterable[str], wanted: str) -> None:
     """Checks that nothing that is passed over looks like a split, which would be cut
     from train instead."""
     for name in unread:
         if likely_splits(name):
-            raise root_error(
-                root,
-                f": '{name}' looks like a split that is not read; {wanted}; rename it"
-                " if it is none",
+            raise UserError(
+                f"'{name}' looks like a split that is not read; {wanted}; rename it"
+                " if it is none"
             )
 
 
@@ -176,10 +121,10 @@ def log_alike(names: Iterable[str], log: Log) -> None:
     alike: dict[str, list[str]] = defaultdict(list)
     for name in names:
         form = unicodedata.normalize("NFKC", name).casefold()
-        alike["".join(form.split())].append(name)
+        alike["".join(form.split())].append(ascii(name))
     for each in alike.values():
         if len(each) > 1:
-            shown = " and ".join(map(ascii, each))
+            shown = " and ".join(each)
             log(f"  warning: the classes {shown} look alike, and are read as different")
 
 
@@ -193,11 +138,20 @@ def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(files):
         name = file.relative_to(root).as_posix()
-        check_name(name, root)
+        check_name(name)
         with open_regular(file, where=str(file)) as content:
             contents = hashlib.file_digest(content, "sha256").hexdigest()
         digest.update(f"{name}\0{contents}\n".encode())
     return digest.hexdigest()[:12]
+
+
+def fingerprint_below(root: Path, wanted: "Wanted | None" = None) -> str:
+    """Fingerprints the wanted files of a folder, by default the visible ones, or of a
+    root that is a file the file."""
+    files = [root]
+    if root.is_dir():
+        files = [file.local for file in files_below(root, wanted or is_visible)[0]]
+    return fingerprint_files(files, root=root)
 
 
 def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
@@ -205,30 +159,23 @@ def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
     versions of its packages."""
 
     def fingerprint(_: Path) -> str:
-        versions = " ".join(metadata.version(package) for package in packages)
-        return hashlib.sha256(versions.encode() + Path(file).read_bytes()).hexdigest()[
-            :12
-        ]
+        versions = " ".join(map(metadata.version, packages)).encode()
+        return hashlib.sha256(versions + Path(file).read_bytes()).hexdigest()[:12]
 
     return fingerprint
 
 
-def check_name(name: str, root: Path) -> None:
+def check_name(name: str) -> None:
     """Checks that a name is UTF-8 without control characters: logs and reports show
     names."""
     if UNSHOWN.search(name):
-        raise root_error(
-            root, f": the name {name!a} is not {PLAIN}; rename the file or folder"
-        )
+        raise UserError(f"the name {name!a} is not {PLAIN}; rename the file or folder")
 
 
 def is_visible(path: PurePosixPath) -> bool:
     """Returns whether a file is to be looked at: hidden ones and the shadow files of
     macOS archives are not."""
-    return not any(
-        (part.startswith(".") and part != "..") or part == "__MACOSX"
-        for part in path.parts
-    )
+    return not any(re.match(r"\.(?!\.$)|__MACOSX$", part) for part in path.parts)
 
 
 def files_below(
@@ -236,32 +183,25 @@ def files_below(
 ) -> tuple[list[OriginalFile], list[PurePosixPath]]:
     """Lists the wanted files below a folder, following links, and empty folders;
     unlistable ones are an error."""
-    files, empty = [], []
-    for folder, inside, names in os.walk(
-        root, followlinks=True, onerror=_raise_unlistable
-    ):
-        here = PurePosixPath(Path(folder).relative_to(root).as_posix())
-        for name in names:
-            check_name(str(here / name), root)
-            files.append(OriginalFile(here / name, Path(folder, name)))
-        if not any(wanted(here / name) for name in (*inside, *names)):
+    files: list[OriginalFile] = []
+    empty: list[PurePosixPath] = []
+
+    def look(here: PurePosixPath, above: set[Path]) -> None:
+        folder = root / here
+        if folder.resolve() in above:
+            raise UserError(f"'{folder}' links to a folder above it; remove the link")
+        inside = [here / entry.name for entry in folder.iterdir()]
+        if wanted(here) and not any(map(wanted, inside)):
             empty.append(here)
-        for link in (Path(folder, name) for name in inside):
-            if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
-                raise root_error(
-                    root, f": '{link}' links to a folder above it; remove the link"
-                )
-    return [file for file in files if wanted(file.path)], [
-        folder for folder in empty if wanted(folder)
-    ]
+        for path in inside:
+            check_name(str(path))
+            if (root / path).is_dir():
+                look(path, above | {folder.resolve()})
+            elif wanted(path):
+                files.append(OriginalFile(path, root / path))
 
-
-def require_listable(folder: Path) -> None:
-    """Checks that a folder can be listed: `Path.glob` takes others for empty ones."""
-    try:
-        os.scandir(folder).close()
-    except OSError as error:
-        _raise_unlistable(error)
+    look(PurePosixPath(), set(root.resolve().parents))
+    return files, empty
 
 
 @contextlib.contextmanager
@@ -275,44 +215,41 @@ def original_files(
     if root.is_dir():
         yield files_below(root, wanted)
         return
+    unpack = _unpack_zip if zipfile.is_zipfile(root) else _unpack_tar
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with writing(f"{folder}, where {root} is unpacked", TEMPORARY):
-                (_unpack_zip if zipfile.is_zipfile(root) else _unpack_tar)(
-                    root, Path(folder), wanted
-                )
+            unpack(root, Path(folder), wanted)
         except ARCHIVE_ERRORS as error:
-            raise _damaged(root, error) from error
+            if isinstance(error, OSError) and error.errno:
+                raise  # of the disk: the archive may be whole
+            raise UserError(
+                "is neither a folder nor a whole tar or zip archive"
+                f" ({one_line(error)}); copy it again"
+            ) from error
         yield files_below(Path(folder))
 
 
-def hold_out(
-    labels: np.ndarray, share: float, names: Sequence[str] = ()
-) -> tuple[np.ndarray, np.ndarray]:
+def hold_out(labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Divides examples into two parts with the same share of each class, up to
-    rounding. Returns the numbers of examples that stay and of examples held out,
-    ascending: functions of labels and share only.
+    rounding. Returns the numbers of examples that stay and of the ``count`` that are
+    held out, ascending: functions of labels and count only.
     """
     # takes a second, and is needed only to prepare
     from sklearn.model_selection import train_test_split
 
-    classes, counts = np.unique_counts(labels)
-    num_held_out = round(share * len(labels))
-    if (single := classes[counts < 2]).size:
-        raise ValueError(
-            f"the class {names[single[0]]!r} has a single example"
-            if names
-            else "there is one only"
+    try:
+        stay, held_out = train_test_split(
+            np.arange(len(labels)),
+            test_size=count,
+            stratify=labels,
+            random_state=SEED,
         )
-    if min(num_held_out, len(labels) - num_held_out) < len(counts):
-        raise ValueError(
-            f"{num_held_out} of {len(labels)} are held out; each split needs all"
-            f" {len(counts)} classes"
-        )
-    numbers = np.arange(len(labels))
-    stay, held_out = train_test_split(
-        numbers, test_size=num_held_out, stratify=labels, random_state=SEED
-    )
+    except ValueError as error:
+        raise UserError(
+            f"{count} of the {len(labels)} examples of train cannot be held out"
+            f" ({one_line(error)}); give more, or another"
+            f" {option_text('data.validation_share')}"
+        ) from error
     return np.sort(stay), np.sort(held_out)
 
 
@@ -322,78 +259,31 @@ def tenth(count: int) -> int:
     return max(1, round(count / 10))
 
 
-def check_share(share: float) -> None:
-    """Checks the share of train that is held out to validate."""
-    if not 0.0 < share < 1.0:
-        raise UserError(
-            f"{option_text('data.validation_share')} must be in (0, 1), got {share}"
-        )
-
-
 def three_splits(
-    labels: Mapping[str, np.ndarray],
-    share: float,
-    what: str,
-    instead: str,
-    names: Sequence[str] = (),
+    labels: Mapping[str, np.ndarray], share: float, *, equal: bool = False
 ) -> dict[str, tuple[str, np.ndarray]]:
     """Returns for each split the one that has its examples, and their numbers there,
     given the labels of some splits. Missing ones are cut from train, test first, with
-    the same share of each class; see `cut_from_train`.
+    the same share of each class. The share is of all that train has then, or with
+    ``equal`` of all that it had.
     """
     places = {split: (split, np.arange(len(each))) for split, each in labels.items()}
-    for split in (name for name in reversed(SPLITS) if name not in labels):
-        _, numbers = places["train"]
-        stay, held_out = cut_from_train(
-            labels["train"][numbers], share, what, f"{split} {instead}", names
-        )
-        places |= {
-            "train": ("train", numbers[stay]),
-            split: ("train", numbers[held_out]),
-        }
+    for split in reversed(SPLITS):
+        if split not in labels:
+            _, numbers = places["train"]
+            total = len(labels["train"] if equal else numbers)
+            stay, held_out = hold_out(labels["train"][numbers], round(share * total))
+            places["train"] = "train", numbers[stay]
+            places[split] = "train", numbers[held_out]
     return {split: places[split] for split in SPLITS}
-
-
-def cut_from_train(
-    labels: np.ndarray, share: float, what: str, instead: str, names: Sequence[str] = ()
-) -> tuple[np.ndarray, np.ndarray]:
-    """Divides the examples of train by `hold_out`; ``instead`` would make that
-    needless, ``names`` are of classes."""
-    try:
-        return hold_out(labels, share, names)
-    except ValueError as error:
-        option = option_text("data.validation_share", f"{share:g}")
-        words = (
-            f"{option} cannot be cut from the train {what} ({error}); give more,"
-            f" another share, or a {instead}"
-        )
-        raise UserError(words) from error
-
-
-def _raise_unlistable(error: OSError) -> NoReturn:
-    raise root_error(
-        error.filename, f"cannot be listed ({error.strerror}); it needs permission"
-    ) from error
-
-
-def _is_above(place: Path, folder: Path, root: Path) -> bool:
-    """Returns whether a place is or holds a folder on the way from the root to
-    ``folder``, also through links."""
-    way = (
-        folder,
-        *(parent for parent in folder.parents if parent.is_relative_to(root)),
-    )
-    return any(each.resolve().is_relative_to(place) for each in way)
 
 
 def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
     def choose(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo | None:
         inside = PurePosixPath(member.name)
         # some programs add a folder outside; files there have members of their own
-        outside = inside.is_absolute() or ".." in inside.parts
-        if not wanted(inside) or (member.isdir() and outside):
+        if not wanted(inside) or (member.isdir() and ".." in inside.parts):
             return None
-        require_room(folder, member.size, f"{member.name} of {root}")
         return tarfile.data_filter(member, str(folder))
 
     with tarfile.open(root) as archive:
@@ -402,26 +292,14 @@ def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
         archive.extractall(folder, archive, filter=choose)
         # tarfile accepts an archive that stops between members or in a header. A
         # complete one ends in zeros.
-        ending = io.BytesIO() if archive.fileobj is None else archive.fileobj
+        ending = archive.fileobj or io.BytesIO()
         ending.seek(archive.offset)
         if ending.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise _damaged(root, "it has no end mark")
+            raise tarfile.TarError("it has no end mark")
 
 
 def _unpack_zip(root: Path, folder: Path, wanted: Wanted) -> None:
     with zipfile.ZipFile(root) as archive:
-        members = [
-            member
-            for member in archive.infolist()
-            if wanted(PurePosixPath(member.filename)) and member.filename != "/"
-        ]
-        require_room(folder, sum(member.file_size for member in members), str(root))
-        archive.extractall(folder, members)
-
-
-def _damaged(root: Path, error: Exception | str) -> UserError:
-    reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-    return root_error(
-        root,
-        f"is neither a folder nor a whole tar or zip archive ({reason}); copy it again",
-    )
+        for name in archive.namelist():
+            if wanted(PurePosixPath(name)) and name != "/":
+                archive.extract(name, folder)

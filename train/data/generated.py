@@ -5,7 +5,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -16,7 +16,8 @@ from .pictures import NOT_COUNTED, Examples, LabelledImages, PictureSet
 from .prepare import Source
 from .rows import Labelled, TextSet
 
-T = TypeVar("T")
+T = TypeVar("T", bound=tuple[Any, ...])
+U = TypeVar("U")
 
 SEEDS = {"train": 1, "validation": 2, "test": 3}  # of scenes and clips
 
@@ -54,62 +55,21 @@ VERDICT_SEED = 0
 # `open_verdicts`.
 ONE_CLAUSE, NEGATED, ADORNED = 0.6, 0.5, 0.3
 
-TOPICS = (
-    "acting",
-    "cast",
-    "dialogue",
-    "ending",
-    "humour",
-    "music",
-    "pacing",
-    "plot",
-    "premise",
-    "scenery",
-    "script",
-)
+# Words, and phrases.
+TOPICS = "acting cast dialogue ending humour music pacing plot premise scenery script"
 WORDS = (
-    (
-        "awful",
-        "boring",
-        "clumsy",
-        "dreary",
-        "dull",
-        "flat",
-        "lazy",
-        "messy",
-        "stale",
-        "tedious",
-    ),
-    (
-        "brilliant",
-        "charming",
-        "clever",
-        "elegant",
-        "fresh",
-        "gripping",
-        "moving",
-        "superb",
-        "tender",
-        "witty",
-    ),
+    "awful boring clumsy dreary dull flat lazy messy stale tedious",
+    "brilliant charming clever elegant fresh gripping moving superb tender witty",
 )
-VERBS = ("was", "seemed", "felt", "remained")
-NEGATIONS = ("not", "never", "hardly")
-DEGREES = ("very", "really", "quite", "truly")
-OPENINGS = (
-    ("in", "the", "end"),
-    ("to", "be", "honest"),
-    ("for", "once"),
-    ("this", "time"),
-    ("all", "told"),
-)
+VERBS = "was seemed felt remained"
+NEGATIONS = "not never hardly"
+DEGREES = "very really quite truly"
+OPENINGS = ("in the end", "to be honest", "for once", "this time", "all told")
 ENDINGS = (
-    ("to", "me"),
-    ("from", "start", "to", "finish"),
-    ("most", "of", "the", "time"),
-    ("for", "two", "long", "hours"),
+    *("to me", "from start to finish"),
+    *("most of the time", "for two long hours"),
 )
-CONCESSIONS = ("although", "though", "while")
+CONCESSIONS = "although though while"
 
 
 @contextlib.contextmanager
@@ -119,32 +79,22 @@ def open_digits(_: Path, __: Log) -> Iterator[PictureSet[LabelledImages]]:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    images = (
-        np.rint(images * (255.0 / HIGHEST_LEVEL)).astype(np.uint8).reshape(-1, 8, 8, 1)
-    )
-    rest, test = hold_out(labels, TEST_DIGITS / len(labels))
-    stay, held_out = hold_out(labels[rest], VALIDATION_DIGITS / len(rest))
-    splits = {"train": rest[stay], "validation": rest[held_out], "test": test}
-    yield PictureSet(
-        tuple(str(digit) for digit in range(10)),
-        (8, 8, 1),
-        {
-            split: LabelledImages(labels[numbers], images[numbers].__getitem__)
-            for split, numbers in splits.items()
-        },
-    )
+    images = np.rint(images * (255.0 / HIGHEST_LEVEL)).astype(np.uint8)
+    images = images.reshape(-1, 8, 8, 1)
+    rest, test = hold_out(labels, TEST_DIGITS)
+    stay, held_out = hold_out(labels[rest], VALIDATION_DIGITS)
+    splits = {}
+    for split, numbers in zip(SPLITS, (rest[stay], rest[held_out], test), strict=True):
+        splits[split] = LabelledImages(labels[numbers], images[numbers].__getitem__)
+    yield PictureSet(tuple("0123456789"), (8, 8, 1), splits)
 
 
 @contextlib.contextmanager
 def open_shapes(_: Path, __: Log) -> Iterator[PictureSet[Examples]]:
     """The three splits, the same scenes every time."""
-    splits = {
-        split: Examples(count, draw_scenes(split))
-        for split, count in NUM_SCENES.items()
-    }
-    yield PictureSet(
-        SHAPE_CLASSES, (SCENE_SIZE, SCENE_SIZE, 3), splits, (SCENE_SIZE, SCENE_SIZE)
-    )
+    splits = {split: draw_scenes(split) for split in SPLITS}
+    size = (SCENE_SIZE, SCENE_SIZE)
+    yield PictureSet(SHAPE_CLASSES, (*size, 3), splits, size)
 
 
 def draw_scenes(split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -154,7 +104,8 @@ def draw_scenes(split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """
     generator = np.random.default_rng(SEEDS[split])
     for _ in range(NUM_SCENES[split]):
-        image, labels = _ground(generator), np.zeros((SCENE_SIZE, SCENE_SIZE), np.uint8)
+        image = _ground(generator)
+        labels = np.zeros((SCENE_SIZE, SCENE_SIZE), np.uint8)
         for _ in range(generator.integers(FEWEST_SHAPES, MOST_SHAPES + 1)):
             shape = int(generator.integers(1, len(SHAPE_CLASSES)))
             depth = _depth(SHAPE_CLASSES[shape], generator)
@@ -169,57 +120,42 @@ def draw_scenes(split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def _ground(generator: np.random.Generator) -> np.ndarray:
     """Stripes of a random colour, direction and width."""
     rows, columns = np.mgrid[:SCENE_SIZE, :SCENE_SIZE]
-    angle, wavelength = generator.uniform(0, np.pi), generator.uniform(6, 16)
-    wave = np.sin(
-        2 * np.pi * (rows * np.sin(angle) + columns * np.cos(angle)) / wavelength
-        + generator.uniform(0, 6)
-    )
-    return (
-        generator.uniform(40, 130, 3) + generator.uniform(10, 30, 3) * wave[..., None]
-    )
+    angle = generator.uniform(0, np.pi)
+    wavelength = generator.uniform(6, 16)
+    phase = 2 * np.pi * (rows * np.sin(angle) + columns * np.cos(angle)) / wavelength
+    wave = np.sin(phase + generator.uniform(0, 6))[..., None]
+    return generator.uniform(40, 130, 3) + generator.uniform(10, 30, 3) * wave
 
 
 def _depth(shape: str, generator: np.random.Generator) -> np.ndarray:
     """Returns the depth of each pixel inside a shape, in pixels; negative outside."""
-    centre, radius = (
-        generator.uniform(0, SCENE_SIZE, 2),
-        generator.uniform(SMALLEST_RADIUS, LARGEST_RADIUS),
-    )
+    centre = generator.uniform(0, SCENE_SIZE, 2)
+    radius = generator.uniform(SMALLEST_RADIUS, LARGEST_RADIUS)
     angle = generator.uniform(0, 2 * np.pi)
     down, right = np.mgrid[:SCENE_SIZE, :SCENE_SIZE] - centre[:, None, None]
-    x, y = (
-        right * np.cos(angle) + down * np.sin(angle),
-        down * np.cos(angle) - right * np.sin(angle),
-    )
+    x = right * np.cos(angle) + down * np.sin(angle)
+    y = down * np.cos(angle) - right * np.sin(angle)
     if shape == "disc":
         return radius - np.hypot(x, y)
     if shape == "square":
         return radius * 0.8 - np.maximum(np.abs(x), np.abs(y))
     if shape == "triangle":
-        sides = [
-            x * np.cos(turn) + y * np.sin(turn)
-            for turn in (np.pi / 2, np.pi * 7 / 6, np.pi * 11 / 6)
-        ]
+        turns = (np.pi / 2, np.pi * 7 / 6, np.pi * 11 / 6)
+        sides = [x * np.cos(turn) + y * np.sin(turn) for turn in turns]
         return radius * 0.6 - np.max(sides, axis=0)
-    bars = [
-        np.minimum(radius - np.abs(a), radius * 0.35 - np.abs(b))
-        for a, b in ((x, y), (y, x))
-    ]
-    return np.max(bars, axis=0)
+    long, wide = radius - np.abs([x, y]), radius * 0.35 - np.abs([y, x])
+    return np.minimum(long, wide).max(axis=0)
 
 
 @contextlib.contextmanager
 def open_photos(_: Path, __: Log) -> Iterator[Splits]:
     """The three splits, the same clips every time."""
     numbers = itertools.count()
-    films = {
-        split: photo_clips(split, num_frames=NUM_FRAMES, frame_size=FRAME_SIZE)
-        for split in SPLITS
-    }
-    yield {
-        split: [Clip(f"photo clip {next(numbers)}", film) for film in films[split]]
-        for split in SPLITS
-    }
+    splits = {}
+    for split in SPLITS:
+        films = photo_clips(split, num_frames=NUM_FRAMES, frame_size=FRAME_SIZE)
+        splits[split] = [Clip(f"photo clip {next(numbers)}", film) for film in films]
+    yield splits
 
 
 def photo_clips(
@@ -233,67 +169,35 @@ def photo_clips(
     from sklearn.datasets import load_sample_images
 
     generator = np.random.default_rng(SEEDS[split])
-    photos = [
-        np.asarray(Image.fromarray(photo).convert("L"))
-        for photo in load_sample_images().images
-    ]
-    tiles = [
-        _tile(photo, *place)
-        for photo, places in zip(photos, TILES[split], strict=True)
-        for place in places
-    ]
-    for index in range(NUM_CLIPS[split]):
-        yield _film(
-            tiles[index % len(tiles)],
-            generator,
-            num_frames=num_frames,
-            frame_size=frame_size,
-        )
-
-
-def _tile(photo: np.ndarray, row: int, column: int) -> np.ndarray:
-    top, left = row * TILE_HEIGHT, column * TILE_WIDTH
-    return photo[top : top + TILE_HEIGHT, left : left + TILE_WIDTH]
-
-
-def _film(
-    tile: np.ndarray,
-    generator: np.random.Generator,
-    *,
-    num_frames: int,
-    frame_size: int,
-) -> np.ndarray:
-    start, stop = (_random_view(tile.shape, generator) for _ in range(2))
+    tiles: list[Image.Image] = []
+    for photo, places in zip(load_sample_images().images, TILES[split], strict=True):
+        grey = Image.fromarray(photo).convert("L")
+        for row, column in places:
+            top, left = row * TILE_HEIGHT, column * TILE_WIDTH
+            box = (left, top, left + TILE_WIDTH, top + TILE_HEIGHT)
+            tiles.append(grey.crop(box))
     # At most a third of the way to the second view: a pan of about two pixels a frame,
     # as a hand-held camera makes.
     fractions = np.linspace(0.0, 1.0 / 3.0, num_frames)
-    picture = Image.fromarray(tile)
-    return np.stack(
-        [
-            _look(picture, start + fraction * (stop - start), frame_size)
-            for fraction in fractions
-        ]
-    )
+    for index in range(NUM_CLIPS[split]):
+        start, stop = _random_view(generator), _random_view(generator)
+        film = np.empty((num_frames, frame_size, frame_size), np.uint8)
+        for frame, fraction in zip(film, fractions, strict=True):
+            top, left, side = start + fraction * (stop - start)
+            frame[:] = tiles[index % len(tiles)].resize(
+                (frame_size, frame_size),
+                Image.Resampling.BILINEAR,
+                box=(left, top, left + side, top + side),
+            )
+        yield film
 
 
-def _random_view(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """A square (top, left, side) inside a picture of the given shape."""
+def _random_view(generator: np.random.Generator) -> np.ndarray:
+    """A square (top, left, side) inside a tile."""
     side = generator.uniform(SMALLEST_VIEW, LARGEST_VIEW)
-    return np.array(
-        [
-            generator.uniform(0, shape[0] - side),
-            generator.uniform(0, shape[1] - side),
-            side,
-        ]
-    )
-
-
-def _look(picture: Image.Image, view: np.ndarray, frame_size: int) -> np.ndarray:
-    top, left, side = view
-    box = (left, top, left + side, top + side)
-    return np.asarray(
-        picture.resize((frame_size, frame_size), Image.Resampling.BILINEAR, box=box)
-    )
+    top = generator.uniform(0, TILE_HEIGHT - side)
+    left = generator.uniform(0, TILE_WIDTH - side)
+    return np.array([top, left, side])
 
 
 @contextlib.contextmanager
@@ -309,73 +213,58 @@ def open_verdicts(_: Path, __: Log) -> Iterator[TextSet]:
     frequent. A model of words without their order is right about at most eight in ten
     sentences, and one that adds up words about five.
     """
-    generator, seen = np.random.default_rng(VERDICT_SEED), set()
-
-    def draw(number: int) -> Labelled:
-        return _sentence(generator, number % 2)
-
-    sizes = NUM_VERDICTS.items()
-    yield TextSet(
-        SENTIMENTS,
-        {
-            split: distinct(draw, size, seen, key=lambda one: one.text)
-            for split, size in sizes
-        },
-    )
+    generator = np.random.default_rng(VERDICT_SEED)
+    seen: set[str] = set()
+    splits = {}
+    for split, size in NUM_VERDICTS.items():
+        drawn = distinct(lambda number: _sentence(generator, number % 2), size, seen)
+        splits[split] = drawn
+    yield TextSet(SENTIMENTS, splits)
 
 
-def distinct(
-    draw: Callable[[int], T], count: int, seen: set[str], *, key: Callable[[T], str]
-) -> list[T]:
-    """Draws so many examples, given the number of those before; none has a text of
-    ``seen``, which grows by theirs."""
+def distinct(draw: Callable[[int], T], count: int, seen: set[str]) -> list[T]:
+    """Draws so many examples, given the number of those before; none has a text, its
+    first field, of ``seen``, which grows by theirs."""
     examples: list[T] = []
     while len(examples) < count:
         example = draw(len(examples))
-        if key(example) not in seen:
-            seen.add(key(example))
+        if example[0] not in seen:
+            seen.add(example[0])
             examples.append(example)
     return examples
 
 
 def _sentence(generator: np.random.Generator, label: int) -> Labelled:
-    topics = generator.choice(len(TOPICS), 2, replace=False)
-    main, other = (
-        _clause(generator, TOPICS[topic], label ^ side)
-        for side, topic in enumerate(topics)
-    )
-    words = main
+    topics = generator.choice(TOPICS.split(), 2, replace=False)
+    main = _clause(generator, topics[0], label)
+    other = _clause(generator, topics[1], 1 - label)
+    text = main
     if generator.random() >= ONE_CLAUSE:
-        concession = pick(generator, CONCESSIONS)
+        concession = pick(generator, CONCESSIONS.split())
         forms = (
-            (concession, *other, ",", *main),
-            (*main, ",", concession, *other),
-            (*other, ",", "but", *main),
+            f"{concession} {other} , {main}",
+            f"{main} , {concession} {other}",
+            f"{other} , but {main}",
         )
-        words = forms[generator.integers(len(forms))]
+        text = pick(generator, forms)
     if generator.random() < ADORNED:
-        words = (*pick(generator, OPENINGS), ",", *words)
-    return Labelled(" ".join((*words, ".")), label)
+        text = f"{pick(generator, OPENINGS)} , {text}"
+    return Labelled(f"{text} .", "", label)
 
 
-def _clause(generator: np.random.Generator, topic: str, praise: int) -> tuple[str, ...]:
+def _clause(generator: np.random.Generator, topic: str, praise: int) -> str:
     """The words of a clause that praises its topic, or not."""
     negated = int(generator.random() < NEGATED)
-    negation = (pick(generator, NEGATIONS),) if negated else ()
-    degree = (pick(generator, DEGREES),) if generator.random() < ADORNED else ()
-    ending = pick(generator, ENDINGS) if generator.random() < ADORNED else ()
-    return (
-        "the",
-        topic,
-        pick(generator, VERBS),
-        *negation,
-        *degree,
-        pick(generator, WORDS[praise ^ negated]),
-        *ending,
-    )
+    negation = pick(generator, NEGATIONS.split()) if negated else ""
+    degree = pick(generator, DEGREES.split()) if generator.random() < ADORNED else ""
+    ending = pick(generator, ENDINGS) if generator.random() < ADORNED else ""
+    verb = pick(generator, VERBS.split())
+    adjective = pick(generator, WORDS[praise ^ negated].split())
+    words = ("the", topic, verb, negation, degree, adjective, ending)
+    return " ".join(filter(None, words))
 
 
-def pick(generator: np.random.Generator, choices: Sequence[T]) -> T:
+def pick(generator: np.random.Generator, choices: Sequence[U]) -> U:
     """Draws one of the choices."""
     return choices[int(generator.integers(len(choices)))]
 

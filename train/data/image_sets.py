@@ -12,18 +12,18 @@ from ..config.data import SetConfig
 from ..config.errors import UserError, option_text
 from . import generated
 from .class_folders import CLASS_LAYOUT, open_class_folders
-from .files import SPLITS, Log, cut_from_train
-from .media import fingerprint_media
+from .files import SPLITS, Log, fingerprint_below
 from .pictures import (
     PICTURES,
-    Examples,
     LabelledImages,
     PictureData,
     PictureSet,
+    fields_json,
     picture_of,
     picture_records,
+    split_images,
 )
-from .prepare import Originals, Source, origin, prepare_from
+from .prepare import Originals, Source, prepare_from
 from .reader import by_step, open_prepared, read_ahead
 
 # Of sets that floors are fitted to and that are evaluated; each split has its own
@@ -42,30 +42,41 @@ class SetSpec(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
-        return {**self._asdict(), "class_names": list(self.class_names)}
+        return fields_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        spec = cls(**values)
-        return cls(int(spec.size), float(spec.pixel_std), tuple(spec.class_names))
+        return cls(**{**values, "class_names": tuple(values["class_names"])})
 
 
 class SetData:
     """Images of every split in memory, and sets of them; no set has an image twice."""
 
     def __init__(self, pictures: PictureData, config: SetConfig):
-        self.spec = SetSpec(config.size, float(pictures.std[0]), pictures.class_names)
-        self._classes, self._each = config.classes, config.set_size // config.classes
-        self._images, self._members = {}, {}
+        names = pictures.class_names
+        self.spec = SetSpec(config.size, float(pictures.std[0]), names)
+        self._classes = config.classes
+        self._each = config.set_size // config.classes
+        if self._classes > len(names):
+            raise UserError(
+                f"{option_text('data.classes', self._classes)} is more than the"
+                f" {len(names)} there are"
+            )
+        self._images: dict[str, np.ndarray] = {}
+        self._members: dict[str, list[np.ndarray]] = {}
         for split in SPLITS:
             images, labels = pictures.whole(split)
             self._images[split] = images.reshape(len(images), -1)
-            self._members[split] = [
-                np.flatnonzero(labels == place)
-                for place in range(len(self.spec.class_names))
-            ]
-            self._check(split)
+            members = [np.flatnonzero(labels == place) for place in range(len(names))]
+            self._members[split] = members
+            least = min(members, key=len)
+            if len(least) < self._each:
+                raise UserError(
+                    f"a class has {len(least)} images in {split}, a set takes"
+                    f" {self._each} of a class; lower {option_text('data.set_size')},"
+                    f" raise {option_text('data.validation_share')}, or give more"
+                )
 
     def num_images(self, split: str) -> int:
         """Returns how many images a split has."""
@@ -78,17 +89,17 @@ class SetData:
     def draw(self, split: str, count: int, seed: Any) -> Sets:
         """Draws sets: some classes, and of each as many images; a function of the
         seed."""
-        generator, members = np.random.default_rng(seed), self._members[split]
-        sizes = np.array([len(numbers) for numbers in members])
+        generator = np.random.default_rng(seed)
+        members = self._members[split]
+        sizes = np.array(list(map(len, members)))
         table = np.stack([np.resize(numbers, sizes.max()) for numbers in members])
-        classes = generator.random((count, len(members))).argsort(axis=1)[
-            :, : self._classes
-        ]
-        order = generator.random((*classes.shape, sizes.max()))
+        classes = generator.random((count, len(members))).argsort(axis=1)
+        classes = classes[:, : self._classes, None]
+        order = generator.random((count, self._classes, sizes.max()))
         # beyond the images of a class
-        order[np.arange(sizes.max()) >= sizes[classes][..., None]] = np.inf
+        order[np.arange(sizes.max()) >= sizes[classes]] = np.inf
         places = order.argpartition(self._each - 1, axis=-1)[..., : self._each]
-        return self._images[split][table[classes[..., None], places].reshape(count, -1)]
+        return self._images[split][table[classes, places].reshape(count, -1)]
 
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any
@@ -104,31 +115,8 @@ class SetData:
     def examples(self, split: str, *, batch_size: int) -> Iterator[Sets]:
         """Yields the sets of a split that are evaluated, the same ones every time."""
         sets = self.draw(split, NUM_SETS[split], SPLITS.index(split))
-        yield from (
-            sets[start : start + batch_size]
-            for start in range(0, len(sets), batch_size)
-        )
-
-    def _check(self, split: str) -> None:
-        names, sizes = (
-            self.spec.class_names,
-            [len(numbers) for numbers in self._members[split]],
-        )
-        if self._classes > len(names):
-            raise UserError(
-                f"{option_text('data.classes', self._classes)} is more than the"
-                f" {len(names)} there are"
-            )
-        if (least := min(sizes)) < self._each:
-            options = (
-                f"{option_text('data.set_size')}, raise"
-                f" {option_text('data.validation_share')}"
-            )
-            raise UserError(
-                f"class {names[sizes.index(least)]} has {least} images in the {split}"
-                f" split, a set takes {self._each} of a class; lower {options}, or give"
-                " more images"
-            )
+        for start in range(0, len(sets), batch_size):
+            yield sets[start : start + batch_size]
 
 
 def load(config: SetConfig, *, log: Log = print) -> SetData:
@@ -139,55 +127,26 @@ def load(config: SetConfig, *, log: Log = print) -> SetData:
 def prepare(config: SetConfig, *, log: Log = print) -> Path:
     """Prepares the images of a configuration unless they are there, and returns
     their folder."""
-    options = [
-        "sets",
-        str(config.size),
-        *[f"{config.validation_share:g}"] * (config.source != "digits"),
-    ]
+    options = ["sets", config.size, f"{config.validation_share:g}"]
     return prepare_from(SETS, config, PICTURES, _records, options=options, log=log)
 
 
 def _records(
     images: PictureSet[LabelledImages], config: SetConfig, log: Log
 ) -> Originals:
-    shape, splits = (config.size, config.size, 1), dict(images.splits)
-    chosen = {split: (one, np.arange(len(one.labels))) for split, one in splits.items()}
-    if "test" not in chosen:
-        one, words = (
-            splits["train"],
-            ("images", "smaller --data.set-size", images.class_names),
-        )
-        rest, test = cut_from_train(one.labels, config.validation_share, *words)
-        # As many as test has: `three_splits` would hold out a share of the rest, which
-        # may be too few for a set.
-        stay, held_out = cut_from_train(one.labels[rest], len(test) / len(rest), *words)
-        chosen = {
-            "train": (one, rest[stay]),
-            "validation": (one, rest[held_out]),
-            "test": (one, test),
-        }
-    grey = {
-        split: Examples(len(numbers), _resized(one, numbers, shape))
-        for split, (one, numbers) in chosen.items()
-    }
-    return picture_records(
-        PictureSet(images.class_names, shape, grey), origin(config), log
-    )
-
-
-def _resized(
-    images: LabelledImages, numbers: np.ndarray, shape: tuple[int, int, int]
-) -> Iterator[tuple[np.ndarray, int]]:
-    for image, label in zip(
-        images.read(numbers), images.labels[numbers].tolist(), strict=True
-    ):
-        yield picture_of(image, shape), label
+    shape = (config.size, config.size, 1)
+    # as many to validate as to test: a share of the rest may be too few for a set
+    chosen = split_images(images, config.validation_share, equal=True)
+    grey = {}
+    for split, pairs in chosen.items():
+        grey[split] = ((picture_of(image, shape), label) for image, label in pairs)
+    return picture_records(PictureSet(images.class_names, shape, grey))
 
 
 SETS: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
     "class_folders": Source(
-        fingerprint_media,
+        fingerprint_below,
         open_class_folders,
         f"the folder or tar archive of images, {CLASS_LAYOUT}",
     ),

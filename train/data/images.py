@@ -3,10 +3,11 @@ classes, CIFAR-10, CamVid."""
 
 import contextlib
 import functools
+import itertools
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -15,25 +16,16 @@ from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from ..system.reading import read_regular
 from . import generated
-from .class_folders import SPLIT_LAYOUT, open_image_folder
+from .class_folders import SPLIT_LAYOUT, Folders, open_image_folder, sort_pictures
 from .files import (
     KNOWN,
     SPLITS,
     Log,
     OriginalFile,
     Published,
-    check_one_name,
-    check_share,
-    root_error,
-    three_splits,
+    fingerprint_below,
 )
-from .media import (
-    Media,
-    check_one_data_set,
-    decode_in_order,
-    fingerprint_media,
-    open_media,
-)
+from .media import decode_in_order, open_media
 from .pictures import (
     NOT_COUNTED,
     PICTURES,
@@ -43,38 +35,28 @@ from .pictures import (
     PictureSet,
     levels,
     picture_records,
+    split_images,
 )
-from .prepare import Originals, Source, origin, prepare_from
+from .prepare import Originals, Source, prepare_from
 from .reader import open_prepared
-
-Named = dict[str, OriginalFile]  # files by their names without suffixes
 
 # CIFAR-10: six files of 10,000 records, each a class and 32 x 32 x 3 pixels, channels
 # first.
 CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
 )
 PARTS = {
     "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
     "test": ("test_batch.bin",),
 }
 FILES = (*PARTS["train"], *PARTS["test"])
-ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
-WANTED = (
-    f"{ARCHIVE} from {ADDRESS}, or the folder it unpacks to, the binary version"
-    " (pickles are never loaded)"
+CIFAR10 = Published(
+    FILES,
+    f"cifar-10-binary.tar.gz from {ADDRESS}, or the folder it unpacks to, the binary"
+    " version (pickles are never loaded)",
 )
-CIFAR10 = Published(FILES, (".", FOLDER), (ARCHIVE,), WANTED)
 RECORDS = 10_000  # of a file
 SHAPE = (32, 32, 3)
 RECORD_BYTES = 1 + 32 * 32 * 3
@@ -101,20 +83,10 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
     """Prepares the images or scenes of a configuration unless they are there, and
     returns their folder."""
     if isinstance(config, SceneConfig):
-        if config.reduction < 1:
-            raise UserError(
-                f"{option_text('data.reduction')} must be at least 1, got"
-                f" {config.reduction}"
-            )
+        options = [config.reduction]
         return prepare_from(
-            SCENES,
-            config,
-            PICTURES,
-            scene_records,
-            options=[str(config.reduction)],
-            log=log,
+            SCENES, config, PICTURES, scene_records, options=options, log=log
         )
-    check_share(config.validation_share)
     # Records depend on the share, except for digits, where it costs nothing.
     options = [f"{config.validation_share:g}"]
     return prepare_from(
@@ -122,81 +94,35 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
     )
 
 
-def split_images(
-    images: PictureSet[LabelledImages], share: float
-) -> dict[str, tuple[LabelledImages, np.ndarray]]:
-    """Returns the images of each split and their numbers; validation is cut from
-    train if missing."""
-    labels = {split: each.labels for split, each in images.splits.items()}
-    places = three_splits(labels, share, "images", "folder", images.class_names)
-    return {
-        split: (images.splits[place], numbers)
-        for split, (place, numbers) in places.items()
-    }
-
-
 def _image_records(
     images: PictureSet[LabelledImages], config: ImageConfig, log: Log
 ) -> Originals:
-    chosen = split_images(images, config.validation_share)
-    splits = {
-        split: Examples(
-            len(few),
-            zip(pictures.read(few), pictures.labels[few].tolist(), strict=True),
-        )
-        for split, (pictures, few) in chosen.items()
-    }
-    return picture_records(
-        PictureSet(images.class_names, images.shape, splits), origin(config), log
-    )
+    splits = split_images(images, config.validation_share)
+    return picture_records(PictureSet(images.class_names, images.shape, splits))
 
 
 @contextlib.contextmanager
 def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
     """Reads all images into memory, 184 MB."""
+    splits = {}
     with CIFAR10.open(root) as files:
-        contents = {
-            name: read_regular(file.local, where=str(file.local))
-            for name, file in files.items()
-        }
-    records = {
-        name: _records(
-            contents[name], where=f"{option_text('data.root', root)}: {name}"
-        )
-        for name in FILES
-    }
-    splits = {
-        split: _images([records[name] for name in names])
-        for split, names in PARTS.items()
-    }
+        for split, names in PARTS.items():
+            records = np.concatenate([_records(files[name]) for name in names])
+            pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            labels = records[:, 0].astype(np.int64)
+            splits[split] = LabelledImages(labels, pixels.__getitem__)
     yield PictureSet(CLASSES, SHAPE, splits)
 
 
-def _records(content: bytes, *, where: str) -> np.ndarray:
-    if len(content) != RECORDS * RECORD_BYTES:
-        expected = RECORDS * RECORD_BYTES
+def _records(file: OriginalFile) -> np.ndarray:
+    content = np.frombuffer(read_regular(file.local, where=str(file.path)), np.uint8)
+    whole = len(content) == RECORDS * RECORD_BYTES
+    if not whole or content[::RECORD_BYTES].max() >= len(CLASSES):
         raise UserError(
-            f"{where} has {len(content):,} bytes instead of {expected:,}; copy it again"
-            f" from {ADDRESS}"
+            f"{file.path} is not of {RECORDS} records of {RECORD_BYTES} bytes with"
+            f" classes below {len(CLASSES)}; copy it again from {ADDRESS}"
         )
-    records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)
-    if (largest := records[:, 0].max()) >= len(CLASSES):
-        raise UserError(
-            f"{where} has the class {largest}; classes are 0 to {len(CLASSES) - 1};"
-            " copy the file again"
-        )
-    return records
-
-
-def _images(files: list[np.ndarray]) -> LabelledImages:
-    def read(numbers: np.ndarray) -> Iterator[np.ndarray]:
-        for number in numbers:
-            pixels = files[number // RECORDS][number % RECORDS, 1:]
-            yield pixels.reshape(SHAPE[2], *SHAPE[:2]).transpose(1, 2, 0)
-
-    return LabelledImages(
-        np.concatenate([records[:, 0] for records in files]).astype(np.int64), read
-    )
+    return content.reshape(RECORDS, RECORD_BYTES)
 
 
 def scene_records(
@@ -205,21 +131,15 @@ def scene_records(
     """Returns the records of scenes, reduced in size."""
     height, width, channels = scenes.shape
     factor = config.reduction
-    if height % factor or width % factor:
+    if factor < 1 or height % factor or width % factor:
         raise UserError(
             f"{option_text('data.reduction', factor)} must divide the size of the"
             f" images, {width}x{height}"
         )
     size = (height // factor, width // factor)
-    splits = {
-        split: Examples(each.num_examples, _reduce(each, factor))
-        for split, each in scenes.splits.items()
-    }
-    return picture_records(
-        PictureSet(scenes.class_names, (*size, channels), splits, size),
-        origin(config),
-        log,
-    )
+    splits = {split: _reduce(each, factor) for split, each in scenes.splits.items()}
+    shape = (*size, channels)
+    return picture_records(PictureSet(scenes.class_names, shape, splits, size))
 
 
 @contextlib.contextmanager
@@ -227,70 +147,52 @@ def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root, all of the size of the first; they can be read
     while the context lasts."""
     with open_media(root, log) as media:
-        folders = _scene_folders(media, root, log)
-        splits = {split: _scenes_of(folders, split, root) for split in SPLITS}
-        decoded = functools.partial(decode_in_order, root=root, what="image")
-        height, width, _ = next(decoded(splits["train"][0][:1], _colours)).shape
-        read = functools.partial(decoded, size=(width, height))
-        pictures = {
-            split: Examples(
-                len(images),
-                zip(read(images, _colours), read(maps, _classes), strict=True),
-            )
-            for split, (images, maps) in splits.items()
-        }
+        filed = sort_pictures(media, _of_scene, SCENE_LAYOUT, log)
+        pairs = {split: _pairs(filed.get(split, {}), split) for split in SPLITS}
+        first, _ = pairs["train"][0]
+        height, width, _ = next(decode_in_order([first], _colours)).shape
+        read = functools.partial(decode_in_order, size=(width, height))
+        pictures = {}
+        for split, files in pairs.items():
+            images, maps = zip(*files, strict=True)
+            labels = read(maps, _classes)
+            pictures[split] = zip(read(images, _colours), labels, strict=True)
         yield PictureSet(SCENE_CLASSES, (height, width, 3), pictures, (height, width))
 
 
 def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     middle = factor // 2
-    for image, labels in pictures.examples:
-        smaller = (
-            np.asarray(Image.fromarray(image).reduce(factor)) if factor > 1 else image
-        )
+    for image, labels in pictures:
+        smaller = np.asarray(Image.fromarray(image).reduce(factor))
         yield smaller, np.asarray(labels)[middle::factor, middle::factor]
 
 
-def _scene_folders(media: Media, root: Path, log: Log) -> dict[str, Named]:
-    """Returns the images of each split and, as {split}annot, the maps of classes."""
-    folders: dict[str, Named] = defaultdict(dict)
-    scenes = [
-        (file, match)
-        for file in sorted(media.pictures, key=lambda file: file.path)
-        if (match := SCENE.fullmatch(file.path.parent.name)) is not None
+def _of_scene(folders: Folders) -> tuple[Folders, str, Folders] | None:
+    """Divides the folders of a scene or, whose class is "annot", of a map."""
+    match = SCENE.fullmatch(folders[-1]) if folders else None
+    return match and (folders[:-1], match[1], ((match[2] or "").lower(),))
+
+
+def _pairs(
+    filed: dict[str, list[OriginalFile]], split: str
+) -> list[tuple[OriginalFile, OriginalFile]]:
+    """Returns the images of a split with their maps of classes, by name."""
+    by_name = [
+        sorted(filed.get(part, []), key=lambda file: file.path.stem)
+        for part in ("", "annot")
     ]
-    check_one_data_set((str(file.path.parents[1]) for file, _ in scenes), root)
-    check_one_name({match[1]: KNOWN[match[1].lower()] for _, match in scenes}, root)
-    for file, match in scenes:
-        part = f"{KNOWN[match[1].lower()]}{match[2] or ''}".lower()
-        other = folders[part].setdefault(file.path.stem, file)
-        if other is not file:
-            raise root_error(
-                root,
-                f"holds {other.path} and {file.path}, two of one name; keep one",
+    if not by_name[0]:
+        raise UserError(
+            f"holds no {split} folder with images; the layout is {SCENE_LAYOUT}"
+        )
+    pairs: list[Any] = list(itertools.zip_longest(*by_name))
+    for image, labels in pairs:
+        if not (image and labels and image.path.stem == labels.path.stem):
+            raise UserError(
+                f"'{(image or labels).path}' has no counterpart; the layout is"
+                f" {SCENE_LAYOUT}"
             )
-    if unread := len(media.pictures) - len(scenes):
-        log(f"  passing over {unread} images outside of the splits")
-    return folders
-
-
-def _scenes_of(
-    folders: Mapping[str, Named], split: str, root: Path
-) -> tuple[list[OriginalFile], list[OriginalFile]]:
-    """Returns the images of a split and their maps of classes, by name."""
-    images, maps = folders[split], folders[f"{split}annot"]
-    if not images:
-        raise root_error(
-            root, f"holds no {split} folder with images; the layout is {SCENE_LAYOUT}"
-        )
-    for name in sorted(images.keys() ^ maps.keys()):
-        alone = (images | maps)[name].path
-        raise root_error(
-            root, f": '{alone}' has no counterpart; the layout is {SCENE_LAYOUT}"
-        )
-    return [images[name] for name in sorted(images)], [
-        maps[name] for name in sorted(images)
-    ]
+    return pairs
 
 
 def _colours(picture: Image.Image) -> np.ndarray:
@@ -300,23 +202,20 @@ def _colours(picture: Image.Image) -> np.ndarray:
 
 def _classes(picture: Image.Image) -> np.ndarray:
     # whose numbers are read as stored: no palette is looked up
-    if picture.mode not in ("L", "P"):
+    numbers = np.asarray(picture)
+    if picture.mode not in ("L", "P") or numbers.max() > UNLABELLED:
         raise ValueError(
-            f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}"
-        )
-    if (largest := (numbers := np.asarray(picture)).max()) > UNLABELLED:
-        raise ValueError(
-            f"it has the label {largest}; labels are 0 to {UNLABELLED - 1}, unlabelled"
-            f" {UNLABELLED}"
+            f"it must hold numbers of 8 bits up to {UNLABELLED}, unlabelled, but has"
+            f" the mode {picture.mode} and the label {numbers.max()}"
         )
     return np.where(numbers == UNLABELLED, np.uint8(NOT_COUNTED), numbers)
 
 
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "digits": generated.DIGITS,
-    "cifar10": Source(CIFAR10.fingerprint, open_cifar10, WANTED),
+    "cifar10": Source(CIFAR10.fingerprint, open_cifar10, CIFAR10.wanted),
     "image_folder": Source(
-        fingerprint_media,
+        fingerprint_below,
         open_image_folder,
         f"the folder or tar archive of images, {SPLIT_LAYOUT}",
     ),
@@ -324,6 +223,6 @@ IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
 SCENES: dict[str, Source[PictureSet[Examples]]] = {
     "shapes": generated.SHAPES,
     "camvid": Source(
-        fingerprint_media, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"
+        fingerprint_below, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"
     ),
 }

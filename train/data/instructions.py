@@ -13,28 +13,12 @@ import tensorflow_datasets as tfds
 from ..config.data import InstructionConfig
 from ..config.errors import UserError
 from . import generated
-from .files import (
-    SEED,
-    SPLITS,
-    Log,
-    check_share,
-    fingerprint_files,
-    fingerprint_program,
-    root_error,
-)
+from .files import SEED, Log, fingerprint_files, fingerprint_program
 from .prepare import Kind, Originals, Source, prepare_from
 from .reader import Dataset, Records, open_prepared
-from .rows import (
-    checksum,
-    is_whole,
-    json_lines,
-    json_of,
-    read_text,
-    split_files,
-    split_rows,
-)
+from .rows import checksum, json_lines, json_of, read_text, split_files, split_rows
 
-INSTRUCTIONS = Kind("instructions", "1.1.0")
+INSTRUCTIONS = Kind("instructions", "2.0.0")
 SUFFIXES = (".jsonl", ".json")
 SHAPES = "prompt and answer, or instruction, output and optionally input"
 WANTED = (
@@ -55,12 +39,7 @@ class Conversation(NamedTuple):
     answer: str
 
 
-class Conversations(NamedTuple):
-    """Conversations of a source: train, and optionally test and validation; and the
-    number without an answer."""
-
-    splits: Mapping[str, Sequence[Conversation]]
-    unanswered: int
+Splits = Mapping[str, Sequence[Conversation]]
 
 
 class Prompt(NamedTuple):
@@ -85,12 +64,10 @@ class InstructionData(Dataset[list[Conversation]]):
         super().__init__(folder)
         self.checksums: dict[str, int] = dict(self.facts["checksums"])
 
-    def _read(self, records: Records, numbers: list[int]) -> list[Conversation]:
-        rows = records.read(numbers, "messages", "answer")
-        return [
-            Conversation(json.loads(messages)[0][1], answer.decode())
-            for messages, answer in rows
-        ]
+    def _read(self, records: Records, numbers: np.ndarray) -> list[Conversation]:
+        columns = records.read(numbers, "prompt", "answer")
+        texts = [map(bytes.decode, column) for column in columns]
+        return list(map(Conversation, *texts))
 
 
 def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
@@ -101,43 +78,30 @@ def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
 def prepare(config: InstructionConfig, *, log: Log = print) -> Path:
     """Prepares the instructions of a configuration unless they are there, and
     returns their folder."""
-    check_share(config.validation_share)
+    options = [f"{config.validation_share:g}"]
     return prepare_from(
-        SOURCES,
-        config,
-        INSTRUCTIONS,
-        _records,
-        options=[f"{config.validation_share:g}"],
-        log=log,
+        SOURCES, config, INSTRUCTIONS, _records, options=options, log=log
     )
 
 
-def conversation_of(value: Any, *, where: str) -> Conversation:
-    """Returns the prompt and the answer in a JSON object."""
-    if isinstance(value, Mapping) and "instruction" in value:
-        prompt = _prompt(value, where)
-        return Conversation(prompt.text, _text(value, "output", where))
-    prompt = _text(value, "prompt", where)
-    return Conversation(prompt, _text(value, "answer", where))
-
-
 @contextlib.contextmanager
-def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
+def open_conversations(root: Path, log: Log) -> Iterator[Splits]:
     """Reads every split, and drops conversations with an empty answer, which would
     teach a model silence."""
-    splits, unanswered = {}, 0
+    splits: dict[str, list[Conversation]] = {}
     for split, file in split_files(root, SUFFIXES).items():
         read = [
-            conversation_of(value, where=where)
-            for value, where in _entries(file, str(file))
+            _conversation(value, place) for value, place in _entries(file, file.name)
         ]
         splits[split] = [one for one in read if one.answer.strip()]
-        unanswered += len(read) - len(splits[split])
+        unanswered = len(read) - len(splits[split])
+        if unanswered:
+            log(f"  leaving out {unanswered} instruction(s) with an empty answer")
         if not splits[split]:
-            raise root_error(
-                root, f"has no answered instruction in {split}; give at least one"
+            raise UserError(
+                f"has no answered instruction in {split}; give at least one"
             )
-    yield Conversations(splits, unanswered)
+    yield splits
 
 
 def read_prompts(
@@ -150,66 +114,66 @@ def read_prompts(
         prompts = [
             _prompt(value, place, answers) for value, place in _entries(path, where)
         ]
-        if not all(prompt.instruction.strip() for prompt in prompts):
-            raise UserError(f"{where} has an empty instruction; leave it out")
     else:
         lines = read_text(path, where=where).replace("\r\n", "\n").split("\n")
         prompts = [Prompt(line) for line in lines if line.strip()]
-    if not prompts:
-        raise UserError(f"{where} has no prompt; give a file with one or more")
+    if not prompts or not all(prompt.instruction.strip() for prompt in prompts):
+        raise UserError(f"{where} has no prompt, or an empty one; give at least one")
     return prompts
 
 
 @contextlib.contextmanager
-def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
+def open_chores(_: Path, __: Log) -> Iterator[Splits]:
     """2,000 instructions to train, 200 to validate, 200 to test, all different: repeat
     words of random syllables once or twice, in capitals or by first letters; count on
     or add. No answer follows from the prompt's last token.
     """
-    generator, seen = np.random.default_rng(SEED), set()
-
-    def draw(_: int) -> Conversation:
-        return Conversation(*_chore(generator))
-
-    splits = {
-        split: generated.distinct(draw, count, seen, key=lambda one: one.prompt)
+    generator = np.random.default_rng(SEED)
+    seen: set[str] = set()
+    yield {
+        split: generated.distinct(lambda _: _chore(generator), count, seen)
         for split, count in NUM_CHORES.items()
     }
-    yield Conversations(splits, 0)
 
 
-def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:
-    if dataset.unanswered:
-        log(f"  leaving out {dataset.unanswered} instruction(s) with an empty answer")
-    splits = split_rows(dataset.splits, config.validation_share, "instructions")
-    log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
-
-    def as_text(prompt: str) -> str:
-        return json.dumps([["user", prompt]], ensure_ascii=False)
-
-    rows = {
-        split: [{"messages": as_text(one), "answer": two} for one, two in splits[split]]
-        for split in SPLITS
-    }
+def _records(given: Splits, config: InstructionConfig, log: Log) -> Originals:
+    labels = {split: np.zeros(len(rows), int) for split, rows in given.items()}
+    splits = split_rows(given, config.validation_share, labels)
+    del log  # nothing more is said of them
+    checksums = {}
+    for split, rows in splits.items():
+        # as messages of a chat, by which runs that were trained before know their data
+        chats = ((_message(one.prompt), one.answer) for one in rows)
+        checksums[split] = checksum(chats)
+    records = {split: map(Conversation._asdict, rows) for split, rows in splits.items()}
     text = tfds.features.Text()
-    facts = {
-        "checksums": {
-            split: checksum(row.values() for row in rows[split]) for split in SPLITS
-        }
-    }
-    return Originals({"messages": text, "answer": text}, rows, facts)
+    return Originals(
+        {"prompt": text, "answer": text}, records, {"checksums": checksums}
+    )
+
+
+def _message(prompt: str) -> str:
+    return json.dumps([["user", prompt]], ensure_ascii=False)
 
 
 def _text(value: Any, name: str, where: str, default: str | None = None) -> str:
     """Returns a text of an object; the default takes the place of null."""
     text = value.get(name) if isinstance(value, Mapping) else None
     text = default if text is None else text
-    if not isinstance(text, str) or not is_whole(text):
+    if not isinstance(text, str):
         raise UserError(
             f"{where} must be an object with a text {name!r}, got {text!a:.60}; correct"
             " it"
         )
     return text
+
+
+def _conversation(value: Any, where: str) -> Conversation:
+    """Returns the prompt and the answer in a JSON object."""
+    if isinstance(value, Mapping) and "instruction" in value:
+        prompt = _prompt(value, where).text
+        return Conversation(prompt, _text(value, "output", where))
+    return Conversation(_text(value, "prompt", where), _text(value, "answer", where))
 
 
 def _prompt(value: Any, where: str, answers: bool = False) -> Prompt:
@@ -236,30 +200,33 @@ def _entries(path: Path, where: str) -> Iterator[tuple[Any, str]]:
         yield value, f"{where} entry {number}"
 
 
-def _chore(generator: np.random.Generator) -> tuple[str, str]:
-    word, verb = _word(generator), generated.pick(generator, REPEATS)
-    start, other = (int(number) for number in generator.integers(1, LARGEST, 2))
-    several = range(start, start + int(generator.integers(3, 7)))
+def _chore(generator: np.random.Generator) -> Conversation:
+    word = _word(generator)
+    verb = generated.pick(generator, REPEATS)
+    start, other = generator.integers(1, LARGEST, 2).tolist()
+    stop = start + int(generator.integers(3, 7))
     chores = (
-        (f"{verb} {word}.", word),
-        (f"{verb} {word} twice.", f"{word} {word}"),
-        (f"{verb} {word} in capitals.", word.upper()),
-        (f"{verb} the first letter of {word}.", word[0]),
-        (f"Count from {several[0]} to {several[-1]}.", " ".join(map(str, several))),
-        (f"Add {start} and {other}.", str(start + other)),
+        Conversation(f"{verb} {word}.", word),
+        Conversation(f"{verb} {word} twice.", f"{word} {word}"),
+        Conversation(f"{verb} {word} in capitals.", word.upper()),
+        Conversation(f"{verb} the first letter of {word}.", word[0]),
+        Conversation(
+            f"Count from {start} to {stop - 1}.", " ".join(map(str, range(start, stop)))
+        ),
+        Conversation(f"Add {start} and {other}.", str(start + other)),
     )
-    return chores[int(generator.integers(len(chores)))]
+    return generated.pick(generator, chores)
 
 
 def _word(generator: np.random.Generator) -> str:
-    places = range(3 * generator.integers(1, 4))
-    return "".join(
-        generated.pick(generator, (ONSETS, VOWELS, CODAS)[place % 3])
-        for place in places
-    )
+    word = ""
+    for _ in range(generator.integers(1, 4)):
+        for letters in (ONSETS, VOWELS, CODAS):
+            word += generated.pick(generator, letters)
+    return word
 
 
-SOURCES: dict[str, Source[Conversations]] = {
+SOURCES: dict[str, Source[Splits]] = {
     "chores": Source(fingerprint_program(__file__, "numpy"), open_chores),
     "alpaca": Source(
         lambda root: fingerprint_files(split_files(root, SUFFIXES).values(), root=root),

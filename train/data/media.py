@@ -4,40 +4,23 @@ upright."""
 import contextlib
 import struct
 import warnings
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
+from ..config.errors import UserError
 from ..system.reading import open_regular
-from .files import (
-    KNOWN,
-    Log,
-    OriginalFile,
-    files_below,
-    fingerprint_files,
-    is_visible,
-    original_files,
-    root_error,
-)
+from .files import KNOWN, Log, OriginalFile, is_visible, original_files
 
 # a folder of only such files is neither a class nor a clip
 NOTES = (".txt", ".md", ".csv", ".json")
 # A file with another name is a picture if it begins as one.
 IMAGE_SUFFIXES = (
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".tif",
-    ".tiff",
-    ".bmp",
-    ".webp",
-    ".ppm",
-    ".pgm",
-    ".jp2",
+    *(".png", ".jpg", ".jpeg", ".tif", ".tiff"),
+    *(".bmp", ".webp", ".ppm", ".pgm", ".jp2"),
 )
 # Formats of Pillow that have a mark at their start, and start no other program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000")
@@ -58,46 +41,31 @@ class Media(NamedTuple):
     empty: list[PurePosixPath]  # folders
 
 
-def fingerprint_media(root: Path) -> str:
-    """Fingerprints the visible files of a folder, or of a root that is a file the
-    file."""
-    if not root.is_dir():
-        return fingerprint_files([root], root=root)
-    return fingerprint_files(
-        [file.local for file in files_below(root, is_visible)[0]], root=root
-    )
-
-
 @contextlib.contextmanager
 def open_media(
-    root: Path, log: Log, *, is_video: Callable[[Path], bool] | None = None
+    root: Path, log: Log, *, is_video: Callable[[Path], bool] = lambda _: False
 ) -> Iterator[Media]:
     """Finds the pictures and videos in a folder or an archive; they can be read while
     the context lasts. The suffix decides, or else the contents. The log has the number
-    of files that are neither, by suffix.
+    of files that are neither.
     """
     with original_files(root, is_visible) as (files, empty):
         media = Media([], [], [], empty)
         for file in files:
             if is_picture(file.local):
                 media.pictures.append(file)
-            elif is_video is not None and is_video(file.local):
+            elif is_video(file.local):
                 media.videos.append(file)
             else:
                 media.others.append(file)
-        what = "picture or video" if is_video else "picture"
+        others = f"{len(media.others)} file(s) of other kinds"
         if not (media.pictures or media.videos):
-            but = f" but {by_suffix(media.others)}" if media.others else ""
-            raise root_error(
-                root,
-                f"holds no {what} that can be read{but}; give a folder or archive of"
-                " them",
+            raise UserError(
+                f"holds no pictures or videos that can be read, but {others}; give a"
+                " folder or archive of them"
             )
         if media.others:
-            log(
-                f"  passing over {len(media.others)} file(s) that are no {what}:"
-                f" {by_suffix(media.others)}"
-            )
+            log(f"  passing over {others}, as '{media.others[0].path}'")
         yield media
 
 
@@ -116,50 +84,36 @@ def is_picture(file: Path) -> bool:
         return isinstance(error, BOMBS)
 
 
-def by_suffix(files: Sequence[OriginalFile]) -> str:
-    """Returns the number of files of each suffix, for messages."""
-    counts = Counter(file.path.suffix.lower() for file in files)
-    return ", ".join(
-        f"{count} {suffix or 'without a suffix'}"
-        for suffix, count in sorted(counts.items())
-    )
-
-
-def check_none_vanishes(
-    media: Media, units: Collection[PurePosixPath], root: Path
-) -> None:
+def check_none_vanishes(media: Media, units: Collection[PurePosixPath]) -> None:
     """Checks that every class or clip has a file that is read, given those that have
     one. A folder beside them is one too, unless it holds only notes; one that is named
     after a split is a split.
     """
-    unread: dict[PurePosixPath, list[OriginalFile]] = {
-        folder: [] for folder in media.empty
-    }
-    for file in media.others:
-        unread.setdefault(file.path.parent, []).append(file)
-    holding = {above for unit in units for above in (unit, *unit.parents)}
     beside = {unit.parent for unit in units}
-    for folder, files in unread.items():
-        way = (*reversed(folder.parents), folder)
-        first = next((each for each in way if each not in holding), None)
-        notes = files and all(file.path.suffix.lower() in NOTES for file in files)
-        if first is None or first.parent in units or notes:
-            continue
-        if first.parent in beside or first.name.lower() in KNOWN:
-            but = f" but {by_suffix(files)}" if files else ""
-            raise root_error(
-                root,
-                f": '{first}' has no file that can be read{but}; give it one, or remove"
-                " the folder",
-            )
+    holding = {above for unit in units for above in unit.parents}
+    unread = [*media.empty]
+    unread += [
+        file.path.parent
+        for file in media.others
+        if file.path.suffix.lower() not in NOTES
+    ]
+    for path in unread:
+        for folder in (path, *path.parents):
+            is_first = folder.parent in holding and folder not in holding
+            is_wanted = folder.parent in beside or folder.name.lower() in KNOWN
+            if is_first and is_wanted and folder not in units:
+                raise UserError(
+                    f"'{folder}' has no file that can be read; give it one, or remove"
+                    " the folder"
+                )
 
 
-def check_one_data_set(tops: Iterable[str], root: Path) -> None:
+def check_one_data_set(tops: Iterable[PurePosixPath]) -> None:
     """Checks that the layout begins in one folder only below the root."""
-    names = sorted({*tops})
+    names = sorted({str(top) for top in tops})
     if len(names) > 1:
-        raise root_error(
-            root, f"holds several data sets ({', '.join(names)}); give one of them"
+        raise UserError(
+            f"holds several data sets ({', '.join(names)}); give one of them"
         )
 
 
@@ -167,8 +121,7 @@ def decode_in_order(
     files: Iterable[OriginalFile],
     convert: Callable[[Image.Image], T],
     *,
-    root: Path,
-    what: str,
+    what: str = "image",
     size: tuple[int, int] | None = None,
 ) -> Iterator[T]:
     """Decodes files of one size (width, height), or the first one's, in order;
@@ -178,24 +131,14 @@ def decode_in_order(
             with open_picture(file.local) as picture:
                 size = size or picture.size
                 if picture.size != size:
-                    wrong, right = (
-                        f"{width}x{height}" for width, height in (picture.size, size)
-                    )
                     raise ValueError(
-                        f"it is {wrong}, others are {right}; bring all to one size"
+                        f"its size is {picture.size}, not {size}; bring all to one"
                     )
                 converted = convert(picture)
         except IMAGE_ERRORS as error:
-            reason = (
-                "not an image of a known kind"
-                if isinstance(error, UnidentifiedImageError)
-                else error
-            )
-            words = (
-                f": {what} '{file.path}' cannot be read as an image ({reason});"
-                " replace it"
-            )
-            raise root_error(root, words) from error
+            raise UserError(
+                f"{what} '{file.path}' cannot be read as an image ({error}); replace it"
+            ) from error
         yield converted
 
 
@@ -224,10 +167,8 @@ def open_picture(file: Path) -> Iterator[Image.Image]:
         with Image.open(content, formats=FORMATS) as picture:
             # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's
             # JPEG (MPO) are views of one.
-            if (
-                picture.format not in ("JPEG", "MPO")
-                and (pages := getattr(picture, "n_frames", 1)) > 1
-            ):
+            pages = getattr(picture, "n_frames", 1)
+            if pages > 1 and picture.format not in ("JPEG", "MPO"):
                 raise ValueError(f"it holds {pages} pictures; save each by itself")
             picture.load()
             # damaged EXIF is ignored, as by viewers

@@ -10,10 +10,10 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from ..config.errors import UserError
-from .files import SPLITS, Log
+from .files import SPLITS, three_splits
 from .media import IMAGE_ERRORS, brought_to, check_depth, open_picture
-from .prepare import Kind, Originals, Record, with_progress
-from .reader import Dataset, Records
+from .prepare import Kind, Originals, Record
+from .reader import Dataset, Records, joined
 
 PICTURES = Kind("pictures", "1.1.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel without a class
@@ -21,7 +21,6 @@ NOT_COUNTED = 255  # in a map of classes: a pixel without a class
 CHANNELS = (1, 2, 3, 4)
 
 S = TypeVar("S")
-T = TypeVar("T")
 
 
 class LabelledImages(NamedTuple):
@@ -32,12 +31,8 @@ class LabelledImages(NamedTuple):
     read: Callable[[np.ndarray], Iterable[np.ndarray]]
 
 
-class Examples(NamedTuple):
-    """Examples of a split: their number, and each image with its class or map of
-    classes."""
-
-    num_examples: int
-    examples: Iterable[tuple[np.ndarray, int | np.ndarray]]
+# each image with its class or map of classes
+Examples = Iterable[tuple[np.ndarray, Any]]
 
 
 class PictureSet(NamedTuple, Generic[S]):
@@ -78,25 +73,15 @@ class ImageSpec(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
-        mean, std = (
-            [float(value) for value in values] for values in (self.mean, self.std)
-        )
-        return {
-            "shape": list(self.shape),
-            "class_names": list(self.class_names),
-            "mean": mean,
-            "std": std,
-        }
+        return fields_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        spec = cls(**values)
-        height, width, channels = spec.shape
-        mean, std = (
-            np.array(statistic, np.float32) for statistic in (spec.mean, spec.std)
-        )
-        return cls((height, width, channels), tuple(spec.class_names), mean, std)
+        shape, names, mean, std = cls(**values)
+        height, width, channels = shape
+        moments = np.array([mean, std], np.float32)
+        return cls((height, width, channels), tuple(names), *moments)
 
 
 class PictureData(Dataset[PictureBatch]):
@@ -107,21 +92,22 @@ class PictureData(Dataset[PictureBatch]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        spec = ImageSpec.from_json(
-            {name: self.facts[name] for name in ImageSpec._fields}
-        )
+        spec = self.spec_of(ImageSpec)
         self.spec = spec._replace(std=np.maximum(spec.std, np.float32(1 / 255)))
         self.shape, self.class_names, self.mean, self.std = self.spec
 
-    def _read(self, records: Records, numbers: list[int]) -> PictureBatch:
-        images, labels = zip(*records.read(numbers, "image", "label"), strict=True)
-        pixels = np.frombuffer(b"".join(images), np.uint8).reshape(-1, *self.shape)
+    def _read(self, records: Records, numbers: np.ndarray) -> PictureBatch:
+        images, labels = records.read(numbers, "image", "label")
+        pixels = joined(images, *self.shape)
         if isinstance(labels[0], int):
             return PictureBatch(pixels, np.array(labels, np.int32))
-        return PictureBatch(
-            pixels,
-            np.frombuffer(b"".join(labels), np.uint8).reshape(-1, *self.shape[:2]),
-        )
+        return PictureBatch(pixels, joined(labels, *self.shape[:2]))
+
+
+def fields_json(spec: Any) -> dict[str, Any]:
+    """Returns the fields of a named tuple of numbers, texts and arrays as JSON
+    values."""
+    return {name: np.asarray(value).tolist() for name, value in spec._asdict().items()}
 
 
 def levels(picture: Image.Image) -> np.ndarray:
@@ -137,64 +123,51 @@ def picture_of(
     source: Path | str | np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
     """Returns a picture, a file or a uint8 array, in a size and number of channels."""
-    if not isinstance(source, Path | str):
-        pixels = pixels_of(source)
-        if pixels.ndim != 2 and (pixels.ndim != 3 or pixels.shape[-1] not in CHANNELS):
-            raise UserError(
-                "a picture must be uint8 (height, width) or (height, width, channels)"
-                f" with 1 to 4 channels, got shape {pixels.shape}; give several as a"
-                " list"
-            )
-        return brought_to(
-            Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels),
-            shape,
-        )
     try:
-        with open_picture(Path(source)) as opened:
-            return brought_to(opened, shape)
-    except IMAGE_ERRORS as error:
+        if isinstance(source, Path | str):
+            with open_picture(Path(source)) as opened:
+                return brought_to(opened, shape)
+        pixels = np.asarray(source)
+        if pixels.dtype != np.uint8:
+            raise ValueError(f"its pixels are {pixels.dtype}, not uint8")
+        pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
+        return brought_to(Image.fromarray(pixels), shape)
+    except (*IMAGE_ERRORS, TypeError) as error:
+        name = source if isinstance(source, Path | str) else type(source).__name__
         raise UserError(
-            f"{source} cannot be read as an image ({error}); give a PNG or JPEG"
+            f"{name} cannot be read as an image ({error}); give a PNG or JPEG, or uint8"
+            " (height, width) or (height, width, channels); several as a list"
         ) from error
 
 
-def pixels_of(source: Any) -> np.ndarray:
-    """Returns the pixels of a picture or several, which must be uint8."""
-    try:
-        pixels = np.asarray(source)
-    except ValueError:  # of rows or pictures of several sizes
-        pixels = np.array(None)
-    if pixels.dtype != np.uint8 or 0 in pixels.shape:
-        given = (
-            f"{pixels.dtype} {pixels.shape}"
-            if isinstance(source, np.ndarray)
-            else type(source).__name__
-        )
-        raise UserError(
-            "pixels must be an array of uint8, from 0 to 255, that is not empty, got"
-            f" {given}"
-        )
-    return pixels
+def split_images(
+    images: PictureSet[LabelledImages], share: float, *, equal: bool = False
+) -> dict[str, Examples]:
+    """Returns the images of each split, read when they are iterated over; missing
+    splits are cut from train, see `three_splits`."""
+    labels = {split: each.labels for split, each in images.splits.items()}
+    chosen = {}
+    for split, (place, numbers) in three_splits(labels, share, equal=equal).items():
+        pictures = images.splits[place].read(numbers)
+        chosen[split] = zip(pictures, labels[place][numbers].tolist(), strict=True)
+    return chosen
 
 
-def picture_records(pictures: PictureSet[Examples], where: str, log: Log) -> Originals:
+def picture_records(pictures: PictureSet[Examples]) -> Originals:
     """Returns the records of a picture set, with names, shape and statistics; splits
     must have several classes."""
-    # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
-    image = tfds.features.Tensor(shape=pictures.shape, dtype=np.uint8, encoding="bytes")
-    label_map = tfds.features.Tensor(
-        shape=pictures.label_shape, dtype=np.uint8, encoding="bytes"
-    )
-    features = {
-        "image": image,
-        "label": label_map if pictures.label_shape else np.int64,
-    }
+    features = {"image": stored(pictures.shape), "label": np.int64}
+    if pictures.label_shape:
+        features["label"] = stored(pictures.label_shape)
     facts = {"class_names": list(pictures.class_names), "shape": list(pictures.shape)}
-    return Originals(
-        features,
-        {split: _records(pictures, split, facts, where, log) for split in SPLITS},
-        facts,
-    )
+    splits = {split: _records(pictures, split, facts) for split in SPLITS}
+    return Originals(features, splits, facts)
+
+
+def stored(shape: tuple[int, ...], dtype: Any = np.uint8) -> Any:
+    """Returns the feature of an array that is stored as bytes: TFDS would widen uint8
+    to 64-bit integers."""
+    return tfds.features.Tensor(shape=shape, dtype=dtype, encoding="bytes")
 
 
 def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -207,30 +180,21 @@ def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _records(
-    pictures: PictureSet[Examples], split: str, facts: Record, where: str, log: Log
+    pictures: PictureSet[Examples], split: str, facts: Record
 ) -> Iterator[Record]:
-    num_examples, examples = pictures.splits[split]
-    counts, classes, count = np.zeros((1, 1), np.int64), set(), 0
-    shown = with_progress(examples, num_examples, f"  {split}: {{}} images", log)
-    for image, label in shown:
-        count += 1
-        channels = image.reshape(-1, image.shape[-1]).T
-        counts = counts + np.stack(
-            [np.bincount(channel, minlength=256) for channel in channels]
-        )
-        classes.update(np.flatnonzero(np.bincount(np.ravel(label))).tolist())
+    counts = np.zeros((pictures.shape[2], 256), np.int64)
+    seen = np.zeros(256 + len(pictures.class_names), bool)
+    for image, label in pictures.splits[split]:
+        for channel, count in enumerate(counts):
+            count += np.bincount(image[..., channel].ravel(), minlength=256)
+        seen[label] = True
         yield {"image": image, "label": label}
-    if (np.count_nonzero(counts, axis=-1) < 2).all():
+    classes = np.count_nonzero(seen[: len(pictures.class_names)])
+    several = ((counts > 0).sum(axis=1) > 1).any()
+    if not several or classes < (2 if split == "train" else 1):
         raise UserError(
-            f"{where}: all images of {split} are of one colour; give images that differ"
+            f"images of {split} are of {classes} class(es), or all of one colour; give"
+            " images that differ, of several classes"
         )
-    classes -= {NOT_COUNTED} if pictures.label_shape else set()
-    if len(classes) < (2 if split == "train" else 1):
-        names = [pictures.class_names[number] for number in classes]
-        given = f"one class only ({names[0]})" if names else "no class"
-        raise UserError(
-            f"{where}: labels of {split} have {given}; give images of several classes"
-        )
-    log(f"  {split}: {count} images of {' x '.join(map(str, pictures.shape))}")
     if split == "train":
         facts["mean"], facts["std"] = (values.tolist() for values in moments(counts))

@@ -1,7 +1,6 @@
 """Originals prepared once: written by one TFDS builder as array_record, whole or not
 at all, keyed by fingerprint."""
 
-import contextlib
 import functools
 import os
 import shutil
@@ -15,39 +14,23 @@ import filelock
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
-from ..config.data import (
-    CodeConfig,
-    DataConfig,
-    ImageConfig,
-    InstructionConfig,
-    SceneConfig,
-    SetConfig,
-    TextConfig,
-)
+from ..config.data import SourceConfig
 from ..config.errors import UserError, option_text
-from ..system.files import caches, expanded, require_writable, writing
-from .files import SPLITS, Log, root_error
+from ..system.files import caches, expanded
+from .files import SPLITS, Log
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
 T = TypeVar("T")
-Config = (
-    CodeConfig
-    | DataConfig
-    | ImageConfig
-    | InstructionConfig
-    | SceneConfig
-    | SetConfig
-    | TextConfig
-)
-C = TypeVar("C", bound=Config)
+C = TypeVar("C", bound=SourceConfig)
 Record = dict[str, Any]
 
 
 class Source(NamedTuple, Generic[T]):
     """A source of data; ``open`` takes a root and a log of progress, and its result is
     valid within the context. ``fingerprint`` changes with the original files.
-    ``wanted`` describes the root; "" for a source without.
+    ``wanted`` describes the root; "" for a source without. Errors need not name the
+    root.
     """
 
     fingerprint: Callable[[Path], str]
@@ -85,9 +68,13 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
     of a split in memory, and from a gigabyte on needs TensorFlow.
     """
 
-    def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
+    def __init__(
+        self, data_dir: Path, kind: Kind, originals: Originals, log: Log
+    ) -> None:
         self.name = kind.name  # pyright: ignore (usually the name of a class)
-        self.VERSION, self._originals = tfds.core.Version(kind.version), originals
+        self.VERSION = tfds.core.Version(kind.version)
+        self._originals = originals
+        self._log = log
         super().__init__(data_dir=str(data_dir))
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -109,10 +96,17 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: 
         # Each record replaces the one before, which is written: TFDS keeps all to count
         # them. It ignores the number.
         given: tuple[int, Record] = (0, {})
+        count = 0
+        spoken = time.monotonic()
         for record in self._originals.splits[split]:
             given[1].clear()
             given[1].update(record)
             yield given
+            count += 1
+            if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
+                self._log(f"  {split}: {count} examples so far")
+                spoken = time.monotonic()
+        self._log(f"  {split}: {count} examples")
         self.info.metadata.update(self._originals.facts)  # pyright: ignore (the mapping of `_info`)
 
     def _log_download_bytes(self) -> None:
@@ -128,57 +122,52 @@ def prepare_from(
     kind: Kind,
     convert: Callable[[T, C, Log], Originals],
     *,
-    options: Iterable[str] = (),
+    options: Iterable[Any] = (),
     log: Log,
 ) -> Path:
     """Prepares the data of a configuration unless they are there, and returns their
     folder. The folder is named after the source, its fingerprint, and the ``options``
-    that the records depend on.
+    that the records depend on. Errors name the root.
     """
-    with _reading(config):
-        source, root = resolve_source(sources, config)
-        prepared = prepared_root(config.prepared)
-        data_dir = prepared / "-".join(
-            [config.source, source.fingerprint(root or Path()), *options]
-        )
-        folder = data_dir / kind.name / kind.version
+    source, root = resolve_source(sources, config)
+    prepared = prepared_root(config.prepared)
+    try:
+        key = "-".join([config.source, source.fingerprint(root), *map(str, options)])
+        folder = prepared / key / kind.name / kind.version
         if folder.exists():
             return folder
-        require_writable(
-            prepared, f"the folder of prepared data {prepared}", _elsewhere()
-        )
+        prepared.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
-        with source.open(root or Path(), log) as opened:
-            _write(Builder(data_dir, kind, convert(opened, config, log)))
-        log(f"prepared {config.source} in {time.monotonic() - start:.1f} s")
-        return folder
+        with source.open(root, log) as opened:
+            _write(Builder(prepared / key, kind, convert(opened, config, log), log))
+    except UserError as error:
+        name = "root" if config.root else "source"
+        where = option_text(f"data.{name}", getattr(config, name))
+        raise UserError(f"{where}: {error}") from error
+    log(f"prepared {config.source} in {time.monotonic() - start:.1f} s")
+    return folder
 
 
 def resolve_source(
-    sources: Mapping[str, Source[T]], config: Config
-) -> tuple[Source[T], Path | None]:
-    """Returns the source that a configuration names, and its root, which exists;
-    None for no root."""
-    name, option = option_text("data.source", config.source), option_text("data.root")
+    sources: Mapping[str, Source[T]], config: SourceConfig
+) -> tuple[Source[T], Path]:
+    """Returns the source that a configuration names, and its root, which exists; "."
+    for no root."""
     source = sources[config.source]
+    name = option_text("data.source", config.source)
+    option = option_text("data.root")
     if config.root is None:
         if source.wanted:
             raise UserError(f"{name} needs {option}: {source.wanted}")
-        return source, None
+        return source, Path()
     if not source.wanted:
-        readers = ", ".join(name for name, one in sources.items() if one.wanted)
-        raise UserError(
-            f"{name} takes no {option}, got {config.root!r}; omit it or set"
-            f" {option_text('data.source', readers)}"
-        )
+        raise UserError(f"{name} takes no {option}; omit it")
     root = expanded(config.root, option)
-    if not config.root or not root.exists():
-        where = "" if root.is_absolute() else f" in {Path.cwd()}"
-        raise root_error(config.root, f"does not exist{where}; give {source.wanted}")
-    if not (root.is_dir() or root.is_file()):
-        raise root_error(
-            root, f"is neither a folder nor a regular file; give {source.wanted}"
+    if not config.root or not (root.is_dir() or root.is_file()):
+        raise UserError(
+            f"{option_text('data.root', config.root)} is no folder or regular file,"
+            f" seen from {Path.cwd()}; give {source.wanted}"
         )
     return source, root
 
@@ -190,54 +179,17 @@ def prepared_root(prepared: str | None) -> Path:
     return expanded(place, option_text("data.prepared"))
 
 
-def origin(config: Config) -> str:
-    """Returns the name of the originals in errors."""
-    name = "root" if config.root else "source"
-    return option_text(f"data.{name}", getattr(config, name))
-
-
-def _elsewhere() -> str:
-    """Returns the advice if prepared data cannot be written."""
-    # a command without the option names the variable in its place
-    names = dict.fromkeys([option_text("data.prepared"), "UNROLL_PREPARED"])
-    return f"name another place with {' or '.join(names)}"
-
-
-def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
-    """Iterates, and logs progress every few seconds."""
-    spoken = time.monotonic()
-    for number, item in enumerate(items):
-        if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
-            log(what.format(f"{number} of {count}"))
-            spoken = time.monotonic()
-        yield item
-
-
-@contextlib.contextmanager
-def _reading(config: Config) -> Iterator[None]:
-    """Reports errors of the file system in one line while originals are read."""
-    try:
-        yield
-    except OSError as error:
-        name = f"'{error.filename}': " if error.filename else ""
-        raise UserError(
-            f"{origin(config)} cannot be read ({name}{error.strerror or error}); name a"
-            " place that can"
-        ) from error
-
-
 def _write(builder: Builder) -> None:
     """Writes a builder's data, unless they are there. TFDS renames a folder at the end:
     a killed preparation leaves nothing to read. Of two processes that prepare the same
     data, the second waits and finds the work done.
     """
     folder = Path(builder.data_dir).parent
+    folder.mkdir(parents=True, exist_ok=True)
     tfds.disable_progress_bar()
-    with writing(f"the folder of prepared data {folder}", _elsewhere()):
-        folder.mkdir(parents=True, exist_ok=True)
-        # the system takes it back from a process that dies
-        with filelock.FileLock(folder / ".lock"):
-            # of killed preparations: none is under way
-            for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):
-                shutil.rmtree(leftover)
-            builder.download_and_prepare(file_format="array_record")
+    # the system takes it back from a process that dies
+    with filelock.FileLock(folder / ".lock"):
+        # of killed preparations: none is under way
+        for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):
+            shutil.rmtree(leftover)
+        builder.download_and_prepare(file_format="array_record")

@@ -2,19 +2,19 @@
 run resumes anywhere."""
 
 import abc
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
 import grain
 import numpy as np
 import tensorflow_datasets as tfds
-from google.protobuf.message import DecodeError
 from tensorflow_datasets.proto import tf_example_pb2
 
-from ..config.errors import UserError, option_text
+from ..config.errors import UserError, one_line, option_text
 from .files import SEED, SPLITS
 
 # records fetched in one call, which takes a third of the time of one call each
@@ -37,27 +37,28 @@ class Records:
 
     def __init__(self, builder: tfds.core.DatasetBuilder, split: str) -> None:
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
-        self._source = builder.as_data_source(split, deserialize_method=raw)  # pyright: ignore (a decorator hides it)
-        self._folder = Path(builder.data_dir)
+        self.source: Any = builder.as_data_source(split, deserialize_method=raw)  # pyright: ignore (a decorator hides it)
+        self._folder = builder.data_dir
 
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def read(self, numbers: Sequence[int], *features: str) -> list[tuple[Any, ...]]:
-        """Returns the named features of each of the records, as stored: bytes, or
-        one integer."""
+    def read(self, numbers: np.ndarray, *features: str) -> list[list[Any]]:
+        """Returns columns: the named features of the records, as stored: bytes, or one
+        integer."""
         parse = tf_example_pb2.Example.FromString  # pyright: ignore (protobuf makes its classes when imported)
-        rows = []
-        try:
+        columns: list[list[Any]] = [[] for _ in features]
+        with whole(self._folder):
             for start in range(0, len(numbers), TOGETHER):
-                for record in self._source.__getitems__(
-                    list(numbers[start : start + TOGETHER])
-                ):
+                some = numbers[start : start + TOGETHER].tolist()
+                for record in self.source.__getitems__(some):
                     stored = parse(record).features.feature
-                    rows.append(tuple(_value(stored[name]) for name in features))
-        except (RuntimeError, OSError, DecodeError) as error:
-            raise _damaged(self._folder, error) from error
-        return rows
+                    for column, name in zip(columns, features, strict=True):
+                        value = stored[name]
+                        column += value.bytes_list.value or value.int64_list.value
+        return columns
+
+
+def joined(column: list[bytes], *shape: int, dtype: Any = np.uint8) -> np.ndarray:
+    """Returns the arrays of a column of records as one."""
+    return np.frombuffer(b"".join(column), dtype).reshape(len(column), *shape)
 
 
 def shuffled(
@@ -81,13 +82,12 @@ def shuffled(
         return np.random.default_rng((seed, epoch)).permutation(num_records)
 
     def batch(step: int) -> T:
-        epochs, places = np.divmod(
-            np.arange(step * batch_size, (step + 1) * batch_size), num_records
-        )
-        numbers = np.concatenate(
-            [order(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
-        )
-        return read(numbers if rows is None else numbers[rows])
+        start = step * batch_size
+        numbers = [
+            order(place // num_records)[place % num_records]
+            for place in range(start, start + batch_size)
+        ]
+        return read(np.array(numbers)[... if rows is None else rows])
 
     return by_step(batch)
 
@@ -107,63 +107,32 @@ def by_step(read: Callable[[int], T], num_steps: int = ENDLESS) -> Batches[T]:
 def read_ahead(batches: Batches[T], start: int = 0) -> Iterator[T]:
     """Iterates from a step on, reading ahead in a thread; the first batches are read
     when the first is asked for."""
+    if start < 0:
+        raise ValueError(f"start_step must be at least 0, got {start}")
     # One thread reads a batch in a fraction of a training step; processes would need a
     # main guard and flags.
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED)
     return iter(batches[start:].to_iter_dataset(options))
 
 
-def check_batches(batch_size: int, seed: int = 0, start_step: int = 0) -> None:
-    """Checks the size, the seed and the first step of batches."""
+def check_batches(batch_size: int, seed: int = 0) -> None:
+    """Checks the size and the seed of batches."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be in [0, 2**32), got {seed}")
-    if start_step < 0:
-        raise ValueError(f"start_step must be at least 0, got {start_step}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
 
 
-class Dataset(abc.ABC, Generic[T]):
-    """Prepared examples in three splits, out of a folder of `prepare_from`;
-    subclasses make batches of records."""
-
-    def __init__(self, folder: Path) -> None:
-        builder = tfds.builder_from_directory(folder)
-        self.facts = dict(cast(tfds.core.MetadataDict, builder.info.metadata))
-        self._records = {split: Records(builder, split) for split in SPLITS}
-        self._kept: dict[str, np.ndarray] = {}
+class Splits(abc.ABC, Generic[T]):
+    """Examples in three splits, which are read by number."""
 
     @abc.abstractmethod
-    def _read(self, records: Records, numbers: list[int]) -> T:
-        """The batch of the records of these numbers."""
-
-    def keep(self, split: str, count: int) -> None:
-        """Makes a split no more than ``count`` of its examples, a fixed random
-        choice."""
-        total = len(self._split(split))
-        if not 1 <= count <= total:
-            raise ValueError(
-                f"{split} must keep between 1 and {total} examples, got {count}"
-            )
-        self._kept[split] = np.sort(
-            np.random.default_rng(SEED).permutation(total)[:count]
-        )
-
-    def with_test(self, other: Self) -> Self:
-        """Returns the same data with the test split of others: examples that were
-        never trained on."""
-        both = copy.copy(self)
-        both._records, both._kept = self._records.copy(), self._kept.copy()
-        for mine, given in ((both._records, other._records), (both._kept, other._kept)):
-            mine.pop("test", None)
-            mine |= {"test": given["test"]} if "test" in given else {}
-        return both
-
     def num_examples(self, split: str) -> int:
         """Returns how many examples a split has."""
-        return (
-            len(self._kept[split]) if split in self._kept else len(self._split(split))
-        )
+
+    @abc.abstractmethod
+    def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> T:
+        """Reads the examples of these numbers as one batch."""
 
     def batches(
         self,
@@ -178,53 +147,94 @@ class Dataset(abc.ABC, Generic[T]):
         in a thread. Batch ``step`` depends on (seed, step) only. Every epoch shows each
         example once, in a new order.
         """
-        check_batches(batch_size, seed, start_step)
-        read, count = self._reader(split), self.num_examples(split)
-        return read_ahead(
-            shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows),
-            start_step,
-        )
+        read = functools.partial(self.read, split)
+        count = self.num_examples(split)
+        batches = shuffled(count, read, batch_size=batch_size, seed=seed, rows=rows)
+        return read_ahead(batches, start_step)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[T]:
         """Iterates over a whole split once, in order; the last batch may be short."""
-        return read_ahead(
-            in_order(
-                self.num_examples(split), self._reader(split), batch_size=batch_size
-            )
-        )
-
-    def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> T:
-        """Reads the examples of these numbers as one batch."""
-        return self._reader(split)(np.asarray(numbers, np.int64))
+        read = functools.partial(self.read, split)
+        count = self.num_examples(split)
+        return read_ahead(in_order(count, read, batch_size=batch_size))
 
     def whole(self, split: str) -> T:
         """Reads a whole split as one batch."""
         return self.read(split, np.arange(self.num_examples(split)))
 
-    def _reader(self, split: str) -> Read[T]:
-        records, kept = self._split(split), self._kept.get(split)
-        return lambda numbers: self._read(
-            records, (numbers if kept is None else kept[numbers]).tolist()
-        )
 
-    def _split(self, split: str) -> Records:
-        if split not in self._records:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-        return self._records[split]
+class Dataset(Splits[T]):
+    """Prepared examples, out of a folder of `prepare_from`; subclasses make batches of
+    records."""
+
+    def __init__(self, folder: Path) -> None:
+        builder = tfds.builder_from_directory(folder)
+        self.facts: dict[str, Any] = dict(builder.info.metadata or {})
+        # the records of each split, and the numbers of those that count
+        self._splits: dict[str, tuple[Records, np.ndarray]] = {}
+        for split in SPLITS:
+            records = Records(builder, split)
+            self._splits[split] = records, np.arange(len(records.source))
+
+    def spec_of(self, kind: Any) -> Any:
+        """Returns the spec of a kind among the facts."""
+        return kind.from_json({name: self.facts[name] for name in kind._fields})
+
+    @abc.abstractmethod
+    def _read(self, records: Records, numbers: np.ndarray) -> T:
+        """The batch of the records of these numbers."""
+
+    def keep(self, split: str, count: int) -> None:
+        """Makes a split no more than ``count`` of its examples, a fixed random
+        choice."""
+        records, numbers = self._splits[split]
+        if not 1 <= count <= len(numbers):
+            raise UserError(
+                f"{option_text(f'{split}_examples')} must be in [1, {len(numbers)}],"
+                f" the examples of the data, got {count}"
+            )
+        chosen = np.random.default_rng(SEED).permutation(numbers)[:count]
+        self._splits[split] = records, np.sort(chosen)
+
+    def with_test(self, other: Self) -> Self:
+        """Returns the same data with the test split of others: examples that were
+        never trained on."""
+        both = copy.copy(self)
+        both._splits = self._splits | {"test": other._splits["test"]}
+        return both
+
+    def num_examples(self, split: str) -> int:
+        """Returns how many examples a split has."""
+        return len(self._splits[split][1])
+
+    def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> T:
+        """Reads the examples of these numbers as one batch."""
+        records, kept = self._splits[split]
+        return self._read(records, kept[np.asarray(numbers)])
+
+
+@contextlib.contextmanager
+def whole(folder: Path | str) -> Iterator[None]:
+    """Reports damage of prepared data, over which TFDS and array_record raise
+    anything."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the prepared data in {folder} are damaged ({one_line(error)}); delete"
+            " that folder and run again"
+        ) from error
 
 
 def open_prepared(folder: Path, data: type[D]) -> D:
     """Opens prepared data and reads the ends of each split: damage is reported
     before training starts."""
-    try:
+    with whole(folder):
         opened = data(folder)
         for split in SPLITS:
-            opened.read(split, [0, opened.num_examples(split) - 1])
-    except UserError:
-        raise
-    # TFDS and array_record raise anything over a damaged folder
-    except Exception as error:
-        raise _damaged(folder, error) from error
+            opened.read(split, [0, -1])
     return opened
 
 
@@ -233,23 +243,5 @@ def keep_examples(data: Any, config: Any) -> None:
     `validation_examples` and `test_examples` say."""
     for split in SPLITS:
         count = getattr(config, f"{split}_examples", None)
-        try:
-            if count is not None:
-                data.keep(split, count)
-        except ValueError as error:
-            raise UserError(
-                f"{option_text(f'{split}_examples')} does not fit the data: {error}"
-            ) from error
-
-
-def _damaged(folder: Path, error: Exception) -> UserError:
-    reason = (str(error) or type(error).__name__).splitlines()[0]
-    return UserError(
-        f"the prepared data in {folder} are damaged ({reason}); delete that folder and"
-        " run again"
-    )
-
-
-def _value(feature: Any) -> bytes | int:
-    stored = feature.bytes_list.value or feature.int64_list.value
-    return stored[0]
+        if count is not None:
+            data.keep(split, count)

@@ -1,11 +1,11 @@
 """Batches of tokens, grouped by length: little of them is padding, and few shapes
 are compiled."""
 
-import bisect
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -44,41 +44,25 @@ class TextSpec(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values; the tokenizer as its words, or as JSON
         of the package ``tokenizers``."""
-        values: dict[str, Any] = {
-            "class_names": list(self.class_names),
-            "pairs": self.pairs,
-        }
+        values = {"class_names": list(self.class_names), "pairs": self.pairs}
         if isinstance(self.tokenizer, WordTokenizer):
             words = list(self.tokenizer.vocabulary[len(SPECIAL) :])
             return values | {"words": words, "tokenizer": None, "encoder": None}
-        encoder = dataclasses.asdict(self.tokenizer.config)
         return values | {
             "words": None,
             "tokenizer": self.tokenizer.to_json(),
-            "encoder": encoder,
+            "encoder": dataclasses.asdict(self.tokenizer.config),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        return cls._of(**values)
-
-    @classmethod
-    def _of(
-        cls,
-        class_names: list[str],
-        pairs: bool,
-        words: list[str] | None,
-        tokenizer: Any,
-        encoder: Any,
-    ) -> Self:
-        if words is not None:
-            return cls(tuple(class_names), pairs, WordTokenizer(words))
-        return cls(
-            tuple(class_names),
-            pairs,
-            EncoderTokenizer.from_json(tokenizer, EncoderConfig(**encoder)),
-        )
+        """Reads what `to_json` wrote."""
+        if values["words"] is not None:
+            tokenizer: Any = WordTokenizer(values["words"])
+        else:
+            config = EncoderConfig(**values["encoder"])
+            tokenizer = EncoderTokenizer.from_json(values["tokenizer"], config)
+        return cls(tuple(values["class_names"]), values["pairs"], tokenizer)
 
 
 class TokenData:
@@ -91,15 +75,14 @@ class TokenData:
     def __init__(
         self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print
     ) -> None:
-        self.class_names, self.tokenizer, self.max_length = (
-            data.class_names,
-            tokenizer,
-            max_length,
-        )
+        self.class_names = data.class_names
+        self.tokenizer = tokenizer
+        self.max_length = max_length
         self.checksums = data.checksums
         self.spec = TextSpec(data.class_names, data.pairs, tokenizer)
-        self._buckets = bucket_lengths(max_length)
-        self._data, self._log = data, log
+        self._buckets = np.array(bucket_lengths(max_length))
+        self._data = data
+        self._log = log
         self._split = functools.lru_cache(maxsize=None)(self._encoded)
 
     def num_examples(self, split: str) -> int:
@@ -120,17 +103,24 @@ class TokenData:
         fewer examples than a batch has, every batch shows each as often as others, or
         once more.
         """
-        check_batches(batch_size, seed, start_step)
-        epoch_of, length = (
-            self._epochs(split, batch_size, seed),
-            self.steps_an_epoch(split, batch_size=batch_size),
-        )
-        return read_ahead(
-            by_step(
-                lambda step: self._read(split, epoch_of(step // length)[step % length])
-            ),
-            start_step,
-        )
+        check_batches(batch_size, seed)
+        lengths = self._lengths(split)
+        count = self.steps_an_epoch(split, batch_size=batch_size)
+
+        # reading ahead crosses from one epoch to the next
+        @functools.lru_cache(maxsize=2)
+        def epoch(number: int) -> list[np.ndarray]:
+            generator = np.random.default_rng((seed, number))
+            order = generator.permutation(len(lengths))
+            # Which examples are left over must not depend on their lengths: they go
+            # before lengths are looked at.
+            batches = group(lengths, np.resize(order, count * batch_size), batch_size)
+            return [batches[place] for place in generator.permutation(count)]
+
+        def batch(step: int) -> TokenBatch:
+            return self._read(split, epoch(step // count)[step % count])
+
+        return read_ahead(by_step(batch), start_step)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[TokenBatch]:
         """Iterates over a whole split once, short texts first, the same way every
@@ -144,64 +134,40 @@ class TokenData:
         """Returns the numbers of the examples, as the split has them, in each batch
         of `examples`."""
         check_batches(batch_size)
-        return group(
-            self._lengths(split), np.arange(self.num_examples(split)), batch_size
-        )
-
-    def _epochs(
-        self, split: str, batch_size: int, seed: int
-    ) -> Callable[[int], list[np.ndarray]]:
         lengths = self._lengths(split)
-
-        # reading ahead crosses from one epoch to the next
-        @functools.lru_cache(maxsize=2)
-        def numbers(epoch: int) -> list[np.ndarray]:
-            generator = np.random.default_rng((seed, epoch))
-            order = generator.permutation(len(lengths))
-            # Which examples are left over must not depend on their lengths: they go
-            # before lengths are looked at.
-            size = max(len(order) // batch_size, 1) * batch_size
-            batches = group(lengths, np.resize(order, size), batch_size)
-            return [batches[number] for number in generator.permutation(len(batches))]
-
-        return numbers
+        return group(lengths, np.arange(len(lengths)), batch_size)
 
     def _lengths(self, split: str) -> np.ndarray:
         """The bucket that holds each example."""
         lengths = [len(tokens) for tokens in self._split(split)[0].tokens]
-        return np.array(self._buckets)[np.searchsorted(self._buckets, lengths)]
+        return self._buckets[np.searchsorted(self._buckets, lengths)]
 
     def _read(self, split: str, numbers: np.ndarray) -> TokenBatch:
         encoded, labels = self._split(split)
-        chosen = Encoded(
-            [encoded.tokens[i] for i in numbers],
-            [encoded.token_types[i] for i in numbers],
-            0,
-        )
+        tokens = [encoded.tokens[number] for number in numbers]
+        types = [encoded.token_types[number] for number in numbers]
         return pad_tokens(
-            chosen,
+            Encoded(tokens, types, 0),
             labels[numbers],
             self._buckets,
             padding_token=self.tokenizer.padding_token,
         )
 
     def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
-        tokens, types, labels, truncated = [], [], [], 0
+        whole = Encoded([], [], 0)
+        labels: list[np.ndarray] = []
         for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
-            encoded = self.tokenizer.encode(
+            part = self.tokenizer.encode(
                 batch.texts, batch.seconds, max_length=self.max_length
             )
-            tokens += encoded.tokens
-            types += encoded.token_types
+            whole = Encoded(*map(operator.add, whole, part))
             labels.append(batch.labels)
-            truncated += encoded.truncated
-        if truncated:
-            share = f"{truncated} of {len(tokens)} texts"
+        if whole.truncated:
             self._log(
-                f"  {split}: {share} have more than {self.max_length} tokens and lose"
-                " their end"
+                f"  {split}: {whole.truncated} of {len(whole.tokens)} texts have more"
+                f" than {self.max_length} tokens and lose their end"
             )
-        return Encoded(tokens, types, truncated), np.concatenate(labels)
+        return whole, np.concatenate(labels)
 
 
 def bucket_lengths(max_length: int) -> tuple[int, ...]:
@@ -209,14 +175,12 @@ def bucket_lengths(max_length: int) -> tuple[int, ...]:
     Powers of two and one and a half times each: fewer positions are padding than with
     powers only.
     """
-    if max_length < 1:
-        raise ValueError(f"max_length must be at least 1, got {max_length}")
-    lengths, length = [], SHORTEST_BUCKET
+    lengths = []
+    length = SHORTEST_BUCKET
     while length < max_length:
-        lengths.append(length)
-        is_power = length & (length - 1) == 0
-        length = length * 3 // 2 if is_power else length * 4 // 3
-    return (*lengths, max_length)
+        lengths += [length, length * 3 // 2]
+        length *= 2
+    return (*(each for each in lengths if each < max_length), max_length)
 
 
 def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -232,24 +196,21 @@ def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.nd
 
 
 def pad_tokens(
-    encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, padding_token: int
+    encoded: Encoded,
+    labels: np.ndarray,
+    buckets: Sequence[int] | np.ndarray,
+    *,
+    padding_token: int,
 ) -> TokenBatch:
     """Pads texts on the right to the least bucket that holds all of them."""
-    longest = max(len(tokens) for tokens in encoded.tokens)
-    shape = len(encoded.tokens), buckets[bisect.bisect_left(buckets, longest)]
-    batch = TokenBatch(
-        np.full(shape, padding_token, np.int32),
-        np.zeros(shape, bool),
-        np.zeros(shape, np.int32),
-        np.asarray(labels),
-    )
-    for row, (tokens, types) in enumerate(
-        zip(encoded.tokens, encoded.token_types, strict=True)
-    ):
-        batch.tokens[row, : len(tokens)] = tokens
-        batch.mask[row, : len(tokens)] = True
-        batch.token_types[row, : len(types)] = types
-    return batch
+    lengths = np.array([len(tokens) for tokens in encoded.tokens])
+    length = int(buckets[np.searchsorted(buckets, lengths.max())])
+    mask = np.arange(length) < lengths[:, None]
+    tokens = np.full(mask.shape, padding_token, np.int32)
+    types = np.zeros(mask.shape, np.int32)
+    tokens[mask] = np.concatenate(encoded.tokens)
+    types[mask] = np.concatenate(encoded.token_types)
+    return TokenBatch(tokens, mask, types, np.asarray(labels))
 
 
 def token_batch(
@@ -262,12 +223,13 @@ def token_batch(
     """One batch of the given texts, to predict their classes, with -1 for labels;
     and how many texts were truncated."""
     encoded = tokenizer.encode(texts, seconds, max_length=max_length)
-    labels = np.full(len(texts), UNLABELLED, np.int32)
-    buckets = bucket_lengths(max_length)
-    return (
-        pad_tokens(encoded, labels, buckets, padding_token=tokenizer.padding_token),
-        encoded.truncated,
+    batch = pad_tokens(
+        encoded,
+        np.full(len(texts), UNLABELLED, np.int32),
+        bucket_lengths(max_length),
+        padding_token=tokenizer.padding_token,
     )
+    return batch, encoded.truncated
 
 
 def token_deviation(

@@ -10,10 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
-from ..config.errors import UserError, option_text, require_extra
+from ..config.errors import UserError
 from . import generated
 from .clips import (
     FRAME_SIZE,
@@ -27,24 +26,15 @@ from .clips import (
     standard_frame,
     video_frames,
 )
-from .files import ARCHIVE_ERRORS, SPLITS, Log, OriginalFile, root_error
-from .media import decode_in_order, fingerprint_media, is_picture, open_media
-from .pictures import CHANNELS, moments, picture_of, pixels_of
-from .prepare import (
-    Kind,
-    Originals,
-    Record,
-    Source,
-    origin,
-    prepare_from,
-    with_progress,
-)
-from .reader import Dataset, Records, open_prepared
+from .files import ARCHIVE_ERRORS, Log, OriginalFile, fingerprint_below
+from .media import decode_in_order, is_picture, open_media
+from .pictures import CHANNELS, moments, picture_of, stored
+from .prepare import Kind, Originals, Record, Source, prepare_from
+from .reader import Dataset, Records, joined, open_prepared
 
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
 VIDEO = Kind("video", "1.2.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
-SHOWN = 3  # clips of a split that the log names
 
 
 class VideoSpec(NamedTuple):
@@ -62,13 +52,7 @@ class VideoSpec(NamedTuple):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        return cls(
-            **{
-                "num_tokens": values["num_tokens"],
-                "token_dim": values["token_dim"],
-                **values,
-            }
-        )
+        return cls(**values)
 
 
 class VideoData(Dataset[np.ndarray]):
@@ -82,9 +66,9 @@ class VideoData(Dataset[np.ndarray]):
         self.pixel_std: float = self.facts["pixel_std"]
         self.spec = VideoSpec(self.pixel_std)
 
-    def _read(self, records: Records, numbers: list[int]) -> np.ndarray:
-        pixels = b"".join(sequence for (sequence,) in records.read(numbers, "sequence"))
-        return np.frombuffer(pixels, np.uint8).reshape(-1, NUM_FRAMES, PATCH_SIZE**2)
+    def _read(self, records: Records, numbers: np.ndarray) -> np.ndarray:
+        (sequences,) = records.read(numbers, "sequence")
+        return joined(sequences, NUM_FRAMES, PATCH_SIZE**2)
 
 
 def load(config: DataConfig, *, log: Log = print) -> VideoData:
@@ -135,38 +119,13 @@ def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
     shape = (FRAME_SIZE, FRAME_SIZE, 1)
     if isinstance(source, Path | str):
         path = Path(source)
-        if not path.is_file():
-            raise UserError(
-                f"{path} is not a file; give a picture, a video, or an array of frames"
-            )
         if is_picture(path):
             return picture_of(path, shape)[None, ..., 0], True
-        if frames := list(video_frames(path, where=str(path), log=print)):
-            return np.stack(frames), False
-        raise UserError(f"{path} has no frame; give a whole video file")
-    pixels = pixels_of(source)
-    if pixels.ndim not in (2, 3, 4):
-        raise UserError(
-            "a video must be uint8 (frames, height, width) or one of colours, got"
-            f" shape {pixels.shape}"
-        )
+        return np.stack([*video_frames(path, where=str(path), log=print)]), False
+    pixels = np.asarray(source)
     still = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in CHANNELS)
-    return (
-        np.stack(
-            [
-                picture_of(frame, shape)[..., 0]
-                for frame in (pixels[None] if still else pixels)
-            ]
-        ),
-        still,
-    )
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Returns up to three of the names: all, or else the first two and the last."""
-    return "; ".join(
-        names if len(names) <= SHOWN else (*names[: SHOWN - 1], "...", names[-1])
-    )
+    frames = pixels[None] if still else pixels
+    return np.stack([picture_of(frame, shape)[..., 0] for frame in frames]), still
 
 
 @contextlib.contextmanager
@@ -174,86 +133,66 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
     """Opens the clips below a root: every folder of frames, every video, in turn.
     Folders name the splits. A root that is a video is cut in time.
     """
-    if root.is_file() and is_video(root):
+    if root.is_file() and not _is_archive(root):
         yield cut_in_time(root, log)
         return
-    with contextlib.suppress(*ARCHIVE_ERRORS):  # which unpacking reports
-        if root.is_file() and not (
-            tarfile.is_tarfile(root) or zipfile.is_zipfile(root)
-        ):
-            require_extra("video")
-            problem = (
-                "is neither a video that can be read, nor a folder, nor a whole tar or"
-                " zip archive"
-            )
-            raise root_error(root, f"{problem}; copy it again, or give {WANTED}")
     with open_media(root, log, is_video=is_video) as media:
-        clips = find_clips(media, root=root, log=log)
-        chosen = split_clips(list(clips), root=root, log=log)
-        yield {
-            split: [
-                Clip(str(name), _frames(name, clips[name], root, log))
-                for name in chosen[split]
+        clips = find_clips(media, log=log)
+        splits: dict[str, list[Clip]] = {}
+        for split, names in split_clips(list(clips), log=log).items():
+            splits[split] = [
+                Clip(str(name), _frames(name, clips[name], log)) for name in names
             ]
-            for split in SPLITS
-        }
+        yield splits
+
+
+def _is_archive(root: Path) -> bool:
+    """Returns whether a file is an archive; one that is damaged is one too."""
+    with contextlib.suppress(*ARCHIVE_ERRORS):
+        return tarfile.is_tarfile(root) or zipfile.is_zipfile(root)
+    return True
 
 
 def _frames(
-    name: PurePosixPath, files: list[OriginalFile], root: Path, log: Log
+    name: PurePosixPath, files: list[OriginalFile], log: Log
 ) -> Iterator[np.ndarray]:
     """Returns the frames of a folder of them, or of a video, grey and square."""
     if files[0].path != name:
-        return decode_in_order(files, standard_frame, root=root, what="frame")
-    where = f"{option_text('data.root', root)}: video '{name}'"
-    return video_frames(files[0].local, where=where, log=log, least=NUM_FRAMES)
+        return decode_in_order(files, standard_frame, what="frame")
+    where = f"video '{name}'"
+    return video_frames(files[0].local, where=where, log=log)
 
 
 def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
-    # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
-    sequence = tfds.features.Tensor(
-        shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes"
-    )
-    features = {
-        "sequence": sequence,
-        "clip": np.int32,
-        "first_frame": np.int32,
-        "position": np.int32,
-    }
+    del config  # the records depend on the files only
     facts: Record = {}
-    records, first = {}, 0  # clips are numbered through the splits
-    for split in SPLITS:
-        records[split] = _records(
-            splits[split], first, split, facts, origin(config), log
-        )
-        first += len(splits[split])
-    return Originals(features, records, facts)
+    records = {}
+    for split, clips in splits.items():
+        log(f"  {split} is of {len(clips)} clips, {clips[0].name} to {clips[-1].name}")
+        records[split] = _records(clips, split, facts)
+    return Originals({"sequence": stored((NUM_FRAMES, PATCH_SIZE**2))}, records, facts)
 
 
-def _records(
-    clips: Sequence[Clip], first: int, split: str, facts: Record, where: str, log: Log
-) -> Iterator[Record]:
-    histogram, count, names = np.zeros(256, np.int64), 0, []
-    shown = with_progress(clips, len(clips), f"  {split}: {{}} clips", log)
-    for number, clip in enumerate(shown, start=first):
-        names.append(clip.name)
-        for index, window in enumerate(windows(clip.frames)):
+def _records(clips: Sequence[Clip], split: str, facts: Record) -> Iterator[Record]:
+    histogram = np.zeros(256, np.int64)
+    for clip in clips:
+        before = histogram.sum()
+        for window in windows(clip.frames):
             histogram += np.bincount(window.ravel(), minlength=256)
-            place = {"clip": number, "first_frame": index * NUM_FRAMES}
-            for position, sequence in enumerate(patch_sequences(window)):
-                yield {"sequence": sequence, **place, "position": position}
-                count += 1
-    log(f"  {split}: {count} sequences, clips: {len(names)} ({some_of(names)})")
+            for sequence in patch_sequences(window):
+                yield {"sequence": sequence}
+        if histogram.sum() == before:
+            raise UserError(
+                f"clip '{clip.name}' has fewer than {NUM_FRAMES} frames; give it more,"
+                " or remove it"
+            )
     if np.count_nonzero(histogram) < 2:
-        raise UserError(
-            f"{where}: all frames of {split} have one grey level,"
-            f" {np.argmax(histogram)}; give others"
-        )
+        raise UserError(f"all frames of {split} have one grey level; give others")
     if split == "train":
         facts["pixel_std"] = float(moments(histogram)[1])
 
 
 SOURCES: dict[str, Source[Splits]] = {
     "photos": generated.PHOTOS,
-    "video": Source(fingerprint_media, open_footage, WANTED),
+    "video": Source(fingerprint_below, open_footage, WANTED),
 }

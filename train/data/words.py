@@ -1,7 +1,7 @@
 """Texts as words, split as in the Penn Treebank, and as numbers of words."""
 
-import itertools
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -63,13 +63,25 @@ def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
         raise ValueError(
             f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}"
         )
-    for what, kind in (("texts", texts), ("second texts", seconds or ())):
-        for number, text in enumerate(kind, start=1):
-            if is_empty(text) or not is_whole(text):
-                raise UserError(
-                    f"number {number} of the {what} has no word, or is no valid UTF-8;"
-                    " leave it out, or mend it"
-                )
+    for number, text in enumerate((*texts, *(seconds or ()))):
+        if is_empty(text) or not is_whole(text):
+            raise UserError(
+                f"number {number % len(texts) + 1} of the texts has no word, or is no"
+                " valid UTF-8; leave it out, or mend it"
+            )
+
+
+def encode_batch(
+    tokenizer: Any, firsts: Sequence[Any], seconds: Sequence[Any] | None, **options: Any
+) -> Encoded:
+    """Encodes texts, or pairs, by a ``tokenizers.Tokenizer``."""
+    inputs = firsts if seconds is None else zip(firsts, seconds, strict=True)
+    encodings = tokenizer.encode_batch(list(inputs), **options)
+    return Encoded(
+        [np.array(each.ids, np.int32) for each in encodings],
+        [np.array(each.type_ids, np.int32) for each in encodings],
+        sum(bool(each.overflowing) for each in encodings),
+    )
 
 
 class WordTokenizer:
@@ -81,13 +93,20 @@ class WordTokenizer:
     padding_token = 0
 
     def __init__(self, words: Iterable[str]) -> None:
+        # imported here: most runs need none
+        from tokenizers import Tokenizer, models, processors
+
         self.vocabulary = (*SPECIAL, *words)
-        self._numbers = {word: number for number, word in enumerate(self.vocabulary)}
-        if len(self._numbers) < len(self.vocabulary):
-            repeated = next(
-                word for word, count in Counter(self.vocabulary).items() if count > 1
-            )
+        numbers = {word: number for number, word in enumerate(self.vocabulary)}
+        if len(numbers) < len(self.vocabulary):
+            ((repeated, _),) = Counter(self.vocabulary).most_common(1)
             raise ValueError(f"words must differ, got {repeated!r} more than once")
+        self._tokenizer: Any = Tokenizer(models.WordLevel(numbers, UNKNOWN))
+        self._tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A",
+            pair=f"$A {SEPARATOR}:0 $B:1",
+            special_tokens=[(SEPARATOR, numbers[SEPARATOR])],
+        )
         self.checksum = zlib.crc32("\n".join(self.vocabulary).encode())
 
     def encode(
@@ -105,44 +124,10 @@ class WordTokenizer:
         if max_length is not None and max_length < fewest:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
         check_pairs(texts, seconds)
-        firsts, others = map(self._column, texts), map(self._column, seconds or ())
-        rows = [
-            self._joined(*pair, max_length)
-            for pair in itertools.zip_longest(firsts, others)
-        ]
-        return Encoded(
-            [row[0] for row in rows],
-            [row[1] for row in rows],
-            sum(row[2] for row in rows),
-        )
-
-    def _column(self, text: str) -> np.ndarray:
-        unknown = self._numbers[UNKNOWN]
-        return np.array(
-            [self._numbers.get(word, unknown) for word in tokenise(text)], np.int32
-        )
-
-    def _joined(
-        self, first: np.ndarray, second: np.ndarray | None, max_length: int | None
-    ) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Numbers of tokens of a text or a pair, their types, and whether something
-        was cut."""
-        if second is None:
-            tokens = first[:max_length]
-            return tokens, np.zeros_like(tokens), len(tokens) < len(first)
-        whole = len(first) + 1 + len(second)
-        if max_length is not None:
-            room = max_length - 1
-            kept = min(len(first), max(room - len(second), (room + 1) // 2))
-            first, second = first[:kept], second[: room - kept]
-        tokens = np.concatenate(
-            [first, np.array([self._numbers[SEPARATOR]], np.int32), second]
-        )
-        return (
-            tokens,
-            (np.arange(len(tokens)) > len(first)).astype(np.int32),
-            len(tokens) < whole,
-        )
+        self._tokenizer.enable_truncation(max_length or sys.maxsize)
+        words = list(map(tokenise, texts))
+        others = None if seconds is None else list(map(tokenise, seconds))
+        return encode_batch(self._tokenizer, words, others, is_pretokenized=True)
 
 
 def learn_words(data: TextData, *, at_least: int = 1) -> WordTokenizer:
@@ -152,14 +137,10 @@ def learn_words(data: TextData, *, at_least: int = 1) -> WordTokenizer:
     for batch in data.examples("train", batch_size=256):
         for text in (*batch.texts, *(batch.seconds or ())):
             counts.update(tokenise(text))
-    words = sorted(
-        (word for word in counts if counts[word] >= at_least),
-        key=lambda word: (-counts[word], word),
-    )
+    words = [word for word, count in counts.items() if count >= at_least]
     if not words:
-        most = max(counts.values())
         raise UserError(
             f"{option_text('min_count', at_least)} leaves no word; the most frequent"
-            f" occurs {most} times"
+            f" occurs {max(counts.values())} times"
         )
-    return WordTokenizer(words)
+    return WordTokenizer(sorted(words, key=lambda word: (-counts[word], word)))

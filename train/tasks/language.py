@@ -290,7 +290,7 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
         pretrained=data.source.read,
         with_pretrained=lambda params, given: {**params, "decoder": given},
         numbers=model.layers,
-        num_examples=None if packed is None else packed.num_rows("train"),
+        num_examples=None if packed is None else packed.num_examples("train"),
         examples_are="rows of instructions",
         fingerprint=data.fingerprint,
         spec=data.to_json,

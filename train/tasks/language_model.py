@@ -69,7 +69,7 @@ class LanguageInputs(NamedTuple):
         given = self.source.summary
         return {
             "examples": self.packed.texts,
-            "rows": {split: self.packed.num_rows(split) for split in SPLITS},
+            "rows": {split: self.packed.num_examples(split) for split in SPLITS},
             "checksums": dict(self.checksums),
             "tokenizer_checksum": self.source.tokenizer.checksum,
             "weights_checksum": None if given is None else given.checksum,

@@ -215,7 +215,7 @@ def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, fl
     """
     coders: dict[str, Coder] = {
         "FISTA": lambda images: solve_lasso(
-            images, data.dictionary, config.data.sparsity, config.model.num_layers
+            images, data.spec.dictionary, config.data.sparsity, config.model.num_layers
         )[0],
         "linear map": linear_coder(data, config.train_gamma),
     }
@@ -259,4 +259,4 @@ def noisy(data: CodeData, split: str, gamma: float) -> tuple[np.ndarray, np.ndar
     noise: Any = np.random.default_rng(NOISE_SEED).standard_normal(
         clean.shape, np.float32
     )
-    return clean + np.float32(gamma * data.pixel_std) * noise, whole.codes
+    return clean + np.float32(gamma * data.spec.pixel_std) * noise, whole.codes

@@ -1,13 +1,12 @@
 """Architectures of pretrained encoders: their names for our sizes and tensors;
 configurations out of config.json."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from unroll_jax.models import EncoderConfig
 
-from ...config.errors import UserError
+from ...config.errors import UserError, one_line
 
 C = TypeVar("C")
 
@@ -85,7 +84,7 @@ _BERT = Architecture(
         "output": ("output.dense",),
         "output_norm": ("output.LayerNorm",),
     },
-    hidden=("bert.pooler.dense", "tanh"),
+    hidden=("pooler.dense", "tanh"),
 )
 
 _DISTILBERT = Architecture(
@@ -134,91 +133,81 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
     """Returns the architecture that the values of a config.json name."""
-    values, name = given_values(values), values.get("model_type")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
+    name = str(values.get("model_type"))
+    if name not in ARCHITECTURES:
         raise UserError(
             f"{where} has model_type={name!r}; it must be one of"
             f" {', '.join(ARCHITECTURES)}"
         )
-    check_required(values, ARCHITECTURES[name].required, where=where)
     return ARCHITECTURES[name]
 
 
 def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
-    """Returns the encoder of a config.json; one error names all missing fields."""
+    """Returns the encoder of a config.json."""
     architecture = read_architecture(values, where=where)
-    numbers = named_values(
-        {**architecture.defaults, **given_values(values)},
+
+    def make(
+        *, activation: str, max_positions: int, padding_token: int, **sizes: Any
+    ) -> EncoderConfig:
+        if activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {', '.join(ACTIVATIONS)}, got"
+                f" {activation!r}"
+            )
+        offset = padding_token + 1 if architecture.positions_after_padding else 0
+        return EncoderConfig(
+            activation=ACTIVATIONS[activation],
+            max_positions=max_positions - offset,
+            position_offset=offset,
+            padding_token=padding_token,
+            **{"token_types": 0, **sizes},
+        )
+
+    return read_fields(
+        make,
+        values,
         architecture.numbers,
+        defaults=architecture.defaults,
+        required=architecture.required,
         where=where,
     )
-    activation = numbers["activation"]
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        name = architecture.numbers["activation"]
+
+
+def read_fields(
+    make: Callable[..., C],
+    values: Mapping[str, Any],
+    names: Mapping[str, str],
+    *,
+    defaults: Mapping[str, Any],
+    required: Mapping[str, Any],
+    where: str,
+) -> C:
+    """Makes a configuration of the values of a file, by the file's ``names`` of its
+    fields. Null means the default; ``required`` are the only supported values of
+    others. Errors give the file's names.
+    """
+    given = {**defaults, **given_values(values)}
+    for name, wanted in required.items():
+        if given.get(name, wanted) != wanted:
+            raise UserError(
+                f"{where} has {name}={given[name]!r}; only {name}={wanted!r} is"
+                " supported"
+            )
+    fields = {}
+    for field, name in names.items():
+        if name not in given:
+            raise UserError(f"{where} has no {name}; copy the original again")
+        fields[field] = given[name]
+        if isinstance(given[name], int) and given[name] >= LARGEST:
+            raise UserError(f"{where} has {name}={given[name]}; it must be below 2**31")
+    try:
+        return make(**fields)
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(
-            f"{where} has {name}={activation!r}; it must be one of"
-            f" {', '.join(ACTIVATIONS)}"
-        )
-    numbers = {"token_types": 0, **numbers, "activation": ACTIVATIONS[activation]}
-    if architecture.positions_after_padding:
-        numbers["position_offset"] = numbers["padding_token"] + 1
-        numbers["max_positions"] -= numbers["position_offset"]
-    return make_config(EncoderConfig, numbers, architecture.numbers, where=where)
+            f"{where}: {one_line(error)}; its names are {dict(names)}"
+        ) from error
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values that are not null: null means the default."""
     return {key: value for key, value in values.items() if value is not None}
-
-
-def check_required(
-    values: Mapping[str, Any], required: Mapping[str, Any], *, where: str
-) -> None:
-    """Checks fields of a configuration that we support with one value only."""
-    for field, wanted in required.items():
-        if (value := values.get(field, wanted)) != wanted:
-            raise UserError(
-                f"{where} has {field}={value!r}; only {field}={wanted!r} is supported"
-            )
-
-
-def named_values(
-    values: Mapping[str, Any], names: Mapping[str, str], *, where: str
-) -> dict[str, Any]:
-    """Returns values by our names, given the file's names; sizes must be integers
-    below 2**31."""
-    if missing := [name for name in names.values() if name not in values]:
-        raise UserError(f"{where} has no {', '.join(missing)}; copy the original again")
-    numbers = {field: values[name] for field, name in names.items()}
-    for field, number in numbers.items():
-        if field == "norm_epsilon" and type(number) not in (int, float):
-            raise UserError(
-                f"{where} has {names[field]}={number!r}; it must be a number"
-            )
-        whole = field in ("activation", "norm_epsilon") or number is None
-        if not whole and not (type(number) is int and abs(number) < LARGEST):
-            raise UserError(
-                f"{where} has {names[field]}={number!r}; it must be an integer below"
-                " 2**31"
-            )
-    return numbers
-
-
-def make_config(
-    make: Callable[..., C],
-    numbers: Mapping[str, Any],
-    names: Mapping[str, str],
-    *,
-    where: str,
-) -> C:
-    """Returns ``make(**numbers)``; errors also give the file's names of the fields."""
-    try:
-        return make(**numbers)
-    except (TypeError, ValueError, OverflowError) as error:
-        words = re.findall(r"\w+", str(error))
-        there = ", ".join(
-            f"{field} is {name}" for field, name in names.items() if field in words
-        )
-        raise UserError(
-            f"{where}: {error}{f' ({there} there)' if there else ''}"
-        ) from error

@@ -17,7 +17,7 @@ from ...config.errors import UserError
 from ...system.files import to_bytes
 from ..rows import read_text
 from .architectures import LARGEST
-from .folders import make_tokenizer, read_json, read_tokenizer
+from .folders import TEMPLATE, make_tokenizer, read_json, read_tokenizer
 
 # How byte-level tokenizers split texts.
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -28,7 +28,10 @@ RENDER = Path(__file__).with_name("render.py")
 Message = Mapping[str, str]  # "role" and "content"
 
 # Special tokens that templates know by name.
-NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+NAMED = (
+    *("bos_token", "eos_token", "unk_token", "sep_token"),
+    *("pad_token", "cls_token", "mask_token"),
+)
 # Special tokens of the tokenizer of bytes, and its template.
 SIDES = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
 BYTE_TEMPLATE = (
@@ -105,18 +108,19 @@ class ChatTokenizer:
             )
         # templates ask `tools is none`, as `transformers` has it
         common = {"tools": None, "documents": None, "add_generation_prompt": answer}
-        chats = [
-            {"messages": messages, **common, **self.named} for messages in conversations
-        ]
+        common |= self.named
+        chats = [{"messages": messages, **common} for messages in conversations]
         given = {
             "template": self.template,
             "chats": chats,
             "seconds": MOST_SECONDS + len(chats) // CHATS_A_SECOND,
             "most_bytes": MOST_BYTES,
         }
-        command = [sys.executable, "-P", str(RENDER)]
         done = subprocess.run(
-            command, input=json.dumps(given), capture_output=True, text=True
+            [sys.executable, "-P", str(RENDER)],
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             late = done.returncode == -signal.SIGXCPU
@@ -141,22 +145,23 @@ class ChatTokenizer:
         """Returns the numbers of special tokens, for config.json, and the other files
         but for the chat template; of a tokenizer of bytes.
         """
+        stop = self.stops[0]
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": ["input_ids", "attention_mask"],
+            "eos_token": self._tokenizer.id_to_token(stop),
         }
-        settings |= {"eos_token": self._tokenizer.id_to_token(self.stops[0])}
         files = {
             "tokenizer.json": self.to_json().encode(),
             "tokenizer_config.json": to_bytes(settings),
         }
-        return {"bos_token_id": None, "eos_token_id": self.stops[0]}, files
+        return {"bos_token_id": None, "eos_token_id": stop}, files
 
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_spec` wrote; unknown fields are a TypeError."""
-        others = {name: value for name, value in values.items() if name != "json"}
-        return cls(make_tokenizer(values["json"]), **others)
+        others = dict(values)
+        return cls(make_tokenizer(others.pop("json")), **others)
 
     def to_json(self) -> str:
         """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""
@@ -167,21 +172,20 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     """Reads the tokenizer of a folder, and the template of its tokenizer_config.json
     or chat_template.jinja."""
     tokenizer = read_tokenizer(folder)
-    config = _read(folder, "config.json")
     settings = _read(folder, "tokenizer_config.json")
     named = _special_tokens(folder, settings)
-    stops = _read(folder, "generation_config.json").get(
-        "eos_token_id", config.get("eos_token_id")
-    )
+    ending = _read(folder, "config.json") | _read(folder, "generation_config.json")
+    stops = ending.get("eos_token_id")
     if stops is None:
         stops = tokenizer.token_to_id(named.get("eos_token", ""))
     if not isinstance(stops, list):
         stops = [] if stops is None else [stops]
-    if not all(type(stop) is int and 0 <= stop < LARGEST for stop in stops):
-        raise UserError(
-            f"{folder} has eos_token_id={stops!r}; it must be the number of a token, or"
-            " a list of them"
-        )
+    for stop in stops:
+        if type(stop) is not int or not 0 <= stop < LARGEST:
+            raise UserError(
+                f"{folder} has eos_token_id={stops!r}; it must be the number of a"
+                " token, or a list of them"
+            )
     template = _template(folder, settings)
     return ChatTokenizer(tokenizer, template, named, stops, where=str(folder))
 
@@ -193,13 +197,14 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     """Returns the chat template of a folder; of several the one called "default"."""
-    path = folder / "chat_template.jinja"
+    path = folder / TEMPLATE
     if path.is_file():
         return read_text(path, where=str(path))
     template = settings.get("chat_template")
-    for entry in template if isinstance(template, list) else []:
-        if isinstance(entry, dict) and entry.get("name") == "default":
-            template = entry.get("template")
+    if isinstance(template, list):
+        named = [entry for entry in template if isinstance(entry, dict)]
+        by_name = {str(entry.get("name")): entry.get("template") for entry in named}
+        template = by_name.get("default")
     return template if isinstance(template, str) else None
 
 
@@ -212,7 +217,7 @@ def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
     if "added_tokens_decoder" not in settings:
         given |= _read(folder, "special_tokens_map.json")
     named: dict[str, str] = {}
-    for name in (f"{word}_token" for word in NAMED):
+    for name in NAMED:
         token = given.get(name)
         if isinstance(token, dict):
             token = token.get("content")

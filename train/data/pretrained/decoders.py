@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
 
@@ -35,8 +35,8 @@ def read_decoder_weights(
     place: Place | None = None,
 ) -> dict[str, Any]:
     """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
-    Every device reads its part of each tensor; stacks are filled layer by layer: the
-    host never holds more than a layer of one leaf. ``dtype`` None keeps each tensor's.
+    Every device reads its part of each tensor, one leaf after another. ``dtype`` None
+    keeps each tensor's.
     ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings; None is the first
     device.
     """
@@ -44,35 +44,31 @@ def read_decoder_weights(
     slots = list(decoder_slots(config))
     # which files of tied heads may hold
     known = {name for slot in slots for name in slot.names} | {"lm_head.weight"}
-    folders.check_slots(files, slots, {"unknown": sorted(files.names - known)})
-    dtypes = {
-        slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype)
-        for slot in slots
-    }
-    shapes = {
-        slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots
-    }
+    folders.check_slots(files, slots, files.names - known)
+    shapes = {}
+    for slot in slots:
+        stored = _dtype(files, slot) if dtype is None else np.dtype(dtype)
+        shapes[slot.path] = jax.ShapeDtypeStruct(slot.shape, stored)
     shardings: dict[Any, Any] = dict.fromkeys(
         shapes, SingleDeviceSharding(jax.local_devices()[0])
     )
     if place is not None:
-        shardings = traverse_util.flatten_dict(
-            place(traverse_util.unflatten_dict(shapes))
+        tree = place(traverse_util.unflatten_dict(shapes))
+        shardings = traverse_util.flatten_dict(tree)
+    leaves = {}
+    for slot in slots:
+        leaves[slot.path] = jax.make_array_from_callback(
+            slot.shape,
+            shardings[slot.path],
+            functools.partial(folders.read_slot, files, slot, shapes[slot.path].dtype),
+            dtype=shapes[slot.path].dtype,
         )
-    leaves = {
-        slot.path: _leaf(files, slot, dtypes[slot.path], shardings[slot.path])
-        for slot in slots
-    }
     return traverse_util.unflatten_dict(leaves)
 
 
 def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
     """Yields the slots of all leaves of a decoder's parameters."""
-    shapes = jax.eval_shape(
-        Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    )
-    leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
-    for path, leaf in leaves.items():
+    for path, leaf in folders.leaves_of(Decoder(config)).items():
         if path[0] != "layers":
             yield folders.Slot(path, [[f"{OTHERS[path]}.weight"]], leaf.shape)
             continue
@@ -85,55 +81,8 @@ def decoder_slots(config: DecoderConfig) -> Iterator[folders.Slot]:
 
 
 def _dtype(files: folders.SafetensorsFiles, slot: folders.Slot) -> np.dtype:
-    kinds = {kind for name in slot.names if (kind := files.dtype(name)) is not None}
-    return np.dtype(
-        jax.dtypes.canonicalize_dtype(functools.reduce(jnp.promote_types, kinds))
-    )
-
-
-def _leaf(
-    files: folders.SafetensorsFiles, slot: folders.Slot, dtype: np.dtype, sharding: Any
-) -> jax.Array:
-    def read_part(name: str, index: Any) -> np.ndarray:
-        part = files.read(name, index[::-1] if slot.transposed else index).astype(
-            dtype, copy=False
-        )
-        folders.check_finite(part, name, files.where)
-        return part.T if slot.transposed else part
-
-    def placed(name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
-        return jax.make_array_from_callback(
-            shape, sharding, functools.partial(read_part, name), dtype=dtype
-        )
-
-    if not slot.stacked:
-        return placed(slot.names[0], slot.shape, sharding)
-    stack = _zeros(slot.shape, dtype, sharding)
-    for number, name in enumerate(slot.names):
-        stack = _put(
-            stack, placed(name, slot.shape[1:], _of_a_layer(sharding)), number, sharding
-        )
-    return stack
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _zeros(shape: tuple[int, ...], dtype: np.dtype, sharding: Any) -> jax.Array:
-    return jax.lax.with_sharding_constraint(jnp.zeros(shape, dtype), sharding)
-
-
-@functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
-def _put(stack: jax.Array, layer: jax.Array, number: int, sharding: Any) -> jax.Array:
-    return jax.lax.with_sharding_constraint(
-        jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0), sharding
-    )
-
-
-def _of_a_layer(sharding: Any) -> Any:
-    """Returns the sharding of one layer of a stack, whose axis of layers no rule
-    shards."""
-    if not isinstance(sharding, NamedSharding):
-        return sharding
-    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+    kinds = [files.dtype(name) or np.dtype(np.float32) for name in slot.names]
+    return np.dtype(jax.dtypes.canonicalize_dtype(jnp.result_type(*kinds)))
 
 
 class PretrainedDecoder(NamedTuple):
@@ -168,10 +117,8 @@ class DecoderSource:
     def has_weights(self) -> bool:
         """True if there are weights; a configuration and a tokenizer are enough for
         a plan."""
-        names = (folders.ONE_FILE, folders.INDEX)
-        return self.path is not None and any(
-            (self.path / name).is_file() for name in names
-        )
+        places = [self.path / name for name in folders.WEIGHTS] if self.path else []
+        return any(place.is_file() for place in places)
 
     def read(self) -> dict[str, Any] | None:
         """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key;
@@ -189,12 +136,12 @@ class DecoderSource:
     def summary(self) -> Summary | None:
         """The summary of the parameters, on any mesh; None where they are drawn.
         Reads and drops them."""
-        if (params := self.read()) is None:
+        params = self.read()
+        if params is None:
             return None
         table = params["embedding"].astype(jnp.float32)
-        means, squares = (
-            np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2)
-        )
+        means = np.asarray(fetch(jnp.mean(table, axis=1)))
+        squares = np.asarray(fetch(jnp.mean(table**2, axis=1)))
         return Summary(digest(params, {})[0], means, squares)
 
     def to_json(self) -> dict[str, Any]:
@@ -209,14 +156,10 @@ class DecoderSource:
         cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]
     ) -> Self:
         """Reads what `to_json` wrote; unknown fields are a TypeError."""
-        scaling = decoder["rotary_scaling"]
-        config = DecoderConfig(
-            **{
-                **decoder,
-                "rotary_scaling": None if scaling is None else RotaryScaling(**scaling),
-            }
-        )
-        return cls(config, ChatTokenizer.from_spec(tokenizer))
+        values = dict(decoder)
+        if values["rotary_scaling"] is not None:
+            values["rotary_scaling"] = RotaryScaling(**values["rotary_scaling"])
+        return cls(DecoderConfig(**values), ChatTokenizer.from_spec(tokenizer))
 
     def to_transformers(
         self, params: Any, template: str
@@ -229,37 +172,24 @@ class DecoderSource:
         tensors: dict[str, np.ndarray] = {}
         for slot in decoder_slots(self.config):
             parts = leaves[slot.path] if slot.stacked else [leaves[slot.path]]
-            tensors |= {
-                name: part.T if slot.transposed else part
-                for name, part in zip(slot.names, parts, strict=True)
-            }
-        if self.path is not None:
+            for name, part in zip(slot.names, parts, strict=True):
+                tensors[name] = part.T if slot.transposed else part
+        if self.path is None:
+            numbers, files = self.tokenizer.to_transformers()
+            values = config_values(self.config) | numbers
+        else:
             values = folders.read_json(self.path / "config.json")
             if values.get("eos_token_id") is None:
                 values["eos_token_id"] = self.tokenizer.stops
-            places = {
-                name: self.path / name
-                for name in folders.COPIED
-                if (self.path / name).exists()
-            }
-            files = {
-                name: read_regular(place, where=str(place))
-                for name, place in places.items()
-            }
-        else:
-            numbers, files = self.tokenizer.to_transformers()
-            values = config_values(self.config) | numbers
+            files = {}
+            for name in folders.COPIED:
+                if (self.path / name).exists():
+                    files[name] = read_regular(self.path / name, where=name)
         values.pop("dtype", None)  # a newer name of torch_dtype
-        family = FAMILIES[values["model_type"]]
-        values |= {
-            "architectures": [family.architecture],
-            "torch_dtype": str(params["embedding"].dtype),
-        }
-        return tensors, {
-            **files,
-            folders.TEMPLATE: template.encode(),
-            "config.json": to_bytes(values),
-        }
+        values["architectures"] = [FAMILIES[values["model_type"]].architecture]
+        values["torch_dtype"] = str(params["embedding"].dtype)
+        files[folders.TEMPLATE] = template.encode()
+        return tensors, {**files, "config.json": to_bytes(values)}
 
 
 def open_decoder_source(

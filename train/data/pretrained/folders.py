@@ -2,12 +2,14 @@
 read as JSON and safetensors."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from ...config.errors import UserError, one_line
 from ...system.files import expanded, read_object, strict_json
@@ -17,19 +19,17 @@ from ..files import Log
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+WEIGHTS = (ONE_FILE, INDEX)
 SHARDS = "model-*.safetensors"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
-SHOWN = 5  # names in one line
+SHOWN = 5  # tensors in one line
 MOST_TOKENS = 1 << 24  # of a vocabulary; the largest of models has a million
 # Files that are copied with a decoder.
 COPIED = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
+    *("generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
+    *("vocab.json", "merges.txt"),
 )
-COPIED += ("added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt")
 TEMPLATE = "chat_template.jinja"
 
 Index = tuple[slice, ...]
@@ -66,23 +66,30 @@ class SafetensorsFiles:
     """Open safetensors files, by the names of their tensors."""
 
     def __init__(self, where: str, tensors: dict[str, Any]) -> None:
-        self.where, self.names, self._tensors = where, frozenset(tensors), tensors
+        self.where = where
+        self.names = frozenset(tensors)
+        self._tensors = tensors
+
+    def renamed(self, rename: Callable[[str], str]) -> "SafetensorsFiles":
+        """Returns the same tensors by other names."""
+        tensors = {rename(name): each for name, each in self._tensors.items()}
+        return SafetensorsFiles(self.where, tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor."""
-        return tuple(self._tensors[name].get_slice(name).get_shape())
+        return tuple(self._tensors[name].get_shape())
 
     def dtype(self, name: str) -> np.dtype | None:
         """Returns the dtype of a tensor: one file may hold several."""
-        kind = DTYPES.get(str(self._tensors[name].get_slice(name).get_dtype()))
+        kind = DTYPES.get(str(self._tensors[name].get_dtype()))
         return None if kind is None else np.dtype(kind)
 
-    def read(self, name: str, index: Index = (slice(None),)) -> np.ndarray:
+    def read(self, name: str, index: Index) -> np.ndarray:
         """Reads a part of a tensor."""
         from safetensors import SafetensorError
 
         try:
-            return np.asarray(self._tensors[name].get_slice(name)[index])
+            return np.asarray(self._tensors[name][index])
         except (SafetensorError, OSError) as error:
             raise UserError(
                 f"{self.where}: cannot read {name} ({one_line(error)}); copy it again"
@@ -100,17 +107,14 @@ def find_folder(source: str, *, option: str = "pretrained", log: Log = print) ->
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(source, allow_patterns=[*FILES, INDEX, SHARDS]))
+        return Path(snapshot_download(source, allow_patterns=[*FILES, INDEX, SHARDS]))
     # of huggingface_hub, its HTTP client or the file system: no common base class
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        given = f"{option}{' ' if option.startswith('--') else '='}{source}"
         raise UserError(
-            f"{given} is not a folder, and the Hugging Face hub cannot provide it"
-            f" ({reason}); without a network, copy {', '.join(FILES)} into a folder and"
-            " name that"
+            f"{option}={source} is not a folder, and the Hugging Face hub cannot"
+            f" provide it ({one_line(error)}); without a network, copy"
+            f" {', '.join(FILES)} into a folder and name that"
         ) from error
-    return folder
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -140,23 +144,22 @@ def make_tokenizer(text: str) -> Any:
     import tokenizers  # imported here: most runs need none
 
     values = strict_json(text)
-    vocabulary, padding = (
-        (values.get("model") or {}).get("vocab"),
-        (values.get("padding") or {}).get("strategy"),
-    )
-    numbers = [token.get("id") for token in values.get("added_tokens") or ()]
-    numbers += vocabulary.values() if isinstance(vocabulary, dict) else ()
-    numbers += padding.values() if isinstance(padding, dict) else ()
-    if bad := [
-        number
-        for number in numbers
-        if type(number) is not int or not 0 <= number < MOST_TOKENS
-    ]:
+    tables = (values.get("model"), values.get("padding"), values.get("added_tokens"))
+    largest = _largest(tables)
+    if largest >= MOST_TOKENS:
         raise ValueError(
-            f"a token number or length is {bad[0]!r:.40}; it must be below"
-            f" {MOST_TOKENS:,}"
+            f"a token number or length is {largest}; it must be below {MOST_TOKENS:,}"
         )
     return tokenizers.Tokenizer.from_str(text)
+
+
+def _largest(value: Any) -> int:
+    """Returns the largest integer in a JSON value, or 0."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list | tuple):
+        return max(map(_largest, value), default=0)
+    return value if isinstance(value, int) else 0
 
 
 @contextlib.contextmanager
@@ -169,7 +172,7 @@ def usable_tokenizer(file: Path) -> Iterator[None]:
         raise
     # tokenizers has no error class, and a panic of Rust is not an Exception
     except BaseException as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"{file} cannot be used as a tokenizer ({reason}); copy it again"
         ) from error
@@ -179,39 +182,16 @@ def usable_tokenizer(file: Path) -> Iterator[None]:
 def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
     """Opens all safetensors files of a folder: model.safetensors, or the files in
     its index."""
-    index = folder / INDEX
-    if (folder / ONE_FILE).is_file():
-        places, where = None, str(folder / ONE_FILE)
-    elif index.is_file():
-        places, where = _weight_map(index), str(index)
-    else:
-        pickles = sorted(
-            path.name for path in folder.iterdir() if path.suffix in PICKLES
-        )
-        instead = (
-            f" but {', '.join(pickles)}, and pickles are never loaded"
-            if pickles
-            else f" or {INDEX}"
-        )
-        raise UserError(
-            f"{folder} has no {ONE_FILE}{instead}; save the weights as safetensors"
-        )
+    names = [ONE_FILE]
+    if not (folder / ONE_FILE).is_file():
+        names = _shards(folder)
     with contextlib.ExitStack() as stack:
-        files = [ONE_FILE] if places is None else sorted(set(places.values()))
-        opened = {
-            file: stack.enter_context(open_safetensors(folder / file)) for file in files
-        }
-        if places is None:
-            places = dict.fromkeys(opened[ONE_FILE].keys(), ONE_FILE)
-        present = {file: set(tensors.keys()) for file, tensors in opened.items()}
-        if lost := [name for name, file in places.items() if name not in present[file]]:
-            raise UserError(
-                f"{where} lists {listed(lost)}, missing from {places[lost[0]]}; copy"
-                " both again"
-            )
-        yield SafetensorsFiles(
-            where, {name: opened[file] for name, file in places.items()}
-        )
+        tensors: dict[str, Any] = {}
+        for name in names:
+            opened = stack.enter_context(open_safetensors(folder / name))
+            for key in list(opened.keys()):
+                tensors[key] = opened.get_slice(key)
+        yield SafetensorsFiles(str(folder), tensors)
 
 
 def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
@@ -228,67 +208,82 @@ def open_safetensors(file: Path, *, mend: str = "copy it again") -> Any:
         ) from error
 
 
+def leaves_of(model: Any) -> dict[Any, Any]:
+    """Returns the leaves of a model of tokens, as shapes, by their paths."""
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)
+    return traverse_util.flatten_dict(shapes["params"])
+
+
 def check_layer_count(files: SafetensorsFiles, num_layers: int) -> None:
     """Checks that files hold at least one tensor per layer, before the names of all
     layers are made."""
     if num_layers > len(files.names):
-        count = f"{len(files.names)} tensors in all"
         raise UserError(
-            f"{files.where} has {count}, config.json num_layers={num_layers}; copy both"
-            " again"
+            f"{files.where} has {len(files.names)} tensors in all, config.json"
+            f" num_layers={num_layers}; copy both again"
         )
 
 
 def check_slots(
-    files: SafetensorsFiles, slots: Iterable[Slot], others: Mapping[str, Sequence[str]]
+    files: SafetensorsFiles, slots: Iterable[Slot], unknown: Iterable[str]
 ) -> None:
-    """Checks that files hold floating tensors for slots, in one error; ``others``
-    describes unexpected names."""
-    places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
-    present = [(name, shape) for name, shape in places if name in files.names]
-    wrong = [
-        f"{name} is {stored}, not {shape}"
-        for name, shape in present
-        if (stored := files.shape(name)) != shape
-    ]
-    titles = {
-        "missing": [name for name, _ in places if name not in files.names],
-        "of another shape": wrong,
-        f"not of {', '.join(DTYPES)}": [
-            name for name, _ in present if files.dtype(name) is None
-        ],
-        **others,
-    }
-    if problems := [
-        f"{len(names)} {title}: {listed(names)}"
-        for title, names in titles.items()
-        if names
-    ]:
+    """Checks that files hold floating tensors for slots, and no ``unknown`` ones, in
+    one error."""
+    problems: list[str] = []
+    for slot in slots:
+        for name in slot.names:
+            if name not in files.names:
+                problems.append(f"{name} is missing")
+            elif files.shape(name) != slot.tensor_shape:
+                shape = files.shape(name)
+                problems.append(f"{name} is {shape}, not {slot.tensor_shape}")
+            elif files.dtype(name) is None:
+                problems.append(f"{name} is not of {', '.join(DTYPES)}")
+    problems += [f"{name} is unknown" for name in sorted(unknown)]
+    if problems:
         raise UserError(
-            f"{files.where} does not fit config.json: {'; '.join(problems)}"
+            f"{files.where} does not fit config.json: {len(problems)} tensors, as"
+            f" {'; '.join(problems[:SHOWN])}"
         )
 
 
-def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
-    """Returns a tensor, all of whose values are finite."""
-    if not np.isfinite(tensor).all():
+def read_slot(
+    files: SafetensorsFiles, slot: Slot, dtype: Any, index: Index | None = None
+) -> np.ndarray:
+    """Reads a leaf of our parameters, or a part of it; values must be finite."""
+    index = index or (slice(None),) * len(slot.shape)
+    rows = slot.rows
+    if slot.stacked:
+        rows = rows[index[0]]
+        index = index[1:]
+    if slot.transposed:
+        index = index[::-1]
+    parts = []
+    for names in rows:
+        tensors = [files.read(name, index) for name in names]
+        part = np.concatenate(tensors).astype(dtype, copy=False)
+        if not np.isfinite(part).all():
+            raise UserError(
+                f"{files.where} holds values that are not finite in {names[0]}; copy it"
+                " again"
+            )
+        parts.append(part.T if slot.transposed else part)
+    return np.stack(parts) if slot.stacked else parts[0]
+
+
+def _shards(folder: Path) -> list[str]:
+    """Returns the names of the files in the index of a folder."""
+    index = folder / INDEX
+    if not index.is_file():
         raise UserError(
-            f"{where} holds values that are not finite in {name}; copy it again"
+            f"{folder} has no {ONE_FILE} or {INDEX}, and pickles are never loaded; save"
+            " the weights as safetensors"
         )
-    return tensor
-
-
-def listed(names: Sequence[str]) -> str:
-    """Returns the first few names, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def _weight_map(index: Path) -> dict[str, str]:
     places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise UserError(f"{index} has no weight_map of tensors to files; copy it again")
-    for file in places.values():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise UserError(f"{index} lists {file!r}, not a file of its folder")
-    return places
+    names = set(map(str, places.values())) if isinstance(places, dict) else set()
+    if not names or any(Path(name).name != name for name in names):
+        raise UserError(
+            f"{index} has no weight_map of tensors to files of its folder; copy it"
+        )
+    return sorted(names)

@@ -1,13 +1,14 @@
 """Configurations of Llama's family in config.json, and the names of its tensors."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from unroll_jax.models import DecoderConfig, RotaryScaling
 
 from ...config.errors import UserError
-from .architectures import check_required, given_values, make_config, named_values
+from .architectures import given_values, read_fields
 
 # Fields of `DecoderConfig` by their names in config.json.
 NUMBERS = {
@@ -87,26 +88,41 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
     """Returns the decoder of a config.json. The default width of heads is left out:
     equal decoders have equal configurations.
     """
-    kind = values.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    # transformers 5 writes rope_parameters with the base; earlier versions write
+    # rope_theta and rope_scaling.
+    flat = given_values(values)
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = flat.pop(name, {})
+        if not isinstance(rope, dict):
+            raise UserError(f"{where} has {name}={rope!r}; copy the original again")
+        flat |= given_values(rope)
+    kind = str(flat.get("model_type"))
+    if kind not in FAMILIES:
         raise UserError(
             f"{where} has model_type={kind!r}; it must be one of {', '.join(FAMILIES)}"
         )
-    values = {**DEFAULTS, **given_values(values)}
-    check_required(values, REQUIRED | FAMILIES[kind].required, where=where)
-    numbers = named_values(values, NUMBERS, where=where)
-    if numbers["num_key_value_heads"] is None:
-        numbers["num_key_value_heads"] = numbers["num_heads"]
-    base, scaling = _rotary(values, where)
-    numbers |= {
-        "rotary_base": base,
-        "rotary_scaling": scaling,
-        "tied": bool(values.get("tie_word_embeddings")),
-    }
-    numbers |= FAMILIES[kind].fields
-    config = make_config(DecoderConfig, numbers, NUMBERS, where=where)
-    default = config.num_heads * config.head_size == config.dim
-    return dataclasses.replace(config, head_dim=None) if default else config
+
+    def make(
+        *, num_heads: int, num_key_value_heads: int | None, **numbers: Any
+    ) -> DecoderConfig:
+        groups = num_heads if num_key_value_heads is None else num_key_value_heads
+        return DecoderConfig(
+            num_heads=num_heads,
+            num_key_value_heads=groups,
+            rotary_base=flat.get("rope_theta", BASE),
+            rotary_scaling=_scaling(flat, where),
+            tied=bool(flat.get("tie_word_embeddings")),
+            **numbers,
+            **FAMILIES[kind].fields,
+        )
+
+    required = REQUIRED | FAMILIES[kind].required
+    config = read_fields(
+        make, flat, NUMBERS, defaults=DEFAULTS, required=required, where=where
+    )
+    if config.num_heads * config.head_size == config.dim:
+        return dataclasses.replace(config, head_dim=None)
+    return config
 
 
 def config_values(config: DecoderConfig) -> dict[str, Any]:
@@ -129,33 +145,20 @@ def config_values(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _rotary(values: Mapping[str, Any], where: str) -> tuple[Any, RotaryScaling | None]:
-    # transformers 5 writes rope_parameters with the base; earlier versions write
-    # rope_theta and rope_scaling.
-    parts = [values.get(name, {}) for name in ("rope_scaling", "rope_parameters")]
-    if not all(isinstance(part, dict) for part in parts):
-        raise UserError(
-            f"{where} has a rope_scaling or rope_parameters that is not an object; copy"
-            " the original again"
-        )
-    rope = {
-        key: value for part in parts for key, value in part.items() if value is not None
-    }
-    check_required(rope, {"partial_rotary_factor": 1.0}, where=where)
-    base, kind = (
-        rope.get("rope_theta", values.get("rope_theta", BASE)),
-        rope.get("rope_type", rope.get("type")),
-    )
-    if kind in (None, "default"):
-        return base, None
+def _scaling(flat: Mapping[str, Any], where: str) -> RotaryScaling | None:
+    kind = flat.get("rope_type", flat.get("type", "default"))
+    if kind == "default":
+        return None
     if kind != "llama3":
         raise UserError(
             f"{where} scales rotary embeddings by {kind!r}; only llama3 is supported"
         )
-    given = {field: rope[name] for field, name in SCALING.items() if name in rope}
-    given = {
-        "kind": kind,
-        "original_positions": values["max_position_embeddings"],
-        **given,
-    }
-    return base, make_config(RotaryScaling, given, {}, where=f"{where}, rotary scaling")
+    length = flat.get("max_position_embeddings")
+    return read_fields(
+        functools.partial(RotaryScaling, kind),
+        flat,
+        SCALING,
+        defaults={"original_max_position_embeddings": length},
+        required={},
+        where=f"{where}, rotary scaling",
+    )
