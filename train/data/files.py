@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from ..config.errors import PLAIN, UNSHOWN, UserError, option_text
-from ..system.files import require_room, writing
+from ..system.files import require_room, system_errors
 from ..system.reading import open_regular
 
 Log = Callable[[str], None]
@@ -36,8 +36,6 @@ ARCHIVE_ERRORS = (
     zlib.error,
     lzma.LZMAError,
 )
-# if temporary files cannot be written
-TEMPORARY = "free room there, or name another folder with TMPDIR"
 SPLITS = ("train", "validation", "test")
 # of the choice of held-out or kept examples: the same in every run, for any seed of the
 # run
@@ -277,7 +275,7 @@ def original_files(
         return
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with writing(f"{folder}, where {root} is unpacked", TEMPORARY):
+            with system_errors(folder):
                 (_unpack_zip if zipfile.is_zipfile(root) else _unpack_tar)(
                     root, Path(folder), wanted
                 )

@@ -25,7 +25,7 @@ from ..config.data import (
     TextConfig,
 )
 from ..config.errors import UserError, option_text
-from ..system.files import caches, expanded, require_writable, writing
+from ..system.files import caches, expanded, require_writable, system_errors
 from .files import SPLITS, Log, root_error
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
@@ -144,9 +144,7 @@ def prepare_from(
         folder = data_dir / kind.name / kind.version
         if folder.exists():
             return folder
-        require_writable(
-            prepared, f"the folder of prepared data {prepared}", _elsewhere()
-        )
+        require_writable(prepared)
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
         with source.open(root or Path(), log) as opened:
@@ -196,13 +194,6 @@ def origin(config: Config) -> str:
     return option_text(f"data.{name}", getattr(config, name))
 
 
-def _elsewhere() -> str:
-    """Returns the advice if prepared data cannot be written."""
-    # a command without the option names the variable in its place
-    names = dict.fromkeys([option_text("data.prepared"), "UNROLL_PREPARED"])
-    return f"name another place with {' or '.join(names)}"
-
-
 def with_progress(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
     """Iterates, and logs progress every few seconds."""
     spoken = time.monotonic()
@@ -233,7 +224,7 @@ def _write(builder: Builder) -> None:
     """
     folder = Path(builder.data_dir).parent
     tfds.disable_progress_bar()
-    with writing(f"the folder of prepared data {folder}", _elsewhere()):
+    with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # the system takes it back from a process that dies
         with filelock.FileLock(folder / ".lock"):
