@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -160,6 +161,9 @@ def run() -> int:
             " elsewhere\n"
         )
         code = 2
+    except Exception:
+        traceback.print_exc()
+        code = 1
     jax = sys.modules.get("jax")
     # else other processes wait for a good-bye
     if (code or machine.HEARD) and not (jax and jax.distributed.is_initialized()):

@@ -90,10 +90,9 @@ def answer(
     tokens = _encoded(opened, prompts, settings)
     run: Any = generate
     if settings.exit_layer is not None:
+        length = settings.draft_length or 1  # as `command` checks
         run = functools.partial(
-            speculate,
-            exit_layer=settings.exit_layer,
-            draft_length=settings.draft_length,
+            speculate, exit_layer=settings.exit_layer, draft_length=length
         )
     keys = row_keys(jax.random.key(settings.seed), len(tokens))
     options = {

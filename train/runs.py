@@ -196,7 +196,8 @@ def _latest(config: RunConfig) -> Row:
 
 def check_experiment(experiment: str) -> None:
     """Checks the name of an experiment, which reports read from the run folder."""
-    if not isinstance(experiment, str) or UNSHOWN.search(experiment):
+    named = isinstance(experiment, str) and experiment.strip()
+    if not named or UNSHOWN.search(experiment):
         raise UserError(
             f"experiment must be {PLAIN}, got {kind_of(experiment)}; pass a name"
         )

@@ -127,7 +127,9 @@ def named_arrays(params: Params) -> dict[str, np.ndarray]:
     return arrays
 
 
-def restored(task: Task, arrays: dict[str, np.ndarray], source: Path | str) -> Params:
+def restored(
+    task: Task, arrays: dict[str, np.ndarray], source: Path | str = CONFIG
+) -> Params:
     """Returns the parameters of a task from `named_arrays`, bit for bit; ``source``
     describes the model, for errors."""
     like = jax.eval_shape(lambda: task.init(jax.random.key(0)))

@@ -107,7 +107,7 @@ def test_the_error_of_a_callback_is_its_own_and_names_the_checkpoint(tmp_path):
         assert status_of(folder)["state"] == "failed"
 
 
-@pytest.mark.parametrize("experiment", [3, "a\nb", ["own"]])
+@pytest.mark.parametrize("experiment", [3, "", "a\nb", ["own"]])
 def test_a_name_that_no_report_could_read_is_refused_before_the_first_step(
     experiment, tmp_path
 ):
