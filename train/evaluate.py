@@ -38,10 +38,11 @@ def evaluated_step(folder: Path, place: str = "evaluation.json") -> int | None:
 
 
 def is_evaluated(folder: Path) -> bool:
-    """Returns whether evaluation.json of a run is of its best checkpoint. One that was
-    made during training is of an earlier one."""
+    """Returns whether evaluation.json of a run is of its best checkpoint, where that is
+    still there. One that was made during training is of an earlier one."""
     step = evaluated_step(folder)
-    return step is not None and step == best_step(folder / "checkpoints")
+    best = best_step(folder / "checkpoints")
+    return step is not None and best in (None, step)
 
 
 def evaluate_run(

@@ -168,9 +168,7 @@ def _read(folder: Path) -> Run:
         if layered:
             _check_layers(run)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise UserError(
-            f"{path} is damaged ({one_line(error)}); {RESTORE}"
-        ) from None
+        raise UserError(f"{path} is damaged ({one_line(error)}); {RESTORE}") from None
     return run
 
 
