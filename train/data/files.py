@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from ..config.errors import PLAIN, UNSHOWN, UserError, option_text
-from ..system.files import require_room, system_errors
+from ..system.files import REFUSED, require_room, system_errors
 from ..system.reading import open_regular
 
 Log = Callable[[str], None]
@@ -275,11 +275,13 @@ def original_files(
         return
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with system_errors(folder):
+            with system_errors(Path(folder)):
                 (_unpack_zip if zipfile.is_zipfile(root) else _unpack_tar)(
                     root, Path(folder), wanted
                 )
         except ARCHIVE_ERRORS as error:
+            if isinstance(error, OSError) and error.errno in REFUSED:
+                raise
             raise _damaged(root, error) from error
         yield files_below(Path(folder))
 

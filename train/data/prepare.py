@@ -25,7 +25,13 @@ from ..config.data import (
     TextConfig,
 )
 from ..config.errors import UserError, option_text
-from ..system.files import caches, expanded, require_writable, system_errors
+from ..system.files import (
+    REFUSED,
+    caches,
+    expanded,
+    require_writable,
+    system_errors,
+)
 from .files import SPLITS, Log, root_error
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
@@ -144,7 +150,8 @@ def prepare_from(
         folder = data_dir / kind.name / kind.version
         if folder.exists():
             return folder
-        require_writable(prepared)
+    require_writable(prepared)
+    with _reading(config):
         start = time.monotonic()
         log(f"preparing {config.source} in {folder} (done once)")
         with source.open(root or Path(), log) as opened:
@@ -210,6 +217,8 @@ def _reading(config: Config) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in REFUSED:
+            raise
         name = f"'{error.filename}': " if error.filename else ""
         raise UserError(
             f"{origin(config)} cannot be read ({name}{error.strerror or error}); name a"

@@ -18,18 +18,17 @@ import filelock
 from ..config.errors import PLAIN, UNSHOWN, UserError, one_line
 from .reading import read_regular
 
+# Errors of a disk that takes no more.
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # Errors of the system that Orbax, TensorStore and array_record raise as others, with
 # its message in theirs.
 QUOTED = (
+    *REFUSED,
     errno.EACCES,
     errno.EPERM,
     errno.EMFILE,
     errno.ENFILE,
     errno.ESTALE,
-    errno.ENOSPC,
-    errno.EROFS,
-    errno.EDQUOT,
-    errno.EFBIG,
     errno.EIO,
     errno.ENOENT,
     errno.ENOTDIR,
