@@ -1,11 +1,14 @@
 """`unroll-jax`: the commands and their exit codes."""
 
+import contextlib
 import dataclasses
 import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from unroll_jax import __version__
 
@@ -13,8 +16,9 @@ try:
     from . import main as commands
     from .cli import HELP, parse, unknown
     from .config.commands import EvaluateArguments, Membership
-    from .config.errors import Interrupted, UserError, on_command_line
+    from .config.errors import Interrupted, UserError, on_command_line, one_line
     from .system import machine
+    from .system.files import system_errors
     from .system.terminal import safe_output
 except ModuleNotFoundError as error:
     if (error.name or "").startswith(("unroll_jax", "train")):
@@ -104,27 +108,27 @@ def main(arguments: Sequence[str]) -> int:
 
                 join(parse(Membership, member, "unroll-jax"))
             names = OF_PREPARE if arguments[0] == "prepare" else None
-            with on_command_line(
-                names, only=None if names or arguments[0] in WITH_CONFIG else OF_OTHERS
+            every = names or arguments[0] in WITH_CONFIG
+            with (
+                on_command_line(names, only=None if every else OF_OTHERS),
+                system_errors(),
             ):
                 return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.code
-    except UserError as error:
-        return _failed(str(error))
     except BrokenPipeError:
         raise
-    except OSError as error:  # of files and disks, which no command foresaw
-        return _failed(
-            f"{error.filename or 'a file'}: {error.strerror or error}; see to it and"
-            " give the command again"
-        )
+    except UserError as error:
+        return _failed(error)
+    except (OSError, MemoryError) as error:  # of the machine
+        error.add_note("see to it and give the same command again")
+        return _failed(error)
     except (AssertionError, RuntimeError):  # of JAX without a device
         try:
             machine.require_device()
         except UserError as error:
-            return _failed(str(error))
+            return _failed(error)
         raise
     except SystemExit:
         return 0  # of help; `parse` turns every other exit into a UserError
@@ -140,25 +144,34 @@ def run() -> int:
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         # outside of `main`, Ctrl-C is not a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, nowhere)
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
-        jax = sys.modules.get("jax")
-        # else other processes wait for a good-bye
-        if machine.HEARD and not (jax and jax.distributed.is_initialized()):
-            sys.stderr.flush()
-            # threads that still compute crash where Python is taken down under them
-            os._exit(code)
     except BrokenPipeError:
         _discard_output()
-        return CLOSED_PIPE
+        code = CLOSED_PIPE
     except OSError as error:
         _discard_output()
         sys.stderr.write(
             f"error: cannot write to the standard output ({error.strerror}); send it"
             " elsewhere\n"
         )
-        return 2
+        code = 2
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    jax = sys.modules.get("jax")
+    # else other processes wait for a good-bye
+    if (code or machine.HEARD) and not (jax and jax.distributed.is_initialized()):
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        # Threads of JAX that still compute crash where Python is taken down under
+        # them, and those of Orbax wait forever for a disk that refused a file.
+        os._exit(code)
     return code
 
 
@@ -184,8 +197,8 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 }
 
 
-def _failed(message: str) -> int:
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+def _failed(error: BaseException) -> int:
+    sys.stderr.write(f"error: {one_line(error)}\n")
     return 2
 
 

@@ -6,30 +6,43 @@ from pathlib import Path
 from typing import Any
 
 from .config.errors import UserError
-from .core.checkpoint import Checkpoints, Stored, way_back
+from .core.checkpoint import Checkpoints, Stored, best_step
 from .core.evaluate import evaluate
 from .core.numbers import json_value
 from .core.objective import INFEASIBLE
 from .core.step import state_like
 from .core.task import VALIDATED, Log, Plan, Row, Task
-from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
 from .system.distributed import is_first
-from .system.files import AGAIN, write_json, writing
+from .system.files import read_object, write_json
 
 
 def best_checkpoint(
     task: Task, plan: Plan, folder: Path, *, experiment: str, log: Log = print
 ) -> Stored:
     """Returns the best checkpoint, on the mesh of the plan."""
-    mend = "put its data and config.json back"
-    if is_own(task.options):
-        mend = f"{PASS_IT}, on its data"
-    check_same(folder, identity(experiment, task.options, task.fingerprint()), mend)
-    with Checkpoints(
-        folder / "checkpoints", read_only=True, mend=way_back(task.options), log=log
-    ) as checkpoints:
+    same = identity(experiment, task.options, task.fingerprint())
+    way_out = "pass the task and data, or put back the config.json, of its training"
+    check_same(folder, same, way_out)
+    with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
         return checkpoints.best(state_like(task, plan))
+
+
+def evaluated_step(folder: Path, place: str = "evaluation.json") -> int | None:
+    """Returns the step of the checkpoint that an evaluation of a run is of; None
+    without one that can be read."""
+    try:
+        return read_object(folder / place).get("best_step")
+    except UserError:
+        return None
+
+
+def is_evaluated(folder: Path) -> bool:
+    """Returns whether evaluation.json of a run is of its best checkpoint, where that is
+    still there. One that was made during training is of an earlier one."""
+    step = evaluated_step(folder)
+    best = best_step(folder / "checkpoints")
+    return step is not None and best in (None, step)
 
 
 def evaluate_run(
@@ -56,24 +69,31 @@ def evaluate_run(
     validated = notes["score"] > INFEASIBLE
     least = "" if validated else ", the least infeasible one on the validation split"
     log(f"{folder}: evaluating the checkpoint of step {step}{least}")
-    with writing(f"run folder {folder}", AGAIN):
-        figures = evaluate(judged, plan, state.params, state.opt_state, folder)
-        if "constraint_report" in figures:
-            log("\n".join(figures["constraint_report"]))
-        about: Row = {}
-        if on is not None:
-            about["tested_on"] = dataclasses.asdict(on.options.data)
-        if plan.enforced:
-            about[VALIDATED] = validated
-        about |= {
-            "experiment": experiment,
-            "best_step": step,
-            "train_seconds": notes["train_seconds"],
-        }
-        evaluation = json_value({**figures, **about}, "the figures of evaluate")
-        if is_first():
-            write_json(folder / place, evaluation)
+    figures = evaluate(judged, plan, state.params, state.opt_state, folder)
+    if "constraint_report" in figures:
+        log("\n".join(figures["constraint_report"]))
+    about: Row = {}
+    if on is not None:
+        about["tested_on"] = dataclasses.asdict(on.options.data)
+    if plan.enforced:
+        about[VALIDATED] = validated
+    about |= {
+        "experiment": experiment,
+        "best_step": step,
+        "train_seconds": notes["train_seconds"],
+    }
+    evaluation = json_value({**figures, **about}, "the figures of evaluate")
     shown = folder if on is None else f"{folder}, {place}"
+    # A run that ended meanwhile has evaluated its best checkpoint.
+    if (
+        place == "evaluation.json"
+        and step != evaluated_step(folder)
+        and (is_evaluated(folder))
+    ):
+        log(f"{shown}: not written, as it is of a better checkpoint by now")
+        return evaluation
+    if is_first():
+        write_json(folder / place, evaluation)
     log(f"{shown}: {task.summary(evaluation)}")
     return evaluation
 

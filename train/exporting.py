@@ -20,7 +20,7 @@ from .core.objective import multipliers_in_order
 from .core.plan import make_plan
 from .core.task import Log, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE
-from .evaluate import best_checkpoint
+from .evaluate import best_checkpoint, evaluated_step
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .registry import TASKS
@@ -28,11 +28,9 @@ from .runs import read_config
 from .system.files import (
     check_out,
     read_object,
-    sealed,
     to_bytes,
     without_folders,
     write_all,
-    writing,
 )
 from .system.machine import environment
 from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
@@ -94,8 +92,10 @@ def export(
 
     Example: see `fit`.
     """
-    run, converted = Path(run), format == "transformers"
-    out = run / (format if converted else "export") if out is None else check_out(out)
+    run = Path(run)
+    converted = format == "transformers"
+    usual = run / (format if converted else "export")
+    out = usual if out is None else check_out(out)
     experiment, config = read_config(run, options_of(task))
     _check(run, experiment, config, format)
     claim(out)
@@ -105,51 +105,39 @@ def export(
         task = by_config(task, config, mesh=mesh)
         plan = make_plan(task)
     step, state, _ = best_checkpoint(task, plan, run, experiment=experiment, log=log)
+    files: dict[str, bytes] = {}
+    metadata = {"format": FORMAT}
     if converted:
         arrays, files = task.inner.to_transformers(state.params)
+        metadata = {"format": "pt", MARK: FORMAT}  # transformers takes only "pt"
     else:
-        arrays, files = named_arrays(jax.device_get(state.params)), {}
-    # transformers takes only "pt"
-    metadata = {"format": "pt", MARK: FORMAT} if converted else {"format": FORMAT}
-    content = save(
-        {name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata
-    )
-    described = {
-        **_describe(
-            task,
-            run,
-            experiment,
-            step,
-            multipliers_in_order(plan, state.opt_state),
-        ),
-        "parameters": {
-            name: {"shape": list(array.shape), "dtype": str(array.dtype)}
-            for name, array in arrays.items()
-        },
-        "sha256": hashlib.sha256(content).hexdigest(),
+        arrays = named_arrays(jax.device_get(state.params))
+    ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    content = save(ordered, metadata)
+    multipliers = multipliers_in_order(plan, state.opt_state)
+    description = _describe(task, run, experiment, step, multipliers)
+    description["parameters"] = {
+        name: {"shape": list(array.shape), "dtype": str(array.dtype)}
+        for name, array in arrays.items()
     }
-    card = model_card(described, converted=converted).encode()
-    files = {
-        MODEL: content,
-        CARD: card,
-        **(files or {CONFIG: to_bytes(sealed(described))}),
-    }
-    with writing(f"--out {out}", "pass another folder"):
-        for name in {TEMPLATE, *COPIED} - files.keys():  # of an earlier export
-            (out / name).unlink(missing_ok=True)
-        # config.json last: a kill before it leaves an unreadable folder
-        write_all(out, files)
+    description["sha256"] = hashlib.sha256(content).hexdigest()
+    card = model_card(description, converted=converted).encode()
+    for name in {TEMPLATE, *COPIED} - files.keys():  # of an earlier export
+        (out / name).unlink(missing_ok=True)
+    # config.json last: a kill before it leaves an unreadable folder
+    files = files or {CONFIG: to_bytes(description)}
+    write_all(out, {MODEL: content, CARD: card, **files})
     count = sum(array.size for array in arrays.values())
     log(
         f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,}"
         f" bytes, of step {step}"
     )
-    if described["validation"] is None:
+    if description["validation"] is None:
         log(
             f"metrics.jsonl of {run} has no validation of step {step}: whether they are"
             " feasible is not known"
         )
-    if described["feasible"] is False:
+    if description["feasible"] is False:
         log(
             "these parameters are NOT feasible on the validation split: no checkpoint"
             " of the run was"
@@ -171,31 +159,31 @@ def _describe(
     task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None
 ) -> Row:
     """Returns config.json of an export, without the folders of this machine."""
-    rows = (
-        row
-        for row in read_metrics(run / "metrics.jsonl")
-        if row["kind"] == "validation"
-    )
-    validation = next((row for row in rows if row["step"] == step), None)
-    judgement = task.options.judge(validation) if validation else None
-    constrained = judgement is not None and judgement.excess is not None
-    evaluation = run / "evaluation.json"
+    validation = None
+    for row in read_metrics(run / "metrics.jsonl"):
+        if row["kind"] == "validation" and row["step"] == step:
+            validation = row
+    evaluation = None
+    if evaluated_step(run) == step:
+        evaluation = task.summary(read_object(run / "evaluation.json"))
+    of_constraints: Row = {"feasible": None, "excess": None, "multipliers": None}
+    if validation is not None:
+        feasible, excess, _ = task.options.judge(validation)
+        if excess is not None:
+            numbers = None if multipliers is None else multipliers.tolist()
+            of_constraints = {
+                "feasible": feasible,
+                "excess": excess,
+                "multipliers": numbers,
+            }
     return {
         "format": FORMAT,
         "experiment": experiment,
         "task": task.options.task,
         "step": step,
-        "feasible": (
-            judgement.feasible if judgement is not None and constrained else None
-        ),
-        "excess": judgement.excess if judgement is not None else None,
-        "multipliers": (
-            multipliers.tolist() if constrained and multipliers is not None else None
-        ),
+        **of_constraints,
         "validation": validation,
-        "evaluation": (
-            task.summary(read_object(evaluation)) if evaluation.exists() else None
-        ),
+        "evaluation": evaluation,
         "config": without_folders(to_json(dataclasses.replace(task.options, **FREE))),
         "found": task.fingerprint(),
         "facts": task.spec(),
@@ -232,25 +220,21 @@ def model_card(description: Row, *, converted: bool = False) -> str:
 def _data(description: Row) -> str:
     """Returns the source, and the number of samples of each split, in the words of
     the task."""
-    data, facts = (
-        description["config"].get("data"),
-        {**description["facts"], **description["found"]},
-    )
+    data = description["config"].get("data")
     source = data.get("source", "your own") if isinstance(data, dict) else "your own"
+    facts = description["facts"] | description["found"]
     for unit in ("sequences", "examples"):
         if isinstance(counts := facts.get(unit), dict):
-            return (
-                f"{source}:"
-                f" {', '.join(f'{count:,} {split}' for split, count in counts.items())}"
-                f" {unit}"
-            )
+            shown = [f"{count:,} {split}" for split, count in counts.items()]
+            return f"{source}: {', '.join(shown)} {unit}"
     return source
 
 
 def _constraints(description: Row) -> str:
     """Returns the bounds, whether the validation split meets them, and the largest
     margin or excess."""
-    config, excess = description["config"], description["excess"]
+    config = description["config"]
+    excess = description["excess"]
     bounds = config.get("constraints", {})
     method = config.get("method", "constrained")
     if method != "constrained" or "alpha" not in bounds:
@@ -266,12 +250,14 @@ def _constraints(description: Row) -> str:
 
 
 def _usage(task: str) -> str:
-    load, row = "from unroll_jax.train import load\n", TASKS.get(task)
-    if row is None or row.functions is None:
-        with_task = (
+    row = TASKS.get(task)
+    load = 'model = load("FOLDER")'
+    if row is not None and row.functions is not None:
+        predict = row.functions.predict
+    else:
+        load = (
             'model = load("FOLDER", task=task)  # the task that was trained, of your'
             " own code"
         )
         predict = "model.predict(...)  # see its predict" if row is None else OWN
-        return f"{load}\n{with_task}\n{predict}"
-    return f'{load}\nmodel = load("FOLDER")\n{row.functions.predict}'
+    return f"from unroll_jax.train import load\n\n{load}\n{predict}"

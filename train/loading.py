@@ -15,18 +15,18 @@ from unroll_jax.models import DecoderConfig
 from .config.errors import UserError, kind_of, one_line
 from .config.run import RunConfig
 from .config.tokens import LanguageConfig
-from .core.checkpoint import Checkpoints, way_back
+from .core.checkpoint import Checkpoints
 from .core.plan import make_plan
 from .core.step import state_like
 from .core.task import Log, Params, Plan, Row, Task
 from .data.answers import Template
 from .data.pretrained.chat import ChatTokenizer
 from .data.pretrained.decoders import load_decoder
-from .registry import PASS_IT, open_task, rebuild
+from .registry import open_task, rebuild
 from .runs import FACTS, check_first, read_config, require_checkpoints, require_place
-from .system.files import expanded, no_run, read_object, way_out
+from .system.files import expanded, no_run, read_object
 from .system.machine import require_device
-from .weights import AGAIN, CONFIG, is_export, read_export, restored
+from .weights import CONFIG, is_export, read_export, restored
 
 
 class Model:
@@ -108,39 +108,27 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     folder, kind = Path(folder), options_of(task)
     if is_export(folder):
         export = read_export(folder, kind)
-        path = folder / CONFIG
-        source, mend = (
-            (path, AGAIN) if task is None else ("the task that was passed", PASS_IT)
-        )
-        task = (
-            _rebuilt(export.config, export.facts, path, AGAIN)
-            if task is None
-            else by_config(task, export.config)
-        )
-        params = restored(task, export.arrays, source=source, mend=mend)
+        source: Any = folder / CONFIG
+        if task is None:
+            task = _rebuilt(export.config, export.facts, source)
+        else:
+            source = "the task that was passed"
+            task = by_config(task, export.config)
+        params = restored(task, export.arrays, source)
         like = state_like(task, make_plan(task)).params
-        return Model(
-            task,
-            jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)),
-            export.card,
-        )
+        places = jax.tree.map(lambda leaf: leaf.sharding, like)
+        return Model(task, jax.device_put(params, places), export.card)
     experiment, config = read_config(folder, kind)
     require_checkpoints(folder, experiment)
     path = folder / FACTS
-    task = (
-        _rebuilt(config, read_object(path), path, way_out(path))
-        if task is None
-        else by_config(task, config)
-    )
-    with Checkpoints(
-        folder / "checkpoints", read_only=True, mend=way_back(task.options), log=log
-    ) as checkpoints:
+    if task is None:
+        task = _rebuilt(config, read_object(path), path)
+    else:
+        task = by_config(task, config)
+    with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
         step, state, notes = checkpoints.best(state_like(task, make_plan(task)))
-    return Model(
-        task,
-        state.params,
-        {"experiment": experiment, "step": step, "score": notes["score"]},
-    )
+    card = {"experiment": experiment, "step": step, "score": notes["score"]}
+    return Model(task, state.params, card)
 
 
 def open_run(
@@ -198,17 +186,14 @@ def is_trained(folder: Path) -> bool:
     """Returns whether a folder is a run or an export, by its config.json; one with a
     damaged config.json is not."""
     try:
-        return {"experiment", "found"} <= read_object(
-            folder / "config.json", checked=False
-        ).keys()
+        return {"experiment", "found"} <= read_object(folder / "config.json").keys()
     except UserError:
         return False
 
 
 def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
     """Opens the model of a run, with the noise of its training."""
-    # `load` compares the checksum
-    description = read_object(folder / "config.json", checked=False)
+    description = read_object(folder / "config.json")
     if description.get("task") != LanguageConfig.task:
         raise UserError(
             f"{folder} is a run of {description['experiment']}, not of a language"
@@ -217,30 +202,32 @@ def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
     model = load(folder, log=log)
     task: Any = model.task.inner
     params = task.model.decoder(model.params)
-    given, layers = task.data.source, task.model.layers
+    if dtype is not None:
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    given = task.data.source
+    card = model.card
     log(
-        f"{folder}: {model.card['experiment']}, {model.config.title}, the checkpoint of"
-        f" step {model.card['step']}"
+        f"{folder}: {card['experiment']}, {model.config.title}, the checkpoint of step"
+        f" {card['step']}"
     )
     return Opened(
-        given.config,
-        (
-            params
-            if dtype is None
-            else jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-        ),
-        given.tokenizer,
-        task.data.answers.template,
-        lambda gamma: math.sqrt(task.variance(gamma)),
-        folder.resolve().name,
-        layers,
+        config=given.config,
+        params=params,
+        tokenizer=given.tokenizer,
+        template=task.data.answers.template,
+        deviation=lambda gamma: math.sqrt(task.variance(gamma)),
+        name=folder.resolve().name,
+        layers=task.model.layers,
     )
 
 
-def _rebuilt(config: RunConfig, spec: Row, path: Path, mend: str) -> Task:
+def _rebuilt(config: RunConfig, spec: Row, path: Path) -> Task:
     try:
         return rebuild(config, spec)
     except UserError:
         raise
     except Exception as error:  # errors in a spec show where it is used
-        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from error
+        raise UserError(
+            f"{path} is damaged ({one_line(error)}); restore it, or train or export"
+            " again"
+        ) from error

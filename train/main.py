@@ -54,6 +54,7 @@ def fit(
 
     Raises:
       UserError: for everything that you can mend, in one line.
+      OSError, MemoryError: of the machine; a note names the checkpoint that is kept.
 
     Example:
       >>> import tempfile, jax.numpy as jnp, numpy as np
@@ -78,15 +79,23 @@ def fit(
     given, config = config, config.resolved()
     config.check()  # before imports that take seconds
     from .core.loop import train_run
-    from .evaluate import evaluate_run
+    from .evaluate import evaluate_run, is_evaluated
     from .metrics import check_callbacks
     from .report import write_report
-    from .runs import check_first, check_folder, check_parent, default_folder
+    from .runs import (
+        check_experiment,
+        check_first,
+        check_folder,
+        check_parent,
+        default_folder,
+    )
     from .system.distributed import first_does, first_only, ignore_sigterm, is_first
 
     require_device()
     check_callbacks(callbacks)
-    experiment, log = experiment or name, first_only(log)
+    experiment = name if experiment is None else experiment
+    check_experiment(experiment)
+    log = first_only(log)
     for line in differences(to_json(given), to_json(config)):
         log(f"{line}, as other options rule it out")
     check_first(config)
@@ -110,7 +119,7 @@ def fit(
         )
         if place == places[-1]:
             ignore_sigterm()
-        if not (place / "evaluation.json").exists():
+        if not is_evaluated(place):
             evaluate_run(task, plan, place, experiment=experiment, log=log)
     if is_first():
         write_report(places, folder / "report", log=log)
@@ -187,7 +196,7 @@ def report(arguments: list[str]) -> None:
             f"--out {out} holds files of something else; pass an empty or a new folder"
         )
     made = make_report(parsed.runs)
-    require_writable(out, f"--out {out}", "pass another folder")
+    require_writable(out)
     write(made, out)
 
 
@@ -209,47 +218,49 @@ def prepare(arguments: list[str]) -> None:
 def show(arguments: list[str]) -> None:
     """`unroll-jax list [WORD]`: the experiments by task; with details for a name or
     task."""
-    words, everything = (
-        [word for word in arguments if word != "--all"],
-        "--all" in arguments,
-    )
+    words = [word for word in arguments if word != "--all"]
     if set(HELP) & set(words):
         sys.stdout.write("usage: unroll-jax list [WORD] [--all]\n")
-        return
-    if len(words) > 1:
+    elif len(words) > 1:
         raise UserError(
             f"list takes one word, of a name or a task, got {' '.join(words)}"
         )
-    if words:
-        rows = {
-            name: row
-            for name, row in EXPERIMENTS.items()
-            if words[0] in name or words[0] in row.config.task
-        }
-        if not rows:
-            raise UserError(
-                f"list: {words[0]!r} is in no name and no task; see `unroll-jax list`"
-            )
-        for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
-            details = (
-                f"  task: {row.config.task}\n  source: {row.paper}\n  expect:"
-                f" {row.expect}"
-            )
-            sys.stdout.write(f"{name:24} {row.summary}\n{details}\n")
-        return
-    groups: dict[str, list[str]] = {}
-    shown = {
-        name: row for name, row in EXPERIMENTS.items() if everything or row.has_run
-    }
-    for name, row in shown.items():
-        module = functions_of(row.config).task.partition(":")[0].rpartition(".")[2]
-        groups.setdefault(module.replace("_", " "), []).append(
-            f"  {name:28} {row.summary}\n"
+    elif words:
+        _show_details(words[0])
+    else:
+        _show_names(everything="--all" in arguments)
+
+
+def _show_details(word: str) -> None:
+    rows = [
+        (name, row)
+        for name, row in EXPERIMENTS.items()
+        if word in name or word in row.config.task
+    ]
+    if not rows:
+        raise UserError(
+            f"list: {word!r} is in no name and no task; see `unroll-jax list`"
         )
-    sys.stdout.write(
-        "\n".join(f"{group}\n{''.join(lines)}" for group, lines in groups.items())
-    )
-    if hidden := len(EXPERIMENTS) - len(shown):
+    for name, row in sorted(rows, key=lambda item: not item[1].has_run):
+        sys.stdout.write(
+            f"{name:24} {row.summary}\n  task: {row.config.task}\n  source:"
+            f" {row.paper}\n  expect: {row.expect}\n"
+        )
+
+
+def _show_names(*, everything: bool) -> None:
+    groups: dict[str, str] = {}
+    shown = 0
+    for name, row in EXPERIMENTS.items():
+        if not (everything or row.has_run):
+            continue
+        module = functions_of(row.config).task.partition(":")[0].rpartition(".")[2]
+        group = module.replace("_", " ")
+        groups.setdefault(group, f"{group}\n")
+        groups[group] += f"  {name:28} {row.summary}\n"
+        shown += 1
+    sys.stdout.write("\n".join(groups.values()))
+    if hidden := len(EXPERIMENTS) - shown:
         sys.stdout.write(
             f"\n{hidden} more are cells of papers' tables: unroll-jax list --all\n"
         )

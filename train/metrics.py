@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from .config.errors import StorageError, UserError, kind_of
+from .config.errors import UserError, kind_of
 from .core.numbers import json_numbers
 from .system.files import strict_json, write_all
 from .system.reading import LARGEST, open_regular
@@ -73,7 +73,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         before this point."""
         self._file.flush()
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            raise StorageError(
+            raise UserError(
                 f"{self._file.name} was deleted under the run; the same command goes on"
             )
 

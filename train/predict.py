@@ -16,7 +16,7 @@ from .data.instructions import read_prompts
 from .data.rows import read_text
 from .loading import Model, load
 from .runs import read_config
-from .system.files import check_file, write_all, writing
+from .system.files import check_file, write_all
 from .system.terminal import Table, as_text
 from .tasks.common import check_noise
 from .tasks.language import paired
@@ -40,64 +40,48 @@ def command(arguments: list[str]) -> None:
             "--file takes the place of --text and --second; give one or the other"
         )
     check_noise(parsed.gamma, parsed.seed)
-    export = read_export(parsed.run) if is_export(parsed.run) else None
-    experiment, config = (
-        (export.card["experiment"], export.config)
-        if export
-        else read_config(parsed.run)
-    )
-    if not isinstance(config, TextRunConfig | LanguageConfig):
-        way_out = (
-            "give one of a text or sft experiment, or call predict of"
-            " unroll_jax.train.load(run) in Python"
-        )
-        raise UserError(f"{parsed.run} is a run of {experiment}; {way_out}")
-    inputs = (parsed.file, parsed.run)
-    out = (
-        None
-        if parsed.out is None
-        else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
-    )
+    config = _config_of(parsed.run)
+    out = None
+    if parsed.out is not None:
+        inputs = (parsed.file, parsed.run)
+        out = check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
+    noise = {"gamma": parsed.gamma, "seed": parsed.seed}
     if isinstance(config, LanguageConfig):
         prompts, answers = paired(*read_pairs(parsed.text, parsed.second, parsed.file))
-        results = _of_language(
-            load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed
-        )
+        results = _of_language(load(parsed.run), prompts, answers, **noise)
     else:
         texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
-        results = _of_texts(
-            load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed
-        )
+        results = _of_texts(load(parsed.run), texts, seconds, **noise)
     predictions = []
     for number, (figures, row, table) in enumerate(results, start=1):
         if not np.isfinite(figures).all():
-            way_out = (
-                f"--gamma {parsed.gamma:g}: pass a lower one"
-                if parsed.gamma > 0.0
-                else "train the run again"
-            )
             raise UserError(
-                f"{parsed.run} computes values that are not finite for text {number};"
-                f" {way_out}"
+                f"{parsed.run} computes values that are not finite for text {number} at"
+                f" --gamma {parsed.gamma:g}; pass a lower one, or train the run again"
             )
         predictions.append((row, table))
     if out is None:
         for number, (_, table) in enumerate(predictions, start=1):
             print(f"{number}. {as_text(table)}")
         return
-    rows = [row for row, _ in predictions]
-    with writing(f"--out {out}", "pass another file"):
-        write_all(
-            out.parent,
-            {
-                out.name: (
-                    "".join(
-                        f"{json.dumps(row, allow_nan=False)}\n" for row in rows
-                    ).encode()
-                )
-            },
-        )
-    print(f"{out}: predictions for {len(rows)} texts")
+    lines = [f"{json.dumps(row, allow_nan=False)}\n" for row, _ in predictions]
+    write_all(out.parent, {out.name: "".join(lines).encode()})
+    print(f"{out}: predictions for {len(lines)} texts")
+
+
+def _config_of(run: Path) -> TextRunConfig | LanguageConfig:
+    """Returns the configuration of a run or an export, of a task on texts."""
+    if is_export(run):
+        export = read_export(run)
+        experiment, config = export.card["experiment"], export.config
+    else:
+        experiment, config = read_config(run)
+    if isinstance(config, TextRunConfig | LanguageConfig):
+        return config
+    raise UserError(
+        f"{run} is a run of {experiment}; give one of a text or sft experiment, or call"
+        " predict of unroll_jax.train.load(run) in Python"
+    )
 
 
 def read_texts(
@@ -121,15 +105,12 @@ def read_texts(
     parts = [line.split("\t") for line in lines]
     if all(len(part) == 1 for part in parts):
         return lines, None
-    odd = next(
-        (number for number, part in enumerate(parts, start=1) if len(part) != 2), None
-    )
-    if odd is not None:
-        count = len(parts[odd - 1]) - 1
-        raise UserError(
-            f"--file {file} line {odd} has {count} tabs where others have 1; put one"
-            " between two texts"
-        )
+    for number, part in enumerate(parts, start=1):
+        if len(part) != 2:
+            raise UserError(
+                f"--file {file} line {number} has {len(part) - 1} tabs where others"
+                " have 1; put one between two texts"
+            )
     return [first for first, _ in parts], [second for _, second in parts]
 
 
@@ -153,63 +134,50 @@ def read_pairs(
 
 
 def _of_texts(
-    model: Model, texts: Texts, seconds: Texts | None, *, gamma: float, seed: int
+    model: Model, texts: Texts, seconds: Texts | None, **noise: Any
 ) -> Iterator[tuple[np.ndarray, Row, Table]]:
     """Yields the probabilities of each text, its row, and its table with a row for
     each layer."""
-    predictions = model.predict(texts, seconds=seconds, gamma=gamma, seed=seed)
+    predictions = model.predict(texts, seconds=seconds, **noise)
     for one, second in zip(predictions, seconds or [None] * len(texts), strict=True):
-        shares, names = one.probabilities, one.class_names
+        shares = one.probabilities
+        names = list(one.class_names)
         row = {
             "text": one.text,
             "label": one.label,
-            "classes": list(names),
+            "classes": names,
             "probabilities": shares.tolist(),
         }
+        if second is not None:
+            row["second"] = second
         best = int(shares[-1].argmax())
         losses = -np.log(np.maximum(shares[:, best], np.finfo(np.float32).tiny))
-        columns = (
-            [names[int(share.argmax())] for share in shares],
-            *np.char.mod("%.3f", [*shares.T, losses]),
-        )
-        table = _table(
-            f"{one.label} ({shares[-1].max():.1%}): {_shown(one.text)}",
-            {
-                "layer": range(len(shares)),
-                **dict(
-                    zip(
-                        ("class", *(f"p({name})" for name in names), "loss"),
-                        columns,
-                        strict=True,
-                    )
-                ),
-            },
-            f"loss: -log p({names[best]}), of the class that the last layer predicts",
-        )
-        yield shares, row if second is None else row | {"second": second}, table
+        columns: dict[str, Iterable[Any]] = {
+            "layer": range(len(shares)),
+            "class": [names[int(share.argmax())] for share in shares],
+        }
+        for name, column in zip(names, shares.T, strict=True):
+            columns[f"p({name})"] = np.char.mod("%.3f", column)
+        columns["loss"] = np.char.mod("%.3f", losses)
+        title = f"{one.label} ({shares[-1].max():.1%}): {_shown(one.text)}"
+        note = f"loss: -log p({names[best]}), of the class that the last layer predicts"
+        yield shares, row, _table(title, columns, note)
 
 
 def _of_language(
-    model: Model,
-    prompts: Texts,
-    answers: Sequence[str | None],
-    *,
-    gamma: float,
-    seed: int,
+    model: Model, prompts: Texts, answers: Sequence[str | None], **noise: Any
 ) -> Iterator[tuple[np.ndarray, Row, Table]]:
     """Yields the figures of each prompt, its row, and its table with a row for each
     layer that is read."""
-    for prompt, one in zip(
-        prompts,
-        model.predict(prompts, answers=answers, gamma=gamma, seed=seed),
-        strict=True,
-    ):
+    predictions = model.predict(prompts, answers=answers, **noise)
+    for prompt, one in zip(prompts, predictions, strict=True):
         count = len(one.log_probabilities)
-        figures = {"answer": one.answer, "tokens": count, "losses": one.losses.tolist()}
         row = {
             "prompt": prompt,
             "layers": list(one.layers),
-            **figures,
+            "answer": one.answer,
+            "tokens": count,
+            "losses": one.losses.tolist(),
             "accuracies": one.accuracies.tolist(),
         }
         columns = {

@@ -126,12 +126,6 @@ TASKS: dict[str, Registered] = {
 }
 
 
-def is_own(config: RunConfig) -> bool:
-    """Returns whether a configuration is of a user's task, which is passed."""
-    row = TASKS.get(config.task)
-    return row is None or row.functions is None
-
-
 def functions_of(config: RunConfig) -> Functions:
     """The functions of a configuration's task."""
     for row in TASKS.values():

@@ -1,5 +1,4 @@
-"""Run folders: their config.json and status.json, the run that they belong to, and
-room on the disk."""
+"""Run folders: their config.json and status.json, and the run that they belong to."""
 
 import contextlib
 import dataclasses
@@ -9,26 +8,23 @@ from typing import Any
 
 from unroll_jax import __version__
 
-from .config.errors import UserError, on_command_line
+from .config.errors import PLAIN, UNSHOWN, UserError, kind_of, on_command_line
 from .config.options import differences, from_json, to_json
 from .config.run import FREE, LENGTHS, PLACE, RunConfig
+from .core.numbers import json_value
 from .core.task import Row, Task
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
 from .system.files import (
-    AGAIN,
     PARTIAL,
     check_out,
     locked,
     no_run,
     read_object,
     require_writable,
-    sealed,
     steps_in,
-    way_out,
     write_json,
-    writing,
 )
 
 FACTS = "model.json"  # of the data, for the model
@@ -40,6 +36,11 @@ FINISHED = "finished"  # the state of a run that is not trained any more
 ANEW = (
     "pass another --out, or --overwrite (overwrite=True from Python), which deletes"
     " that run"
+)
+STATUS = {"state": str, "steps": int, "messages": list}  # the fields that are read
+RESUME = (
+    "restore it, or delete it and give the command of the run again: it goes on from"
+    " its checkpoints"
 )
 
 
@@ -58,7 +59,7 @@ def identity(experiment: str, config: RunConfig, fingerprint: Row) -> Row:
         "experiment": experiment,
         "task": config.task,
         **to_json(fixed),
-        "found": fingerprint,
+        "found": json_value(fingerprint, "fingerprint"),
     }
 
 
@@ -74,35 +75,25 @@ def read_recorded(folder: Path) -> tuple[str, str, Row]:
             f"{folder} is an export, not a run folder; name the run folder that it was"
             " exported from"
         )
-    _, experiment, task, data = (
-        values.pop(name, None) for name in ("version", "experiment", "task", "found")
-    )
-    for name, value in (("experiment", experiment), ("task", task)):
-        if not isinstance(value, str):
-            raise _unknown(path, name, value)
-    if not isinstance(data, dict) or (task in TASKS and not data):
-        raise _unknown(path, "found", data)
-    trained = read_status(folder).get("experiment") or experiment
-    if trained != experiment:
-        raise UserError(
-            f"{path} was changed: experiment was {trained}, is now {experiment}; put"
-            " the value back"
-        )
-    return experiment, task, values
+    kinds = {"experiment": str, "task": str, "found": dict}
+    head = {name: values.pop(name, None) for name in ("version", *kinds)}
+    for name, kind in kinds.items():
+        if not isinstance(head[name], kind):
+            raise _unknown(path, name, head[name])
+    return head["experiment"], head["task"], values
 
 
 def _stored(folder: Path) -> Row:
     """Returns the values of a config.json, unless it is of the run of a version that
-    is not read, or was edited."""
-    path = folder / "config.json"
-    values = read_object(path, checked=False)
+    is not read."""
+    values = read_object(folder / "config.json")
     version = values.get("version", "0.1")
     if "format" not in values and version not in (VERSION, *READS[VERSION]):
         raise UserError(
             f"{folder} was written by version {version} of unroll_jax, this is"
             f" {VERSION}; use that one, or train again"
         )
-    return read_object(path)
+    return values
 
 
 def read_config(
@@ -112,17 +103,18 @@ def read_config(
     stored or at their defaults. ``kind`` is the configuration's class if the task is
     not registered.
     """
-    path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
-    config = from_json(config_type(name, kind, path), values, source=path)
-    check_values(config, path, "put the value back, or train again")
-    return experiment, dataclasses.replace(
-        config, **({name: FREE[name] for name in PLACE} if free else FREE)
+    path = folder / "config.json"
+    experiment, name, values = read_recorded(folder)
+    config = checked(
+        from_json(config_type(name, kind, path), values, source=path), path
     )
+    usual = FREE
+    if free:
+        usual = {name: FREE[name] for name in PLACE}
+    return experiment, dataclasses.replace(config, **usual)
 
 
-def config_type(
-    name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again"
-) -> type[RunConfig]:
+def config_type(name: str, kind: type[RunConfig] | None, path: Path) -> type[RunConfig]:
     """Returns the class of the options of a task that a file names: the given one,
     or the registered one."""
     if kind is not None and kind.task != name:
@@ -130,36 +122,30 @@ def config_type(
             f"{path} is of the task {name!r}, got one of {kind.task!r}; {PASS_IT}"
         )
     if kind is None and name not in TASKS:
-        raise _unknown(
-            path,
-            "task",
-            name,
-            f"if it is your own, pass the task itself {FROM_PYTHON}; else {again}",
-        )
+        way_out = f"if it is your own, pass the task itself {FROM_PYTHON}"
+        raise _unknown(path, "task", name, way_out)
     return kind or TASKS[name].config
 
 
-def check_values(config: RunConfig, path: Path, way_out: str) -> None:
-    """Checks a configuration that was read from a file; the message names the file
-    and its fields."""
+def checked(config: RunConfig, path: Path) -> RunConfig:
+    """Returns a configuration that was read from a file, once its rules hold."""
     try:
         with on_command_line(only=()):
             config.check()
     except UserError as error:
-        raise UserError(f"{path} was changed: {error}; {way_out}") from error
+        raise UserError(f"{path} was changed: {error}; put the value back") from error
+    return config
 
 
 def read_status(folder: Path) -> Row:
     """Reads status.json of a run; empty where there is none."""
     path = folder / "status.json"
-    status = read_object(path) if path.exists() else {}
-    kinds = {"state": str, "steps": int, "messages": list}
-    if status and not all(
-        isinstance(status.get(name), kind) for name, kind in kinds.items()
-    ):
-        raise UserError(
-            f"{path} is damaged (state, steps or messages); {way_out(path)}"
-        )
+    if not path.exists():
+        return {}
+    status = read_object(path, mend=RESUME)
+    for name, kind in STATUS.items():
+        if not isinstance(status.get(name), kind):
+            raise UserError(f"{path} is damaged ({name}); {RESUME}")
     return status
 
 
@@ -172,21 +158,19 @@ def take(
     `go_on`.
     """
     check_folder(task, folder, experiment)
-    require_writable(
-        folder, f"run folder {folder}", "see to that disk, or pass another --out"
-    )
-    exists = (folder / "config.json").exists()
-    if task.options.overwrite and exists:
+    require_writable(folder)
+    if task.options.overwrite:
         clear(folder)
-        exists = False
-    if not exists:
+    if not (folder / "config.json").exists():
         description = identity(experiment, task.options, task.fingerprint())
         description |= _latest(task.options)
-        begin(folder, "config.json", sealed(description), what="run")
+        begin(folder, "config.json", description, what="run")
     held.enter_context(locked(folder))
-    with writing(f"run folder {folder}", AGAIN):
-        if not (folder / FACTS).exists():
-            write_json(folder / FACTS, sealed(task.spec()))
+    if not (folder / FACTS).exists():
+        write_json(folder / FACTS, json_value(task.spec(), "spec"))
+    # What later commands read is read once, before the first step.
+    read_config(folder, type(task.options))
+    read_object(folder / FACTS)
 
 
 def go_on(task: Task, folder: Path) -> None:
@@ -194,24 +178,29 @@ def go_on(task: Task, folder: Path) -> None:
     `run FOLDER`, and deletes its evaluation. Called once its checkpoint is read: one
     that does not fit leaves the run as it was.
     """
-    with writing(f"run folder {folder}", AGAIN):
-        stored = read_object(folder / "config.json")
-        options = to_json(task.options)
-        length = {name: options[name] for name in LENGTHS if name in options}
-        new = stored | _latest(task.options) | length
-        if differences(stored, new):
-            write_json(folder / "config.json", sealed(new))
-        (folder / "evaluation.json").unlink(missing_ok=True)
+    stored = read_object(folder / "config.json")
+    options = to_json(task.options)
+    length = {name: options[name] for name in LENGTHS if name in options}
+    new = stored | _latest(task.options) | length
+    if differences(stored, new):
+        write_json(folder / "config.json", new)
+    (folder / "evaluation.json").unlink(missing_ok=True)
 
 
 def _latest(config: RunConfig) -> Row:
     """Returns the latest values of `FREE`, which config.json holds in place of the
     defaults."""
-    return {
-        name: value
-        for name, value in to_json(config).items()
-        if name in FREE and name not in PLACE
-    }
+    values = to_json(config)
+    return {name: values[name] for name in FREE if name not in PLACE}
+
+
+def check_experiment(experiment: str) -> None:
+    """Checks the name of an experiment, which reports read from the run folder."""
+    named = isinstance(experiment, str) and experiment.strip()
+    if not named or UNSHOWN.search(experiment):
+        raise UserError(
+            f"experiment must be {PLAIN}, got {kind_of(experiment)}; pass a name"
+        )
 
 
 def check_folder(task: Task, folder: Path, experiment: str) -> None:
@@ -223,11 +212,8 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
         _require_deletable(folder)
     else:
         shorter = _shorter(folder, task.options)
-        check_same(
-            folder,
-            identity(experiment, task.options, task.fingerprint()) | shorter,
-            ANEW,
-        )
+        new = identity(experiment, task.options, task.fingerprint())
+        check_same(folder, new | shorter, ANEW)
         if shorter and task.options.tied_to_end:
             ((name, count),) = shorter.items()
             raise UserError(
@@ -239,13 +225,13 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
 def _shorter(folder: Path, config: RunConfig) -> Row:
     """Returns the length of a run that is to go on to more steps than it was started
     for, else nothing."""
-    stored, new = _stored(folder), to_json(config)
-    lengths = {name: stored.get(name) for name in LENGTHS if name in new}
-    return {
-        name: old
-        for name, old in lengths.items()
-        if type(old) is int and old < new[name]
-    }
+    stored = _stored(folder)
+    new = to_json(config)
+    for name in LENGTHS:
+        old = stored.get(name)
+        if name in new and type(old) is int and old < new[name]:
+            return {name: old}
+    return {}
 
 
 def check_parent(config: RunConfig, folder: Path) -> None:
@@ -261,11 +247,10 @@ def check_parent(config: RunConfig, folder: Path) -> None:
 
 def begin(folder: Path, name: str, description: Row, *, what: str) -> None:
     """Writes the file that marks a folder as a run or a sweep, unless it exists."""
-    with writing(f"--out {folder}", "pass another folder"):
-        if not (folder / name).exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            _require_empty(folder, name, what)
-            write_json(folder / name, description)
+    if not (folder / name).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _require_empty(folder, name, what)
+        write_json(folder / name, description)
 
 
 def clear(folder: Path) -> None:
@@ -277,11 +262,10 @@ def clear(folder: Path) -> None:
     with locked(folder):
         # the folder itself may be a link to another disk
         for entry in folder.iterdir():
-            (
+            if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
-                if entry.is_dir() and not entry.is_symlink()
-                else entry.unlink()
-            )
+            else:
+                entry.unlink()
 
 
 def _require_deletable(folder: Path) -> None:
@@ -291,7 +275,7 @@ def _require_deletable(folder: Path) -> None:
             f"--out {folder} holds no run for --overwrite to delete; pass another"
             " folder"
         )
-    if inner := ", ".join(map(str, _runs_inside(folder))):
+    if inner := _runs_inside(folder):
         raise UserError(
             f"--overwrite would delete the runs {inner} too; move them away, or pass"
             " another --out"
@@ -311,21 +295,18 @@ def check_same(folder: Path, description: Row, way_out: str) -> None:
 
 def require_checkpoints(folder: Path, experiment: str) -> None:
     """Raises UserError for a run without checkpoints, before its data are read."""
-    if not steps_in(folder / "checkpoints"):
-        ended = read_status(folder).get("state") == FINISHED  # and is not trained again
-        train_it = f"train it with `unroll-jax run {experiment} --out {folder}`"
-        ways = (
-            "they are gone: restore them, or train into another folder"
-            if ended
-            else train_it
-        )
-        raise UserError(f"{folder} has no checkpoints; {ways}")
+    if steps_in(folder / "checkpoints"):
+        return
+    way_out = f"train it with `unroll-jax run {experiment} --out {folder}`"
+    if read_status(folder).get("state") == FINISHED:  # and is not trained again
+        way_out = "they are gone: restore them, or train into another folder"
+    raise UserError(f"{folder} has no checkpoints; {way_out}")
 
 
 def require_place(folder: Path) -> None:
-    """Raises StorageError for a run folder that cannot be written, before anything
-    is read or computed."""
-    first_does(lambda: require_writable(folder, f"run folder {folder}", AGAIN))
+    """Raises OSError for a run folder that cannot be written, before anything is read
+    or computed."""
+    first_does(lambda: require_writable(folder))
 
 
 def check_first(config: RunConfig) -> None:
@@ -347,7 +328,7 @@ def _require_empty(folder: Path, name: str, what: str) -> None:
         entry.suffix == PARTIAL for entry in folder.iterdir()
     ):
         return
-    inner = ", ".join(map(str, _runs_inside(folder)))
+    inner = _runs_inside(folder)
     runs = f" (of the runs {inner})" if inner else ""
     raise UserError(
         f"--out {folder} holds files{runs} but no {name}: not a {what}; pass an empty"
@@ -355,16 +336,16 @@ def _require_empty(folder: Path, name: str, what: str) -> None:
     )
 
 
-def _runs_inside(folder: Path) -> list[Path]:
-    return [
-        path.parent for path in sorted(folder.glob("*/config.json")) if _is_run(path)
-    ]
+def _runs_inside(folder: Path) -> str:
+    """Returns the names of the runs in a folder."""
+    paths = sorted(folder.glob("*/config.json"))
+    return ", ".join(str(path.parent) for path in paths if _is_run(path))
 
 
 def _is_run(path: Path) -> bool:
     """Returns True for the config.json of a run, of any version; False for an
     export."""
-    contents = read_object(path, checked=False)
+    contents = read_object(path)
     return "format" not in contents and {"experiment", "found"} <= contents.keys()
 
 

@@ -15,7 +15,7 @@ from .config.options import from_json
 from .config.run import RunConfig
 from .core.task import Params, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE, open_safetensors
-from .runs import check_values, config_type
+from .runs import checked, config_type
 from .system.files import PARTIAL, read_object, require_writable
 from .system.reading import open_regular
 
@@ -49,7 +49,7 @@ def is_export(folder: Path) -> bool:
 def claim(out: Path) -> None:
     """Checks that the folder is new or of an earlier export, before anything is
     computed."""
-    require_writable(out, f"--out {out}", "pass another folder")
+    require_writable(out)
     if not out.exists():
         return
     names = {entry.name for entry in out.iterdir() if entry.suffix != PARTIAL}
@@ -80,14 +80,12 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
     path, description = folder / MODEL, _read_config(folder)
     try:
         with open_regular(path, where=str(path), mend=AGAIN) as content:
-            if (
-                hashlib.file_digest(content, "sha256").hexdigest()
-                != description["sha256"]
-            ):
-                raise UserError(
-                    f"{path} is damaged, or of another export than its {CONFIG}"
-                    f" (sha256); {AGAIN}"
-                )
+            checksum = hashlib.file_digest(content, "sha256").hexdigest()
+        if checksum != description["sha256"]:
+            raise UserError(
+                f"{path} is damaged, or of another export than its {CONFIG} (sha256);"
+                f" {AGAIN}"
+            )
         try:
             with open_safetensors(path, mend=AGAIN) as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -98,20 +96,17 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
             name: (tuple(array["shape"]), array["dtype"])
             for name, array in description["parameters"].items()
         }
-        odd = _first_difference(
-            described,
-            {name: (array.shape, str(array.dtype)) for name, array in arrays.items()},
-        )
+        there = {
+            name: (array.shape, str(array.dtype)) for name, array in arrays.items()
+        }
+        odd = _first_difference(described, there)
         if odd is not None:
             raise ValueError(f"it differs from {MODEL} in {odd}")
-        known = config_type(description["task"], kind, folder / CONFIG, AGAIN)
-        config = from_json(
-            known, description["config"], source=folder / CONFIG, again=AGAIN
-        )
-        check_values(config, folder / CONFIG, AGAIN)
+        known = config_type(description["task"], kind, folder / CONFIG)
+        options = description["config"]
+        config = from_json(known, options, source=folder / CONFIG, again=AGAIN)
+        checked(config, folder / CONFIG)
         return Export(config, description["facts"], arrays, description)
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}); {AGAIN}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{folder / CONFIG} is damaged ({one_line(error)}); {AGAIN}"
@@ -133,22 +128,17 @@ def named_arrays(params: Params) -> dict[str, np.ndarray]:
 
 
 def restored(
-    task: Task,
-    arrays: dict[str, np.ndarray],
-    *,
-    source: Path | str = CONFIG,
-    mend: str = AGAIN,
+    task: Task, arrays: dict[str, np.ndarray], source: Path | str = CONFIG
 ) -> Params:
     """Returns the parameters of a task from `named_arrays`, bit for bit; ``source``
-    and ``mend`` are for errors."""
+    describes the model, for errors."""
     like = jax.eval_shape(lambda: task.init(jax.random.key(0)))
     shapes = {_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(like)}
-    if odd := _first_difference(
-        shapes, {name: array.shape for name, array in arrays.items()}
-    ):
+    given = {name: array.shape for name, array in arrays.items()}
+    if odd := _first_difference(shapes, given):
         raise UserError(
-            f"the parameters do not fit the model that {source} describes, first {odd};"
-            f" {mend}"
+            f"the parameters do not fit the model of {source}, first {odd}; pass the"
+            " task that was trained, or export the run again"
         )
     return jax.tree.unflatten(
         jax.tree.structure(like), [arrays[name] for name in shapes]

@@ -8,7 +8,7 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.images import ImageTaskConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
-from unroll_jax.train.system.files import AGAIN, read_object, write_json, writing
+from unroll_jax.train.system.files import read_object, write_json
 
 
 def evaluate(config: RobustnessConfig) -> None:
@@ -23,8 +23,7 @@ def evaluate(config: RobustnessConfig) -> None:
         best = best_checkpoint(task, plan, folder, experiment=experiment)
         figures = robustness(task, best.state.params, config)
         file = folder / "evaluation.json"
-        with writing(f"run folder {folder}", AGAIN):
-            write_json(file, {**read_object(file), **figures})
+        write_json(file, {**read_object(file), **figures})
         shown = {name: figures[name] for name in figures if name.endswith("_accuracy")}
         sys.stdout.write(f"{folder}: {shown}\n")
 

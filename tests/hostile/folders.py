@@ -74,7 +74,6 @@ CONFIGS = {
         lambda row: row.pop("task"),
     ],
     "'experiment'": [lambda row: row.pop("experiment"), {"experiment": ["video-ut"]}],
-    "experiment was video-ut, is now ucsd-ut": [{"experiment": "ucsd-ut"}],
     "'found'": [{"found": "x"}, lambda row: row.pop("found")],
     "steps is missing": [lambda row: row.pop("steps")],
     "model must be an object": [{"model": None}],
@@ -84,7 +83,7 @@ CONFIGS = {
 LINES = [
     ("export run --out out", "--out out", beside({"out/thesis.tex": ""})),
     ("export run --out run", "--out run", run),
-    ("export run --out /proc/out", "--out /proc/out", run),
+    ("export run --out /proc/out", "/proc/out: ", run),
     ("report run --out /proc/out", "run", run),
     ("report run", "evaluation.json", beside({"run/evaluation.json": "{}"})),
     (

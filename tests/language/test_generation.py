@@ -1,5 +1,4 @@
-"""`unroll-jax generate` of runs: their weights and template, and answers that an
-interruption leaves."""
+"""`unroll-jax generate` of runs: their weights and template."""
 
 import json
 import shutil
@@ -11,7 +10,6 @@ from tests.train.commands import quiet, refused
 from unroll_jax.models import generate
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.generation import Unfinished
 
 pytestmark = pytest.mark.xdist_group("language")
 ROWS = [
@@ -45,10 +43,8 @@ def with_words(words, old, new):
 
 @pytest.fixture(scope="module")
 def whole(finished, tmp_path_factory):
-    """The answers of a command that nothing interrupts."""
     words, out = command_in(tmp_path_factory.mktemp("whole"), finished.folders[1])
     assert main(words) == 0
-    assert not out.with_name("answers.unfinished.jsonl").exists()
     return out.read_text()
 
 
@@ -76,41 +72,6 @@ def test_a_run_answers_with_its_best_weights_in_its_template_by_seed_and_place(
     )
     kept = answers.tokens[0][: int(answers.lengths[0]) - bool(answers.stopped[0])]
     assert rows[0]["output"] == tokenizer.decode(kept, special=False).strip()
-
-
-def test_an_interrupted_command_goes_on_behind_the_answers_it_has(
-    finished, whole, tmp_path, monkeypatch, capsys
-):
-    words, out = command_in(tmp_path, finished.folders[1])
-    partial, add = out.with_name("answers.unfinished.jsonl"), Unfinished.add
-
-    def killed(self, answers):
-        add(self, answers)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Unfinished, "add", killed)
-        assert main(words) == 130
-    assert len(partial.read_text().splitlines()) == 3, (
-        "what they are of, and the two of the first batch"
-    )
-    assert not out.exists()
-    torn = '{"place": 1, "text": "'
-    partial.write_text(partial.read_text() + torn)
-    capsys.readouterr()
-    line = refused(capsys, *with_words(words, "0.5", "1"))
-    assert (
-        "holds answers of another command (gamma was 0.5, is now 1.0); give that one"
-        " again, delete the" in line
-    )
-    assert main(with_words(words, "2", "1")) == 0, (
-        "in batches of another size: no draw depends on it"
-    )
-    assert f"{partial}: resumes behind 2 of 3 answers" in capsys.readouterr().out
-    assert (out.read_text(), partial.exists()) == (whole, False)
-    out.unlink()
-    partial.write_text("[]\n")
-    assert "answers.unfinished.jsonl is damaged in line 1" in refused(capsys, *words)
 
 
 def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, tmp_path, capsys):
@@ -145,4 +106,3 @@ def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, tmp_path, c
     )
     for command_words, message in cases:
         assert message in refused(capsys, *command_words)
-    assert not list(tmp_path.glob("*.unfinished.jsonl"))

@@ -137,7 +137,7 @@ def test_the_command_predicts_a_file_of_lines(
         model.task, jax.tree.map(lambda leaf: leaf * np.nan, model.params), model.card
     )
     monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: broken)
-    assert "not finite for text 1; --gamma 0.5: pass a lower one" in refused(
+    assert "not finite for text 1 at --gamma 0.5; pass a lower one" in refused(
         capsys, *nan, "--gamma", "0.5"
     )
     assert (tmp_path / "lines.txt").read_text() == "\n".join(TEXTS)

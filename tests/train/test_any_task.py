@@ -26,7 +26,6 @@ from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.sharding.mesh import make_mesh
-from unroll_jax.train.system.files import SEAL
 
 pytestmark = pytest.mark.xdist_group("own-runs")
 
@@ -190,7 +189,6 @@ def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(
 ):
     if change:
         config = {**read(run / "config.json"), **change}
-        del config[SEAL]
         (run / "config.json").write_text(json.dumps(config))
     for call in (load, export):
         with one_line(words):

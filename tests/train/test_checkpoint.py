@@ -214,6 +214,27 @@ def test_the_best_falls_back_to_the_next_best_and_reading_alone_changes_nothing(
     assert "checkpoint 20 is damaged" in log[1]
 
 
+@pytest.mark.usefixtures("saved")
+def test_the_best_is_read_also_where_the_run_deletes_those_that_were_there(
+    tmp_path, monkeypatch
+):
+    verify, log = Checkpoints._verify, []
+
+    def deleted(checkpoints, step, like):
+        monkeypatch.setattr(Checkpoints, "_verify", verify)
+        _save(tmp_path, {60: 9.0, 70: 0.0})
+        for old in (20, 40, 50):
+            shutil.rmtree(tmp_path / "checkpoints" / str(old), ignore_errors=True)
+        return verify(checkpoints, step, like)
+
+    with Checkpoints(
+        tmp_path / "checkpoints", read_only=True, log=log.append
+    ) as checkpoints:
+        monkeypatch.setattr(Checkpoints, "_verify", deleted)
+        assert checkpoints.best(STATE).step == 60
+    assert log == []
+
+
 MISFITS = [
     (
         {**STATE, "params": jnp.zeros((10, 100))},

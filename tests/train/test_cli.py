@@ -76,6 +76,18 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "streams", "code"),
+    [("list", ">&-", 0), ("nonsense", "2>/dev/full", 2), ("nonsense", "2>&-", 2)],
+)
+def test_streams_that_take_nothing_change_no_exit_code(words, streams, code):
+    line = f"{sys.executable} -m unroll_jax.train {words} {streams}"
+    done = subprocess.run(
+        ["sh", "-c", line], env=environment(), capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
 RESOLVED = {
     "text-ut --steps 300": ("constraints.warmup_steps", 0.375),
     "video-vit --model.num-heads 4 --model.dim 512": ("model.num_heads", 4),

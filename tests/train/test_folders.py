@@ -2,6 +2,7 @@
 finished runs that go on."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import shutil
@@ -12,10 +13,10 @@ import pytest
 
 from tests.errors import one_line
 from tests.train.commands import files_of, quiet, read, status_of
-from tests.train.own import linear
+from tests.train.own import STEADY, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
 from unroll_jax.train.core.plan import make_plan
@@ -24,7 +25,6 @@ from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import Callbacks, read_metrics
 from unroll_jax.train.runs import READS, VERSION
-from unroll_jax.train.system.files import SEAL
 
 pytestmark = [
     pytest.mark.xdist_group("own-runs"),
@@ -75,7 +75,7 @@ def test_a_run_that_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new
 ):
     folder = tmp_path / "run"
     with pytest.raises(
-        StorageError,
+        UserError,
         match=(
             r"^(?!.*no checkpoint).*moved or deleted .* a save under way is lost; .*$"
         ),
@@ -94,10 +94,65 @@ def test_a_run_that_is_moved_saves_nothing_where_it_was_and_goes_on_from_its_new
     assert [row["step"] for row in rows if row["kind"] == "train"] == [*range(1, 7)]
 
 
+def test_the_error_of_a_callback_is_its_own_and_names_the_checkpoint(tmp_path):
+    def fail():
+        raise mine
+
+    for number, mine in enumerate((KeyError("mine"), OSError(28, "mine"))):
+        folder = tmp_path / str(number)
+        with pytest.raises(type(mine)) as caught:
+            fit(steady(), out=folder, callbacks=[Does("on_step", 5, fail)], log=quiet)
+        assert caught.value is mine
+        assert mine.__notes__ == ["the checkpoint of step 4 is kept"]
+        assert status_of(folder)["state"] == "failed"
+
+
+@pytest.mark.parametrize("experiment", [3, "", "a\nb", ["own"]])
+def test_a_name_that_no_report_could_read_is_refused_before_the_first_step(
+    experiment, tmp_path
+):
+    with one_line("experiment must be a string"):
+        fit(steady(), out=tmp_path / "run", experiment=experiment, log=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_figures_of_data_that_are_no_json_are_refused_before_the_first_step(tmp_path):
+    for name in ("spec", "fingerprint"):
+        task = steady()._replace(**{name: lambda: {"size": jnp.inf}})
+        with one_line("must be finite numbers"):
+            fit(task, out=tmp_path / name, log=quiet)
+        assert not (tmp_path / name / "checkpoints").exists()
+
+
+def test_an_evaluation_during_training_is_not_the_one_of_the_end(tmp_path):
+    folder, steps = tmp_path / "run", []
+    task = linear(
+        init=lambda key: {"w": jnp.full((8, 8), -0.05)},
+        constraints=ConstraintConfig(alpha=(0.4,), reference=None),
+        primal=dataclasses.replace(STEADY, learning_rate=0.02),
+    )
+
+    def evaluate():
+        evaluate_again(folder, task=task, log=quiet)
+        steps.append(read(folder / "evaluation.json")["best_step"])
+
+    fit(task, out=folder, callbacks=[Does("on_validation", 4, evaluate)], log=quiet)
+    last = read(folder / "evaluation.json")
+    scores = {
+        int(path.parents[1].name): read(path)["score"]
+        for path in folder.glob("checkpoints/*/notes/metadata")
+    }
+    assert steps[0] < last["best_step"] == max(scores, key=scores.__getitem__)
+    # one that ends after the run writes nothing either
+    (folder / "evaluation.json").write_text(json.dumps(last | {"best_step": 2}))
+    fit(task, out=folder, log=quiet)
+    assert read(folder / "evaluation.json") == last
+
+
 def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
     folder = tmp_path / "run"
     act = Does("on_step", 3, lambda: (folder / "config.json").unlink())
-    with pytest.raises(StorageError, match="moved or deleted"):
+    with pytest.raises(UserError, match="moved or deleted"):
         fit(steady(), out=folder, callbacks=[act], log=quiet)
     assert status_of(folder)["state"] == "running"
 
@@ -148,7 +203,6 @@ def test_runs_of_other_versions_are_named_as_such_by_every_command(run):
 
 def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
     values = read(run / "config.json") | {"version": "0.0"}
-    del values[SEAL]
     (run / "config.json").write_text(json.dumps(values))
     monkeypatch.setitem(READS, VERSION, ("0.0",))
     task = steady()
@@ -159,26 +213,10 @@ def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
     fit(task, out=run, log=quiet)
 
 
-@pytest.mark.parametrize("which", ["run", "export"])
-def test_an_edit_by_hand_is_a_line_and_counts_once_its_checksum_is_deleted(run, which):
-    task = steady()
-    folder = run if which == "run" else export(run, task=task, log=quiet)
-    path = folder / "config.json"
-    values = read(path)
-    path.write_text(json.dumps(values, indent=1))
-    load(folder, task=task, log=quiet)  # another layout is not an edit
-    (values if which == "run" else values["config"])["constraints"].update(
-        tolerance=0.5
-    )
-    path.write_text(json.dumps(values))
-    for call in (load, evaluate_again, fit_again) if which == "run" else (load,):
-        with one_line("was edited by hand", str(path)):
-            call(folder, task=task, log=quiet)
-    del values[SEAL]
-    path.write_text(json.dumps(values))
-    assert (
-        vars(load(folder, task=task, log=quiet).config)["constraints"].tolerance == 0.5
-    )
+def test_a_file_with_the_checksum_of_an_earlier_version_is_read(run):
+    path = run / "config.json"
+    path.write_text(json.dumps(read(path) | {"sha256_of_the_rest": "0"}))
+    load(run, task=steady(), log=quiet)
 
 
 def test_schedules_that_depend_on_the_end_are_known():

@@ -12,7 +12,7 @@ from tests.train.commands import files_of, status_of
 from tests.train.test_processes import wait_for_checkpoint
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
-from unroll_jax.train.core.loop import _Loop
+from unroll_jax.train.core import loop
 from unroll_jax.train.data.prepare import Builder
 from unroll_jax.train.system.machine import handling, stopping_at_once
 
@@ -40,14 +40,14 @@ def test_a_run_saves_the_step_it_is_in_and_goes_on(
 ):
     at_batch(4, lambda batch: signal.raise_signal(number))
     with pytest.raises(
-        Interrupted, match=f"{words}, saved at step 3 of 6; the same command goes on"
+        Interrupted, match=f"{words}, saved at step 4 of 6; the same command goes on"
     ) as caught:
         start(config)
     assert caught.value.code == code
     status = status_of(tmp_path / "run")
-    assert (status["state"], status["steps"]) == ("interrupted", 3)
+    assert (status["state"], status["steps"]) == ("interrupted", 4)
     at_batch(None, lambda batch: None)
-    assert "going on from the checkpoint of step 3" in start(config)
+    assert "going on from the checkpoint of step 4" in start(config)
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == (
         both / "constrained" / "metrics.jsonl"
     ).read_text()
@@ -121,8 +121,8 @@ def test_commands_end_in_one_line_and_change_nothing(
 def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(
     start, changed, tmp_path, at_batch, monkeypatch
 ):
-    def compile_step(loop, *arguments):
-        compiled = ordinary(loop, *arguments)
+    def compile_step(*arguments):
+        compiled, seconds = ordinary(*arguments)
 
         def step(state, batch):
             new, metrics = compiled(state, batch)
@@ -130,11 +130,11 @@ def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(
                 params=jax.tree.map(lambda leaf: leaf * jnp.nan, new.params)
             ), metrics
 
-        return step
+        return step, seconds
 
-    ordinary = _Loop._compile
-    monkeypatch.setattr(_Loop, "_compile", compile_step)
-    at_batch(2, lambda batch: signal.raise_signal(signal.SIGTERM))
+    ordinary = loop._compile
+    monkeypatch.setattr(loop, "_compile", compile_step)
+    at_batch(1, lambda batch: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(UserError, match="not finite after step 1"):
         start(changed(validate_every=6))
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.errors import one_line
-from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
 from unroll_jax.train.system.terminal import progress, safe_output
@@ -86,7 +86,7 @@ def test_what_is_no_json_is_never_written_and_a_run_that_is_deleted_under_its_pr
         with pytest.raises(ValueError, match="JSON"):
             writer.write({"kind": "train", "step": 1, "loss": math.nan})
         (tmp_path / "metrics.jsonl").unlink()
-        with pytest.raises(StorageError, match="was deleted under the run"):
+        with pytest.raises(UserError, match="was deleted under the run"):
             writer.flush()
 
 

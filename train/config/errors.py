@@ -84,10 +84,6 @@ class OptionError(UserError, ValueError):
         self.field, self.allowed, self.value = field, allowed, value
 
 
-class StorageError(UserError):
-    """A disk that is full, read-only or forbidden; the computation is not at fault."""
-
-
 class Interrupted(BaseException):
     """The process was asked to end, and has saved its work; its exit code is 0 for
     SIGTERM, 130 for Ctrl-C. No `Exception`: code that takes every exception for a
@@ -113,14 +109,20 @@ def require_extra(extra: str) -> None:
         )
 
 
-def one_line(error: Exception) -> str:
-    """Returns the message of an error, in one line."""
-    text = " ".join(str(error).split())
-    return (
-        f"missing {text}"
-        if isinstance(error, KeyError)
-        else text or type(error).__name__
-    )
+def one_line(error: BaseException) -> str:
+    """Returns the message of an error and its notes, in one line."""
+    text = str(error)
+    if isinstance(error, KeyError):
+        text = f"missing {text}"
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+        if error.filename:
+            text = f"{error.filename}: {text}"
+    if isinstance(error, MemoryError):
+        text = f"out of memory {text}"
+    notes = getattr(error, "__notes__", ())
+    line = "; ".join([text or type(error).__name__, *notes])
+    return " ".join(line.split())
 
 
 def kind_of(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Checkpoints of a run: asynchronous, atomic, verified when read."""
 
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -8,7 +9,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,27 +19,19 @@ import tensorstore
 from jax.sharding import SingleDeviceSharding
 
 from ..config.errors import UserError
-from ..config.run import RunConfig
-from ..registry import PASS_IT, is_own
 from ..system.distributed import all_of, digest, is_first, wait_for_all
-from ..system.files import (
-    AGAIN,
-    require_room,
-    steps_in,
-    strict_json,
-    unreachable,
-    writing,
-)
+from ..system.files import steps_in, strict_json, system_errors
 from ..system.reading import check_regular_below, read_regular
 from .task import Log
 
 T = TypeVar("T")
 
 NEWEST_KEPT = 2  # besides the best
-OVERHEAD = 1 << 17  # bytes of a checkpoint besides its arrays, rounded up
 CLOCK = 0.1  # seconds by which a file system's clock may be late
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
-PUT_BACK = "put the config.json and model.json that it was trained with back"
+MISFIT = "pass the task, or put back the config.json and model.json, of its training"
+# Errors of a system that cannot read a file, whatever it holds.
+UNREACHABLE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE)
 TELL = sys.unraisablehook
 # Messages of reads and writes that Orbax has given up, when they are freed; the manager
 # raises the error before.
@@ -64,12 +57,6 @@ def _not_a_lost_write(record: logging.LogRecord) -> bool:
     return "exception was never retrieved" not in record.getMessage()
 
 
-def way_back(config: RunConfig) -> str:
-    """Returns the remedy for a checkpoint of another model: the task that was
-    passed, or else the files."""
-    return PASS_IT if is_own(config) else PUT_BACK
-
-
 class Stored(NamedTuple):
     """A checkpoint that was read."""
 
@@ -84,21 +71,14 @@ class Checkpoints:
     checksum of both. Best is the highest ``score`` given to `save`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        read_only: bool = False,
-        mend: str = PUT_BACK,
-        log: Log = print,
-    ):
-        """Opens the checkpoints under ``folder``, made unless ``read_only``;
-        ``mend`` is advice on another model's."""
+    def __init__(self, folder: Path, *, read_only: bool = False, log: Log = print):
+        """Opens the checkpoints under ``folder``, made unless ``read_only``."""
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
         # Orbax would wait for a pipe
         check_regular_below(self._folder, mend="restore it, or delete that checkpoint")
-        self._read_only, self._mend, self._log = read_only, mend, log
+        self._read_only = read_only
+        self._log = log
         options = ocp.CheckpointManagerOptions(
             create=not read_only,
             cleanup_tmp_directories=not read_only,
@@ -106,7 +86,7 @@ class Checkpoints:
         )
         self._scores: dict[int, float] = {}
         self._began = math.inf  # when the last save began
-        with self._writing():
+        with system_errors(self._folder):
             self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def __enter__(self) -> "Checkpoints":
@@ -118,8 +98,12 @@ class Checkpoints:
         """Waits for the last save: without it, an asynchronous save is lost when the
         process ends."""
         try:
-            with self._writing() if kind is None else contextlib.suppress(Exception):
-                self._manager.close()
+            if kind is None:
+                with system_errors(self._folder):
+                    self._manager.close()
+            else:
+                with contextlib.suppress(Exception):
+                    self._manager.close()
         finally:
             if kind is not None:
                 # errors of a failed save are reported here, or when the process ends
@@ -129,26 +113,20 @@ class Checkpoints:
     def save(
         self, step: int, state: Any, notes: dict[str, Any], *, score: float
     ) -> None:
-        """Starts writing a checkpoint, and returns when the state may be donated;
-        StorageError if the disk is full."""
+        """Starts writing a checkpoint, and returns when the state may be donated."""
         self.wait()
-        size = OVERHEAD + sum(
-            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)
-        )
-        require_room(self._folder, size, f"the checkpoint of step {step}")
         notes = {**notes, "step": step, "score": score}
         notes["digest"] = digest(state, notes)
         self._scores[step], self._began = score, time.time()
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes)
         )
-        with self._writing():
+        with system_errors(self._folder):
             self._manager.save(step, args=arguments, force=True)
 
     def wait(self) -> None:
-        """Returns when the last save is complete; StorageError if the disk has no
-        room for it."""
-        with self._writing():
+        """Returns when the last save is complete; OSError if the disk refused it."""
+        with system_errors(self._folder):
             self._manager.wait_until_finished()
 
     def kept(self) -> int | None:
@@ -170,9 +148,6 @@ class Checkpoints:
             if (self._folder / str(step)).stat().st_ctime > self._began - CLOCK:
                 shutil.rmtree(self._folder / str(step))
 
-    def _writing(self) -> contextlib.AbstractContextManager[None]:
-        return writing(str(self._folder), AGAIN)
-
     def newest(self, like: Any) -> Stored | None:
         """Returns the newest checkpoint that can be read, as (step, state, notes), or
         None. A damaged one is named in the log and, unless read-only, moved to
@@ -180,7 +155,7 @@ class Checkpoints:
         state of the same structure or its shapes. UserError for another model's.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
-        checkpoint = next(self._readable(steps, like), None)
+        checkpoint = self._first_readable(steps, like)
         if steps and checkpoint is None:
             self._log(
                 f"no checkpoint in {self._folder} can be read: starting again from"
@@ -190,34 +165,34 @@ class Checkpoints:
 
     def best(self, like: Any) -> Stored:
         """Returns the readable checkpoint of highest score, as `newest`; UserError
-        also if there is none."""
-        scores = {step: self._score(step) for step in self._manager.all_steps()}
-        for step in [step for step, score in scores.items() if score == UNREADABLE]:
-            self._log(
-                f"checkpoint {step} cannot be read (its notes are missing or damaged),"
-                " falling back to another"
-            )
-            del scores[step]
-        checkpoint = next(
-            self._readable(
-                sorted(scores, key=lambda step: scores[step], reverse=True), like
-            ),
-            None,
-        )
-        if checkpoint is None:
-            raise UserError(
-                f"{self._folder} holds no checkpoint that can be read; train the run"
-                " again"
-            )
-        return checkpoint
+        also if there is none. A run that goes on deletes checkpoints while they are
+        read: then those that it has by now are read.
+        """
+        while True:
+            steps = steps_in(self._folder)
+            scores = {step: self._score(step) for step in steps}
+            for step in steps:
+                if scores[step] == UNREADABLE:
+                    self._set_aside(step, "its notes are missing or damaged")
+                    del scores[step]
+            best_first = sorted(scores, key=lambda step: scores[step], reverse=True)
+            checkpoint = self._first_readable(best_first, like)
+            if checkpoint is not None:
+                return checkpoint
+            if all_of(steps_in(self._folder) == steps):
+                raise UserError(
+                    f"{self._folder} holds no checkpoint that can be read; train the"
+                    " run again"
+                )
+            self._manager.reload()
 
-    def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Stored]:
+    def _first_readable(self, steps: Sequence[int], like: Any) -> Stored | None:
         for step in steps:
             verified = self._verify(step, like)
-            if isinstance(verified, str):
-                self._set_aside(step, verified)
-            else:
-                yield Stored(step, *verified)
+            if not isinstance(verified, str):
+                return Stored(step, *verified)
+            self._set_aside(step, verified)
+        return None
 
     def _verify(self, step: int, like: Any) -> tuple[Any, dict[str, Any]] | str:
         """Returns a checkpoint's state and notes, or the reason why it cannot be read.
@@ -229,7 +204,7 @@ class Checkpoints:
         _, reason = _attempt(lambda: _read_arrays(arrays))
         if reason is not None:
             return reason
-        misfit, reason = _attempt(lambda: _misfit(arrays, like, self._mend))
+        misfit, reason = _attempt(lambda: _misfit(arrays, like))
         if misfit:
             raise UserError(
                 f"checkpoint {step} in {self._folder} is of another model: {misfit}"
@@ -262,17 +237,16 @@ class Checkpoints:
         """Returns the score given to `save`, by any process; the lowest if the notes
         cannot be read."""
         if step not in self._scores:
-            path = self._folder / str(step) / "notes" / "metadata"
-            try:
-                self._scores[step] = float(
-                    strict_json(read_regular(path, where=str(path)))["score"]
-                )
-            except (UserError, ValueError, KeyError, TypeError):
-                return UNREADABLE
+            score = _score_of(self._folder, step)
+            if score == UNREADABLE:
+                return score
+            self._scores[step] = score
         return self._scores[step]
 
     def _set_aside(self, step: int, reason: str) -> None:
         if self._read_only:
+            if not (self._folder / str(step)).exists():  # deleted by its run
+                return
             self._log(
                 f"checkpoint {step} cannot be read ({reason}), falling back to another"
             )
@@ -291,6 +265,22 @@ class Checkpoints:
             f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back"
             " to the one before"
         )
+
+
+def best_step(folder: Path) -> int | None:
+    """Returns the step of the complete checkpoint of highest score; None without
+    one."""
+    return max(steps_in(folder), key=lambda step: _score_of(folder, step), default=None)
+
+
+def _score_of(folder: Path, step: int) -> float:
+    """Returns the score in the notes of a checkpoint; the lowest if they cannot be
+    read."""
+    path = folder / str(step) / "notes" / "metadata"
+    try:
+        return float(strict_json(read_regular(path, where=str(path)))["score"])
+    except (UserError, ValueError, KeyError, TypeError):
+        return UNREADABLE
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
@@ -315,20 +305,18 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
     Either may be None."""
     result, reason = None, None
     try:
-        result = read()
+        with system_errors():
+            result = read()
     except MemoryError:
         raise
     # Orbax and TensorStore raise many kinds for damaged files
     except Exception as error:
-        if message := unreachable(error):  # says nothing about the files' contents
-            raise UserError(
-                f"a checkpoint cannot be read ({message}); see to it and give the"
-                " command again"
-            ) from error
+        if isinstance(error, OSError) and error.errno in UNREACHABLE:
+            raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    return result, (
-        reason if all_of(reason is None) else reason or "another process cannot read it"
-    )
+    if all_of(reason is None):
+        return result, None
+    return result, reason or "another process cannot read it"
 
 
 def _read_arrays(folder: Path) -> None:
@@ -353,7 +341,7 @@ def _read_arrays(folder: Path) -> None:
         ).result().read().result()
 
 
-def _misfit(folder: Path, like: Any, mend: str) -> str:
+def _misfit(folder: Path, like: Any) -> str:
     """Describes the first array whose shape or dtype differs from ``like``, and the
     way out; empty if all fit. Orbax's threads would print tracebacks for a shape, and
     convert a dtype without a word.
@@ -364,6 +352,7 @@ def _misfit(folder: Path, like: Any, mend: str) -> str:
     here = _described(like)
     # parameters first: what the optimiser keeps follows them
     names = sorted({*there, *here}, key=lambda name: ("params" not in name, name))
+    mend = MISFIT
     for name in names:
         old = there.get(name)
         new = here.get(name)

@@ -2,17 +2,16 @@
 verified before every save."""
 
 import contextlib
-import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from tqdm import tqdm
 
-from ..config.errors import Interrupted, StorageError
+from ..config.errors import Interrupted, UserError, one_line
 from ..metrics import Callbacks, MetricsWriter
 from ..runs import ANEW, FINISHED, go_on, read_status, take
 from ..sharding.mesh import describe_mesh, local_rows, put
@@ -25,10 +24,10 @@ from ..system.distributed import (
     stopping,
     wait_for_all,
 )
-from ..system.files import AGAIN, write_json, writing
+from ..system.files import write_json
 from ..system.machine import CTRL_C, environment
 from ..system.terminal import pausing, progress
-from .checkpoint import Checkpoints, way_back
+from .checkpoint import Checkpoints
 from .evaluate import validate
 from .numbers import NotFiniteError
 from .step import (
@@ -42,12 +41,9 @@ from .step import (
 )
 from .task import Batch, Log, Plan, Row, Task
 
-BACK = (
-    "move it back and give the same command again, or `unroll-jax run` with its new"
-    " place"
-)
 UNJUDGED = -1e30  # score of an interrupt checkpoint: below any other
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+Programs = dict[Any, Step]  # by the shapes of a batch: texts come in several lengths
 
 
 class Notes(NamedTuple):
@@ -64,7 +60,7 @@ def train_run(
     *,
     experiment: str,
     callbacks: Sequence[Callbacks] = (),
-    programs: dict[Any, Step] | None = None,
+    programs: Programs | None = None,
     log: Log = print,
 ) -> None:
     """Trains one run in its folder, which is claimed and locked, or continues it;
@@ -100,265 +96,261 @@ def train(
     *,
     experiment: str = "",
     callbacks: Sequence[Callbacks] = (),
-    programs: dict[Any, Step],
+    programs: Programs,
     log: Log,
 ) -> None:
     """Restores, steps, validates and saves, until the last step; writes status.json."""
     num_steps = plan.num_steps
-    with stopping() as stop:
-        with Checkpoints(
-            folder / "checkpoints", mend=way_back(task.options), log=log
-        ) as checkpoints:
-            newest = checkpoints.newest(state_like(task, plan))
-            if (folder / "config.json").exists():
-                first_does(lambda: go_on(task, folder))
-            if newest is None:
-                state = init_state(task, plan, task.options.seed)
-                notes = Notes()
-            else:
-                step, state, saved = newest
-                notes = Notes(saved["train_seconds"], tuple(saved["messages"]))
-                if step < num_steps:
-                    log(f"going on from the checkpoint of step {step}")
-            with _writer(task, folder, int(state.step)) as writer:
-                loop = _Loop(
-                    task,
-                    plan,
-                    folder,
-                    checkpoints,
-                    writer,
-                    stop,
-                    callbacks,
-                    programs,
-                    experiment,
-                )
-                interrupted = loop.run(state, notes)
-        if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
+    with stopping() as stop, Checkpoints(folder / "checkpoints", log=log) as saves:
+        state, notes = _restore(task, plan, folder, saves, log)
+        done = int(state.step)
+        status = _Status(folder, experiment, plan, done, notes)
+        step = jit_step(task, plan)
+        rows = local_rows(plan.mesh, task.options.batch_size)
+        batches = task.batches(task.options.seed, done, rows)
+        with (
+            _journal(task, plan, folder, done, callbacks) as journal,
+            status.failing(task, saves),
+        ):
+            if done < num_steps:
+                status.write("running")
+            pending: tuple[int, Metrics] | None = None
+            interrupted = False
+            began = time.perf_counter() - notes.train_seconds
+
+            while done < num_steps:
+                batch = put(next(batches), plan.mesh)
+                program, seconds = _compile(step, programs, state, batch, journal.bar)
+                status.compile_seconds += seconds
+                began += seconds  # compiling is not training
+                state, metrics = program(state, batch)
+                done += 1
+
+                # One step late: reading the figures of a step waits for it.
+                if pending is not None:
+                    journal.note_step(*pending)
+                pending = (done, metrics)
+                interrupted = stop.at(done)
+                validates = done % plan.validate_every == 0 or done == num_steps
+                if not validates and not interrupted:
+                    continue
+                journal.note_step(*pending)
+                pending = None
+                notes = notes._replace(train_seconds=time.perf_counter() - began)
+
+                row: Row = {}
+                score = UNJUDGED
+                if validates:
+                    with pausing(journal.bar, "evaluating"):
+                        row, score = validate(
+                            task, plan, state.params, state.opt_state, done
+                        )
+                    journal.write("validation", done, row)
+
+                require_finite_state(state)
+                status.require_place()
+                journal.flush()
+                status.saved(done, notes)
+                saves.save(done, state, notes._asdict(), score=score)
+                if validates:
+                    journal.tell("on_validation", {"step": done, **row})
+                if interrupted and done < num_steps:
+                    saves.wait()
+                    where = f"saved at step {done} of {num_steps}"
+                    raise _interrupted(stop, task, folder, where, "goes on from there")
+
+            saves.wait()  # the status follows the disk
+            status.write(FINISHED)
+
+        if interrupted or stop.at(num_steps + 1):
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
     for callback in callbacks:
         callback.on_end(folder)
 
 
-@dataclasses.dataclass
-class _Loop:
+def _restore(
+    task: Task, plan: Plan, folder: Path, saves: Checkpoints, log: Log
+) -> tuple[TrainState, Notes]:
+    """Returns the state and notes of the newest checkpoint, or those before step 1."""
+    newest = saves.newest(state_like(task, plan))
+    if (folder / "config.json").exists():
+        first_does(lambda: go_on(task, folder))
+    if newest is None:
+        return init_state(task, plan, task.options.seed), Notes()
+    step, state, saved = newest
+    if step < plan.num_steps:
+        log(f"going on from the checkpoint of step {step}")
+    return state, Notes(saved["train_seconds"], tuple(saved["messages"]))
+
+
+def _compile(
+    step: Any, programs: Programs, state: TrainState, batch: Batch, bar: tqdm
+) -> tuple[Step, float]:
+    """Returns the step for batches of these shapes, compiled once, and the seconds
+    that took."""
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
+    if shapes in programs:
+        return programs[shapes], 0.0
+    began = time.perf_counter()
+    with pausing(bar, "compiling"):
+        programs[shapes] = step.lower(state, batch).compile()
+    return programs[shapes], time.perf_counter() - began
+
+
+class _Journal(NamedTuple):
+    """Figures of a run, for its metrics.jsonl, the progress bar and callbacks."""
+
     task: Task
     plan: Plan
-    folder: Path
-    checkpoints: Checkpoints
-    writer: MetricsWriter | None
-    stop: Stop
+    writer: MetricsWriter | None  # in process 0
+    bar: tqdm
     callbacks: Sequence[Callbacks]
-    # by the shapes of a batch: texts come in several lengths
-    programs: dict[Any, Step]
-    experiment: str = ""
-    # As of the last checkpoint.
-    saved_step: int = 0
-    notes: Notes = dataclasses.field(default_factory=Notes)
-    compile_seconds: float = 0.0
-    interrupted: bool = False
 
-    def __post_init__(self) -> None:
-        self.place = self.folder.stat()
-        self.claimed = (self.folder / "config.json").exists()
-        self.step = jit_step(self.task, self.plan)
-
-    def run(self, state: TrainState, notes: Notes) -> bool:
-        """Trains until the end or a stop; returns True if SIGTERM or Ctrl-C came in
-        the last step."""
-        self.saved_step, self.notes = int(state.step), notes
-        try:
-            with writing(f"run folder {self.folder}", AGAIN):
-                if self._goes_on():
-                    self._steps(state)
-                self.checkpoints.wait()  # the status follows the disk
-                self._write_status(FINISHED)
-        except Interrupted:
-            self.checkpoints.wait()
-            self._write_status("interrupted")
-            raise
-        except Exception as error:
-            raise self._failed(error) from error
-        return self.interrupted
-
-    def _failed(self, error: Exception) -> Exception:
-        """Returns the error with the checkpoint that is kept; writes it to the
-        status if the disk has room."""
-        if not self._is_there():
-            return self._moved()
-        kept = self.checkpoints.kept()
-        where = (
-            "no checkpoint was saved before"
-            if kept is None
-            else f"the checkpoint of step {kept} is kept"
-        )
-        if isinstance(error, NotFiniteError):
-            at_once = f"{error},".split("at step 1,")[1:]  # before any update
-            mend = (
-                "mend data, initial parameters or losses"
-                if at_once
-                else f"lower {self.task.options.rates}"
-            )
-            error = NotFiniteError(
-                f"{error}; {where}; {mend} and train into another --out"
-            )
-        elif isinstance(error, StorageError):
-            error = StorageError(f"{error}; {where}")
-        self.saved_step = kept or 0
-        self.notes = self.notes._replace(
-            messages=(*self.notes.messages, " ".join(str(error).split()))
-        )
-        with contextlib.suppress(OSError):
-            self._write_status("failed")
-        return error
-
-    def _is_there(self) -> bool:
-        """Returns False if the run folder was moved or deleted, also if there is
-        another one now."""
-        with contextlib.suppress(OSError):
-            whole = not self.claimed or (self.folder / "config.json").exists()
-            return whole and os.path.samestat(self.place, self.folder.stat())
-        return False
-
-    def _moved(self) -> StorageError:
-        """Returns the error of a run folder that is gone; deletes the remains of a
-        save."""
-        if not (self.folder / "config.json").exists():
-            self.checkpoints.kept()
-            self.checkpoints.discard_last(self.saved_step)
-        with contextlib.suppress(OSError):
-            (self.folder / "checkpoints").rmdir()
-            self.folder.rmdir()
-        lost = "nothing more is saved, and a save under way is lost"
-        return StorageError(
-            f"{self.folder} was moved or deleted while it trained: {lost}; {BACK}"
-        )
-
-    def _steps(self, state: TrainState) -> None:
-        plan, options = self.plan, self.task.options
-        done, pending = self.saved_step, None
-        rows = local_rows(plan.mesh, options.batch_size)
-        batches = self.task.batches(options.seed, done, rows)
-        batch = put(next(batches), plan.mesh)
-        with progress(
-            options.title, total=plan.num_steps, done=done, shown=is_first()
-        ) as bar:
-            self._compile(state, batch, bar)
-            self._write_status("running")
-            began = time.perf_counter() - self.notes.train_seconds
-            while self._goes_on():
-                compiled_before = self.compile_seconds
-                step = self._compile(state, batch, bar)
-                began += self.compile_seconds - compiled_before
-                state, metrics = step(state, batch)
-                done += 1
-                if pending is not None:
-                    self._record(*pending, bar)
-                pending = (done, metrics)
-                if done < plan.num_steps:
-                    batch = put(next(batches), plan.mesh)
-                self.interrupted = self.stop.at(done)
-                if done % plan.validate_every == 0 or done == plan.num_steps:
-                    self._record(*pending, bar)
-                    pending = None
-                    self._checkpoint(state, time.perf_counter() - began, bar)
-                elif self.interrupted:
-                    self._record(*pending, bar)
-                    notes = self.notes._replace(
-                        train_seconds=time.perf_counter() - began
-                    )
-                    self._save(state, notes, UNJUDGED)
-                if self.interrupted and self._goes_on():
-                    self.checkpoints.wait()
-                    saved = f"saved at step {done} of {plan.num_steps}"
-                    raise _interrupted(
-                        self.stop, self.task, self.folder, saved, "goes on from there"
-                    )
-
-    def _compile(self, state: TrainState, batch: Batch, bar: tqdm) -> Step:
-        """Returns the step for batches of these shapes, compiled once; compile time
-        is not counted as training time."""
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
-        if shapes not in self.programs:
-            began = time.perf_counter()
-            with pausing(bar, "compiling"):
-                step = self.step.lower(state, batch).compile()
-            self.programs[shapes] = step
-            self.compile_seconds += time.perf_counter() - began
-        return self.programs[shapes]
-
-    def _record(self, step: int, metrics: Metrics, bar: tqdm) -> None:
+    def note_step(self, step: int, metrics: Metrics) -> None:
         """Writes the figures of a step, which waits for it, and counts it."""
         row, words = describe_step(self.task, self.plan, step, fetch(metrics))
-        self._write({"kind": "train", "step": step, **row})
-        bar.set_postfix(words, refresh=False)
-        bar.update()
-        for callback in self.callbacks:
-            callback.on_step({"step": step, **row})
+        self.write("train", step, row)
+        self.bar.set_postfix(words, refresh=False)
+        self.bar.update()
+        self.tell("on_step", {"step": step, **row})
 
-    def _checkpoint(self, state: TrainState, train_seconds: float, bar: tqdm) -> None:
-        with pausing(bar, "evaluating"):
-            step = int(state.step)
-            row, score = validate(
-                self.task, self.plan, state.params, state.opt_state, step
-            )
-        self._write({"kind": "validation", "step": step, **row})
-        self._save(state, self.notes._replace(train_seconds=train_seconds), score)
-        for callback in self.callbacks:
-            callback.on_validation({"step": step, **row})
+    def write(self, kind: str, step: int, row: Row) -> None:
+        if self.writer is not None:
+            self.writer.write({"kind": kind, "step": step, **row})
 
-    def _save(self, state: TrainState, notes: Notes, score: float) -> None:
-        require_finite_state(state)
-        if not all_of(self._is_there()):
-            raise self._moved()
+    def flush(self) -> None:
         if self.writer is not None:
             self.writer.flush()
-        self.saved_step, self.notes = int(state.step), notes
-        self.checkpoints.save(self.saved_step, state, notes._asdict(), score=score)
 
-    def _write(self, row: Row) -> None:
-        if self.writer is not None:
-            self.writer.write(row)
+    def tell(self, event: str, row: Row) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(row)
 
-    def _goes_on(self) -> bool:
-        return self.saved_step < self.plan.num_steps
 
-    def _write_status(self, state: str) -> None:
-        status = {
-            "state": state,
-            "experiment": self.experiment,
-            "steps": self.saved_step,
-            "mesh": describe_mesh(self.plan.mesh),
-            "train_seconds": self.notes.train_seconds,
-            "compile_seconds": self.compile_seconds,
-            "messages": list(self.notes.messages),
-            "environment": environment(),
-        }
+@contextlib.contextmanager
+def _journal(
+    task: Task, plan: Plan, folder: Path, step: int, callbacks: Sequence[Callbacks]
+) -> Iterator[_Journal]:
+    """Opens the journal of a run that goes on after a step."""
+    total = plan.num_steps
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if is_first():
+            writer = stack.enter_context(MetricsWriter(folder, after_step=step))
+        bar = progress(task.options.title, total=total, done=step, shown=is_first())
+        stack.enter_context(bar)
+        yield _Journal(task, plan, writer, bar, callbacks)
+
+
+class _Status:
+    """status.json of a run, as of its last checkpoint. A run folder that was moved or
+    deleted gets nothing more."""
+
+    def __init__(
+        self, folder: Path, experiment: str, plan: Plan, step: int, notes: Notes
+    ):
+        self.compile_seconds = 0.0
+        self._folder = folder
+        self._experiment = experiment
+        self._mesh = describe_mesh(plan.mesh)
+        self._place = folder.stat()
+        self._claimed = (folder / "config.json").exists()
+        self.saved(step, notes)
+
+    def saved(self, step: int, notes: Notes) -> None:
+        """Takes a checkpoint as the last one."""
+        self._step = step
+        self._notes = notes
+
+    def write(self, state: str) -> None:
+        """Writes status.json."""
         if not self._is_there():
             raise self._moved()
+        status = {
+            "state": state,
+            "experiment": self._experiment,
+            "steps": self._step,
+            "mesh": self._mesh,
+            "train_seconds": self._notes.train_seconds,
+            "compile_seconds": self.compile_seconds,
+            "messages": list(self._notes.messages),
+            "environment": environment(),
+        }
         if is_first():
-            write_json(self.folder / "status.json", status)
+            write_json(self._folder / "status.json", status)
+
+    def require_place(self) -> None:
+        """Raises UserError in all processes if one of them misses the run folder."""
+        if not all_of(self._is_there()):
+            raise self._moved()
+
+    @contextlib.contextmanager
+    def failing(self, task: Task, saves: Checkpoints) -> Iterator[None]:
+        """Names the checkpoint that is kept in an error of training, and writes both
+        to the status if the disk has room."""
+        try:
+            yield
+        except Interrupted:
+            self.write("interrupted")
+            raise
+        except Exception as error:
+            if not self._is_there():
+                self._delete_remains(saves)
+                # of files that are elsewhere now
+                if isinstance(error, OSError):
+                    raise self._moved() from error
+                raise
+            kept = saves.kept()
+            where = f"the checkpoint of step {kept} is kept"
+            error.add_note("no checkpoint was saved before" if kept is None else where)
+            if isinstance(error, NotFiniteError):
+                error.add_note(_mend(error, task))
+            messages = (*self._notes.messages, one_line(error))
+            self.saved(kept or 0, self._notes._replace(messages=messages))
+            with contextlib.suppress(OSError):
+                self.write("failed")
+            raise
+
+    def _is_there(self) -> bool:
+        """Returns False if the folder was moved or deleted, also if there is another
+        one now."""
+        with contextlib.suppress(OSError):
+            whole = not self._claimed or (self._folder / "config.json").exists()
+            return whole and os.path.samestat(self._place, self._folder.stat())
+        return False
+
+    def _moved(self) -> UserError:
+        return UserError(
+            f"{self._folder} was moved or deleted while it trained: nothing more is"
+            " saved, and a save under way is lost; move it back and give the same"
+            " command again, or `unroll-jax run` with its new place"
+        )
+
+    def _delete_remains(self, saves: Checkpoints) -> None:
+        """Deletes a save that ended where the run folder was."""
+        if not (self._folder / "config.json").exists():
+            saves.kept()
+            saves.discard_last(self._step)
+        with contextlib.suppress(OSError):
+            (self._folder / "checkpoints").rmdir()
+            self._folder.rmdir()
+
+
+def _mend(error: NotFiniteError, task: Task) -> str:
+    """Returns the way out of numbers that are not finite."""
+    mend = f"lower {task.options.rates}"
+    if str(error).partition(",")[0].endswith(" at step 1"):  # before any update
+        mend = "mend data, initial parameters or losses"
+    return f"{mend} and train into another --out"
 
 
 def _interrupted(
     stop: Stop, task: Task, folder: Path, saved: str, goes_on: str
 ) -> Interrupted:
-    again = (
-        "the same command without --overwrite"
-        if task.options.overwrite
-        else "the same command"
-    )
-    reason, code = (
-        ("interrupted by Ctrl-C", CTRL_C)
-        if stop.by_hand
-        else ("asked to end by SIGTERM", 0)
-    )
+    again = "the same command"
+    if task.options.overwrite:
+        again += " without --overwrite"
+    reason, code = "asked to end by SIGTERM", 0
+    if stop.by_hand:
+        reason, code = "interrupted by Ctrl-C", CTRL_C
     return Interrupted(f"{folder}: {reason}, {saved}; {again} {goes_on}", code)
-
-
-def _writer(
-    task: Task, folder: Path, step: int
-) -> contextlib.AbstractContextManager[MetricsWriter | None]:
-    """Returns the writer of metrics in process 0; None in the others."""
-    if not is_first():
-        return contextlib.nullcontext()
-    return MetricsWriter(folder, after_step=step)

@@ -16,7 +16,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
 from ..config.data import SourceConfig
 from ..config.errors import UserError, option_text
-from ..system.files import caches, expanded
+from ..system.files import caches, expanded, system_errors
 from .files import SPLITS, Log
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
@@ -187,9 +187,11 @@ def _write(builder: Builder) -> None:
     folder = Path(builder.data_dir).parent
     folder.mkdir(parents=True, exist_ok=True)
     tfds.disable_progress_bar()
-    # the system takes it back from a process that dies
-    with filelock.FileLock(folder / ".lock"):
-        # of killed preparations: none is under way
-        for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):
-            shutil.rmtree(leftover)
-        builder.download_and_prepare(file_format="array_record")
+    with system_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # the system takes it back from a process that dies
+        with filelock.FileLock(folder / ".lock"):
+            # of killed preparations: none is under way
+            for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):
+                shutil.rmtree(leftover)
+            builder.download_and_prepare(file_format="array_record")

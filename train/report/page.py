@@ -14,7 +14,7 @@ import jinja2
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..system.files import to_bytes, without_folders, write_all, writing
+from ..system.files import to_bytes, without_folders, write_all
 from ..system.terminal import Table
 from .records import Run
 
@@ -134,8 +134,7 @@ def write_files(out: Path, report: Report) -> dict[str, Any]:
     summary = without_folders(json.loads(json.dumps(summary)))  # lists for tuples
     # the summary is first: a folder that has it is a report's, if this is killed
     files = {SUMMARY: to_bytes(summary), **pictures, "index.html": page.encode()}
-    with writing(f"the folder of the report {out}", "choose another"):
-        write_all(out, files)
+    write_all(out, files)
     return summary
 
 

@@ -12,7 +12,7 @@ from ..config.errors import UserError, one_line
 from ..config.options import flat
 from ..metrics import read_metrics
 from ..runs import read_status
-from ..system.files import WRITTEN, no_run, read_object, way_out
+from ..system.files import RESTORE, WRITTEN, no_run, read_object
 from .specs import OWN_REPORT, REPORTS, ReportSpec
 
 Array = NDArray[np.float64]
@@ -168,9 +168,7 @@ def _read(folder: Path) -> Run:
         if layered:
             _check_layers(run)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise UserError(
-            f"{path} is damaged ({one_line(error)}); {way_out(path)}"
-        ) from None
+        raise UserError(f"{path} is damaged ({one_line(error)}); {RESTORE}") from None
     return run
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import jax
 
-from ..config.errors import Interrupted, StorageError, UserError, one_line
+from ..config.errors import Interrupted, UserError, one_line
 from ..core.loop import train_run
 from ..core.plan import make_plan
-from ..evaluate import evaluate_run
+from ..evaluate import evaluate_run, is_evaluated
 from ..registry import open_task, prepare_data
 from ..runs import FINISHED, begin, check_first, check_same, identity, read_status
-from ..system.files import AGAIN, locked, read_object, require_writable, writing
+from ..system.files import locked, read_object, require_writable
 from ..system.machine import stopping_at_once
 from .axes import Cell, Sweep
 from .results import RECORD, write_tables
@@ -37,8 +37,8 @@ def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
     begin(folder, RECORD, {"experiment": sweep.experiment}, what="sweep")
     # a search is shared: its trials have locks
     held = contextlib.nullcontext() if sweep.ranges else locked(folder)
-    with held, writing(f"--out {folder}", AGAIN):
-        require_writable(folder, f"--out {folder}", AGAIN)
+    with held:
+        require_writable(folder)
         check_folders(sweep, cells)
         left = [cell for cell in cells if not has_ended(folder / cell.name)]
         print(f"{folder}: {len(cells)} cells, {len(left)} left")
@@ -55,10 +55,7 @@ def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
 
 def has_ended(folder: Path) -> bool:
     """Returns whether a run has ended and was evaluated on the test split."""
-    return (
-        read_status(folder).get("state") == FINISHED
-        and (folder / "evaluation.json").exists()
-    )
+    return read_status(folder).get("state") == FINISHED and is_evaluated(folder)
 
 
 def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:
@@ -111,8 +108,6 @@ def _compute(sweep: Sweep, cell: Cell, tested: bool = True) -> str:
         train_run(task, plan, folder, experiment=sweep.experiment, log=print)
         if tested:
             evaluate_run(task, plan, folder, experiment=sweep.experiment, log=print)
-    except StorageError:  # not due to the cell
-        raise
     except UserError as error:
         return one_line(error)
     # such as too little memory on a device
@@ -185,8 +180,8 @@ def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int) -> None:
     try:
         with stopping_at_once():
             message = _compute(sweep, cell)
-    except (Interrupted, StorageError) as stop:
-        message = " ".join(str(stop).split())
+    except (Interrupted, OSError) as stop:
+        message = one_line(stop)
     if message:
         print(message, flush=True)
         sys.exit(1)

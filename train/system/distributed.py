@@ -67,11 +67,9 @@ def join(member: Membership) -> None:
 def _in_time(member: Membership) -> Iterator[None]:
     """Ends the process with one line if another does not come in time; JAX ends it
     by SIGABRT."""
-    of = (
-        member.cluster
-        if member.coordinator is None
-        else f"process {member.process} at {member.coordinator}"
-    )
+    of = member.cluster
+    if member.coordinator is not None:
+        of = f"process {member.process} at {member.coordinator}"
     joined = threading.Event()
 
     def watch() -> None:
@@ -125,13 +123,13 @@ def all_of(holds: bool) -> bool:
 
 
 def first_does(act: Callable[[], None]) -> None:
-    """Acts in process 0; a `UserError` there is raised in all processes, and none
-    waits for it."""
-    error: UserError | None = None
+    """Acts in process 0; an error there is raised in all processes, and none waits
+    for it."""
+    error: Exception | None = None
     if is_first():
         try:
             act()
-        except UserError as caught:
+        except Exception as caught:
             error = caught
     if not all_of(error is None):
         raise error or UserError("process 0 failed; see its log")
@@ -242,11 +240,9 @@ def _checksum(leaves: list[Array]) -> UInt32[Array, ""]:
 
 
 def _explicit_options(member: Membership) -> dict[str, Any]:
-    coordinator, processes, process = (
-        member.coordinator,
-        member.processes,
-        member.process,
-    )
+    coordinator = member.coordinator
+    processes = member.processes
+    process = member.process
     if coordinator is None or processes is None or process is None:
         raise UserError(
             f"--coordinator, --processes and --process go together, got {coordinator},"

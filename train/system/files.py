@@ -4,7 +4,6 @@ one line. Any room above may import it; it imports neither JAX nor Orbax.
 
 import contextlib
 import errno
-import hashlib
 import json
 import math
 import os
@@ -16,34 +15,34 @@ from typing import Any
 
 import filelock
 
-from ..config.errors import PLAIN, UNSHOWN, StorageError, UserError, one_line
+from ..config.errors import PLAIN, UNSHOWN, UserError, one_line
 from .reading import read_regular
 
-# Messages of a system that fails to write; Orbax, TensorStore and array_record quote
-# them in errors. The first ones do not depend on the contents of a file.
-UNREACHABLE = tuple(map(os.strerror, (
-    errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE,
-    errno.ESTALE, errno.ENOSPC, errno.EROFS,
-)))  # fmt: skip
-FAILURES = (*UNREACHABLE, *map(os.strerror, (
-    errno.EDQUOT, errno.EFBIG, errno.EIO,
-    errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
-)))  # fmt: skip
-AGAIN = "see to that disk and give the same command again"
+# Errors of a disk that takes no more.
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# Errors of the system that Orbax, TensorStore and array_record raise as others, with
+# its message in theirs.
+QUOTED = (
+    *REFUSED,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ESTALE,
+    errno.EIO,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+)
 PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
 MAX_DIGITS = 20  # of a whole number of 64 bits
 LONGEST_NAME = 255  # bytes, of file systems
-SEAL = "sha256_of_the_rest"  # the field of `sealed`
+SEAL = "sha256_of_the_rest"  # a field of files of earlier runs
 WRITTEN = "give a folder that `unroll-jax run` wrote"
-REMEDIES = {
-    "evaluation.json": "evaluate the run again",
-    "status.json": (
-        "restore it, or delete it and give the command of the run again: it goes on"
-        " from its checkpoints"
-    ),
-}
+RESTORE = "restore it, or move the run folder away and train again"
 PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
@@ -105,6 +104,7 @@ def check_file(
             f"--out {out} is there already; pass another file, or --overwrite, which"
             " replaces it"
         )
+    require_regular(path)
     place = path.resolve()
     for name in filter(None, inputs):
         if path.exists() and {Path(name).expanduser().resolve()} & {
@@ -115,7 +115,7 @@ def check_file(
                 f"--out {out} would replace what the command reads, {name}; pass"
                 " another file"
             )
-    require_writable(path.parent, f"--out {out}", "pass another file")
+    require_writable(path.parent)
     return path
 
 
@@ -131,50 +131,28 @@ def locked(folder: Path) -> Iterator[None]:
             f"another process is training {folder}; wait until it ends, or pass another"
             " --out"
         ) from None
-    except OSError as error:
-        raise StorageError(
-            f"cannot write to {path} ({error.strerror}); mend that, or pass another"
-            " --out"
-        ) from error
     with lock:
         yield
 
 
-def disk_error(error: BaseException) -> str | None:
-    """Returns the system's message for a failed read or write; None for an error of
-    another kind."""
-    text = "" if isinstance(error, UserError) else str(error)
-    return next((message for message in FAILURES if message in text), None)
-
-
-def unreachable(error: BaseException) -> str | None:
-    """Returns the same, but None where the file may be damaged."""
-    message = disk_error(error)
-    return message if message in UNREACHABLE else None
-
-
 @contextlib.contextmanager
-def writing(target: str, remedy: str) -> Iterator[None]:
-    """Turns the system's errors of writing into a `StorageError` of one line, with
-    the target and the remedy."""
+def system_errors(place: Path | None = None) -> Iterator[None]:
+    """Raises an OSError about ``place`` for an error of a library that quotes one of
+    the system."""
     try:
         yield
+    except (OSError, UserError, MemoryError):
+        raise
     except Exception as error:
-        message = disk_error(error)
-        if message is None:
-            raise
-        if message == os.strerror(errno.ENAMETOOLONG):
-            name = Path(getattr(error, "filename", None) or "").name
-            raise UserError(
-                f"cannot write to {target}: the name {name:.40}... is too long;"
-                " shorten it"
-            ) from error
-        raise StorageError(f"cannot write to {target} ({message}); {remedy}") from error
+        for number in QUOTED:
+            if os.strerror(number) in str(error):
+                raise OSError(number, os.strerror(number), place) from error
+        raise
 
 
-def require_writable(folder: Path, name: str, remedy: str) -> None:
-    """Tries to write into a folder, or the nearest one above it; the StorageError
-    has its ``name`` and the remedy."""
+def require_writable(folder: Path) -> None:
+    """Writes into a folder, or the nearest one above it, and deletes that; an OSError
+    names the folder."""
     probe = _nearest(folder) / f".probe-{os.getpid()}"
     try:
         try:
@@ -182,20 +160,23 @@ def require_writable(folder: Path, name: str, remedy: str) -> None:
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(
-            f"cannot write to {name} ({error.strerror}); {remedy}"
-        ) from error
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
+def require_regular(path: Path) -> None:
+    """Raises UserError for a device, a pipe or a folder in the place of a file."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file; pass another, or move it away")
 
 
 def require_room(folder: Path, size: int, name: str) -> None:
-    """Raises StorageError if the disk of a folder reports fewer than ``size`` bytes
+    """Raises OSError if the disk of a folder reports fewer than ``size`` bytes
     free for ``name``."""
     disk = shutil.disk_usage(_nearest(folder))
     if disk.total and disk.free < size:
         sizes = f"{size / 1e6:,.1f} MB, {disk.free / 1e6:,.1f} MB are free"
-        raise StorageError(
-            f"the disk of {folder} is full: {name} takes {sizes}; {AGAIN}"
-        )
+        text = f"{os.strerror(errno.ENOSPC)} for {name}, which takes {sizes}"
+        raise OSError(errno.ENOSPC, text, str(folder))
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -218,6 +199,8 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     a new one. Moves come in the order of the files and need no room. A missing folder
     is made, and removed again on an OSError.
     """
+    for name in files:
+        require_regular(folder / name)
     partials = {name: folder / f"{name}{PARTIAL}" for name in files}
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -261,20 +244,12 @@ def strict_json(content: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an object with the checksum of its values, by which `read_object`
-    notices that it was edited."""
-    return {**values, SEAL: _checksum(values)}
-
-
 def read_object(
-    path: Path, *, missing: str = "", mend: str = "", checked: bool = True
+    path: Path, *, missing: str = "", mend: str = RESTORE
 ) -> dict[str, Any]:
-    """Returns the JSON object in a file, without its seal; ``checked`` compares that
-    with the values. The UserError is ``missing`` without a file, and has the remedy
-    ``mend`` else.
+    """Returns the JSON object in a file. The UserError is ``missing`` without a file,
+    and has the remedy ``mend`` else.
     """
-    mend = mend or way_out(path)
     if not path.exists():
         raise UserError(missing or f"run {path.parent} has no {path.name}; {WRITTEN}")
     try:
@@ -283,20 +258,8 @@ def read_object(
             raise ValueError("not a JSON object")
     except ValueError as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
-    seal = value.pop(SEAL, None)
-    if checked and seal not in (None, _checksum(value)):
-        raise UserError(
-            f"{path} was edited by hand; put it back, or delete {SEAL} in it if you"
-            " mean what it has now"
-        )
+    value.pop(SEAL, None)
     return value
-
-
-def way_out(path: Path) -> str:
-    """Returns the remedy for a damaged file of a run folder."""
-    return REMEDIES.get(
-        path.name, "restore it, or move the run folder away and train again"
-    )
 
 
 def no_run(folder: Path) -> str:
@@ -329,11 +292,6 @@ def without_folders(value: Any) -> Any:
     if isinstance(value, list):
         return [without_folders(item) for item in value]
     return PATHS.sub(r"\1", value) if isinstance(value, str) else value
-
-
-def _checksum(values: Mapping[str, Any]) -> str:
-    as_read = json.loads(json.dumps(values))  # with texts as keys
-    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

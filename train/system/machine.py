@@ -65,11 +65,9 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
     ):
         yield
         return
-    before, usual, sys.unraisablehook = (
-        signal.signal(number, handle),
-        sys.unraisablehook,
-        ignored,
-    )
+    before = signal.signal(number, handle)
+    usual = sys.unraisablehook
+    sys.unraisablehook = ignored
     try:
         yield
     finally:

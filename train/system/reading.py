@@ -57,8 +57,10 @@ def check_regular_below(folder: Path, *, mend: str) -> None:
     library reads it."""
     for inside, _, names in os.walk(folder):
         for path in (Path(inside, name) for name in names):
-            if path.exists() and not path.is_file():
-                raise UserError(f"{path} is not a regular file; {mend}")
+            # one that is deleted meanwhile, or a link to nothing, is no hindrance
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise UserError(f"{path} is not a regular file; {mend}")
 
 
 def read_regular(

@@ -2,6 +2,7 @@
 tables of text."""
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,8 +60,9 @@ def safe_output() -> Iterator[None]:
     of files and values of others. Characters that the terminal cannot encode are
     escaped too.
     """
+    output = _Escaped(sys.stdout, "\n\t")
     # a bar begins its line again
-    output, errors = _Escaped(sys.stdout, "\n\t"), _Escaped(sys.stderr, "\n\t\r")
+    errors = _Errors(sys.stderr, "\n\t\r")
     with (
         contextlib.redirect_stdout(cast(TextIO, output)),
         contextlib.redirect_stderr(cast(TextIO, errors)),
@@ -72,23 +74,34 @@ class _Escaped:
     """A stream that escapes all control characters but the kept ones."""
 
     def __init__(self, stream: TextIO, kept: str):
-        self._stream, self._kept, self._encoding = (
-            stream,
-            kept,
-            getattr(stream, "encoding", None) or "utf-8",
-        )
+        self._stream = stream
+        self._kept = kept
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        plain = UNSHOWN.sub(
-            lambda match: match[0] if match[0] in self._kept else ascii(match[0])[1:-1],
-            text,
-        )
+        plain = UNSHOWN.sub(self._shown, text)
         return self._stream.write(
             plain.encode(self._encoding, "backslashreplace").decode(self._encoding)
         )
+
+    def _shown(self, match: re.Match[str]) -> str:
+        return match[0] if match[0] in self._kept else ascii(match[0])[1:-1]
+
+
+class _Errors(_Escaped):
+    """Standard error, where a full disk loses messages but ends no run."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 class _Lines:

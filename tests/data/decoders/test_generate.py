@@ -10,7 +10,7 @@ from tests.train.commands import refused
 from unroll_jax.models import generate
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data.instructions import Prompt
-from unroll_jax.train.generation import Settings, about, answer
+from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
 
 ROWS = [
@@ -125,12 +125,3 @@ def test_a_model_without_a_template_answers_texts_as_they_are(llama, prompts, ca
     assert "1 answers of" in capsys.readouterr().out
     with one_line("prompt 1 has 0 tokens"):
         answer(reads(llama), [Prompt("")], Settings(chat=False))
-
-
-def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):
-    opened, settings = reads(llama), Settings(exit_layer=1, draft_length=2)
-    drawn = settings._replace(temperature=1.0)
-    assert about(opened, [Prompt("a")], settings) == about(
-        opened, [Prompt("a", answer="b")], Settings()
-    )
-    assert about(opened, [], drawn) != about(opened, [], drawn._replace(draft_length=3))

@@ -1,6 +1,7 @@
 """Grids of small runs: their tables, what resumes, and what fails."""
 
 import csv
+import errno
 import re
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 from tests.train.commands import read, refused
 from tests.train.conftest import OF_PROCESSES, clips_in_memory, words_of
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.files import locked
 
@@ -169,7 +170,7 @@ def test_a_cell_that_fails_ends_no_other_and_is_named_and_tried_again(
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(StorageError("the disk is full"), 2), (KeyboardInterrupt(), 130)],
+    [(OSError(errno.ENOSPC, "the disk is full"), 2), (KeyboardInterrupt(), 130)],
 )
 def test_a_full_disk_and_an_interrupt_end_the_sweep_and_keep_its_record(
     copied, in_place_of_training, error, code
