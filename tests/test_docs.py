@@ -51,6 +51,7 @@ OTHERS = {
     "--over",
 }
 OTHERS |= {"--quick", "--peers", "--compare", "--only", "--search", "--seeds"}
+OTHERS |= {"--oversubscribe", "--allow-run-as-root"}  # of mpirun
 
 
 def code(text):
