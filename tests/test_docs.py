@@ -51,7 +51,8 @@ OTHERS = {
     "--over",
 }
 OTHERS |= {"--quick", "--peers", "--compare", "--only", "--search", "--seeds"}
-OTHERS |= {"--oversubscribe", "--allow-run-as-root"}  # of mpirun
+# of mpirun and pip
+OTHERS |= {"--oversubscribe", "--allow-run-as-root", "--deps"}
 
 
 def code(text):
