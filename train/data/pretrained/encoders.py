@@ -75,7 +75,7 @@ def read_weights(
     beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= count]
     folders.check_slots(tensors, slots, {f"layer(s) beyond num_layers={count}": beyond})
     params = traverse_util.unflatten_dict(
-        {slot.path: _joined(tensors, slot) for slot in slots}
+        {slot.path: folders.read_slot(tensors, slot) for slot in slots}
     )
     return params, params.pop("head", {})
 
@@ -109,17 +109,6 @@ def _hidden_slots(
         kernel,
         folders.Slot(("head", "hidden", "bias"), [[f"{name}.bias"]], (config.dim,)),
     ]
-
-
-def _joined(tensors: folders.SafetensorsFiles, slot: folders.Slot) -> np.ndarray:
-    def read(name: str) -> np.ndarray:
-        return folders.check_finite(
-            np.asarray(tensors.read(name), np.float32), name, tensors.where
-        )
-
-    rows = [np.concatenate([read(name) for name in row]) for row in slot.rows]
-    rows = [row.T for row in rows] if slot.transposed else rows
-    return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]
 
 
 class EncoderTokenizer:

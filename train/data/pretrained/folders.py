@@ -278,6 +278,17 @@ def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
     return tensor
 
 
+def read_slot(files: SafetensorsFiles, slot: Slot) -> np.ndarray:
+    """Reads the leaf of a slot, in float32."""
+
+    def read(name: str) -> np.ndarray:
+        return check_finite(np.asarray(files.read(name), np.float32), name, files.where)
+
+    rows = [np.concatenate([read(name) for name in row]) for row in slot.rows]
+    rows = [row.T for row in rows] if slot.transposed else rows
+    return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]
+
+
 def listed(names: Sequence[str]) -> str:
     """Returns the first few names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
