@@ -75,7 +75,7 @@ def _normalised(rho: str | Rho, seed: int) -> Callable[[Array], Array]:
     layer = attention(rho=rho, form="softmax")
 
     def step(params: Any, y: Array, x: Any) -> Array:
-        return _unit(layer.step(AttentionParams(None), y))
+        return _unit(layer.step(AttentionParams(None), y, None))
 
     return _layers(step, None)
 
@@ -84,9 +84,11 @@ def _gradient(rho: str | Rho, seed: int) -> Callable[[Array], Array]:
     """A gradient step on the energy, of one length for all rho, on unit tokens."""
     layer = attention(rho=rho)
 
+    def total(y: Array) -> Array:
+        return jnp.sum(layer.energy(AttentionParams(None), y, None))
+
     def step(params: Any, y: Array, x: Any) -> Array:
-        slope = jax.grad(lambda y: jnp.sum(layer.energy(AttentionParams(None), y)))(y)
-        return _unit(y - RATE / TOKENS * slope)
+        return _unit(y - RATE / TOKENS * jax.grad(total)(y))
 
     return _layers(step, None)
 

@@ -2,6 +2,7 @@
 folder of `transformers`."""
 
 import argparse
+import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
@@ -86,14 +87,10 @@ def convert(file: Path, out: Path) -> None:
 def _open(file: Path) -> tuple[Any, dict[str, Any]]:
     """Returns the library's reader of a file, and the metadata by name."""
     try:
-        import gguf
-    except ImportError as error:
-        raise UserError(
-            f"{file} needs the package gguf; pip install 'unroll_jax[gguf]'"
-        ) from error
-    try:
-        reader = gguf.GGUFReader(file)
+        reader = _gguf().GGUFReader(file)
         values = {name: field.contents() for name, field in reader.fields.items()}
+    except UserError:
+        raise
     except Exception as error:  # damaged files raise errors of many classes
         raise UserError(
             f"{file} cannot be read as GGUF ({one_line(error)}); copy it again"
@@ -104,6 +101,16 @@ def _open(file: Path) -> tuple[Any, dict[str, Any]]:
                 f"{file} has {name}={values.get(name)!r}; only {wanted!r} is supported"
             )
     return reader, values
+
+
+def _gguf() -> Any:
+    """Returns the module gguf, which only this command needs."""
+    try:
+        return importlib.import_module("gguf")
+    except ImportError as error:
+        raise UserError(
+            "the package gguf is missing; pip install 'unroll_jax[gguf]'"
+        ) from error
 
 
 def _config(reader: Any, values: Mapping[str, Any]) -> DecoderConfig:
@@ -118,8 +125,7 @@ def _config(reader: Any, values: Mapping[str, Any]) -> DecoderConfig:
 
 def _tensors(reader: Any, config: DecoderConfig) -> dict[str, np.ndarray]:
     """Returns the tensors by the names of `transformers`, in float32."""
-    import gguf
-
+    gguf = _gguf()
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_layers)
     stored = {tensor.name: tensor for tensor in reader.tensors}
     tensors = {}

@@ -178,7 +178,8 @@ def _read(
         for path, (name, shape) in stored.items()
     ]
     ends = {"kernel": "weight", "scale": "weight", "bias": "bias"}
-    for path, leaf in traverse_util.flatten_dict(shapes["layers"]).items():
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["layers"])
+    for path, leaf in leaves.items():
         rows = [
             [
                 f"{prefix}encoder.layer.{layer}.{part}.{ends[path[1]]}"
