@@ -30,7 +30,8 @@ MODELS = {
     "encoder": (Encoder, test_encoder.SMALL, test_encoder.random_tokens(3, 5)),
     "vit": (ViT, FRAMES, test_vit.frames(3)),
 }
-every_model = pytest.mark.parametrize("name", MODELS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("encoder", "vit")]
+every_model = pytest.mark.parametrize("name", ["decoder", *SLOW])
 
 
 def rows_of_keys(*seeds):
@@ -127,6 +128,7 @@ def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
     np.testing.assert_allclose(run(weights), expected, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_every_layer_draws_for_itself_and_its_states_are_the_dropped_sums():
     """With a feed-forward part of 0, a layer adds the dropped output of attention."""
     config = test_decoder.SMALL
@@ -162,13 +164,19 @@ def test_gradients_pass_through_kept_values_alone():
 def test_rates_out_of_range_and_keys_of_another_number_of_rows_are_errors():
     make, config, tokens = MODELS["encoder"]
     params = drawn(make(config), tokens)
+
+    def run(rate, **options):
+        model = make(config, dropout=rate)
+        jax.eval_shape(lambda: model.apply(params, tokens, **options))
+
     for rate in (1.0, -0.1, np.nan):
         with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got"):
-            make(config, dropout=rate).apply(params, tokens)
+            run(rate)
     with pytest.raises(ValueError, match="dropout_key must be one key"):
-        make(config, dropout=RATE).apply(params, tokens, dropout_key=rows_of_keys(1, 2))
+        run(RATE, dropout_key=rows_of_keys(1, 2))
 
 
+@pytest.mark.slow
 def test_a_classifier_passes_the_key_to_its_encoder():
     config, tokens = test_encoder.SMALL, test_encoder.random_tokens(3, 5)
     model = Classifier(Encoder(config, dropout=RATE), 4)

@@ -40,6 +40,7 @@ def descend(y):
     return unit(y - 0.5 / len(y) * slope)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "step"),
     [("normalised attention", attend), ("gradient step", descend)],
