@@ -51,6 +51,8 @@ OTHERS = {
     "--over",
 }
 OTHERS |= {"--quick", "--peers", "--compare", "--only", "--search", "--seeds"}
+# of mpirun and pip
+OTHERS |= {"--oversubscribe", "--allow-run-as-root", "--deps"}
 
 
 def code(text):

@@ -9,6 +9,9 @@ from optax.contrib import MuonDimensionNumbers, muon
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
 MOMENTUM = 0.9  # of SGD
+# of the schedule "poly", which falls as (1 - step / steps)^0.9. Source: Xie et al.
+# (2021), section 5.3.
+POLY_POWER = 0.9
 
 
 def make_optimizer(
@@ -55,6 +58,8 @@ def learning_rates(
         after = optax.cosine_decay_schedule(rate, left)
     elif config.schedule == "linear":
         after = optax.linear_schedule(rate, 0.0, left)
+    elif config.schedule == "poly":
+        after = optax.polynomial_schedule(rate, 0.0, POLY_POWER, left)
     elif isinstance(config, PrimalConfig) or config.schedule == "constant":
         after = optax.constant_schedule(rate)
     else:

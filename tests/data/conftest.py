@@ -25,7 +25,7 @@ LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     **dict.fromkeys(("photos", "video"), (DataConfig, video.load)),
     **dict.fromkeys(("digits", "cifar10", "image_folder"), (ImageConfig, images.load)),
     "class_folders": (SetConfig, image_sets.load),
-    **dict.fromkeys(("shapes", "camvid"), (SceneConfig, images.load)),
+    **dict.fromkeys(("shapes", "camvid", "cityscapes"), (SceneConfig, images.load)),
     **dict.fromkeys(
         ("verdicts", "imdb", "sst2", "mnli", "table"), (TextConfig, text.load)
     ),

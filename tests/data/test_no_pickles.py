@@ -16,6 +16,7 @@ SOURCES = (
     "image_folder",
     "cifar10",
     "camvid",
+    "cityscapes",
     "table",
     "imdb",
     "sst2",

@@ -47,7 +47,7 @@ def rotated(x, positions, config):
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
-def layer(params, y, config, positions):
+def layer(params, y, config, positions, factors=(1.0, 1.0)):
     size, shared = config.head_size, config.num_heads // config.num_key_value_heads
     normed = rms_norm(y, params["attention_norm"]["scale"], config.norm_epsilon)
     queries, keys, values = (
@@ -68,14 +68,12 @@ def layer(params, y, config, positions):
         heads.append(
             softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group]
         )
-    y = y + np.concatenate(heads, axis=-1) @ params["output"]["kernel"]
+    attended = np.concatenate(heads, axis=-1) @ params["output"]["kernel"]
+    y = y + factors[0] * attended
     normed = rms_norm(y, params["feedforward_norm"]["scale"], config.norm_epsilon)
     gate = normed @ params["gate"]["kernel"]
-    return (
-        y
-        + (gate / (1 + np.exp(-gate)) * (normed @ params["up"]["kernel"]))
-        @ params["down"]["kernel"]
-    )
+    active = gate / (1 + np.exp(-gate)) * (normed @ params["up"]["kernel"])
+    return y + factors[1] * (active @ params["down"]["kernel"])
 
 
 def outputs(params, tokens, config, *, positions=None, perturbation=None):

@@ -59,22 +59,20 @@ def feed_forward(params, y, config):
     )
 
 
-def layer(params, y, config):
-    y = layer_norm(
-        y + attention(params, y, config), params["attention_norm"], config.norm_epsilon
-    )
-    return layer_norm(
-        y + feed_forward(params, y, config), params["output_norm"], config.norm_epsilon
-    )
+def layer(params, y, config, factors=(1.0, 1.0)):
+    epsilon = config.norm_epsilon
+    y = y + factors[0] * attention(params, y, config)
+    y = layer_norm(y, params["attention_norm"], epsilon)
+    y = y + factors[1] * feed_forward(params, y, config)
+    return layer_norm(y, params["output_norm"], epsilon)
 
 
-def layer_norm_first(params, y, config):
-    y = y + attention(
-        params, layer_norm(y, params["attention_norm"], config.norm_epsilon), config
-    )
-    return y + feed_forward(
-        params, layer_norm(y, params["output_norm"], config.norm_epsilon), config
-    )
+def layer_norm_first(params, y, config, factors=(1.0, 1.0)):
+    epsilon = config.norm_epsilon
+    normed = layer_norm(y, params["attention_norm"], epsilon)
+    y = y + factors[0] * attention(params, normed, config)
+    normed = layer_norm(y, params["output_norm"], epsilon)
+    return y + factors[1] * feed_forward(params, normed, config)
 
 
 def of_layer(layers, place):

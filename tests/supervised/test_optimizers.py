@@ -32,6 +32,7 @@ STEP = np.arange(STEPS)
 SCHEDULES = {
     "constant": ({}, 2.0 + 0.0 * STEP),
     "linear": ({}, 2.0 * (1.0 - STEP / STEPS)),
+    "poly": ({}, 2.0 * (1.0 - STEP / STEPS) ** 0.9),
     "cosine": ({}, 1.0 + np.cos(np.pi * STEP / STEPS)),
     "staircase": ({"decay": 0.5, "decay_every": 3}, 2.0 * 0.5 ** (STEP // 15)),
 }

@@ -8,7 +8,7 @@ import itertools
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +136,13 @@ def launched(
 ) -> Callable[..., subprocess.Popen]:
     data = {"data.source": "video", "data.root": few_clips}
 
-    def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
+    def start(
+        folder: Path, *before: str, launcher: Sequence[str] = (), **options: object
+    ) -> subprocess.Popen:
         folder.parent.mkdir(exist_ok=True)
         words = words_of(OF_PROCESSES | data | options | {"out": folder})
         command = [
+            *launcher,
             sys.executable,
             "-m",
             "unroll_jax.train",

@@ -228,9 +228,8 @@ def test_schedules_that_depend_on_the_end_are_known():
         assert linear(
             primal=PrimalConfig(**{"warmup_share": 0.0} | rates)
         ).options.tied_to_end
-    assert ImageFeedForwardConfig(
-        optimizer=OptimizerConfig(schedule="cosine")
-    ).tied_to_end
+    for rates in (OptimizerConfig(schedule="cosine"), OptimizerConfig(schedule="poly")):
+        assert ImageFeedForwardConfig(optimizer=rates).tied_to_end
     for free in (
         linear().options,
         ImageFeedForwardConfig(optimizer=OptimizerConfig(schedule="staircase")),

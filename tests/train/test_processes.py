@@ -1,6 +1,7 @@
 """Real processes: two over loopback do what one does, killed or asked to end; one
 that is killed at random moments."""
 
+import importlib.util
 import random
 import signal
 import subprocess
@@ -238,3 +239,21 @@ def test_kills_lose_no_checkpoint_and_change_no_result(
     print(f"steps lost in each of {len(lost)} kills: {lost}")
     # Training continues while a save is being written, for one interval at most.
     assert max(lost) <= 2 * OF_PROCESSES["validate-every"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None, reason="the extra mpi is not installed"
+)
+def test_two_processes_of_mpirun_take_the_steps_of_one(alone, launched, tmp_path):
+    folder = tmp_path / "run"
+    mpirun = str(Path(sys.executable).with_name("mpirun"))
+    launcher = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    process = launched(folder, "--cluster", "mpi4py", launcher=launcher)
+    try:
+        assert process.wait(timeout=300) == 0, log_of(folder)
+    finally:
+        process.kill()
+        process.wait()
+    status = read_object(folder / "status.json")
+    assert (status["state"], status["mesh"]) == ("finished", "2 devices (data=2)")
+    assert_same(folder, alone)

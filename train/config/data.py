@@ -9,7 +9,7 @@ from .options import Depth, Fraction, Positive, Text, Width, options
 VideoSource = Literal["photos", "video"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
 SetSource = Literal["digits", "class_folders"]
-SceneSource = Literal["shapes", "camvid"]
+SceneSource = Literal["shapes", "camvid", "cityscapes"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 InstructionSource = Literal["chores", "alpaca"]
 
@@ -100,7 +100,8 @@ class SceneConfig(SourceConfig):
 
     source: SceneSource = "shapes"
     """shapes: scenes drawn by the program, no files needed. camvid: in the layout of
-    SegNet (train, trainannot)."""
+    SegNet (train, trainannot). cityscapes: as published (leftImg8bit, gtFine), where
+    val is the test split."""
     reduction: Width = 1
     """Divides both sides of the originals: images by averaging, labels by keeping
     one pixel of each block."""

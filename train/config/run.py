@@ -92,9 +92,9 @@ class OptimizerConfig:
     equal, steps as large as Adam's."""
     learning_rate: Positive = 3e-3
     """Peak learning rate."""
-    schedule: Literal["cosine", "linear", "staircase", "constant"] = "cosine"
-    """cosine and linear fall to 0 at the last step; staircase falls every
-    `decay_every` epochs."""
+    schedule: Literal["cosine", "linear", "poly", "staircase", "constant"] = "cosine"
+    """cosine, linear and poly, (1 - step / steps)^0.9, fall to 0 at the last step;
+    staircase falls every `decay_every` epochs."""
     warmup_share: Share = 0.0
     """Share of the steps over which the learning rate rises from 0."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.5
@@ -161,7 +161,8 @@ class RunConfig:
     def tied_to_end(self) -> bool:
         """True where steps depend on the number of all steps, so no more may follow."""
         rates = getattr(self, "primal", None) or getattr(self, "optimizer", None)
-        if rates and (rates.warmup_share or rates.schedule in ("cosine", "linear")):
+        to_zero = ("cosine", "linear", "poly")
+        if rates and (rates.warmup_share or rates.schedule in to_zero):
             return True
         constraints = getattr(self, "constraints", None)
         return constraints is not None and 0 < constraints.warmup_steps < 1

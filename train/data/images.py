@@ -15,7 +15,7 @@ from PIL import Image
 from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from ..system.reading import read_regular
-from . import generated
+from . import cityscapes, generated
 from .class_folders import SPLIT_LAYOUT, Folders, open_image_folder, sort_pictures
 from .files import (
     KNOWN,
@@ -224,5 +224,10 @@ SCENES: dict[str, Source[PictureSet[Examples]]] = {
     "shapes": generated.SHAPES,
     "camvid": Source(
         fingerprint_below, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"
+    ),
+    "cityscapes": Source(
+        fingerprint_below,
+        cityscapes.open_cityscapes,
+        f"the folder or archive of {cityscapes.LAYOUT}",
     ),
 }

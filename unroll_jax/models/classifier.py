@@ -106,6 +106,7 @@ class Classifier(nn.Module):
         token_types: jax.Array | None = None,
         perturbation: jax.Array | None = None,
         record: Record | None = None,
+        dropout_key: jax.Array | None = None,
     ) -> Any:
         """Reads all layers.
 
@@ -128,6 +129,7 @@ class Classifier(nn.Module):
             token_types=token_types,
             perturbation=perturbation,
             record=read,
+            dropout_key=dropout_key,
         )
 
 

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from unroll_jax.models.dropout import dropout, layer_keys
 from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
 from unroll_jax.models.encoder_parts import (
     EncoderConfig,
@@ -30,6 +31,8 @@ class Encoder(LayeredModel):
     Attributes:
       config: the encoder's shape.
       dtype: dtype the layers compute in. None takes the parameters'.
+      dropout: probability of dropping a value of a layer's parts in calls with a
+        ``dropout_key``, in [0, 1).
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: BERT, Devlin et al. 2019; DistilBERT, Sanh et al. 2019; RoBERTa, Liu et al.
@@ -46,6 +49,7 @@ class Encoder(LayeredModel):
 
     config: EncoderConfig
     dtype: Any = None
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
@@ -56,6 +60,7 @@ class Encoder(LayeredModel):
         token_types: jax.Array | None = None,
         perturbation: jax.Array | None = None,
         record: Record | None = None,
+        dropout_key: jax.Array | None = None,
     ) -> Any:
         """Runs all layers.
 
@@ -68,6 +73,8 @@ class Encoder(LayeredModel):
             None adds nothing.
           record: ``y -> pytree``, inside the scan, of every layer's output in float32
             or wider. None keeps outputs.
+          dropout_key: of the dropout in training, or one key for each row of the batch.
+            None drops nothing.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record``
@@ -96,12 +103,18 @@ class Encoder(LayeredModel):
         init = stacked_layers(layer, config.num_layers)
         layers = self.param("layers", init, start[..., :1, :], None)
 
-        def step(params: Any, y: jax.Array, mask: jax.Array) -> jax.Array:
-            return jnp.asarray(layer.apply({"params": params}, y, mask))
+        keys = layer_keys(
+            dropout_key, self.dropout, config.num_layers, start.shape[:-2]
+        )
+
+        def step(each: Any, y: jax.Array, mask: jax.Array) -> jax.Array:
+            params, key = each
+            drop = dropout(key, self.dropout, y.shape)
+            return jnp.asarray(layer.apply({"params": params}, y, mask, drop))
 
         return self.run_layers(
             step,
-            layers,
+            (layers, keys),
             start,
             mask,
             num_layers=config.num_layers,

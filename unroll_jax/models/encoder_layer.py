@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import check, in_interval, one_of, require
+from unroll_jax.models.dropout import Drop, keep
 from unroll_jax.numerics import compute_dtype
 
 __all__ = [
@@ -54,11 +55,15 @@ class EncoderLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"] | None
+        self,
+        y: Float[Array, "*batch n d"],
+        mask: Bool[Array, "*batch n"] | None,
+        drop: Drop = keep,
     ) -> Float[Array, "*batch n d"]:
         """Maps tokens to tokens.
 
         No token attends to one for which ``mask`` is False. None marks all as real.
+        ``drop`` is applied to each part A(y).
         """
         # One axis of tokens: over several, XLA transposes the cotangents of weights, at
         # twice the time on a CPU.
@@ -67,11 +72,13 @@ class EncoderLayer(nn.Module):
         attention_norm = norm(name="attention_norm")
         output_norm = norm(name="output_norm")
         if self.norm_first:
-            flat = flat + self._attention(attention_norm(flat), y.shape, mask)
-            flat = flat + self._feed_forward(output_norm(flat))
+            attended = self._attention(attention_norm(flat), y.shape, mask)
+            flat = flat + drop(0, attended)
+            flat = flat + drop(1, self._feed_forward(output_norm(flat)))
         else:
-            flat = attention_norm(flat + self._attention(flat, y.shape, mask))
-            flat = output_norm(flat + self._feed_forward(flat))
+            attended = self._attention(flat, y.shape, mask)
+            flat = attention_norm(flat + drop(0, attended))
+            flat = output_norm(flat + drop(1, self._feed_forward(flat)))
         return flat.reshape(y.shape)
 
     def _attention(

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from unroll_jax.models.dropout import dropout, layer_keys
 from unroll_jax.models.encoder_layer import EncoderLayer, stacked_layers
 from unroll_jax.models.layered import LayeredModel, Record
 from unroll_jax.models.vit_parts import (
@@ -32,6 +33,7 @@ class ViT(LayeredModel):
 
     Attributes:
       config: the transformer's shape, and how layers are read.
+      dropout: as in `Encoder`.
       dtype, param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Example:
@@ -45,6 +47,7 @@ class ViT(LayeredModel):
 
     config: ViTConfig
     dtype: Any = None
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
@@ -54,6 +57,7 @@ class ViT(LayeredModel):
         *,
         record: Record | None = None,
         perturb: Perturbation | None = None,
+        dropout_key: jax.Array | None = None,
     ) -> Any:
         """Runs all layers, as `UnrolledTransformer` does.
 
@@ -67,6 +71,7 @@ class ViT(LayeredModel):
           record: of reconstructions.
           perturb: replaces each layer's output (states, not reconstructions), see
             `unroll_jax.unroll`.
+          dropout_key: as in `Encoder`.
 
         Returns:
           The reconstructions of layers 0..L, (L + 1, *batch, num_patches, pixels), or
@@ -91,8 +96,14 @@ class ViT(LayeredModel):
         if mask is not None and config.class_token:
             mask = jnp.concatenate([jnp.ones_like(mask[..., :1]), mask], axis=-1)
 
-        def step(params: Any, h: jax.Array, mask: jax.Array | None) -> jax.Array:
-            return jnp.asarray(layer.apply({"params": params}, h, mask))
+        keys = layer_keys(
+            dropout_key, self.dropout, config.num_layers, start.shape[:-2]
+        )
+
+        def step(each: Any, h: jax.Array, mask: jax.Array | None) -> jax.Array:
+            params, key = each
+            drop = dropout(key, self.dropout, h.shape)
+            return jnp.asarray(layer.apply({"params": params}, h, mask, drop))
 
         def measure(h: jax.Array) -> Any:
             y = jnp.asarray(readout.apply({"params": reading}, h, wide))
@@ -100,7 +111,7 @@ class ViT(LayeredModel):
 
         return self.run_layers(
             step,
-            layers,
+            (layers, keys),
             start,
             mask,
             num_layers=config.num_layers,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arrays import check_dtype, check_shape
+from unroll_jax.models.dropout import dropout, layer_keys
 from unroll_jax.models.encoder_parts import as_numbers, check_inputs
 from unroll_jax.models.language.decoder_parts import (
     DecoderConfig,
@@ -42,6 +43,7 @@ class Decoder(LayeredModel):
       config: the decoder's shape.
       dtype: dtype the layers compute in. None takes the parameters'. Softmax, norms and
         rotations: float32 or wider.
+      dropout: as in `Encoder`. `decode` and `generate` drop nothing.
       param_dtype, remat, unroll: as in `UnrolledTransformer`.
 
     Source: Touvron et al. (2023), "Llama 2", Grattafiori et al. (2024), "The Llama 3
@@ -60,6 +62,7 @@ class Decoder(LayeredModel):
 
     config: DecoderConfig
     dtype: Any = None
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
@@ -72,6 +75,7 @@ class Decoder(LayeredModel):
         record: Record | None = None,
         perturb: Perturbation | None = None,
         changes: Any = None,
+        dropout_key: jax.Array | None = None,
     ) -> Any:
         """Runs all layers.
 
@@ -89,6 +93,7 @@ class Decoder(LayeredModel):
           perturb: replaces each layer's output, see `unroll_jax.unroll`.
           changes: low-rank changes of kernels, see `low_rank_changes`. None changes
             nothing.
+          dropout_key: as in `Encoder`.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record``
@@ -120,17 +125,23 @@ class Decoder(LayeredModel):
         positions = jnp.asarray(positions, jnp.int32)
         angles = rotation(config, positions, compute)
 
-        def step(layer: Any, y: jax.Array, x: Any) -> jax.Array:
+        keys = layer_keys(
+            dropout_key, self.dropout, config.num_layers, tokens.shape[:-1]
+        )
+
+        def step(each: Any, y: jax.Array, x: Any) -> jax.Array:
+            layer, key = each
             angles, mask = x
             cast = jax.tree.map(lambda leaf: leaf.astype(compute), layer)
-            return decoder_layer(config, cast, y, angles, mask)
+            drop = dropout(key, self.dropout, y.shape)
+            return decoder_layer(config, cast, y, angles, mask, drop)
 
         start = embed(table, tokens).astype(compute)
         if perturbation is not None:
             start = start + perturbation.astype(compute)
         return self.run_layers(
             step,
-            layers,
+            (layers, keys),
             start,
             (angles, causal_mask(segments)),
             num_layers=config.num_layers,

@@ -10,6 +10,7 @@ from jax.nn.initializers import Initializer
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from unroll_jax.arguments import at_least, check_fields, in_interval, require
+from unroll_jax.models.dropout import Drop, keep
 from unroll_jax.models.encoder_parts import as_numbers
 from unroll_jax.models.language.rotary import (
     RotaryScaling,
@@ -227,16 +228,18 @@ def decoder_layer(
     y: Float[Array, "*batch n d"],
     angles: tuple[Array, Array],
     mask: Bool[Array, "*batch n n"],
+    drop: Drop = keep,
 ) -> Float[Array, "*batch n d"]:
     """Returns the output of one layer, whose parameters have the dtype of y.
 
-    ``mask`` marks the tokens that each token sees.
+    ``mask`` marks the tokens that each token sees. ``drop`` is applied to attention and
+    to SwiGLU.
     """
     mixed = queries_keys_values(config, layer, y, angles)
     keys = jnp.swapaxes(mixed.keys, -2, -3)
     values = jnp.swapaxes(mixed.values, -2, -3)
     attended = grouped_attention(mixed.queries, keys, values, mask)
-    return feed_forward(config, layer, y, attended)
+    return feed_forward(config, layer, y, attended, drop)
 
 
 def queries_keys_values(
@@ -306,15 +309,16 @@ def feed_forward(
     layer: Layer,
     y: Float[Array, "*batch n d"],
     attended: Float[Array, "*batch n width"],
+    drop: Drop = keep,
 ) -> Float[Array, "*batch n d"]:
     """Returns a layer's output: input plus attention plus SwiGLU.
 
     SwiGLU is Shazeer, "GLU variants improve transformer" (2020), eq. 6.
     """
-    y = y + dense(attended, layer["output"])
+    y = y + drop(0, dense(attended, layer["output"]))
     normed = rms_norm(y, layer["feedforward_norm"]["scale"], config.norm_epsilon)
     gate, up = (dense(normed, layer[name]) for name in ("gate", "up"))
-    return y + dense(jax.nn.silu(gate) * up, layer["down"])
+    return y + drop(1, dense(jax.nn.silu(gate) * up, layer["down"]))
 
 
 def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"]:

@@ -1,0 +1,188 @@
+"""Dropout: none by default, zeros and scaled values at its places, a key for each
+row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import (
+    decoder_reference,
+    encoder_reference,
+    test_decoder,
+    test_encoder,
+    test_vit,
+)
+from tests.models.drawing import drawn, float64, normal
+from unroll_jax.models import Classifier, Decoder, Encoder, ViT
+from unroll_jax.models.dropout import dropout
+from unroll_jax.models.encoder_layer import EncoderLayer
+from unroll_jax.models.language.decoder_parts import (
+    causal_mask,
+    decoder_layer,
+    rotation,
+)
+
+RATE = 0.3
+FRAMES = test_vit.CASES["residual"]
+MODELS = {
+    "decoder": (Decoder, test_decoder.SMALL, test_decoder.random_tokens(3, 5)),
+    "encoder": (Encoder, test_encoder.SMALL, test_encoder.random_tokens(3, 5)),
+    "vit": (ViT, FRAMES, test_vit.frames(3)),
+}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("encoder", "vit")]
+every_model = pytest.mark.parametrize("name", ["decoder", *SLOW])
+
+
+def rows_of_keys(*seeds):
+    return jax.vmap(jax.random.key)(jnp.array(seeds))
+
+
+@every_model
+def test_without_a_key_or_with_rate_0_the_program_is_that_of_a_model_without_dropout(
+    name,
+):
+    make, config, x = MODELS[name]
+    params = drawn(make(config), x)
+
+    def program(rate, **options):
+        model = make(config, dropout=rate)
+        return str(jax.make_jaxpr(lambda p: model.apply(p, x, **options))(params))
+
+    key = jax.random.key(0)
+    plain = str(jax.make_jaxpr(lambda p: make(config).apply(p, x))(params))
+    assert program(RATE) == plain
+    assert program(0.0, dropout_key=key) == plain
+    assert program(RATE, dropout_key=key) != plain
+
+
+@every_model
+def test_a_row_drops_by_its_key_and_the_rest_of_the_batch_changes_nothing(name):
+    make, config, x = MODELS[name]
+    model = make(config, dropout=RATE)
+    params = drawn(model, x)
+    run = jax.jit(lambda x, key: model.apply(params, x, dropout_key=key))
+    states = np.asarray(run(x, rows_of_keys(5, 6, 5)))
+    same = np.asarray(run(x[::-1], rows_of_keys(5, 6, 5)[::-1]))[:, ::-1]
+    np.testing.assert_allclose(same, states, rtol=1e-5, atol=1e-6)
+    other = np.asarray(run(x, rows_of_keys(5, 7, 5)))
+    differs = np.abs(other - states).max((0, 2, 3)) > 1e-3
+    assert differs.tolist() == [False, True, False]
+    # one key for all rows draws each of them for itself
+    repeated = jnp.broadcast_to(x[:1], x.shape)
+    rows = np.asarray(run(repeated, jax.random.key(5)))
+    assert np.abs(rows[-1, 0] - rows[-1, 1]).max() > 1e-3
+    assert np.isfinite(rows).all()
+
+
+def test_values_are_dropped_at_the_rate_and_the_others_scaled_to_the_same_mean():
+    values = jnp.ones((4, 50, 100))
+    drop = dropout(jax.random.key(0), RATE, values.shape)
+    first, second = np.asarray(drop(0, values)), np.asarray(drop(1, values))
+    np.testing.assert_allclose(np.unique(first), [0.0, 1 / (1 - RATE)], rtol=1e-6)
+    error = np.sqrt(RATE / (1 - RATE) / values.size)  # of the mean
+    assert abs(first.mean() - 1.0) < 5 * error
+    share = ((first == 0) & (second == 0)).mean()
+    assert abs(share - RATE**2) < 5 * np.sqrt(RATE**2 / values.size)
+    # columns and rows are drawn alike
+    assert (first == 0).mean((0, 1)).std() < 0.05
+    half = drop(0, values.astype(jnp.bfloat16))
+    assert half.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(half == 0), first == 0)
+
+
+@pytest.mark.usefixtures("x64")
+def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
+    factors = np.random.default_rng(0).integers(0, 2, (2, 5, 8)) * 1.5
+    y = normal(5, 8)
+
+    def drop(part, values):
+        return values * jnp.asarray(factors[part])
+
+    config = test_encoder.SMALL
+    for norm_first, reference in (
+        (False, encoder_reference.layer),
+        (True, encoder_reference.layer_norm_first),
+    ):
+        layer = EncoderLayer(config, jnp.float64, jnp.float64, norm_first)
+        params = drawn(layer, y, None)
+        actual = jax.jit(lambda p, layer=layer: layer.apply(p, y, None, drop))(params)
+        weights = float64(params)["params"]
+        expected = reference(weights, np.asarray(y), config, factors)
+        np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-11)
+
+    config = test_decoder.SMALL
+    model = Decoder(config, param_dtype=jnp.float64)
+    params = test_decoder.random_params(model)["params"]["layers"]
+    weights = encoder_reference.of_layer(params, 1)
+
+    @jax.jit
+    def run(weights):
+        angles = rotation(config, jnp.arange(5), jnp.float64)
+        mask = causal_mask(jnp.zeros(5, jnp.int32))
+        return decoder_layer(config, weights, y, angles, mask, drop)
+
+    expected = decoder_reference.layer(
+        float64(weights), np.asarray(y), config, np.arange(5), factors
+    )
+    np.testing.assert_allclose(run(weights), expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.slow
+def test_every_layer_draws_for_itself_and_its_states_are_the_dropped_sums():
+    """With a feed-forward part of 0, a layer adds the dropped output of attention."""
+    config = test_decoder.SMALL
+    model, tokens = Decoder(config, dropout=RATE), test_decoder.random_tokens(64, 9)
+    params = test_decoder.random_params(model)
+    layers = dict(params["params"]["layers"])
+    layers["down"] = jax.tree.map(jnp.zeros_like, layers["down"])
+    params = {"params": params["params"] | {"layers": layers}}
+    key = jax.random.key(0)
+    states = jax.jit(lambda p: model.apply(p, tokens, dropout_key=key))(params)
+    is_dropped = np.asarray(states[1:] == states[:-1])
+    assert is_dropped.shape == (3, 64, 9, 8)
+    np.testing.assert_allclose(is_dropped.mean((1, 2, 3)), RATE, atol=0.04)
+    both = (is_dropped[0] & is_dropped[1]).mean()
+    np.testing.assert_allclose(both, RATE**2, atol=0.03)
+    # an entry that the first layer keeps is that of the layer without dropout, scaled
+    plain = jax.jit(model.apply)(params, tokens)
+    added = np.asarray(plain[1] - plain[0]) / (1 - RATE)
+    expected = np.where(is_dropped[0], 0.0, added)
+    np.testing.assert_allclose(states[1] - states[0], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_gradients_pass_through_kept_values_alone():
+    drop = dropout(jax.random.key(0), RATE, (4, 6))
+    values = normal(4, 6, dtype=jnp.float32)
+    dropped, gradient = jax.jit(
+        lambda v: (drop(0, v), jax.grad(lambda v: jnp.sum(drop(0, v)))(v))
+    )(values)
+    expected = np.where(np.asarray(dropped) == 0.0, 0.0, 1 / (1 - RATE))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+
+
+def test_rates_out_of_range_and_keys_of_another_number_of_rows_are_errors():
+    make, config, tokens = MODELS["encoder"]
+    params = drawn(make(config), tokens)
+
+    def run(rate, **options):
+        model = make(config, dropout=rate)
+        jax.eval_shape(lambda: model.apply(params, tokens, **options))
+
+    for rate in (1.0, -0.1, np.nan):
+        with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got"):
+            run(rate)
+    with pytest.raises(ValueError, match="dropout_key must be one key"):
+        run(RATE, dropout_key=rows_of_keys(1, 2))
+
+
+@pytest.mark.slow
+def test_a_classifier_passes_the_key_to_its_encoder():
+    config, tokens = test_encoder.SMALL, test_encoder.random_tokens(3, 5)
+    model = Classifier(Encoder(config, dropout=RATE), 4)
+    params = drawn(model, tokens)
+    run = jax.jit(lambda key: model.apply(params, tokens, dropout_key=key))
+    first, same, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, same)
+    assert np.abs(np.asarray(first - other))[1:].max() > 1e-3
+    np.testing.assert_array_equal(first[0], other[0])
