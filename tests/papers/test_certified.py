@@ -98,7 +98,7 @@ def test_certified_accuracy_is_not_above_attacked_accuracy(name, data, trained):
 
 
 @pytest.mark.parametrize("kind", ["plain", "spectral"])
-def test_the_bound_of_relu_layers_is_the_product_of_their_norms(kind, data):
+def test_the_bound_of_relu_layers_multiplies_norms(kind, data):
     params = certified.init(jax.random.key(0), kind)
     bound = certified.bound_of(params, data[1][0], kind, "float32")
     norms = [np.linalg.norm(W, 2) for W in np.float64(params["layers"].W)]

@@ -66,7 +66,7 @@ def test_augmented_images_are_moved_or_mirrored_at_most():
 
 
 @pytest.mark.slow
-def test_short_training_certifies_and_attacks_find_no_counterexample(small, data):
+def test_attacks_find_no_counterexample_of_a_certificate(small, data):
     params = cifar.train(cifar.CifarConfig(0.3, 0.1, epochs=50), data, 0)
     clean, *shares = cifar.certified(params, data)
     attacks = cifar.attacked(params, data)
@@ -78,7 +78,7 @@ def test_short_training_certifies_and_attacks_find_no_counterexample(small, data
         assert by_limit[limit] <= accuracy
 
 
-def test_the_command_prints_trials_or_the_chosen_setting(monkeypatch, capsys, data):
+def test_the_command_prints_a_table(monkeypatch, capsys, data):
     monkeypatch.setattr(cifar, "load", lambda config: (data, data, data))
     monkeypatch.setattr(cifar, "train", lambda setting, data, seed: seed)
     monkeypatch.setattr(
@@ -93,7 +93,7 @@ def test_the_command_prints_trials_or_the_chosen_setting(monkeypatch, capsys, da
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * len(cifar.TRIALS)
 
 
-def test_options_out_of_range_and_missing_images_are_one_line(
+def test_wrong_options_are_one_line(
     monkeypatch, capsys, tmp_path
 ):
     assert cifar.main(["--temperature", "0"]) == 2
@@ -129,6 +129,6 @@ def test_images_are_evenly_spread_over_the_classes(data):
     np.testing.assert_array_equal(few.pixels, data.pixels[[0, 10, 20, 30]])
 
 
-def test_trials_differ_from_the_chosen_setting_in_epochs_only():
+def test_the_chosen_setting_is_a_trial():
     chosen = dataclasses.replace(cifar.CifarConfig(), epochs=cifar.TRIALS[0].epochs)
     assert chosen in cifar.TRIALS
