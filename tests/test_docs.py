@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import papers.certified_cifar
 import papers.looped
 import papers.xie2021
 import papers.yang2022
@@ -44,6 +45,7 @@ FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 OTHERS = {
     "--help",
     "--all",
+    "--bounds",
     "--coordinator",
     "--processes",
     "--process",
@@ -222,6 +224,7 @@ def test_docs_name_only_options_that_exist():
     typed[commands.SweepArguments[type(demo)]] = commands.SweepArguments(config=demo)
     typed |= dict.fromkeys(
         (
+            papers.certified_cifar.CifarConfig,
             papers.looped.Study,
             papers.xie2021.RobustnessConfig,
             papers.yang2022.FiguresConfig,

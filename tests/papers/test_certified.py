@@ -11,7 +11,14 @@ import pytest
 from papers import certified
 from tests.energies import potential_reference as reference
 
-PLAIN, OFFSET, _, BOUND = certified.CHOSEN
+PLAIN, SPECTRAL, OFFSET, _, BOUND = certified.CHOSEN
+REFLECTED = certified.Setting("", 1e-2, offset=0.8, temperature=0.1, kind="reflected")
+TRAINED = {
+    "offset": OFFSET,
+    "bound": BOUND,
+    "equilibria": REFLECTED,
+    "spectral": SPECTRAL,
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +29,12 @@ def data():
 
 @pytest.fixture(scope="module")
 def trained(data):
-    """Two short runs: of the margin loss, and under the bound."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certified, "STEPS", 60)
-        return {
-            setting.name: certified.train(setting, data[0], 0)
-            for setting in (OFFSET, BOUND)
-        }
+    """A short run of each kind of network with a guarantee, and under the bound."""
+    runs = {}
+    for name, setting in TRAINED.items():
+        short = dataclasses.replace(setting, steps=60)
+        runs[name] = certified.train(short, data[0], 0)
+    return runs
 
 
 def test_splits_are_disjoint_and_pixels_in_the_unit_interval(data):
@@ -42,8 +48,8 @@ def test_splits_are_disjoint_and_pixels_in_the_unit_interval(data):
 @pytest.mark.slow
 def test_logits_are_those_of_numpy(data, trained):
     images = data[1][0][:3]
-    params = trained[OFFSET.name][0]
-    computed = certified.logits_of(params, jnp.asarray(images), OFFSET)
+    params = trained["offset"][0]
+    computed = certified.logits_of(params, jnp.asarray(images), "steps")
     layers = jax.tree.map(np.float64, params["layers"])
     head = np.float64(params["head"])
     head = head / np.linalg.norm(head, axis=0)
@@ -56,26 +62,50 @@ def test_logits_are_those_of_numpy(data, trained):
 
 
 @pytest.mark.slow
-def test_certified_accuracy_is_not_above_attacked_accuracy(data, trained):
-    for setting in (OFFSET, BOUND):
-        params = trained[setting.name][0]
-        clean, *shares = certified.certified(params, data[1], setting)
-        attacks = certified.attacked(params, data[1], setting)
-        assert clean > 0.6
-        assert shares == sorted(shares, reverse=True)
-        by_limit = dict(zip(certified.RADII, shares, strict=True))
-        for limit, accuracy in zip(certified.ATTACKS, attacks, strict=True):
-            assert by_limit[limit] <= accuracy <= clean
-        assert shares[0] > 0.2
-    assert trained[BOUND.name][1] > 0.0
-    assert trained[OFFSET.name][1] == 0.0
+def test_reflected_equilibria_solve_their_equations(data, trained):
+    images = data[1][0][:3]
+    params = trained["equilibria"][0]
+    computed = certified.logits_of(params, jnp.asarray(images), "reflected")
+    layers = jax.tree.map(np.float64, params["layers"])
+    head = np.float64(params["head"])
+    head = head / np.linalg.norm(head, axis=0)
+    for image, logits in zip(images, computed, strict=True):
+        x = np.pad(np.float64(image), (0, certified.WIDTH - 64))
+        for W, b, log_q in zip(*layers, strict=True):
+            scaling = reference.dense_scaling(W, np.exp(log_q))
+            z = np.zeros_like(x)
+            for _ in range(40):
+                z = 0.5 * reference.gradient(z + x, W, scaling, b)
+            x = x - 2.0 * z
+        np.testing.assert_allclose(logits, x @ head + params["bias"], atol=1e-3)
 
 
-def test_the_bound_of_plain_networks_multiplies_norms(data):
-    params = certified.init(jax.random.key(0), PLAIN)
-    bound = certified.bound_of(params, data[1][0], PLAIN, "float32")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_certified_accuracy_is_not_above_attacked_accuracy(name, data, trained):
+    params, price = trained[name]
+    kind = TRAINED[name].kind
+    clean, *shares = certified.certified(params, data[1], kind)
+    attacks = certified.attacked(params, data[1], kind)
+    assert clean > 0.6
+    assert shares == sorted(shares, reverse=True)
+    by_limit = dict(zip(certified.RADII, shares, strict=True))
+    for limit, accuracy in zip(certified.ATTACKS, attacks, strict=True):
+        assert by_limit[limit] <= accuracy <= clean
+    # Short training certifies, and only a bound has a price.
+    assert shares[0] > 0.2
+    assert (price > 0.0) == (name == "bound")
+
+
+@pytest.mark.parametrize("kind", ["plain", "spectral"])
+def test_the_bound_of_relu_layers_multiplies_norms(kind, data):
+    params = certified.init(jax.random.key(0), kind)
+    bound = certified.bound_of(params, data[1][0], kind, "float32")
     norms = [np.linalg.norm(W, 2) for W in np.float64(params["layers"].W)]
-    np.testing.assert_allclose(bound.constant, np.prod(norms), rtol=1e-9)
+    expected = np.prod(norms) if kind == "plain" else 1.0
+    # `matrix_norm_bound` is 0.1% above the norm at most, in each of six layers.
+    np.testing.assert_allclose(bound.constant, expected, rtol=6e-3)
+    assert kind == "plain" or bound.constant <= 1.0 + 1e-6
 
 
 def test_the_command_has_a_row_for_every_setting(monkeypatch, capsys):
@@ -90,6 +120,15 @@ def test_the_command_has_a_row_for_every_setting(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(certified.CHOSEN)
     assert "55.0 (50.0 to 60.0)" in lines[2]
+    assert lines[-1].endswith("| 2.0 (2.0 to 2.0) |")
+    certified.main(["--search"])
+    assert "offset 0.8, temperature 0.15, rate 0.01 | 50.0 |" in capsys.readouterr().out
+    certified.main(["--bounds"])
+    rows = capsys.readouterr().out
+    assert rows.count("| at most") == rows.count("| offset") == 8
+    assert "| 50.0 | 2.0 |" in rows
+    certified.main(["--compare"])
+    assert "| reflected" in capsys.readouterr().out
 
 
 def test_trials_hold_the_chosen_settings():
