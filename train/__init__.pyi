@@ -8,6 +8,7 @@ from .config.constraints import ConstraintConfig as ConstraintConfig
 from .config.constraints import DualConfig as DualConfig
 from .config.errors import UserError as UserError
 from .config.run import PrimalConfig as PrimalConfig
+from .core.metrics import Callbacks as Callbacks
 from .core.task import Plan as Plan
 from .core.task import Task as Task
 from .core.task import Trial as Trial
@@ -16,5 +17,4 @@ from .exporting import export as export
 from .loading import Model as Model
 from .loading import load as load
 from .main import fit as fit
-from .metrics import Callbacks as Callbacks
 from .tasks.own import own_task as own_task

@@ -8,11 +8,11 @@ from typing import Any
 from .config.errors import UserError
 from .core.checkpoint import Checkpoints, Stored, best_step
 from .core.evaluate import evaluate
+from .core.folder import check_same, identity, require_checkpoints, require_place
 from .core.numbers import json_value
 from .core.objective import INFEASIBLE
 from .core.step import state_like
 from .core.task import VALIDATED, Log, Plan, Row, Task
-from .runs import check_same, identity, require_checkpoints, require_place
 from .system.distributed import is_first
 from .system.files import read_object, write_json
 

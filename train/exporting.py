@@ -16,15 +16,15 @@ from .config.errors import UserError
 from .config.options import to_json
 from .config.run import FREE, RunConfig
 from .config.tokens import LanguageConfig
+from .core.folder import read_config
+from .core.metrics import read_metrics
 from .core.objective import multipliers_in_order
 from .core.plan import make_plan
 from .core.task import Log, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE
 from .evaluate import best_checkpoint, evaluated_step
 from .loading import by_config, open_run, options_of
-from .metrics import read_metrics
 from .registry import TASKS
-from .runs import read_config
 from .system.files import (
     check_out,
     read_object,

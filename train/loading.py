@@ -16,6 +16,13 @@ from .config.errors import UserError, kind_of, one_line
 from .config.run import RunConfig
 from .config.tokens import LanguageConfig
 from .core.checkpoint import Checkpoints
+from .core.folder import (
+    FACTS,
+    check_first,
+    read_config,
+    require_checkpoints,
+    require_place,
+)
 from .core.plan import make_plan
 from .core.step import state_like
 from .core.task import Log, Params, Plan, Row, Task
@@ -23,7 +30,6 @@ from .data.answers import Template
 from .data.pretrained.chat import ChatTokenizer
 from .data.pretrained.decoders import load_decoder
 from .registry import open_task, rebuild
-from .runs import FACTS, check_first, read_config, require_checkpoints, require_place
 from .system.files import expanded, no_run, read_object
 from .system.machine import require_device
 from .weights import CONFIG, is_export, read_export, restored

@@ -20,8 +20,8 @@ from .system.files import check_out, require_writable
 from .system.machine import keep_programs, require_device
 
 if TYPE_CHECKING:
+    from .core.metrics import Callbacks
     from .core.task import Plan, Task
-    from .metrics import Callbacks
 
 # What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it,
 # once their options are right.
@@ -78,17 +78,17 @@ def fit(
     name, trained, config = _target(what)
     given, config = config, config.resolved()
     config.check()  # before imports that take seconds
-    from .core.loop import train_run
-    from .evaluate import evaluate_run, is_evaluated
-    from .metrics import check_callbacks
-    from .report import write_report
-    from .runs import (
+    from .core.folder import (
         check_experiment,
         check_first,
         check_folder,
         check_parent,
         default_folder,
     )
+    from .core.loop import train_run
+    from .core.metrics import check_callbacks
+    from .evaluate import evaluate_run, is_evaluated
+    from .report import write_report
     from .system.distributed import first_does, first_only, ignore_sigterm, is_first
 
     require_device()
@@ -140,8 +140,8 @@ def plan(arguments: list[str]) -> None:
         experiment, config = chosen
         config = config.resolved()
         config.check()  # before what takes seconds to import
-        from .memory import describe_memory, simulate
-        from .runs import check_first
+        from .core.folder import check_first
+        from .core.memory import describe_memory, simulate
 
         keep_programs()
         simulate(config.mesh)
@@ -321,7 +321,7 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
     folder = Path(named)
     if not named or named in EXPERIMENTS or not folder.is_dir():
         return None
-    from .runs import read_config
+    from .core.folder import read_config
 
     name, config = read_config(folder, free=True)
     return name, dataclasses.replace(config, out=str(folder))

@@ -11,11 +11,11 @@ from .cli import parse
 from .config.commands import PredictArguments
 from .config.errors import UserError
 from .config.tokens import LanguageConfig, TextRunConfig
+from .core.folder import read_config
 from .core.task import Row
 from .data.instructions import read_prompts
 from .data.rows import read_text
 from .loading import Model, load
-from .runs import read_config
 from .system.files import check_file, write_all
 from .system.terminal import Table, as_text
 from .tasks.common import check_noise

@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .config.certified import CertifiedConfig
 from .config.constrained import OwnConfig
 from .config.data import MODULES, SourceConfig
 from .config.errors import UserError
@@ -21,7 +22,6 @@ from .config.run import RunConfig
 from .config.sparse_coding import SparseCodingConfig
 from .config.tokens import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
-from .tasks.certified.options import CertifiedConfig
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = (
@@ -69,7 +69,7 @@ _IMAGES = Functions(
     ),
 )
 _CERTIFIED = Functions(
-    task="tasks.certified.task",
+    task="tasks.certified",
     predict=(
         'answer = model.predict("picture.png")  # or uint8 arrays, one or a'
         " list\nanswer.label, answer.probabilities, answer.radius"

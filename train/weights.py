@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from .config.errors import UserError, one_line
 from .config.options import from_json
 from .config.run import RunConfig
+from .core.folder import checked, config_type
 from .core.task import Params, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE, open_safetensors
-from .runs import checked, config_type
 from .system.files import PARTIAL, read_object, require_writable
 from .system.reading import open_regular
 

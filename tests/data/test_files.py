@@ -14,6 +14,7 @@ from tests.errors import assert_fails, one_line
 from unroll_jax.train.config.data import DataConfig, ImageConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
+from unroll_jax.train.core.metrics import read_metrics, read_predictions
 from unroll_jax.train.data.clips import video_frames
 from unroll_jax.train.data.files import files_below, fingerprint_files
 from unroll_jax.train.data.images import prepare as prepare_images
@@ -25,7 +26,6 @@ from unroll_jax.train.data.pretrained.folders import open_safetensors, read_toke
 from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.data.text import TEXTS
 from unroll_jax.train.data.video import SOURCES
-from unroll_jax.train.metrics import read_metrics, read_predictions
 from unroll_jax.train.system.files import read_object
 from unroll_jax.train.system.reading import open_regular, read_regular
 from unroll_jax.train.weights import claim

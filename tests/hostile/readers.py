@@ -15,6 +15,8 @@ from tests.data.decoders import conftest as llama
 from tests.data.pretrained import conftest as bert
 from tests.hostile.given import files
 from tests.report.conftest import write_run
+from unroll_jax.train.core.folder import identity, read_config
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.data.pretrained.architectures import (
     read_config as read_encoder_config,
@@ -24,10 +26,8 @@ from unroll_jax.train.data.pretrained.folders import open_folder, read_json
 from unroll_jax.train.data.pretrained.llama import read_decoder_config
 from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.report import layered_report
 from unroll_jax.train.report.records import read_runs
-from unroll_jax.train.runs import identity, read_config
 
 __all__ = ["READERS", "changed"]
 CONFIG = EXPERIMENTS["video-ut"].config

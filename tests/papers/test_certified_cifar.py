@@ -93,9 +93,7 @@ def test_the_command_prints_a_table(monkeypatch, capsys, data):
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * len(cifar.TRIALS)
 
 
-def test_wrong_options_are_one_line(
-    monkeypatch, capsys, tmp_path
-):
+def test_wrong_options_are_one_line(monkeypatch, capsys, tmp_path):
     assert cifar.main(["--temperature", "0"]) == 2
     assert "--temperature must be" in capsys.readouterr().err
     monkeypatch.setenv("UNROLL_DATA", str(tmp_path))

@@ -12,7 +12,7 @@ from unroll_jax.train.config.run import (
     OptimizerConfig,
     PrimalConfig,
 )
-from unroll_jax.train.optimizers import learning_rates, make_optimizer
+from unroll_jax.train.core.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
 

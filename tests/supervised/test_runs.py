@@ -13,11 +13,11 @@ from tests.supervised.conftest import DATA, small
 from tests.tasks import assert_resumes, without_data
 from tests.train.commands import quiet, read
 from unroll_jax.train import load
+from unroll_jax.train.core.metrics import read_metrics, read_predictions
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.experiments.images import QUICK
 from unroll_jax.train.main import fit, report
-from unroll_jax.train.metrics import read_metrics, read_predictions
 
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 

@@ -19,12 +19,12 @@ from unroll_jax.train import load
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.options import options
 from unroll_jax.train.config.run import RunConfig
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.sharding.mesh import make_mesh
 
 pytestmark = pytest.mark.xdist_group("own-runs")

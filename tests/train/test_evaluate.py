@@ -10,9 +10,9 @@ import pytest
 
 from tests.train.conftest import traced_task
 from unroll_jax.train.core.evaluate import NOISE_SEED, evaluate
+from unroll_jax.train.core.metrics import ratio_figures
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state
-from unroll_jax.train.metrics import ratio_figures
 from unroll_jax.train.tasks.common import add_noise, to_unit
 from unroll_jax.train.tasks.video_models import build_video_model
 

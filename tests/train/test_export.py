@@ -22,9 +22,9 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.options import to_json
 from unroll_jax.train.core.checkpoint import Checkpoints
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.exporting import export
-from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.weights import (
     FORMAT,
     Export,

@@ -19,12 +19,12 @@ from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.core.folder import READS, VERSION
+from unroll_jax.train.core.metrics import Callbacks, read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.metrics import Callbacks, read_metrics
-from unroll_jax.train.runs import READS, VERSION
 
 pytestmark = [
     pytest.mark.xdist_group("own-runs"),

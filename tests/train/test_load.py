@@ -19,9 +19,9 @@ from tests.train.conftest import CLIPS, traced_task
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.evaluate import evaluate_trials
+from unroll_jax.train.core.folder import read_config
 from unroll_jax.train.data.video import frames_from, patch_sequences
 from unroll_jax.train.exporting import export
-from unroll_jax.train.runs import read_config
 from unroll_jax.train.tasks.video_models import build_video_model
 from unroll_jax.train.weights import read_export
 

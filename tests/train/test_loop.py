@@ -13,9 +13,9 @@ from tests.train.conftest import traced_task
 from unroll_jax.train.config.errors import Interrupted, UserError, one_line
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.loop import UNJUDGED, train
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import state_like
-from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.tasks.common import to_unit
 
 pytestmark = pytest.mark.xdist_group("video-runs")

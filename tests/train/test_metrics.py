@@ -9,7 +9,7 @@ import pytest
 
 from tests.errors import one_line
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.metrics import MetricsWriter, read_metrics
+from unroll_jax.train.core.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.system.files import write_json
 from unroll_jax.train.system.terminal import progress, safe_output
 

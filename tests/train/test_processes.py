@@ -14,7 +14,7 @@ import pytest
 
 from tests.started import free_port
 from tests.train.conftest import OF_PROCESSES, words_of
-from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.system.files import read_object, steps_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]

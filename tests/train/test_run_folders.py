@@ -13,7 +13,7 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
 from unroll_jax.train.config.options import differences, to_json
 from unroll_jax.train.config.run import FREE
-from unroll_jax.train.runs import read_config
+from unroll_jax.train.core.folder import read_config
 from unroll_jax.train.system.files import locked, read_object, strict_json
 
 pytestmark = pytest.mark.xdist_group("video-runs")

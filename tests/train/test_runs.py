@@ -8,7 +8,7 @@ from tests.tasks import assert_resumes
 from tests.train.commands import files_of, read
 from tests.train.conftest import MANY, Clips, evaluated_again
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.system.files import locked
 from unroll_jax.train.tasks import video
 from unroll_jax.train.tasks.video import make

@@ -12,8 +12,6 @@ import jax
 from tqdm import tqdm
 
 from ..config.errors import Interrupted, UserError, one_line
-from ..metrics import Callbacks, MetricsWriter
-from ..runs import ANEW, FINISHED, go_on, read_status, take
 from ..sharding.mesh import describe_mesh, local_rows, put
 from ..system.distributed import (
     Stop,
@@ -29,6 +27,8 @@ from ..system.machine import CTRL_C, environment
 from ..system.terminal import pausing, progress
 from .checkpoint import Checkpoints
 from .evaluate import validate
+from .folder import ANEW, FINISHED, go_on, read_status, take
+from .metrics import Callbacks, MetricsWriter
 from .numbers import NotFiniteError
 from .step import (
     Metrics,

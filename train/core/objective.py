@@ -17,7 +17,7 @@ from unroll_jax.constrained import (
     violations,
 )
 
-from ..metrics import ratio_figures
+from .metrics import ratio_figures
 from .numbers import json_numbers, require_finite
 from .task import Plan, Row, SampleLosses
 

@@ -19,8 +19,8 @@ from unroll_jax.constrained import Constraint, level_constraints
 from ..config.constrained import ConstrainedConfig, check_depth
 from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.errors import OptionError
-from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh
+from .optimizers import make_optimizer
 from .slacks import with_slacks
 from .task import Plan, Task
 

@@ -3,6 +3,7 @@ protocols of the paper."""
 
 from typing import Any
 
+from ..config.certified import CertifiedConfig, CertifiedNetwork
 from ..config.data import ImageConfig, SceneConfig
 from ..config.images import (
     FcnConfig,
@@ -20,7 +21,6 @@ from ..config.images import (
     SupervisedConfig,
 )
 from ..config.run import Experiment, OptimizerConfig
-from ..tasks.certified.options import CertifiedConfig, CertifiedNetwork
 
 # Momentum and augmentation are not published: ours are the usual ones.
 SECTION_5: dict[str, Any] = {

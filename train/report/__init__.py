@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..config.errors import UserError
-from ..metrics import read_predictions
+from ..core.folder import read_config, read_recorded
+from ..core.metrics import read_predictions
 from ..registry import TASKS
-from ..runs import read_config, read_recorded
 from ..system.files import PARTIAL
 from ..system.terminal import Table, as_text
 from . import figures, tables, words

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from ..core.metrics import Predictions
 from ..data.pictures import NOT_COUNTED
-from ..metrics import Predictions
 from . import tables
 from .groups import Setting, Variant
 from .page import GUIDE, PANEL, WIDTH, Picture, tidy

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..config.errors import UserError, one_line
 from ..config.options import flat
-from ..metrics import read_metrics
-from ..runs import read_status
+from ..core.folder import read_status
+from ..core.metrics import read_metrics
 from ..system.files import RESTORE, WRITTEN, no_run, read_object
 from .specs import OWN_REPORT, REPORTS, ReportSpec
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from unroll_jax import constrained
 
+from ..core.folder import FINISHED
 from ..core.task import VALIDATED
-from ..runs import FINISHED
 from ..system.files import without_folders
 from . import tables
 from .groups import Setting, Variant, unlike

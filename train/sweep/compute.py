@@ -14,11 +14,18 @@ from pathlib import Path
 import jax
 
 from ..config.errors import Interrupted, UserError, one_line
+from ..core.folder import (
+    FINISHED,
+    begin,
+    check_first,
+    check_same,
+    identity,
+    read_status,
+)
 from ..core.loop import train_run
 from ..core.plan import make_plan
 from ..evaluate import evaluate_run, is_evaluated
 from ..registry import open_task, prepare_data
-from ..runs import FINISHED, begin, check_first, check_same, identity, read_status
 from ..system.files import locked, read_object, require_writable
 from ..system.machine import stopping_at_once
 from .axes import Cell, Sweep

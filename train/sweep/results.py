@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics import read_metrics
+from ..core.folder import read_status
+from ..core.metrics import read_metrics
 from ..report.records import floats
 from ..report.specs import REPORTS
 from ..report.tables import as_table, text_of
-from ..runs import read_status
 from ..system.files import read_object, to_bytes, write_all
 from ..system.terminal import Table, as_text
 from .axes import Cell, Sweep

@@ -15,9 +15,9 @@ from optuna.trial import TrialState
 
 from ..config.errors import UserError
 from ..config.options import differences
-from ..metrics import read_metrics
+from ..core.folder import identity
+from ..core.metrics import read_metrics
 from ..report.specs import REPORTS
-from ..runs import identity
 from .axes import Axis, Cell, Sweep, read_value
 
 JOURNAL = "search.log"

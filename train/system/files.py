@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -167,16 +166,6 @@ def require_regular(path: Path) -> None:
     """Raises UserError for a device, a pipe or a folder in the place of a file."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file; pass another, or move it away")
-
-
-def require_room(folder: Path, size: int, name: str) -> None:
-    """Raises OSError if the disk of a folder reports fewer than ``size`` bytes
-    free for ``name``."""
-    disk = shutil.disk_usage(_nearest(folder))
-    if disk.total and disk.free < size:
-        sizes = f"{size / 1e6:,.1f} MB, {disk.free / 1e6:,.1f} MB are free"
-        text = f"{os.strerror(errno.ENOSPC)} for {name}, which takes {sizes}"
-        raise OSError(errno.ENOSPC, text, str(folder))
 
 
 def steps_in(folder: Path) -> list[int]:

@@ -14,13 +14,13 @@ from unroll_jax.fixed_point import Probe
 
 from ..config.errors import UserError, option_text
 from ..config.images import SceneTaskConfig, SupervisedConfig
+from ..core.metrics import Predictions, write_predictions
 from ..core.numbers import json_numbers
 from ..core.task import Log, NoData, Params, Reading, Row, Task, Trial
 from ..data import images
 from ..data.files import SPLITS
 from ..data.pictures import ImageSpec, picture_of
 from ..data.reader import keep_examples
-from ..metrics import Predictions, write_predictions
 from ..sharding.mesh import gathered
 from ..sharding.rules import rematerialised
 from .common import on_batches, to_unit
@@ -121,9 +121,8 @@ def _network(options: SupervisedConfig, spec: ImageSpec) -> Classifier:
     def apply(params: Params, pixels: Array, probe: Any) -> tuple[Array, Any]:
         """Returns logits, scaled down to meet a Lipschitz constant if the options have
         one; and figures of the solve."""
-        logits, info = free(
-            params, shown, **({} if probe is None else {"probe": probe})
-        )
+        probed = {} if probe is None else {"probe": probe}
+        logits, info = free(params, flat(pixels), **probed)
         if limit is not None:
             bound = lipschitz_bound(network, params, spec.shape[:2], spec.std)
             logits = logits * jnp.minimum(1.0, limit / bound)

@@ -16,7 +16,7 @@ from tests.train.commands import read, refused
 from tests.train.conftest import OF_PROCESSES, clips_in_memory, words_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.system.files import locked
 
 pytestmark = pytest.mark.xdist_group("video-runs")  # whose programs the cells have

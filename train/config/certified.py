@@ -5,10 +5,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ...config.data import ImageConfig
-from ...config.errors import OptionError, option_text
-from ...config.images import SupervisedConfig
-from ...config.options import (
+from .data import ImageConfig
+from .errors import OptionError, option_text
+from .images import SupervisedConfig
+from .options import (
     Count,
     Depth,
     Levels,
@@ -17,7 +17,7 @@ from ...config.options import (
     Width,
     options,
 )
-from ...config.run import OptimizerConfig
+from .run import OptimizerConfig
 
 
 @options

@@ -22,16 +22,16 @@ from unroll_jax.certificates import (
 from unroll_jax.energies import convex_potential, convex_potential_conv
 from unroll_jax.norm_bounds import matrix_norm_bound
 
-from ...config.errors import OptionError
-from ...core.task import Log, NoData, Params, Row, Task
-from ...data import images
-from ...data.pictures import ImageSpec, picture_of
-from ...data.reader import keep_examples
-from ..common import to_unit
-from ..images import Classifier, classification
-from ..networks import each_of
+from ..config.certified import CertifiedConfig, CertifiedNetwork
+from ..config.errors import OptionError
+from ..core.task import Log, NoData, Params, Row, Task
+from ..data import images
+from ..data.pictures import ImageSpec, picture_of
+from ..data.reader import keep_examples
 from .attacks import attacked
-from .options import CertifiedConfig, CertifiedNetwork
+from .common import to_unit
+from .images import Classifier, classification
+from .networks import each_of
 
 READ_TOGETHER = 2500  # images, in an evaluation
 BEYOND = 1.1  # radii are certified up to so many times the largest that is asked for

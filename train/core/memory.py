@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from .core.step import jit_step, state_like
-from .core.task import Plan, Task
-from .sharding.mesh import describe_mesh, local_rows, parse_mesh, put
-from .system.machine import SIMULATED
-from .system.terminal import Table, as_text
+from ..sharding.mesh import describe_mesh, local_rows, parse_mesh, put
+from ..system.machine import SIMULATED
+from ..system.terminal import Table, as_text
+from .step import jit_step, state_like
+from .task import Plan, Task
 
 
 def simulate(mesh: str | None) -> None:

@@ -8,15 +8,13 @@ from typing import Any
 
 from unroll_jax import __version__
 
-from .config.errors import PLAIN, UNSHOWN, UserError, kind_of, on_command_line
-from .config.options import differences, from_json, to_json
-from .config.run import FREE, LENGTHS, PLACE, RunConfig
-from .core.numbers import json_value
-from .core.task import Row, Task
-from .registry import FROM_PYTHON, PASS_IT, TASKS
-from .sharding.mesh import make_mesh
-from .system.distributed import first_does
-from .system.files import (
+from ..config.errors import PLAIN, UNSHOWN, UserError, kind_of, on_command_line
+from ..config.options import differences, from_json, to_json
+from ..config.run import FREE, LENGTHS, PLACE, RunConfig
+from ..registry import FROM_PYTHON, PASS_IT, TASKS
+from ..sharding.mesh import make_mesh
+from ..system.distributed import first_does
+from ..system.files import (
     PARTIAL,
     check_out,
     locked,
@@ -26,6 +24,8 @@ from .system.files import (
     steps_in,
     write_json,
 )
+from .numbers import json_value
+from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
 # of the run folders that this package writes

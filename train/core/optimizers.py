@@ -6,7 +6,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
-from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
+from ..config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
 MOMENTUM = 0.9  # of SGD
 # of the schedule "poly", which falls as (1 - step / steps)^0.9. Source: Xie et al.

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from .config.errors import UserError, kind_of
-from .core.numbers import json_numbers
-from .system.files import strict_json, write_all
-from .system.reading import LARGEST, open_regular
+from ..config.errors import UserError, kind_of
+from ..system.files import strict_json, write_all
+from ..system.reading import LARGEST, open_regular
+from .numbers import json_numbers
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
 PREDICTIONS = "predictions.npz"

@@ -1,1 +1,0 @@
-"""Images classified with a certified radius: options, and the task."""
