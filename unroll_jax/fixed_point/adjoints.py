@@ -236,7 +236,7 @@ class _Unroll(NamedTuple):
     """The carry of unrolled steps.
 
     Attributes:
-      first, residual: squared, of the start and of the last state.
+      first, residual: of the start and of the last state.
       best: f of the state of least residual.
       ended: rows that stay at their best state.
       plain: rows that take plain steps from here on.
@@ -292,10 +292,10 @@ def unroll_solver(
         point = Point(
             z=carry.z,
             fz=fz,
-            residual=jnp.sqrt(sizes.residual),
-            unit=sizes.unit,
+            residual=sizes.residual,
+            inverse=sizes.inverse,
             active=~idle,
-            restart=idle,
+            age=jnp.where(idle, 0, number + 1),
             number=number,
         )
         after, memory = update(point, carry.memory)
@@ -340,10 +340,10 @@ def _check_progress(rule: StopRule, carry: _Unroll, image: Array) -> _Unroll:
     least, checks = carry.stall
     limit = round_off(rule, image)
     near = (checks >= SETTLED) & (least <= limit)
-    idle = near | (checks >= IDLE_CHECKS) & (least <= rule.tol**2)
+    idle = near | (checks >= IDLE_CHECKS) & (least <= rule.tol)
     # The derivative converges with the residual, from where the row began. A row that
     # has ended stays so: its least residual does not rise.
-    reached = jnp.maximum(least, limit) <= rule.tol**2 * carry.first
+    reached = jnp.maximum(least, limit) <= rule.tol * carry.first
     return carry._replace(
         ended=carry.ended | idle & reached, plain=carry.plain | idle & ~reached
     )
@@ -385,6 +385,6 @@ def linear_info(
     That is the true residual, not the recurrence's.
     """
     rule = StopRule(tol, 0, float(jnp.finfo(left.dtype).eps))
-    residual = dot(left, left)
+    residual = jnp.sqrt(dot(left, left))
     stalled = ended & (residual <= round_off(rule, left))
     return outcome(rule, residual, steps, stalled=stalled)

@@ -18,7 +18,7 @@ from unroll_jax.fixed_point.reports import (
     is_traced,
     report_failures,
 )
-from unroll_jax.fixed_point.rows import dot, norm, row_constant
+from unroll_jax.fixed_point.rows import dot, largest, norm, row_constant
 from unroll_jax.fixed_point.solver import Map
 from unroll_jax.fixed_point.status import (
     MAX_STEPS,
@@ -27,7 +27,7 @@ from unroll_jax.fixed_point.status import (
     EquilibriumInfo,
 )
 from unroll_jax.fixed_point.stopping import ROUND_OFF
-from unroll_jax.numerics import full_precision, over
+from unroll_jax.numerics import full_precision, over, powers_of_two
 
 __all__ = [
     "Backward",
@@ -203,8 +203,12 @@ def _solve(backward: Backward, product: Map, v: Array) -> tuple[Array, Equilibri
     Rows are solved as unit vectors: tiny cotangents keep their accuracy.
     """
     adjoint = backward.adjoint
-    size = norm(v)[:, None]
-    direction = over(v, size)
+    # Powers of two bring the rows near 1, whose squares are in range.
+    inverse, unit = powers_of_two(largest(v))
+    scaled_v = v * inverse[:, None]
+    length = jnp.sqrt(dot(scaled_v, scaled_v))
+    direction = scaled_v / jnp.where(length > 0.0, length, 1.0)[:, None]
+    size = (unit * length)[:, None]
     scale: Any = 1.0
     if backward.is_root:
         # The adjoint solves with s A, where A = -product has any size and s A one near

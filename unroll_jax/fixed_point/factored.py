@@ -143,28 +143,29 @@ class FactoredSolver(NamedTuple):
         g = image + offset
         after = self.activation(g)
         after_image = gram(after)
-        inverse, unit = row_units(after, c.scale)
-        scaled = inverse * after
-        scaled_image = inverse * after_image
+        inverse = row_units(after, c.scale)
+        unit = inverse[:, None]
+        scaled = unit * after
+        scaled_image = unit * after_image
         # |W^T u|^2 = u . G u, of the step and of its end
-        square = dot(scaled - inverse * s, scaled_image - inverse * image)
+        square = dot(scaled - unit * s, scaled_image - unit * image)
         residual, _, _, scale = relative_sizes(
             rule,
             jnp.maximum(square, 0.0),
             jnp.maximum(dot(scaled, scaled_image), 0.0),
-            unit,
+            inverse,
             c.scale,
             first=c.number == 0,
             frozen=False,
         )
         better = c.active & (residual < c.stall.least)
         stall, stalled = check_stall(rule, c.stall, residual, after, PATIENCE)
-        active = c.active & ~(residual <= rule.tol**2) & (residual < jnp.inf) & ~stalled
+        active = c.active & ~(residual <= rule.tol) & (residual < jnp.inf) & ~stalled
 
         root = _root_slope(self.activation, g)
         moved = after_image - image
         right = jnp.where(active[:, None], root * moved, 0.0)
-        accuracy = _accuracy(jnp.sqrt(residual), rule.tol)
+        accuracy = _accuracy(residual, rule.tol)
         q, inner = _solve(gram, root, right, tol=accuracy, max_steps=MAX_INNER)
         newton = self.activation(g + moved + gram(root * q))
 

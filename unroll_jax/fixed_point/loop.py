@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.rows import largest, per_row, row_constant
+from unroll_jax.fixed_point.rows import any_rows, largest, per_row, row_constant
 from unroll_jax.fixed_point.solver import Map, Point, Solver
 from unroll_jax.fixed_point.status import EquilibriumInfo
 from unroll_jax.fixed_point.stopping import (
@@ -27,63 +27,56 @@ from unroll_jax.placement import vary_like
 
 __all__ = ["iterate"]
 
-# Plain steps are quick if each makes every residual this many times smaller.
-MIN_REDUCTION = 1.25
 # Plain steps between two checks of residuals.
 CHECK_INTERVAL = 4
+# Plain steps are quick if each makes every residual this many times smaller.
+MIN_REDUCTION = 1.25
 # Plain steps continue if so many more blocks at the last rate reach the tolerance.
 NEAR = 8
-# A row returns to its best state if its squared gap rises beyond this many times the
-# least.
-MAX_RISE = 4.0
-# Factor by which the squared gap must fall on a plateau of the residual, for a row to
-# count as converging to 0.
-MIN_SHRINKAGE = 16.0
 # Accelerated steps between two comparisons with plain ones.
 TRIAL = 10
-# By then the squared residual must be this share of that of plain steps.
-MIN_GAIN = 0.25
+# By then |f(z) - z| must be this share of what as many plain steps would leave.
+MIN_GAIN = 0.5
+# A row returns to its best state if |f(z) - z| rises beyond this many times its least.
+MAX_RISE = 2.0
+# Factor by which the gap must fall on a plateau of the residual, for a row to count as
+# converging to 0.
+MIN_SHRINKAGE = 4.0
 
-_ENDED, _PLAIN, _SOLVER, _GIVEN_UP = 0, 1, 2, 3
+# The phases of a loop. PLAIN steps come first, ACCELERATED ones where these are slow.
+# Plain steps after GIVEN_UP are for good.
+ENDED, PLAIN, GIVEN_UP, ACCELERATED = range(4)
 
 
 class _Schedule(NamedTuple):
-    """The next block of steps. Residuals and rates are squares.
-
-    A block is one or more plain steps, or one step of the solver. All rows are checked
-    at its end.
+    """The next block of steps. All rows are checked at its end.
 
     Attributes:
-      phase: the end, plain steps, the solver's, or plain ones for good.
-      block: evaluations in the next block.
-      trial: accelerated steps since the last comparison with plain ones.
-      base: residual at that comparison.
-      plain_rate: factor of the residual in a plain step, as last seen.
-      plain_growth: the same of |f(z) - z|.
+      phase: of the block.
+      block: evaluations of the map in it; one if it is accelerated.
+      number: evaluations before it.
     """
 
     phase: Int[Array, ""]
     block: Int[Array, ""]
-    trial: Int[Array, ""]
-    base: Float[Array, " b"]
-    plain_rate: Float[Array, " b"]
-    plain_growth: Float[Array, " b"]
+    number: Int[Array, ""]
 
 
 class _Best(NamedTuple):
-    """The best state of each row.
+    """The best state of each row, as of the last update of the solver.
 
     Attributes:
       z: f of the state with the least gap.
-      gap: squared |f(z) - z| of that state, in units of the row's scale.
-      residual: its squared residual.
-      restarted: rows that returned to their best state at the last update.
+      gap, residual: of that state; the residual is None if it is the gap.
+      age: updates since the row last returned to its best state.
+      updates: of the solver so far.
     """
 
     z: Float[Array, "b m"]
     gap: Float[Array, " b"]
-    residual: Float[Array, " b"]
-    restarted: Bool[Array, " b"]
+    residual: Float[Array, " b"] | None
+    age: Int[Array, " b"]
+    updates: Int[Array, ""]
 
 
 class _Plateau(NamedTuple):
@@ -94,22 +87,29 @@ class _Plateau(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """The state of the loop. Residuals and gaps are squares.
+    """The state of the loop.
 
     Attributes:
-      number: evaluations so far.
+      residual: |f(z) - z| / |f(z)| of each row at its last check.
+      gap: |f(z) - z| there, relative to the scale; None if it is the residual.
+      scale: typical size of the states of a row.
+      active: rows that have not ended.
+      steps: evaluations of each row.
+      pace: factor of |f(z) - z| in a plain step, as last seen.
+      base: gap at the last comparison of accelerated steps with plain ones.
       stall: kept only where round-off may come before the tolerance.
       plateau: kept only where states that go to 0 count as converged.
     """
 
-    number: Int[Array, ""]
     z: Float[Array, "b m"]
     residual: Float[Array, " b"]
-    gap: Float[Array, " b"]
+    gap: Float[Array, " b"] | None
     scale: Float[Array, " b"]
     active: Bool[Array, " b"]
     steps: Int[Array, " b"]
     schedule: _Schedule
+    pace: Float[Array, " b"]
+    base: Float[Array, " b"]
     best: _Best
     memory: Any
     stall: Stall | None
@@ -127,7 +127,7 @@ def iterate(
         return _run_whole(apply, z, solver.run, rule)
 
     end = jax.lax.while_loop(
-        lambda carry: (carry.schedule.phase > _ENDED) & (carry.number < rule.max_steps),
+        lambda carry: carry.schedule.phase > ENDED,
         functools.partial(_run_block, apply, solver, rule),
         _start(z, solver, rule),
     )
@@ -154,28 +154,27 @@ def _run_whole(
 def _start(z: Float[Array, "b m"], solver: Solver, rule: StopRule) -> _Carry:
     infinite = row_constant(z, jnp.inf)
     zeros = row_constant(z, 0)
-    schedule = _Schedule(
-        phase=jnp.int32(_PLAIN),
-        block=jnp.int32(1),
-        trial=jnp.int32(0),
-        base=infinite,
-        plain_rate=infinite,
-        plain_growth=infinite,
-    )
     # A linear system has had one step: v, from a residual of 1 at w = 0.
     first = row_constant(z, 1.0) if rule.linear else infinite
     to_round_off = rule.tol < ROUND_OFF * rule.epsilon
     to_zero = not rule.linear and rule.atol is None
     carry = _Carry(
-        number=jnp.int32(0),
         z=z,
         residual=first,
-        gap=first,
+        gap=None if rule.linear else first,
         scale=largest(z),
         active=row_constant(z, True),
         steps=zeros,
-        schedule=schedule,
-        best=_Best(z, infinite, infinite, row_constant(z, False)),
+        schedule=_Schedule(jnp.int32(PLAIN), block=jnp.int32(1), number=jnp.int32(0)),
+        pace=infinite,
+        base=infinite,
+        best=_Best(
+            z=z,
+            gap=infinite,
+            residual=None if rule.linear else infinite,
+            age=zeros,
+            updates=jnp.int32(0),
+        ),
         memory=solver.init(z),
         stall=Stall(infinite, zeros) if to_round_off else None,
         plateau=_Plateau(infinite, infinite) if to_zero else None,
@@ -185,58 +184,62 @@ def _start(z: Float[Array, "b m"], solver: Solver, rule: StopRule) -> _Carry:
 
 def _finish(rule: StopRule, end: _Carry) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """The last state of each row, or its best one if that is better."""
-    missed = ~(end.residual <= rule.tol**2)
-    # NaN in, NaN out: a row that was lost at its first step has no best state.
-    back = missed & ~(end.gap <= end.best.gap) & (end.steps > 1)
-    residual = jnp.where(back, end.best.residual, end.residual)
-
+    gap, best_residual = _gap(end), end.best.residual
+    missed = ~(end.residual <= rule.tol)
+    residual = end.residual
     # At the cap, a state that goes to 0 may be within tol of its scale.
     if end.plateau is not None:
-        near_zero = missed & _is_near_zero(end.gap, end.plateau, rule.tol)
-        residual = jnp.where(near_zero, end.gap, residual)
+        near_zero = missed & _is_near_zero(gap, end.plateau, rule.tol)
+        residual = jnp.where(near_zero, gap, residual)
+        missed = missed & ~near_zero
 
+    # NaN in, NaN out: a row that was lost at its first step has no best state.
+    back = missed & ~(gap <= end.best.gap) & (end.steps > 1)
+    best_residual = end.best.gap if best_residual is None else best_residual
+    residual = jnp.where(back, best_residual, residual)
     lost = ~(end.residual < jnp.inf)
     info = outcome(rule, residual, end.steps, stalled=~end.active, lost=lost)
     return per_row(back, end.best.z, end.z), info
 
 
+def _gap(carry: _Carry) -> Float[Array, " b"]:
+    return carry.residual if carry.gap is None else carry.gap
+
+
 def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Carry:
     """One block of steps, one check of all rows, and the schedule of the next block."""
+    last = carry.schedule
     z, fz = _evaluate(apply, solver, carry)
-    frozen = carry.schedule.phase == _SOLVER
-    sizes = measure(rule, fz, z, carry.scale, first=carry.number == 0, frozen=frozen)
-    residual = sizes.residual
-    plateau = carry.plateau
-    if plateau is not None:
-        residual, plateau = _check_zero(rule, sizes, plateau)
+    first = last.number == 0
+    frozen = last.phase == ACCELERATED
+    sizes = measure(rule, fz, z, carry.scale, first=first, frozen=frozen)
+    residual = jnp.where(carry.active, sizes.residual, carry.residual)
+    gap = residual
+    if not rule.linear:
+        gap = jnp.where(carry.active, sizes.gap, _gap(carry))
+    sizes = sizes._replace(residual=residual, gap=gap)
 
-    # A row that leaves the range may return to its best state.
-    usable = (residual < jnp.inf) | ((carry.best.gap < jnp.inf) & solver.extrapolates)
-    active = carry.active & ~(residual <= rule.tol**2) & usable
-    stall = carry.stall
-    if stall is not None:
-        stall, stalled = check_stall(rule, stall, residual, fz)
-        active = active & ~stalled
+    plateau = _follow_plateau(sizes, carry.plateau)
+    active, stall = _check_rows(rule, solver, carry, sizes, plateau, fz)
+    pace = _measure_pace(rule, carry, sizes)
+    schedule, base = _plan_block(rule, solver, carry, sizes, pace, active)
 
-    number = carry.number + carry.schedule.block
-    schedule = _plan_block(rule, solver, carry, sizes, residual, active, number)
-    growth = schedule.plain_growth
-    update = functools.partial(_update, solver, carry, sizes, z, active, growth)
+    goes_on = active if solver.extrapolates else active & (schedule.phase != ENDED)
+    update = functools.partial(_update, solver, carry, sizes, z, goes_on, pace)
     if solver.extrapolates:
-        accelerate = (schedule.phase == _SOLVER) & (number < rule.max_steps)
-        update = functools.partial(_run_if, accelerate, update)
+        update = functools.partial(_run_if, schedule.phase > GIVEN_UP, update)
     best, memory, after = update((carry.best, carry.memory, fz))
 
-    goes_on = active & (number < rule.max_steps)
     return _Carry(
-        number=number,
-        z=per_row(goes_on, after, fz),
-        residual=jnp.where(carry.active, residual, carry.residual),
-        gap=jnp.where(carry.active, sizes.gap, carry.gap),
+        z=after,
+        residual=residual,
+        gap=None if rule.linear else gap,
         scale=sizes.scale,
         active=active,
-        steps=carry.steps + jnp.where(carry.active, carry.schedule.block, 0),
+        steps=carry.steps + jnp.where(carry.active, last.block, 0),
         schedule=schedule,
+        pace=pace,
+        base=base,
         best=best,
         memory=memory,
         stall=stall,
@@ -257,39 +260,42 @@ def _evaluate(apply: Map, solver: Solver, carry: _Carry) -> tuple[Array, Array]:
     return jax.lax.fori_loop(0, carry.schedule.block, plain_step, pair)
 
 
-def _update(
+def _check_rows(
+    rule: StopRule,
     solver: Solver,
     carry: _Carry,
     sizes: Sizes,
-    z: Array,
-    active: Array,
-    growth: Array,
-    state: tuple[_Best, Any, Array],
-) -> tuple[_Best, Any, Array]:
-    """The best states so far, the solver's memory and its next states.
+    plateau: _Plateau | None,
+    fz: Array,
+) -> tuple[Array, Stall | None]:
+    """The rows that go on, and their progress near round-off."""
+    ended = sizes.residual <= rule.tol
+    if plateau is not None:
+        limit = min(rule.tol, 0.5 * rule.epsilon)
+        ended = ended | _is_near_zero(sizes.gap, plateau, limit)
 
-    Rows whose gap has risen too far return to their best state.
-    """
-    assert solver.update is not None
-    best, memory, fz = state
-    # Plain steps may raise the gap too, by no fault of the solver.
-    allowed = MAX_RISE * jnp.fmax(growth, 1.0) * best.gap
-    risen = ~(sizes.gap <= allowed) & solver.extrapolates
-    restart = active & risen & (best.gap < jnp.inf) & ~best.restarted
+    usable = sizes.residual < jnp.inf
+    if solver.extrapolates:
+        # A row that leaves the range may return to its best state.
+        usable = usable | (carry.best.gap < jnp.inf)
+    active = carry.active & ~ended & usable
 
-    residual = jnp.sqrt(sizes.residual)
-    point = Point(z, fz, residual, sizes.unit, active, restart, carry.number)
-    after, memory = solver.update(point, memory)
-    after = per_row(restart, best.z, after)
+    stall = carry.stall
+    if stall is not None:
+        stall, stalled = check_stall(rule, stall, sizes.residual, fz)
+        active = active & ~stalled
+    return active, stall
 
-    better = carry.active & (sizes.gap < best.gap)
-    best = _Best(
-        z=per_row(better, fz, best.z),
-        gap=jnp.where(better, sizes.gap, best.gap),
-        residual=jnp.where(better, sizes.residual, best.residual),
-        restarted=restart,
-    )
-    return best, memory, after
+
+def _measure_pace(rule: StopRule, carry: _Carry, sizes: Sizes) -> Array:
+    """The factor of |f(z) - z| in a plain step of this block, or as last seen."""
+    factor = sizes.gap / _gap(carry)
+    if not rule.linear:
+        # Gaps are relative to scales.
+        factor *= jnp.where(carry.scale > 0.0, sizes.scale / carry.scale, 1.0)
+    several = carry.schedule.block == CHECK_INTERVAL
+    factor = jnp.where(several, jnp.sqrt(jnp.sqrt(factor)), factor)
+    return jnp.where(carry.schedule.phase == ACCELERATED, carry.pace, factor)
 
 
 def _plan_block(
@@ -297,85 +303,132 @@ def _plan_block(
     solver: Solver,
     carry: _Carry,
     sizes: Sizes,
-    residual: Array,
+    pace: Array,
     active: Array,
-    number: Array,
-) -> _Schedule:
-    """Plain steps while they are quick, then the solver's until plain ones do as well.
+) -> tuple[_Schedule, Array]:
+    """The schedule of the next block, and the gaps to compare accelerated steps with.
 
     A solver that does not extrapolate takes its own steps to the end.
     """
-    schedule = carry.schedule
+    last = carry.schedule
+    number = last.number + last.block
+    left = rule.max_steps - number
     if not solver.extrapolates:
-        phase = jnp.where(jnp.any(active), _PLAIN, _ENDED)
-        return schedule._replace(phase=phase.astype(jnp.int32))
-    bound = rule.tol**2
-    accelerated = schedule.phase == _SOLVER
-    several = schedule.block == CHECK_INTERVAL
+        goes_on = jnp.any(active) & (left > 0)
+        phase = jnp.where(goes_on, last.phase, ENDED)
+        return _Schedule(phase, last.block, number), carry.base
 
-    # The pace of plain steps.
-    rate = residual / carry.residual
-    rescaled = jnp.where(carry.scale > 0.0, sizes.scale / carry.scale, 1.0)
-    rise = sizes.gap / carry.gap * rescaled**2
-    share = jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
-    plain_rate = jnp.where(accelerated, schedule.plain_rate, rate**share)
-    growth = jnp.where(accelerated, schedule.plain_growth, rise**share)
+    rate = sizes.residual / carry.residual
+    slow = _is_slow(rule, sizes.residual, rate, last.block)
+    far = _is_far(rule, sizes.residual, rate)
+    gains = _gains(sizes.gap, carry.base, pace)
+    any_active, any_slow, any_far, any_gains = any_rows(
+        active, active & slow, active & far, active & gains
+    )
 
-    # Accelerate if a row is slow, unless few more blocks at this rate will do.
-    near = rate**NEAR * residual <= bound
-    quick = rate < MIN_REDUCTION ** (-2 * CHECK_INTERVAL)
+    accelerated = last.phase == ACCELERATED
+    judged = accelerated & (carry.best.updates % TRIAL == 0)
+    base = jnp.where(accelerated & ~judged, carry.base, sizes.gap)
+
+    accelerate = any_slow & (last.phase == PLAIN)
+    give_up = judged & ~any_gains
+    phase = jnp.where(accelerate, ACCELERATED, last.phase)
+    phase = jnp.where(give_up, GIVEN_UP, phase)
+    phase = jnp.where(any_active & (left > 0), phase, ENDED)
+
+    # One step does not tell how far the tolerance is.
+    check_late = (phase != ACCELERATED) & (any_far | (last.block == 1))
+    block = jnp.where(check_late, jnp.minimum(CHECK_INTERVAL, left), 1)
+    return _Schedule(phase, block, number), base
+
+
+def _is_slow(rule: StopRule, residual: Array, rate: Array, block: Array) -> Array:
+    """Rows that plain steps do not bring to the tolerance soon.
+
+    One step says little of the rate, unless the residual rises.
+    """
+    quick = rate < MIN_REDUCTION**-CHECK_INTERVAL
+    near = rate**NEAR * residual <= rule.tol
     rises = ~(rate < 1.0)
-    slow = several & ~quick & ~near | rises
-    far = rate * residual > bound
+    return (block == CHECK_INTERVAL) & ~quick & ~near | rises
 
-    # Give acceleration up if a trial gains little on plain steps in every row.
-    trial = jnp.where(accelerated, schedule.trial + 1, 0)
-    compare = trial == TRIAL
-    gained = residual < MIN_GAIN * schedule.base * plain_rate**TRIAL
 
-    # One reduction over rows: which of these hold in an active row.
-    conditions = jnp.stack([active, active & slow, active & gained, active & far])
-    any_active, any_slow, any_gained, any_far = jnp.any(conditions, axis=1)
-    given_up = (schedule.phase == _GIVEN_UP) | (compare & ~any_gained)
-    trial = jnp.where(compare, 0, trial)
+def _is_far(rule: StopRule, residual: Array, rate: Array) -> Array:
+    """Rows that another block of plain steps leaves above the tolerance.
 
-    phase = jnp.where(any_slow, _SOLVER, schedule.phase)
-    phase = jnp.where(given_up, _GIVEN_UP, phase)
-    phase = jnp.where(any_active, phase, _ENDED)
-    check_late = (phase != _SOLVER) & (any_far | (schedule.block == 1))
-    block = jnp.where(check_late, CHECK_INTERVAL, 1)
-    block = jnp.minimum(block, jnp.maximum(rule.max_steps - number, 1))
-    return _Schedule(
-        phase=phase,
-        block=block,
-        trial=trial,
-        base=jnp.where(trial == 0, residual, schedule.base),
-        plain_rate=plain_rate,
-        plain_growth=growth,
+    Checks come late until then, and after every step from there on.
+    """
+    return rate * residual > rule.tol
+
+
+def _gains(gap: Array, base: Array, pace: Array) -> Array:
+    """Rows for which a trial of accelerated steps was worth its cost."""
+    return gap < MIN_GAIN * base * pace**TRIAL
+
+
+def _returns(gap: Array, pace: Array, best: _Best) -> Array:
+    """Rows that acceleration has led astray, and that return to their best state.
+
+    Plain steps may raise the gap too, by no fault of the solver. A row does not return
+    twice in turn.
+    """
+    allowed = MAX_RISE * jnp.fmax(pace, 1.0) * best.gap
+    return ~(gap <= allowed) & (best.gap < jnp.inf) & (best.age > 0)
+
+
+def _update(
+    solver: Solver,
+    carry: _Carry,
+    sizes: Sizes,
+    z: Array,
+    active: Array,
+    pace: Array,
+    state: tuple[_Best, Any, Array],
+) -> tuple[_Best, Any, Array]:
+    """The best states so far, the solver's memory and its next states."""
+    assert solver.update is not None
+    best, memory, fz = state
+    age = best.age + 1
+    if solver.extrapolates:
+        age = jnp.where(active & _returns(sizes.gap, pace, best), 0, age)
+    point = Point(z, fz, sizes.residual, sizes.inverse, active, age, best.updates)
+    after, memory = solver.update(point, memory)
+    if solver.extrapolates:
+        after = per_row(age == 0, best.z, after)
+    after = per_row(active, after, fz)
+
+    better = carry.active & (sizes.gap < best.gap)
+    residual = best.residual
+    if residual is not None:
+        residual = jnp.where(better, sizes.residual, residual)
+    best = _Best(
+        z=per_row(better, fz, best.z),
+        gap=jnp.where(better, sizes.gap, best.gap),
+        residual=residual,
+        age=age,
+        updates=best.updates + 1,
+    )
+    return best, memory, after
+
+
+def _follow_plateau(sizes: Sizes, plateau: _Plateau | None) -> _Plateau | None:
+    if plateau is None:
+        return None
+    halved = sizes.residual <= 0.5 * plateau.residual
+    return _Plateau(
+        residual=jnp.where(halved, sizes.residual, plateau.residual),
+        gap=jnp.where(halved, sizes.gap, plateau.gap),
     )
 
 
-def _check_zero(
-    rule: StopRule, sizes: Sizes, plateau: _Plateau
-) -> tuple[Array, _Plateau]:
-    """The squared residuals, relative to the scale in rows that have gone to 0.
+def _is_near_zero(gap: Array, plateau: _Plateau, limit: float) -> Array:
+    """Rows that go to 0, and are within ``limit`` of their scale.
 
     On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for
     f(z) = c z. There gap and state have shrunk to a quarter since the residual last
     halved. Near another fixed point z* they stop, about 2 |z*| from 0.
     """
-    halved = sizes.residual <= 0.25 * plateau.residual
-    plateau = _Plateau(
-        residual=jnp.where(halved, sizes.residual, plateau.residual),
-        gap=jnp.where(halved, sizes.gap, plateau.gap),
-    )
-    limit = min(rule.tol, 0.5 * rule.epsilon)
-    near_zero = _is_near_zero(sizes.gap, plateau, limit)
-    return jnp.where(near_zero, sizes.gap, sizes.residual), plateau
-
-
-def _is_near_zero(gap: Array, plateau: _Plateau, limit: float) -> Array:
-    return (gap <= plateau.gap / MIN_SHRINKAGE) & (gap <= limit**2)
+    return (gap <= plateau.gap / MIN_SHRINKAGE) & (gap <= limit)
 
 
 def _run_if(condition: Array, function: Callable[[Any], Any], state: Any) -> Any:

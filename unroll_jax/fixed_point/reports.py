@@ -254,7 +254,7 @@ def _report(
         report(*arrays)
         return tree
 
-    failed = jnp.any(info.status > STALLED)
+    failed = jnp.max(info.status, initial=0) > STALLED
     reported = _report_on_host.bind(failed, *arrays, report=report)
     # Whichever part of the tree a program keeps depends on the report; the derivative
     # of the first leaf as well.

@@ -1,6 +1,8 @@
 """Operations on states with examples as rows."""
 
 import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,12 +11,52 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.numerics import over
 
-__all__ = ["dot", "largest", "norm", "per_row", "row_constant", "zeros"]
+__all__ = [
+    "any_rows",
+    "dot",
+    "largest",
+    "norm",
+    "per_row",
+    "row_constant",
+    "squares",
+    "zeros",
+]
+
+
+def any_rows(*conditions: Bool[Array, " b"]) -> tuple[Bool[Array, ""], ...]:
+    """For each condition, whether it holds in some row.
+
+    One reduction of several arrays: XLA compiles it, and what it reduces, as one
+    kernel.
+    """
+    false = tuple(False for _ in conditions)
+    return tuple(jax.lax.reduce(conditions, false, _each(operator.or_), (0,)))
 
 
 def dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
     """Inner products of rows."""
     return jnp.sum(a * b, axis=-1)
+
+
+@jax.custom_jvp
+def squares(*states: Float[Array, "b m"]) -> tuple[Float[Array, " b"], ...]:
+    """The squared norms of the rows of several states, in one reduction."""
+    zeros = tuple(state.dtype.type(0) for state in states)
+    products = tuple(state * state for state in states)
+    return tuple(jax.lax.reduce(products, zeros, _each(operator.add), (1,)))
+
+
+@squares.defjvp
+def _(states: Any, tangents: Any) -> tuple[Any, Any]:
+    # JAX has no derivative of a reduction of several arrays.
+    return squares(*states), tuple(
+        2.0 * dot(state, tangent)
+        for state, tangent in zip(states, tangents, strict=True)
+    )
+
+
+def _each(operation: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, ...]]:
+    return lambda left, right: tuple(map(operation, left, right))
 
 
 def largest(z: Float[Array, "b m"]) -> Float[Array, " b"]:

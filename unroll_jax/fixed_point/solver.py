@@ -17,17 +17,17 @@ class Point(NamedTuple):
     Attributes:
       z, fz: states with examples as rows, and f(z).
       residual: relative residual of each row.
-      unit: a power of two near each row's largest entry. Squares of z / unit neither
-        underflow nor overflow.
+      inverse: reciprocal of a power of two near each row's largest entry. Squares of
+        z * inverse neither underflow nor overflow.
       active: rows that have not ended.
-      restart: rows that return to their best state. Their earlier points no longer
-        count.
+      age: updates since the row last returned to its best state; 0 if it returns there
+        now. Earlier points no longer count.
       number: updates so far.
 
     Example:
       >>> import jax.numpy as jnp
       >>> z, fz, one = jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.ones(1)
-      >>> point = Point(z, fz, one, one, one > 0, one < 0, jnp.array(1))
+      >>> point = Point(z, fz, one, one, one > 0, jnp.array([1]), jnp.array(1))
       >>> (0.5 * (point.z + point.fz)).tolist()  # from here, a damped step
       [[0.5, 0.5]]
     """
@@ -35,9 +35,9 @@ class Point(NamedTuple):
     z: Float[Array, "b m"]
     fz: Float[Array, "b m"]
     residual: Float[Array, " b"]
-    unit: Float[Array, " b"]
+    inverse: Float[Array, " b"]
     active: Bool[Array, " b"]
-    restart: Bool[Array, " b"]
+    age: Int[Array, " b"]
     number: Int[Array, ""]
 
 

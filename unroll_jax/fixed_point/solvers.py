@@ -20,7 +20,7 @@ from unroll_jax.arguments import (
     look_up,
     require,
 )
-from unroll_jax.fixed_point.rows import dot, norm, row_constant, zeros
+from unroll_jax.fixed_point.rows import dot, norm, row_constant, squares, zeros
 from unroll_jax.fixed_point.solver import Map, Point, Solver
 
 __all__ = [
@@ -99,18 +99,14 @@ class _Basis(NamedTuple):
     Attributes:
       Q: orthonormal differences of residuals.
       U: the differences of images that go with them.
-      live: vectors that count, of each row.
       state: the last state.
       image: f of it.
-      size: vectors so far.
     """
 
     Q: Float[Array, "b w m"]
     U: Float[Array, "b w m"]
-    live: Bool[Array, "b w"]
     state: Float[Array, "b m"]
     image: Float[Array, "b m"]
-    size: Int[Array, ""]
 
 
 @checked(window=at_least(1))
@@ -149,8 +145,7 @@ def anderson(window: int = 5) -> Solver:
     def init(z: Array) -> _Basis:
         none = zeros(z)
         history = none[:, None] + jnp.zeros((window, 1), z.dtype)
-        live = jnp.any(history > 0.0, axis=-1)
-        return _Basis(history, history, live, none, none, jnp.int32(0))
+        return _Basis(history, history, none, none)
 
     def update(point: Point, basis: _Basis) -> tuple[Array, _Basis]:
         project = functools.partial(jnp.einsum, "bwm,bm->bw")
@@ -160,25 +155,26 @@ def anderson(window: int = 5) -> Solver:
         change = d - (last_image - last_z)
         image_change = image - last_image
 
-        live = basis.live & ~point.restart[:, None]
+        # Updates since each vector was written.
+        place = point.number % window
+        lag = place - jnp.arange(window, dtype=jnp.int32)
+        since = jnp.where(lag > 0, lag, lag + window)
+        live = since <= point.age[:, None]
         coefficients = jnp.where(live, project(basis.Q, change), 0.0)
         q = change - combine(coefficients, basis.Q)
         u = image_change - combine(coefficients, basis.U)
 
         # What is left of the change may be round-off of what was taken from it.
-        left = dot(q, q)
-        lost = float(jnp.finfo(q.dtype).eps) * dot(coefficients, coefficients)
+        left, whole = squares(q, change)
+        lost = float(jnp.finfo(q.dtype).eps) * whole
         is_new = (left > NEW_DIRECTION * lost) & (left > 0.0)
-        usable = point.active & is_new & (basis.size > 0)
-        inverse = jax.lax.rsqrt(jnp.where(usable, left, 1.0))[:, None]
-
-        place = basis.size % window
-        Q = _write(basis.Q, place, usable, q * inverse)
-        U = _write(basis.U, place, usable, u * inverse)
-        live = live | (jnp.arange(window, dtype=jnp.int32) == place)
+        usable = point.active & is_new & (point.number > 0)
+        scale = jax.lax.rsqrt(jnp.where(usable, left, 1.0))[:, None]
+        Q = _write(basis.Q, place, usable, q * scale)
+        U = _write(basis.U, place, usable, u * scale)
+        live = live | (lag == 0)
         after = image - combine(jnp.where(live, project(Q, d), 0.0), U)
-        memory = _Basis(Q, U, live, point.z, point.fz, basis.size + 1)
-        return unit * after, memory
+        return unit * after, _Basis(Q, U, point.z, point.fz)
 
     return Solver(init=init, update=update, extrapolates=True)
 
@@ -288,8 +284,8 @@ def accelerated_gradient(*, proximal: bool = False) -> Solver:
         weight = jnp.where(uphill, 1.0, memory.weight)
         following = 0.5 * (1.0 + jnp.sqrt(1.0 + 4.0 * weight**2))
         momentum = jnp.where(uphill, 0.0, (weight - 1.0) / following)
-        after = unit * (image + momentum[:, None] * change)
-        return after, _Momentum(point.fz, following)
+        after = image + momentum[:, None] * change
+        return unit * after, _Momentum(point.fz, following)
 
     return Solver(
         init=lambda z: _Momentum(z, row_constant(z, 1.0)),
@@ -383,9 +379,9 @@ def _in_units(point: Point, *states: Float[Array, "b m"]) -> tuple[Array, ...]:
     The unit is a power of two, so nothing is rounded. Differences of tiny states do not
     underflow then, and products of large ones do not overflow.
     """
-    inverse = (1.0 / point.unit)[:, None]
+    inverse = point.inverse[:, None]
     scaled = [inverse * state for state in (point.z, point.fz, *states)]
-    return point.unit[:, None], *scaled
+    return 1.0 / inverse, *scaled
 
 
 def _write(

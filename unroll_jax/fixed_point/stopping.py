@@ -2,11 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.fixed_point.program import Program
-from unroll_jax.fixed_point.rows import dot, largest, norm
+from unroll_jax.fixed_point.rows import dot, largest, norm, squares
 from unroll_jax.fixed_point.status import (
     CONVERGED,
     MAX_STEPS,
@@ -69,7 +70,7 @@ class StopRule(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """Progress near round-off: the least squared residual, and the checks since."""
+    """Progress near round-off: the least residual, and the checks since."""
 
     least: Float[Array, " b"]
     checks: Int[Array, " b"]
@@ -79,28 +80,26 @@ class Sizes(NamedTuple):
     """Sizes of f(z) - z for each row.
 
     Attributes:
-      residual: squared, relative to f(z).
-      gap: squared, in units of the scale.
-      unit: see `row_units`.
+      residual: relative to f(z).
+      gap: relative to the scale.
+      inverse: reciprocal of the unit of the row, see `row_units`.
       scale: typical size of the states so far.
     """
 
     residual: Float[Array, " b"]
     gap: Float[Array, " b"]
-    unit: Float[Array, " b"]
+    inverse: Float[Array, " b"]
     scale: Float[Array, " b"]
 
 
-def row_units(
-    fz: Float[Array, "b m"], scale: Float[Array, " b"]
-) -> tuple[Float[Array, "b 1"], Float[Array, " b"]]:
-    """A power of two near the largest entry of each row: its reciprocal, and it.
+def row_units(fz: Float[Array, "b m"], scale: Float[Array, " b"]) -> Float[Array, " b"]:
+    """Reciprocals of units of rows: powers of two near their largest entries.
 
-    Products with the reciprocal are exact. Differences of such products do not
-    underflow, as those of states near the end of the range do.
+    Products with them are exact. Differences of such products do not underflow, as
+    those of states near the end of the range do.
     """
-    inverse, unit = powers_of_two(jnp.maximum(largest(fz), LEAST_UNIT * scale))
-    return inverse[:, None], unit
+    inverse, _ = powers_of_two(jnp.maximum(largest(fz), LEAST_UNIT * scale))
+    return inverse
 
 
 def measure(
@@ -114,15 +113,15 @@ def measure(
 ) -> Sizes:
     """The sizes of rows after one evaluation, see `relative_sizes`."""
     if rule.linear:
-        d = fz - z
-        square = dot(d, d)
-        return Sizes(square, square, jnp.ones_like(square), scale)
+        residual = jnp.sqrt(dot(fz - z, fz - z))
+        ones = jax.lax.optimization_barrier(jnp.ones_like(residual))
+        return Sizes(residual, residual, ones, scale)
 
-    inverse, unit = row_units(fz, scale)
-    image = fz * inverse
-    d = image - z * inverse
+    inverse = jax.lax.optimization_barrier(row_units(fz, scale))
+    image = fz * inverse[:, None]
+    square, size = squares(image - z * inverse[:, None], image)
     return relative_sizes(
-        rule, dot(d, d), dot(image, image), unit, scale, first=first, frozen=frozen
+        rule, square, size, inverse, scale, first=first, frozen=frozen
     )
 
 
@@ -130,50 +129,52 @@ def relative_sizes(
     rule: StopRule,
     square: Float[Array, " b"],
     size: Float[Array, " b"],
-    unit: Float[Array, " b"],
+    inverse: Float[Array, " b"],
     scale: Float[Array, " b"],
     *,
     first: Bool[Array, ""] | bool,
     frozen: Bool[Array, ""] | bool,
 ) -> Sizes:
-    """The sizes of rows with squares of |f(z) - z| and |f(z)| in units of ``unit``.
+    """The sizes of rows from squares of |f(z) - z| and |f(z)|, in the rows' units.
 
     The scale comes from the first state or step. Later steps may at most double it, and
     not while it is ``frozen``.
     """
-    past = (scale / unit) ** 2
-    doubled = jnp.minimum(square, 4.0 * past)
-    step = jnp.where(first, square, jnp.where(frozen, past, doubled))
+    # Squares, in units of the row.
+    past = (scale * inverse) ** 2
+    step = jnp.where(frozen, past, jnp.minimum(square, 4.0 * past))
+    step = jnp.where(first, square, step)
     grown = jnp.fmax(past, step)
+    # An infinite scale would make every residual 0.
+    scale = jnp.minimum(jnp.sqrt(grown), jnp.finfo(inverse.dtype).max * inverse)
+    scale = jax.lax.optimization_barrier(scale / inverse)
 
     # An outgrown state is known only to round-off of its size.
-    limit = GROWTH**2 * grown
+    known = (scale * inverse) ** 2
+    limit = GROWTH**2 * known
     known_to = jnp.maximum(square, rule.epsilon**2 * size)
     square = jnp.where(size > limit, known_to, square)
 
-    reference = jnp.sqrt(jnp.minimum(size, limit))
+    reference = jnp.minimum(size, limit)
     if rule.atol:
-        reference = reference + rule.atol / rule.tol / unit
-    residual = square / jnp.where(reference > 0.0, reference, 1.0) ** 2
-    gap = square / jnp.where(grown > 0.0, grown, 1.0)
-
-    # An infinite scale would make every residual 0.
-    scale = jnp.minimum(unit * jnp.sqrt(grown), jnp.finfo(unit.dtype).max)
-    return Sizes(residual, gap, unit, scale)
+        reference = (jnp.sqrt(reference) + rule.atol / rule.tol * inverse) ** 2
+    residual = jnp.sqrt(square / jnp.where(reference > 0.0, reference, 1.0))
+    gap = jnp.sqrt(square / jnp.where(known > 0.0, known, 1.0))
+    return Sizes(residual, gap, inverse, scale)
 
 
 def round_off(rule: StopRule, fz: Float[Array, "b m"]) -> Float[Array, " b"] | float:
-    """The squared residual up to which it may be round-off.
+    """The residual up to which it may be round-off.
 
     Where leaves have other dtypes, each contributes by its size and its own epsilon.
     """
     if not rule.spacings:
-        return (ROUND_OFF * rule.epsilon) ** 2
+        return ROUND_OFF * rule.epsilon
 
     spacings = [jnp.full(columns, epsilon) for columns, epsilon in rule.spacings]
     image = over(fz, largest(fz)[:, None])
     rounded = ROUND_OFF * jnp.concatenate(spacings).astype(fz.dtype) * image
-    return over(dot(rounded, rounded), dot(image, image))
+    return jnp.sqrt(over(dot(rounded, rounded), dot(image, image)))
 
 
 def check_stall(
@@ -198,7 +199,7 @@ def outcome(
     stalled: Bool[Array, " b"] | bool = False,
     lost: Bool[Array, " b"] | bool = False,
 ) -> EquilibriumInfo:
-    """The diagnostics of rows with a squared residual.
+    """The diagnostics of rows with a residual.
 
     Args:
       stalled: rows that ended since nothing improved, near round-off. A row that only
@@ -207,9 +208,9 @@ def outcome(
     """
     status = jnp.where(stalled, STALLED, MAX_STEPS)
     status = jnp.where(lost, NONFINITE, status)
-    status = jnp.where(residual <= rule.tol**2, CONVERGED, status)
+    status = jnp.where(residual <= rule.tol, CONVERGED, status)
     status = jnp.where(residual < jnp.inf, status, NONFINITE).astype(jnp.int32)
-    return EquilibriumInfo(jnp.sqrt(residual), steps, status)
+    return EquilibriumInfo(residual, steps, status)
 
 
 def row_info(

@@ -1,0 +1,51 @@
+"""Sizes of compiled programs: compile time is nearly that of their fused kernels."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+# Counted with JAX 0.12.0 on a CPU, with a little room: 53 and 107, 92, 35 and 52.
+BARS = {
+    "value": 56,
+    "gradient": 112,
+    "gradient, accept": 97,
+    "picard": 38,
+    "picard and neumann": 56,
+}
+OPTIONS = {
+    "value": {},
+    "gradient": {},
+    "gradient, accept": {"on_failure": "accept"},
+    "picard": {"solver": "picard"},
+    "picard and neumann": {"solver": "picard", "adjoint": "neumann"},
+}
+
+
+def compile_cell(name):
+    """A tanh cell with 128 rows of 64 numbers."""
+    x = np.ones((128, 64), np.float32)
+
+    def loss(A):
+        def step(A, z, x):
+            return jnp.tanh(z @ A + x)
+
+        z, _ = uj.equilibrium(step, A, 0.0 * x, x, batch_ndim=1, **OPTIONS[name])
+        return jnp.sum(z**2)
+
+    function = loss if name in ("value", "picard") else jax.value_and_grad(loss)
+    return jax.jit(function).lower(0.01 * x[:64]).compile().as_text()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="counts of XLA's CPU")
+@pytest.mark.parametrize("name", BARS)
+def test_a_program_has_few_fused_kernels_and_reports_only_where_asked(name):
+    text = compile_cell(name)
+    assert len(re.findall(r" fusion\(", text)) <= BARS[name]
+    reports = "callback" in text or " conditional(" in text
+    assert reports == (OPTIONS[name].get("on_failure") != "accept")

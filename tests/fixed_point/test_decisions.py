@@ -1,0 +1,167 @@
+"""The decisions of the loop, one by one: to accelerate, to check late, to give up, to
+return to the best state, and to end."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unroll_jax import fixed_point as fp
+from unroll_jax.fixed_point import loop
+from unroll_jax.fixed_point.loop import ACCELERATED, ENDED, GIVEN_UP, PLAIN
+from unroll_jax.fixed_point.stopping import StopRule
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+RULE = StopRule(1e-5, 200, float(np.finfo(np.float32).eps))
+WIDTH = 48
+
+
+@functools.cache
+def compiled(max_steps, kinked):
+    """One block of the loop, and its first carry, for z' = z A + x or `kink`."""
+    rule = RULE._replace(max_steps=max_steps)
+    solver = fp.anderson()
+
+    def block(A, x, carry):
+        apply = kink if kinked else lambda z: z @ A + x
+        return loop._run_block(apply, solver, rule, carry)
+
+    return jax.jit(block), jax.jit(lambda z: loop._start(z, solver, rule))
+
+
+def follow(A, x, z, *, max_steps=200, kinked=False):
+    """The carries of the loop, the first and the last among them."""
+    block, start = compiled(max_steps, kinked)
+    carries = [start(np.float32(z))]
+    while carries[-1].schedule.phase != ENDED:
+        carries.append(block(np.float32(A), np.float32(x), carries[-1]))
+    return carries
+
+
+def phases(carries):
+    return [int(carry.schedule.phase) for carry in carries]
+
+
+def blocks(carries):
+    return [int(carry.schedule.block) for carry in carries[:-1]]
+
+
+def solution(A, x):
+    return np.linalg.solve(np.eye(len(A)) - A.T, x.T).T
+
+
+def drawn(*shape):
+    return np.random.default_rng(5).normal(size=shape)
+
+
+def spectrum(least, most):
+    basis, _ = np.linalg.qr(drawn(WIDTH, WIDTH))
+    return (basis * np.linspace(least, most, WIDTH)) @ basis.T
+
+
+def test_rows_that_contract_quickly_take_plain_steps_to_the_end():
+    """They are checked after the first step, then every four, and sooner near the
+    end."""
+    A, x = spectrum(-0.5, 0.5), drawn(2, WIDTH)
+    carries = follow(A, x, 0.0 * x)
+    assert set(phases(carries[:-1])) == {PLAIN}
+    several = loop.CHECK_INTERVAL
+    assert blocks(carries)[:4] == [1, several, several, several]
+    assert 1 in blocks(carries)[4:]
+    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+    assert max(carries[-1].residual) <= RULE.tol
+
+
+def test_a_slow_row_accelerates_all_once_it_is_known_to_be_slow():
+    A, x = spectrum(0.85, 0.95), drawn(2, WIDTH)
+    carries = follow(A, x, solution(A, x) + drawn(2, WIDTH))
+    assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
+    assert int(carries[2].schedule.number) == 1 + loop.CHECK_INTERVAL
+    assert set(blocks(carries)[2:]) == {1}
+
+
+def test_a_slow_row_stays_plain_if_few_steps_remain():
+    """.95^32 is about .2: enough for the last digit, and not for three."""
+    A, x = 0.95 * np.eye(WIDTH), drawn(2, WIDTH)
+    for error, accelerates in ((1e-3, False), (1e-1, True)):
+        carries = follow(A, x, (1.0 + error) * 20.0 * x)
+        assert (ACCELERATED in phases(carries)) == accelerates, error
+
+
+def test_a_residual_that_rises_accelerates_after_the_block_in_which_it_does():
+    A, x = -1.2 * np.eye(WIDTH), drawn(2, WIDTH)
+    carries = follow(A, x, solution(A, x) + 1e-2 * drawn(2, WIDTH))
+    assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
+    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+
+
+def test_acceleration_that_gains_nothing_is_given_up_for_good():
+    """Of a rotation in many planes, five differences tell little."""
+    A, x = 0.9 * np.linalg.qr(drawn(WIDTH, WIDTH))[0], drawn(2, WIDTH)
+    carries = follow(A, x, 0.0 * x)
+    seen = phases(carries)
+    begin = seen.index(GIVEN_UP)
+    assert seen[begin - loop.TRIAL : begin] == [ACCELERATED] * loop.TRIAL
+    assert set(seen[begin:-1]) == {GIVEN_UP}
+    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+
+
+def kink(z):
+    """A nearly constant drift to 3, and a fixed point behind it, at 4."""
+    return z + jnp.where(z < 3.0, 0.1 - 1e-3 * z, 0.097 * (4.0 - z))
+
+
+def test_a_row_that_acceleration_leads_astray_returns_to_its_best_state_once():
+    """The drift seems to end at 100, where f(z) - z is a hundred times as large."""
+    carries = follow(np.eye(1), np.zeros((1, 1)), np.zeros((1, 1)), kinked=True)
+    ages = [int(carry.best.age[0]) for carry in carries]
+    updates = [int(carry.best.updates) for carry in carries]
+    returned = [k for k, age in enumerate(ages) if age == 0 and updates[k] > 0]
+    assert returned
+    for k in returned:
+        np.testing.assert_array_equal(carries[k].z, carries[k].best.z)
+        assert ages[k + 1] == updates[k + 1] - updates[k]
+    assert float(carries[-1].residual[0]) <= RULE.tol
+    np.testing.assert_allclose(carries[-1].z, 4.0, atol=1e-3)
+
+
+def test_the_loop_ends_at_the_cap_whatever_its_phase():
+    for A in (spectrum(-0.5, 0.5), spectrum(0.0, 0.999)):
+        carries = follow(A, drawn(2, WIDTH), np.zeros((2, WIDTH)), max_steps=7)
+        assert int(carries[-1].schedule.number) == 7
+        assert carries[-1].steps.tolist() == [7, 7]
+        assert carries[-1].active.all()
+
+
+CONSTANTS = {
+    "CHECK_INTERVAL": (2, 8),
+    "MIN_REDUCTION": (1.1, 1.6),
+    "NEAR": (4, 16),
+    "TRIAL": (5, 20),
+    "MIN_GAIN": (0.25, 1.0),
+    "MAX_RISE": (1.4, 4.0),
+    "MIN_SHRINKAGE": (2.0, 8.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.parametrize("side", [0, 1])
+def test_no_constant_decides_what_is_found(name, side, monkeypatch):
+    """Contractions, rotations and a map that grows, each against a direct solve."""
+    monkeypatch.setattr(loop, name, CONSTANTS[name][side])
+    turn = 0.95 * np.linalg.qr(drawn(WIDTH, WIDTH))[0]
+    growing = spectrum(-1.2, 0.9)
+    x = drawn(3, WIDTH)
+    run = jax.jit(
+        lambda A, x: loop.iterate(
+            lambda z: z @ A + x, 0.0 * x, fp.anderson(), RULE._replace(max_steps=1000)
+        )
+    )
+    for A in (spectrum(-0.9, 0.5), spectrum(0.0, 0.99), turn, growing):
+        z, info = run(np.float32(A), np.float32(x))
+        expected = solution(A, x)
+        assert info.converged.all()
+        assert np.abs(z - expected).max() < 3e-3 * np.abs(expected).max()
