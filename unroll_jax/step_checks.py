@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,7 +11,14 @@ import numpy as np
 from unroll_jax.arguments import require
 from unroll_jax.arrays import check_array
 
-__all__ = ["ORDER", "check_order", "check_state", "check_step", "first_layer"]
+__all__ = [
+    "ORDER",
+    "check_order",
+    "check_state",
+    "check_step",
+    "equations",
+    "first_layer",
+]
 
 STATES = frozenset({"z", "y", "x0", "z0", "state"})
 PARAMETERS = frozenset({"params", "theta", "weights"})
@@ -88,3 +95,12 @@ def first_layer(params: Any, num_layers: int, *, tied: bool) -> Any:
         allowed = f"have a leading axis of {num_layers=} when tied=False"
         require(shape[:1] == (num_layers,), name, allowed, f"shape {shape}")
     return jax.tree.map(lambda leaf: leaf[0], params)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a program and of its inner programs."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(equation.params):
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)

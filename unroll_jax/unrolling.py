@@ -11,7 +11,7 @@ from unroll_jax.arguments import at_least, check, checked, require
 from unroll_jax.descent import Descent, Params
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.placement import settle
-from unroll_jax.step_checks import check_state, check_step, first_layer
+from unroll_jax.step_checks import check_state, check_step, equations, first_layer
 from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]
@@ -85,8 +85,9 @@ def unroll(
       remat: recomputes each layer in the backward pass, or a policy of
         `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan. None puts up to `UNROLLED` layers in
-        one, unless ``remat``. That takes some memory, and saves the copies that a scan
-        makes for the backward pass. With more layers None is 1.
+        one, which takes some memory, and saves the copies that a scan makes for the
+        backward pass. With more layers None is 1, also with ``remat`` and for layers
+        that iterate until they converge, as `multihead_attention`.
       perturb: ``(layer, before, after) -> after`` replaces the output of each layer
         1..num_layers, as `unroll_jax.perturbations.layer_noise` does. The next layer
         and the record see its result.
@@ -113,13 +114,12 @@ def unroll(
     step = descent.step if isinstance(descent, Descent) else descent
     measure = _resolve_record(descent, record)
     advance = _step_and_record(descent, step, measure, record)
-    at_once = _layers_at_once(unroll, num_layers, remat=bool(remat))
-
     check_state("y", y)
     y = jax.tree.map(jnp.asarray, y)
     first = first_layer(params, num_layers, tied=tied)
     y = settle(lambda y: step(first, y, x), y)
-    check_step(y, jax.eval_shape(step, first, y, x))
+    traced, after = jax.make_jaxpr(step, return_shape=True)(first, y, x)
+    check_step(y, after)
     if perturb is not None:
         check_step(y, jax.eval_shape(perturb, jnp.int32(1), y, y), what="perturb")
 
@@ -130,6 +130,8 @@ def unroll(
             after = perturb(number, state, after)
         return after, recorded
 
+    loops = any(e.primitive.name == "while" for e in equations(traced.jaxpr))
+    at_once = _layers_at_once(unroll, num_layers, remat=bool(remat), loops=loops)
     if remat:
         policy = None if isinstance(remat, bool) else remat
         layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
@@ -149,13 +151,17 @@ def _append(entries: Any, last: Any) -> Any:
     return jnp.concatenate([entries, jnp.asarray(last)[None]])
 
 
-def _layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
+def _layers_at_once(
+    unroll: int | None, num_layers: int, *, remat: bool, loops: bool
+) -> int:
     """Returns the number of layers in one iteration of a scan, see `unroll`.
 
-    ``remat`` needs a loop. Without one compilers reuse the forward values.
+    ``remat`` needs a loop. Without one compilers reuse the forward values. A layer with
+    ``loops`` of its own takes long to compile, and to run, beside which the copies of a
+    scan cost little.
     """
     if unroll is None:
-        return 1 if remat or num_layers > UNROLLED else num_layers
+        return 1 if remat or loops or num_layers > UNROLLED else num_layers
     check("unroll", unroll, at_least(1))
     has_loop = not remat or unroll < num_layers or num_layers == 1
     wanted = f"be below num_layers={num_layers} with remat, which needs a loop"

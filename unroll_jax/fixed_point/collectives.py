@@ -1,11 +1,12 @@
-"""Equations of a traced step, and the collectives that a step must not use."""
+"""The collectives that a step must not use."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-__all__ = ["check_collectives", "equations"]
+from unroll_jax.step_checks import equations
+
+__all__ = ["check_collectives"]
 
 # Primitives, by how their names begin, that combine shards of a `jax.shard_map` or
 # examples of a named `jax.vmap`.
@@ -48,12 +49,3 @@ def check_collectives(jaxpr: Any, state: list[Any]) -> None:
                 " collective such as lax.pmean in it; call equilibrium outside of"
                 " shard_map or of the named vmap, with batch_ndim=0"
             )
-
-
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a program and of its inner programs."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(equation.params):
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)

@@ -11,8 +11,8 @@ from jax.extend.core import (
     jaxpr_as_fun,
 )
 
-from unroll_jax.fixed_point.collectives import equations
 from unroll_jax.fixed_point.reports import is_traced
+from unroll_jax.step_checks import equations
 
 __all__ = ["NO_DERIVATIVE", "Computation", "replace_entries"]
 

@@ -1,5 +1,6 @@
 """Attention with several heads: a step that lowers a sum of pairwise energies."""
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -145,7 +146,22 @@ def multihead_attention(
     def step_and_energy(
         params: HeadsParams, tokens: Tokens, *, energy: bool = True
     ) -> tuple[Array, Float[Array, "*batch"]]:
-        W = params.W_a
+        # The solve takes longer. To store what comes before it takes more time to
+        # compile than the backward pass takes to compute it again.
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def pull(W: Array, y: Array, x: Any, present: Any) -> tuple[Array, ...]:
+            arrays = tokens._replace(y=y, x=x, present=present)
+            return pull_of(W, arrays, energy=energy)
+
+        arrays = tokens.y, tokens.x, tokens.present
+        total, roots, offset = pull(params.W_a, *arrays)
+        move = _solve(params.W_a, roots, offset)
+        return tokens.y - step_size * move, total
+
+    def pull_of(
+        W: Float[Array, "h d k"], tokens: Tokens, *, energy: bool
+    ) -> tuple[Float[Array, "*batch"], Array, Array]:
+        """Returns the energy, the roots of D_u^h of each token, and z_u^h - m_u^h."""
         anchor, present = prepare(tokens)
         z = _project(tokens.y, W)
         bounded = form == "softmax"
@@ -166,10 +182,9 @@ def multihead_attention(
         if ridge > 0.0:
             target = jnp.zeros_like(z) if anchor is None else _project(anchor, W)
             pulls.append((math.log(ridge), target))
-        log_weights, mean = combine(pulls)
-        stepped = tokens.y - step_size * _solve(W, log_weights, z - mean)
-        pull = _ridge_energy(ridge, W, z, tokens.y, anchor)
-        return stepped, jnp.sum(around.energy, axis=-1) + pull
+        total = jnp.sum(around.energy, axis=-1)
+        total = total + _ridge_energy(ridge, W, z, tokens.y, anchor)
+        return total, *_weigh(pulls, z)
 
     def prepare(tokens: Tokens) -> tuple[Array | None, Array | None]:
         """Returns the anchor as rows, and the tokens present, (*batch, 1, n)."""
@@ -204,20 +219,22 @@ def _ridge_energy(
     return 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
 
 
-def _solve(
-    W: Float[Array, "h d k"], log_weights: Float[Array, "*batch h n 1"], offset: Array
-) -> Float[Array, "*batch n d"]:
-    """Returns P_u^+ g_u of every token.
-
-    It takes the log of D_u^h, and the offset z_u^h - m_u^h, of each head.
-    """
+def _weigh(pulls: list[tuple[Any, Array]], z: Array) -> tuple[Array, Array]:
+    """Returns roots of D_u^h, scaled alike for a token, and z_u^h - m_u^h."""
+    log_weights, mean = combine(pulls)
     alone = jnp.isneginf(log_weights)
-    offset = jnp.where(alone, 0.0, offset)
+    offset = jnp.where(alone, 0.0, z - mean)
     # P and g may be scaled alike: the heaviest head of each token gets weight 1.
     largest = jnp.max(log_weights, axis=-3, keepdims=True)
     largest = jnp.where(jnp.isneginf(largest), 0.0, largest)
     log_weights = log_weights - jax.lax.stop_gradient(largest)
-    roots = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape)
+    return jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape), offset
+
+
+def _solve(
+    W: Float[Array, "h d k"], roots: Float[Array, "*batch h n k"], offset: Array
+) -> Float[Array, "*batch n d"]:
+    """Returns P_u^+ g_u of every token."""
     with jax.default_matmul_precision("highest"):
         columns = vary_like(_join_columns(W), offset)
         move = least_squares(columns, _join_heads(roots), _join_heads(offset))

@@ -1,5 +1,6 @@
 """Least squares of every token against weights that all tokens share."""
 
+import functools
 from typing import Any
 
 import jax
@@ -42,6 +43,8 @@ def least_squares(
     # Primal: W S^2 W^T x = W S^2 offset.
     right = root * offset if dual else (root**2 * offset) @ W.T
 
+    # The backward pass keeps c, and computes the products again.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def product(c: Array) -> Array:
         if dual:
             return root * ((root * c) @ W.T @ W)
