@@ -21,7 +21,7 @@ BENCHMARKS = {
     "constrained_step": "cost of descent constraints in a training step",
     "general_constraints": "cost of 1 to 10,000 constraints of any kind, with Cooper",
     "video_step": "a training step of the video models, against PyTorch",
-    "compile_time": "growth of compile time with depth",
+    "compile_time": "compile time: its growth with depth, and of each layer",
     "growth": "growth of time and memory with layers, tokens and batch",
     "transformer_forward": "a transformer with its energies, against PyTorch",
     "encoder_throughput": "tokens per second of an encoder, against transformers",

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+import unroll_jax as uj
 from benchmarks import __main__ as benchmarks
 from benchmarks import (
     compile_time,
@@ -14,6 +15,7 @@ from benchmarks import (
     fast_weights,
     general_constraints,
     layer_losses,
+    plain_layers,
     torch_peer,
     transformer_forward,
     video_step,
@@ -176,6 +178,16 @@ def test_another_file_is_one_line_and_exit_code_2(capsys, tmp_path):
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert "not a record" in error
+
+
+@pytest.mark.parametrize("name", plain_layers.PLAIN)
+def test_a_plain_layer_is_the_same_mathematics(name):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
+    params = descent.init(jax.random.key(1))
+    expected = descent.step(params, y, x)
+    np.testing.assert_allclose(
+        plain_layers.PLAIN[name](params, y, x), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_constrained_step_takes_little_memory_beyond_a_plain_one():
