@@ -294,8 +294,8 @@ def _measure_pace(rule: StopRule, carry: _Carry, sizes: Sizes) -> Array:
         # Gaps are relative to scales.
         factor *= jnp.where(carry.scale > 0.0, sizes.scale / carry.scale, 1.0)
     several = carry.schedule.block == CHECK_INTERVAL
-    factor = jnp.where(several, jnp.sqrt(jnp.sqrt(factor)), factor)
-    return jnp.where(carry.schedule.phase == ACCELERATED, carry.pace, factor)
+    pace = factor ** jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
+    return jnp.where(carry.schedule.phase == ACCELERATED, carry.pace, pace)
 
 
 def _plan_block(
