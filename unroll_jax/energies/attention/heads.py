@@ -177,8 +177,9 @@ def multihead_attention(
             bounded=bounded,
             energy=energy,
         )
-        itself = log_slope(jnp.zeros((), z.dtype)) if bounded else -jnp.inf
-        pulls = [(around.log_degree, around.mean), (itself, z)]
+        pulls = [(around.log_degree, around.mean)]
+        if bounded:
+            pulls.append((log_slope(jnp.zeros((), z.dtype)), z))
         if ridge > 0.0:
             target = jnp.zeros_like(z) if anchor is None else _project(anchor, W)
             pulls.append((math.log(ridge), target))
@@ -221,7 +222,7 @@ def _ridge_energy(
 
 def _weigh(pulls: list[tuple[Any, Array]], z: Array) -> tuple[Array, Array]:
     """Returns roots of D_u^h, scaled alike for a token, and z_u^h - m_u^h."""
-    log_weights, mean = combine(pulls)
+    log_weights, mean = combine(pulls) if len(pulls) > 1 else pulls[0]
     alone = jnp.isneginf(log_weights)
     offset = jnp.where(alone, 0.0, z - mean)
     # P and g may be scaled alike: the heaviest head of each token gets weight 1.
