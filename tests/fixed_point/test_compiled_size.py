@@ -39,7 +39,9 @@ def compile_cell(name):
         return jnp.sum(z**2)
 
     function = loss if name in ("value", "picard") else jax.value_and_grad(loss)
-    return jax.jit(function).lower(0.01 * x[:64]).compile().as_text()
+    text = jax.jit(function).lower(0.01 * x[:64]).compile().as_text()
+    assert text is not None
+    return text
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="counts of XLA's CPU")

@@ -177,7 +177,7 @@ def multihead_attention(
             bounded=bounded,
             energy=energy,
         )
-        pulls = [(around.log_degree, around.mean)]
+        pulls: list[tuple[Any, Array]] = [(around.log_degree, around.mean)]
         if bounded:
             pulls.append((log_slope(jnp.zeros((), z.dtype)), z))
         if ridge > 0.0:
