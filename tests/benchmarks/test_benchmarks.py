@@ -58,6 +58,8 @@ RUNS = {
     compile_time: (
         {
             "SPEC": compile_time.SPEC._replace(num_tokens=3, token_dim=4),
+            "LAYERS": ("feedforward", "layer_norm"),
+            "QUICK_LAYERS": ("feedforward", "layer_norm"),
             "DEPTHS": (1, 3),
         },
         ("layers_1_seconds", "layers_3_seconds", "layers_3_over_1"),
