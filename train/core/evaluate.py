@@ -156,7 +156,7 @@ def evaluate(
     return {
         **of_method,
         "seed": options.seed,
-        task.count: len(losses),
+        task.size: len(losses),
         **scores,
         **task.baselines(params, readings),
         "parameters": num_parameters(params),

@@ -62,4 +62,4 @@ def with_slacks(
         slacks = jax.tree.map(lambda one: jnp.where(restarts, 0.0, one), slacks)
         return updates, SlackState(slacks, moved, step, inner)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]

@@ -113,7 +113,7 @@ class Task(NamedTuple):
         ``read``, for what no batch of samples shows; None reads them.
       join: ``[(reading, batch), ...], split -> reading``; None puts rows one after the
         other.
-      count: name of the number of test samples in evaluation.json.
+      size: name of the number of test samples in evaluation.json.
       keep: ``(params, folder)`` writes further files of an evaluation: pictures.
       counts: ``batch -> (samples,)``: how many losses each sample's loss sums, for
         means over these; None for means over samples.
@@ -154,7 +154,7 @@ class Task(NamedTuple):
     read: Callable[[Params, Batch, Trial], Figures] | None = None
     reading: Callable[[Params, str, Trial], Reading] | None = None
     join: Callable[[list[tuple[Reading, Batch]], str], Reading] | None = None
-    count: str = "num_examples"
+    size: str = "num_examples"
     keep: Callable[[Params, Path], object] = no_figures
     counts: Callable[[Batch], Float[Array, "samples"]] | None = None
     probe: Callable[[int], Any] | None = None

@@ -106,6 +106,8 @@ def make(options: ImageSetConfig, data: Any) -> Task:
         **loop_options(options),
     )
 
+    apply: Any = model.apply
+
     def corrupt(
         batch: UInt8[Array, "batch tokens pixels"], trial: Trial, key: jax.Array
     ) -> Noisy:
@@ -120,7 +122,7 @@ def make(options: ImageSetConfig, data: Any) -> Task:
             squares = jnp.sum((keep_rows(y) - batch.clean) ** 2, axis=-1)
             return 0.5 * jnp.mean(squares, axis=-1)
 
-        found = model.apply(
+        found = apply(
             params,
             keep_rows(batch.noisy),
             record=record,
@@ -148,7 +150,7 @@ def make(options: ImageSetConfig, data: Any) -> Task:
 
     @jax.jit
     def denoised(params: Params, batch: Any, gamma: Any, key: jax.Array) -> Array:
-        return model.apply(params, corrupt(batch, Trial(gamma), key).noisy)[-1]
+        return apply(params, corrupt(batch, Trial(gamma), key).noisy)[-1]
 
     def predict(
         params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0

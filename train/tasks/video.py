@@ -72,6 +72,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
     model = build_video_model(options, spec, dtype)
     if model.reads_input:
         check_reference(options, 0.5 * spec.token_dim * variance)
+    apply: Any = model.module.apply
     samples = (Frames if model.of_frames else Sequences)(data, spec)
 
     def examples(split: str, trial: Trial) -> Any:
@@ -95,7 +96,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
             return _sample_losses(keep_rows(y), batch.clean)
 
         noisy = keep_rows(batch.noisy)
-        return model.module.apply(params, noisy, record=record).T, {}
+        return apply(params, noisy, record=record).T, {}
 
     def read(params: Params, batch: Noisy, trial: Trial) -> Any:
         found, _ = losses(params, batch, trial)
@@ -130,7 +131,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
     @jax.jit
     def denoised(params: Params, batch: Any, gamma: Any, key: jax.Array) -> Clips:
         noisy = corrupt(batch, Trial(gamma), key).noisy
-        return model.module.apply(params, noisy, record=lambda y: y)[-1]
+        return apply(params, noisy, record=lambda y: y)[-1]
 
     def predict(
         params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0
@@ -184,7 +185,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
         score=lambda reading, split: rmse(reading["losses"][:, -1]),
         baselines=baselines,
         read=read,
-        count="num_sequences",
+        size="num_sequences",
         bases=model.bases if turned else None,
         num_examples=None if isinstance(data, NoData) else samples.count("train"),
         examples_are="frames" if model.of_frames else "sequences",
