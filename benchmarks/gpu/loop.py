@@ -41,7 +41,8 @@ def measure(sizes: Sizes) -> Record:
     with tempfile.TemporaryDirectory() as folder, counted_compilations() as compiled:
         clock = _Clock(compiled)
         options = {"experiment": "gpu", "callbacks": [clock], "log": lambda _: None}
-        train_run(_task(sizes), Path(folder) / "run", **options)
+        task = _task(sizes)
+        train_run(task, make_plan(task), Path(folder) / "run", **options)
     steps = clock.steps
     again = steps[21].compiled - steps[1].compiled
     seconds = steps[sizes.warmup + sizes.steps].seconds - steps[sizes.warmup].seconds
