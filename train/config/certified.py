@@ -44,7 +44,7 @@ class CertifiedConfig(SupervisedConfig):
     (Meunier et al. 2022, Araujo et al. 2023)."""
 
     task: ClassVar[str] = "certified"
-    metric: ClassVar[str] = "certified accuracy at the first radius, in %"
+    metric: ClassVar[str] = "certified accuracy %, mean over the radii"
     best_by: ClassVar[str] = "certified"
 
     epochs: Count = 160

@@ -324,19 +324,20 @@ def _certified(
 CERTIFIED = {
     "certified-digits": _certified(
         "digits with certified radii, by steps on convex potentials",
-        "not yet run",
+        "98.8% clean, certified 93.0, 73.3, 29.5 and 1.5% at .25, .5, .75 and 1 (seed"
+        " 0); 45 s of CPU",
         CertifiedNetwork(),
     ),
     "certified-digits-spectral": _certified(
         "the same by layers under spectral normalisation",
-        "not yet run",
+        "95.8% clean, certified 88.5, 65.0, 31.0 and 5.3%, seed 0",
         CertifiedNetwork(kind="spectral"),
         offset=1.0,
         optimizer=OptimizerConfig(learning_rate=3e-3),
     ),
     "certified-digits-plain": _certified(
         "the same by a plain network, whose bound is useless",
-        "not yet run",
+        "96.8% clean, certified 0%, seed 0",
         CertifiedNetwork(kind="plain"),
         offset=0.0,
         temperature=1.0,

@@ -143,7 +143,7 @@ _CERTIFIED = _IMAGES._replace(
     work="to name the classes of images, with a guarantee",
     label="certified accuracy %",
     note=(
-        "In percent of the test split, at the smallest radius; higher is better. No"
+        "In percent of the test split, mean over the radii; higher is better. No"
         " disturbance of a certified image within the radius changes its answer."
     ),
 )

@@ -153,16 +153,18 @@ def make(options: CertifiedConfig, data: Any) -> Task:
             logits = base.inner.read(params, batch.images)
             labels = jnp.asarray(batch.labels).astype(jnp.int32)
             radii = certified_radius(jnp.asarray(logits), head, labels=labels)
-            found.append(np.asarray(radii) > min(options.radii))
-        return figures | {"certified": float(np.mean(np.concatenate(found)))}
+            found.append(np.asarray(radii))
+        shares = _shares(np.concatenate(found), options.radii)
+        return figures | {"certified": float(np.mean(list(shares.values())))}
 
     def baselines(params: Params, readings: Any) -> Row:
         host = jax.device_get(params)
         right, radii = read_test(host)
+        shares = _shares(radii, options.radii)
         figures = base.baselines(params, readings) | {
             "clean_accuracy": float(np.mean(right)),
-            "certified": float(np.mean(radii > min(options.radii))),
-            "certified_accuracy": _shares(radii, options.radii),
+            "certified": float(np.mean(list(shares.values()))),
+            "certified_accuracy": shares,
             "median_radius": float(np.median(radii)),
             # images whose answers a small disturbance may change
             "smallest_radii": [int(place) for place in np.argsort(radii)[:10]],
