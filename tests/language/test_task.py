@@ -260,3 +260,23 @@ def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
     np.testing.assert_allclose(half.layer_losses, whole.layer_losses, rtol=2e-2)
     assert half.layer_losses.dtype == np.float32
     assert not np.array_equal(half.layer_losses, whole.layer_losses)
+
+
+def test_dropout_is_of_steps_of_training_and_not_of_readings(started):
+    base, params, _ = started
+    task = base.make(dataclasses.replace(base.options, dropout=0.5))
+    rows = next(task.batches(0, 0, None))
+
+    @jax.jit
+    def run(rows):
+        quiet, noisy = base.trial, base.trial._replace(augment=True)
+        found = []
+        for one, trial in ((base, noisy), (task, quiet), (task, noisy)):
+            drawn = one.corrupt(rows, trial, jax.random.key(0))
+            found.append(one.losses(params, drawn, trial)[0])
+        return found
+
+    plain, reading, step = run(rows)
+    np.testing.assert_array_equal(plain, reading)
+    np.testing.assert_allclose(plain[:, 0], step[:, 0], rtol=1e-6)
+    assert not np.any(plain[:, 1:] == step[:, 1:])

@@ -18,6 +18,7 @@ from .options import (
     NonNegative,
     NonNegatives,
     Parts,
+    Share,
     Text,
     Width,
     check_left_out,
@@ -179,6 +180,8 @@ class TextEncoderConfig(TextRunConfig):
 
     task: ClassVar[str] = "text-encoder"
     model: EncoderOptions = dataclasses.field(default_factory=EncoderOptions)
+    dropout: Share = 0.0
+    """Share of the outputs of a layer's parts that a step of training drops."""
 
 
 @options
@@ -254,6 +257,8 @@ class LanguageConfig(TokensConfig):
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
     model: DecoderOptions = dataclasses.field(default_factory=DecoderOptions)
     descent: DescentOptions = dataclasses.field(default_factory=DescentOptions)
+    dropout: Share = 0.0
+    """Share of the outputs of a layer's parts that a step of training drops."""
     primal: DecayedPrimalConfig = dataclasses.field(
         default_factory=lambda: DecayedPrimalConfig(learning_rate=3e-3)
     )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 from scipy.sparse import csr_array
 
 from unroll_jax.constrained import chunked_cross_entropy
@@ -39,7 +39,9 @@ from .language_model import (
 from .tokens import (
     SCORE,
     accuracy,
+    as_keys,
     draw_noise,
+    dropout_keys,
     noise_figures,
     noise_variance,
     noise_words,
@@ -61,6 +63,7 @@ class Drawn(NamedTuple):
     chosen: Int[Array, "batch part"] | None = None
     # by which a sum over these estimates that over all
     weights: Float[Array, "batch part"] | None = None
+    keys: UInt32[Array, "batch 2"] | None = None  # of dropout
 
 
 class Answered(NamedTuple):
@@ -116,15 +119,18 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
     def corrupt(batch: PackedBatch, trial: Trial, key: jax.Array) -> Drawn:
         of_noise, of_places = jax.random.split(key)
         noise = draw(of_noise, (*batch.tokens.shape, config.dim), trial.gamma)
+        keys = dropout_keys(options, trial, key, len(batch.tokens))
         if share == 1:
-            return Drawn(batch, noise)
-        return Drawn(batch, noise, *choose(of_places, batch.weights, share))
+            return Drawn(batch, noise, keys=keys)
+        chosen, weights = choose(of_places, batch.weights, share)
+        return Drawn(batch, noise, chosen, weights, keys)
 
     def losses(params: Params, batch: Drawn, trial: Trial) -> Any:
         """Returns sums over the tokens of every row. Layers before the last are
         constants for plain risk, which only watches them."""
         rows, chosen = batch.batch, batch.chosen
-        states, head = model.read(params, rows, batch.noise)
+        keys = as_keys(batch.keys)
+        states, head = model.read(params, rows, batch.noise, keys)
         labels, weights = jnp.asarray(rows.labels), rows.weights
         if chosen is None and not watched:
             return row_sums(states, head, labels, weights), {}

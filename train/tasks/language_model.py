@@ -163,9 +163,9 @@ class LanguageModel(NamedTuple):
       init: ``key -> params``: those of the decoder and, with a rank, low-rank changes,
         which start at 0.
       trained: ``params -> bool`` for each: changes only; None where all are trained.
-      read: ``(params, batch, noise) -> (states, head)``: normalised states of these
-        layers at the places of a batch, (layers, batch, kept, dim), and the matrix that
-        they are read out by.
+      read: ``(params, batch, noise, keys) -> (states, head)``: normalised states of
+        these layers at the places of a batch, (layers, batch, kept, dim), and the
+        matrix that they are read out by; ``keys`` of dropout by row, None for none.
       decoder: ``params -> parameters`` for `unroll_jax.models.generate`, the changes
         added.
     """
@@ -182,7 +182,11 @@ def build_model(options: LanguageConfig, config: DecoderConfig) -> LanguageModel
     dtype, rank = jnp.dtype(options.model.dtype), options.model.lora_rank
     layers = layers_read(options.descent, config.num_layers)
     module = Decoder(
-        config, dtype=dtype, param_dtype=stored_dtype(options), **loop_options(options)
+        config,
+        dtype=dtype,
+        param_dtype=stored_dtype(options),
+        dropout=options.dropout,
+        **loop_options(options),
     )
 
     def init(key: jax.Array) -> Params:
@@ -210,7 +214,7 @@ def build_model(options: LanguageConfig, config: DecoderConfig) -> LanguageModel
         }
         return params["decoder"], changes
 
-    def read(params: Params, batch: PackedBatch, noise: Any) -> Any:
+    def read(params: Params, batch: PackedBatch, noise: Any, keys: Any = None) -> Any:
         tokens, segments, places = (keep_rows(jnp.asarray(part)) for part in batch[:3])
         decoder, changes = parts(params)
         scale, head = decoder_readout(decoder)
@@ -223,6 +227,7 @@ def build_model(options: LanguageConfig, config: DecoderConfig) -> LanguageModel
                 keep_rows(y), places[..., None], axis=1
             ),
             changes=changes,
+            dropout_key=keys,
         )
         return rms_norm(states[jnp.array(layers)], scale, config.norm_epsilon), head
 

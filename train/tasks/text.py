@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
 from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from ..config.errors import UserError
@@ -32,7 +32,9 @@ from .text_model import (
 from .tokens import (
     SCORE,
     accuracy,
+    as_keys,
     draw_noise,
+    dropout_keys,
     noise_figures,
     noise_words,
     validation_row,
@@ -52,6 +54,7 @@ class Perturbed(NamedTuple):
 
     batch: TokenBatch
     noise: Float[Array, "batch n dim"] | None
+    keys: UInt32[Array, "batch 2"] | None = None  # of dropout
 
 
 class Prediction(NamedTuple):
@@ -94,19 +97,26 @@ def make(options: TextRunConfig, data: TextInputs) -> Task:
             yield batch if rows is None else TokenBatch(*(part[rows] for part in batch))
 
     def corrupt(batch: TokenBatch, trial: Trial, key: jax.Array) -> Perturbed:
-        return Perturbed(batch, draw(key, (*batch.tokens.shape, dim), trial.gamma))
+        noise = draw(key, (*batch.tokens.shape, dim), trial.gamma)
+        keys = dropout_keys(options, trial, key, len(batch.tokens))
+        return Perturbed(batch, noise, keys)
 
     def outputs(params: Params, batch: Perturbed, record: Any) -> Any:
         """Returns ``record(logits)`` of layers 0..L, stacked; noise is added to the
         embeddings of real words."""
-        texts, noise = batch
+        texts = batch.batch
+        # the unrolled transformer has no dropout
+        dropped = {}
+        if batch.keys is not None:
+            dropped["dropout_key"] = as_keys(batch.keys)
         return module.apply(
             params,
             texts.tokens,
             texts.mask,
             token_types=texts.token_types,
-            perturbation=noise,
+            perturbation=batch.noise,
             record=lambda logits: record(keep_rows(logits)),
+            **dropped,
         )
 
     def losses(params: Params, batch: Perturbed, trial: Trial) -> Any:

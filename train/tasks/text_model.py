@@ -177,7 +177,8 @@ def build_module(
             **{name: getattr(settings, name) for name in SIZES},
         )
     hidden = given.hidden if given is not None and settings.hidden else None
-    encoder = Encoder(config, dtype=jnp.dtype(settings.dtype), **loop)
+    dropout = getattr(options, "dropout", 0.0)
+    encoder = Encoder(config, dtype=jnp.dtype(settings.dtype), dropout=dropout, **loop)
     return Classifier(encoder, classes, settings.pooling, hidden)
 
 

@@ -21,6 +21,19 @@ def noise_variance(options: TokensConfig, gamma: Any, embedding_std: float) -> A
     return size**2 if options.noise == "deviation" else size
 
 
+def dropout_keys(options: Any, trial: Trial, key: jax.Array, rows: int) -> Any:
+    """Returns a raw key of dropout for each row of a step of training; None for a
+    reading, or without dropout."""
+    if not trial.augment or getattr(options, "dropout", 0.0) == 0.0:
+        return None
+    return jax.random.key_data(jax.random.split(jax.random.fold_in(key, 2), rows))
+
+
+def as_keys(raw: Any) -> Any:
+    """Returns keys of dropout for a model; None for None."""
+    return None if raw is None else jax.random.wrap_key_data(raw)
+
+
 def draw_noise(
     options: TokensConfig,
     embedding_std: float,
