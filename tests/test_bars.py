@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # and rows of the papers, with their tests. CONTRIBUTING.md has the aims.
 MAX_NODES = {
     "unroll_jax": 112_100,
-    "train": 116_200,
+    "train": 116_700,
     "benchmarks": 38_900,
     "papers": 29_700,
-    "tests": 327_000,
+    "tests": 327_600,
 }
 # One thought a line: more nodes in a line of code than this are dense to read.
 MAX_NODES_PER_LINE = {

@@ -332,3 +332,17 @@ def test_a_rate_of_uncertified_samples_is_a_constraint():
     assert all(np.all(np.isfinite(slope)) and np.any(slope) for slope in slopes)
     tied = violation(np.zeros_like(logits), np.zeros_like(head))[1]
     assert all(np.all(np.isfinite(slope)) for slope in tied)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
+def test_labels_of_few_bits_name_one_class_of_many(dtype):
+    """300 classes do not fit into 8 bits: class 259 is not class 3."""
+    logits = np.zeros((1, 300), np.float32)
+    logits[0, [3, 259]] = 1.0, 0.9
+    head = jnp.eye(300)
+    labels = np.array([3], dtype)
+    radius = certified_radius(jnp.asarray(logits), head, labels=labels)
+    np.testing.assert_allclose(radius, 0.1 / np.sqrt(2.0), rtol=1e-3)
+    loss = margin_loss(logits, labels, offset=0.5, temperature=1.0)
+    wide = margin_loss(logits, labels.astype(np.int32), offset=0.5, temperature=1.0)
+    np.testing.assert_array_equal(loss, wide)

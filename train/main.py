@@ -299,19 +299,21 @@ def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> list[Var
     options = (dataclasses.replace(config, out=None) if opened else config).variants()
     task = open_task(options[0][1], log) if opened else what
     made: list[Variant] = []
+    # By options with one seed: a task may have changed those that it was given.
+    by_options: dict[Any, Variant] = {}
     for name, variant in options:
-        same = next((one for one in made if _differ_by_seed(one, variant)), None)
-        if same is not None:
-            shared = same.task._replace(options=variant)
-            made.append(same._replace(name=name, task=shared))
+        key = dataclasses.replace(variant, seed=0)
+        if key in by_options:
+            same = by_options[key]
+            seeded = dataclasses.replace(same.task.options, seed=variant.seed)
+            made.append(
+                same._replace(name=name, task=same.task._replace(options=seeded))
+            )
             continue
         task = task if task.options == variant else task.make(variant)
-        made.append(Variant(name, task, make_plan(task), {}))
+        by_options[key] = Variant(name, task, make_plan(task), {})
+        made.append(by_options[key])
     return made
-
-
-def _differ_by_seed(one: Variant, options: RunConfig) -> bool:
-    return dataclasses.replace(one.task.options, seed=options.seed) == options
 
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:

@@ -14,9 +14,10 @@ from pydantic import Field
 
 from unroll_jax.train.config.images import is_certifiable
 from unroll_jax.train.config.options import Count, Levels, options
+from unroll_jax.train.core.evaluate import NOISE_SEED
 from unroll_jax.train.core.task import Params, Row, Task
 from unroll_jax.train.sharding.mesh import gathered
-from unroll_jax.train.tasks.common import NOISE_SEED, on_batches, to_unit
+from unroll_jax.train.tasks.common import on_batches, to_unit
 from unroll_jax.train.tasks.image_models import lipschitz_bound
 
 # Total length of an attack's steps, in radii: from any start they can reach the far

@@ -193,7 +193,7 @@ def test_two_processes_prepare_at_once_without_other_frameworks_and_a_killed_one
 @pytest.mark.parametrize(
     ("place", "sizes", "logged"),
     [
-        ("ucsd_ped2/UCSDped2_160x160.tar", [11000, 1400, 6800], "clips: 14 "),
+        ("ucsd_ped2/UCSDped2_160x160.tar", [11000, 1400, 6800], "prepared video"),
         (
             "clips/pedestrians.avi",
             [1300, 200, 200],

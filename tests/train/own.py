@@ -38,7 +38,13 @@ def equal_weights(key):
 
 
 def linear(
-    *, init=equal_weights, losses=layer_losses, train=TRAIN, test=None, **options
+    *,
+    init=equal_weights,
+    losses=layer_losses,
+    train=TRAIN,
+    test=None,
+    functions=None,
+    **options,
 ):
     constraints = ConstraintConfig(alpha=(0.1,), reference=None)
     usual = {
@@ -55,4 +61,5 @@ def linear(
         validation=VALIDATION,
         test=test,
         config=OwnConfig(**usual | options),
+        **(functions or {}),
     )

@@ -14,7 +14,7 @@ import pytest
 
 from tests.errors import one_line
 from tests.train.commands import quiet, read
-from tests.train.own import TRAIN, VALIDATION, linear
+from tests.train.own import TRAIN, VALIDATION, layer_losses, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.options import options
@@ -242,3 +242,18 @@ def test_both_methods_are_compared_and_other_arrays_are_other_data(own_both):
         export(own_both / "constrained", task=other, log=quiet)
     with one_line(r"found\.train was \d+, is now \d+; pass "):
         fit(other, out=own_both, log=quiet)
+
+
+def test_functions_of_ones_own_stay_where_options_change(tmp_path):
+    def losses(params, batch, trial):
+        return 7.0 * layer_losses(params, batch), {}
+
+    given = {"losses": losses, "read": None, "row": lambda params, reading: {"mine": 1}}
+    task = linear(method="both", functions=given)
+    runs = fit(task, out=tmp_path / "run", log=quiet)
+    for run in runs:
+        rows = read_metrics(run / "metrics.jsonl")
+        validations = [row for row in rows if row["kind"] == "validation"]
+        assert all(row["mine"] == 1 for row in validations)
+        expected = 7.0 * np.mean((VALIDATION["noisy"] - VALIDATION["clean"]) ** 2)
+        assert validations[0]["layer_losses"][0] == pytest.approx(expected, rel=1e-5)

@@ -125,10 +125,13 @@ def test_multipliers_that_overflow_are_never_saved(loop, changed, tmp_path):
         "train_gamma": 5.0,
         "validate_every": 1,
     }
+    config = changed(**{"dual.optimizer": "sgd"}, **bounds)
+    # beyond what options allow
+    object.__setattr__(config.dual, "learning_rate", 3e38)
     with pytest.raises(
         UserError, match=r"multipliers/.* is not finite after step 1\nno checkpoint was"
     ):
-        loop(changed(**{"dual.optimizer": "sgd", "dual.learning_rate": 3e38}, **bounds))
+        loop(config)
     assert _saved_steps(tmp_path) == []
     assert status_of(tmp_path)["state"] == "failed"
 

@@ -2,6 +2,7 @@
 NumPy, scikit-learn and SciPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -232,7 +233,7 @@ def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
         [patch_sequences(window, side=PATCH) for window in blurred]
     ).astype(np.float32)
     model = build_video_model(config, FRAMES_OF.spec, np.float32)
-    frames = pictures(model.module.apply(params, noisy)[-1])
+    frames = pictures(model.module.apply(params, jnp.asarray(noisy))[-1])
     assert evaluation["disturbed_rmse"]["blur=1.3"] == pytest.approx(
         rmse(frames), rel=1e-4
     )

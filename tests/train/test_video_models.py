@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -130,7 +131,7 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
     window = samples.of_windows(patch_sequences(frames, side=PATCH))
     module = build_video_model(CONFIGS[name], DATA.spec, np.float32).module
     outputs = module.apply(
-        model.params, window / np.float32(255.0), record=lambda y: y
+        model.params, jax.numpy.asarray(window / np.float32(255.0)), record=lambda y: y
     )[-1]
     patches = samples.to_windows(np.asarray(outputs))
     expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)

@@ -275,6 +275,9 @@ def _check_enforced(config: ConstrainedConfig) -> None:
             resilience = option_text("constraints.resilience")
             allowed = f"implicit without {resilience}, the cost of slack"
             raise OptionError("constraints.slacks", allowed, "explicit")
+        if constraints.slack_rate * beta >= 2.0:
+            allowed = f"below {2.0 / beta:g}, or slacks will oscillate; lower it"
+            raise OptionError("constraints.slack_rate", allowed, constraints.slack_rate)
         return
     if beta is not None and beta <= least:
         gains = f"these gains of {option_text('dual.optimizer', dual.optimizer)}"

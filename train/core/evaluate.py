@@ -35,11 +35,10 @@ def read(task: Task, params: Params, split: str, trial: Trial) -> Reading:
     for index, batch in enumerate(task.examples(split, trial)):
         key = evaluation_key(index)
         found = see(params, put_beside(params, batch), numbers, key)
-        parts.append((fetch(found), batch))
+        parts.append(fetch(found))
     if task.join is not None:
         return task.join(parts, split)
-    columns = [found for found, _ in parts]
-    return {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
+    return {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
 
 
 def evaluation_key(index: int) -> jax.Array:
@@ -48,7 +47,7 @@ def evaluation_key(index: int) -> jax.Array:
 
 
 # The programs of the last tasks: validations and the trials of an evaluation share one.
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=2)
 def _reader(
     corrupt: Callable[..., Any],
     losses: Callable[..., Any],

@@ -162,7 +162,8 @@ def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
     outputs = means if plan.of_means else samples
     sums = column_sums(plan.constraints, outputs, None)
     enforced = _in_order(plan, violations(plan.constraints, column_means(sums)))
-    slack = slacks(plan, multipliers, opt_state)
+    # explicit ones restart at the end of an epoch, when runs are validated
+    slack = slacks_at_rest(plan, multipliers)
     figures = {
         "layer_losses": means,
         "bounds": _bounds(plan, samples),
@@ -202,6 +203,11 @@ def slacks(plan: Plan, multipliers: Any, opt_state: Any) -> Any:
     """Returns explicit slacks, or those at which resilient multipliers rest."""
     if plan.explicit_slacks:
         return _in_order(plan, opt_state.slacks)
+    return slacks_at_rest(plan, multipliers)
+
+
+def slacks_at_rest(plan: Plan, multipliers: Any) -> Any:
+    """Returns the slacks at which resilient multipliers rest, 0 of hard constraints."""
     if plan.resilience is None:
         return 0.0 * multipliers
     return multipliers / plan.resilience

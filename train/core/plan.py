@@ -27,10 +27,10 @@ from .task import Plan, Task
 
 def make_plan(task: Task) -> Plan:
     """Returns the training of a task by its options."""
-    if task.plan is not None:
-        return task.plan(task)
     options = task.options
     check_batch_size(options.batch_size, task)
+    if task.plan is not None:
+        return task.plan(task)
     if isinstance(options, ConstrainedConfig):
         return _layered(task, options)
     return _of_epochs(task, options)

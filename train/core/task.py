@@ -111,8 +111,8 @@ class Task(NamedTuple):
       read: ``(params, batch, trial) -> reading of the batch``; None takes ``losses``.
       reading: ``(params, split, trial) -> reading`` in place of ``examples`` and
         ``read``, for what no batch of samples shows; None reads them.
-      join: ``[(reading, batch), ...], split -> reading``; None puts rows one after the
-        other.
+      join: ``([reading of a batch, ...], split) -> reading``; None puts rows one after
+        the other.
       size: name of the number of test samples in evaluation.json.
       keep: ``(params, folder)`` writes further files of an evaluation: pictures.
       counts: ``batch -> (samples,)``: how many losses each sample's loss sums, for
@@ -153,7 +153,7 @@ class Task(NamedTuple):
     baselines: Callable[[Params, Mapping[Trial, Reading]], Row] = no_figures
     read: Callable[[Params, Batch, Trial], Figures] | None = None
     reading: Callable[[Params, str, Trial], Reading] | None = None
-    join: Callable[[list[tuple[Reading, Batch]], str], Reading] | None = None
+    join: Callable[[list[Reading], str], Reading] | None = None
     size: str = "num_examples"
     keep: Callable[[Params, Path], object] = no_figures
     counts: Callable[[Batch], Float[Array, "samples"]] | None = None
@@ -187,6 +187,7 @@ class Plan(NamedTuple):
         margins, in the form of the options.
       stated: the same as stated to the user, as shares of their bounds: validation and
         reports judge by these.
+        Needed with constraints.
       stated_of_means: the same on mean losses, for bounds in their units.
       enforced: whether multipliers enforce the constraints.
       judged: (L + 1,) of the layer losses by which feasible checkpoints are compared.

@@ -130,6 +130,8 @@ def picture_of(
         pixels = np.asarray(source)
         if pixels.dtype != np.uint8:
             raise ValueError(f"its pixels are {pixels.dtype}, not uint8")
+        if pixels.ndim not in (2, 3) or not pixels.size:
+            raise ValueError(f"its shape is {pixels.shape}")
         pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
         return brought_to(Image.fromarray(pixels), shape)
     except (*IMAGE_ERRORS, TypeError) as error:

@@ -28,6 +28,7 @@ from ..core.task import Log, NoData, Params, Row, Task
 from ..data import images
 from ..data.pictures import ImageSpec, picture_of
 from ..data.reader import keep_examples
+from ..system.distributed import fetch
 from .attacks import attacked
 from .common import to_unit
 from .images import Classifier, classification
@@ -125,7 +126,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
             bound = lipschitz(
                 *_parts(network, wide),
                 x=pixels,
-                radius=BEYOND * max(options.radii),
+                radius=BEYOND * max(*options.radii, *options.attacks),
                 dtype="float64",
             )
             given = None if labels is None else jnp.asarray(labels, jnp.int32)
@@ -147,7 +148,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         figures = base.row(params, reading)
         if not bounded:
             return figures | {"certified": 0.0}
-        head = head_of(jax.tree.map(jnp.asarray, jax.device_get(params)))
+        head = head_of(jax.tree.map(jnp.asarray, fetch(params)))
         found = []
         for batch in data.examples("validation", batch_size=READ_TOGETHER):
             logits = base.inner.read(params, batch.images)
@@ -158,7 +159,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         return figures | {"certified": float(np.mean(list(shares.values())))}
 
     def baselines(params: Params, readings: Any) -> Row:
-        host = jax.device_get(params)
+        host = fetch(params)
         right, radii = read_test(host)
         shares = _shares(radii, options.radii)
         figures = base.baselines(params, readings) | {
@@ -166,8 +167,8 @@ def make(options: CertifiedConfig, data: Any) -> Task:
             "certified": float(np.mean(list(shares.values()))),
             "certified_accuracy": shares,
             "median_radius": float(np.median(radii)),
-            # images whose answers a small disturbance may change
-            "smallest_radii": [int(place) for place in np.argsort(radii)[:10]],
+            # right answers that the smallest disturbances may change
+            "smallest_radii": _smallest(radii),
         }
         if options.attacks:
             figures |= _attack(host, base, options, radii)
@@ -178,11 +179,11 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         a list, scaled as the train images."""
         given, several = each_of(inputs)
         pictures = np.stack([picture_of(one, spec.shape) for one in given])
-        logits, radii = radii_of(jax.device_get(params), pictures)
+        logits, radii = radii_of(fetch(params), pictures)
         shares = np.asarray(jax.nn.softmax(logits))
         found = [
-            Certified(spec.class_names[int(share.argmax())], share, float(radius))
-            for share, radius in zip(shares, radii, strict=True)
+            Certified(spec.class_names[int(one.argmax())], share, float(radius))
+            for one, share, radius in zip(logits, shares, radii, strict=True)
         ]
         return found if several else found[0]
 
@@ -228,6 +229,12 @@ def _attack(params: Params, task: Task, options: CertifiedConfig, radii: Any) ->
         "attacked_examples": count,
         "attack_steps": options.attack_steps,
     }
+
+
+def _smallest(radii: np.ndarray) -> list[int]:
+    """Returns the numbers of ten images at most with the smallest radii above 0."""
+    order = np.argsort(radii)
+    return [int(place) for place in order[radii[order] > 0.0][:10]]
 
 
 def _shares(radii: np.ndarray, limits: tuple[float, ...]) -> dict[str, float]:

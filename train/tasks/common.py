@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, UInt8
 
 from ..config.errors import OptionError
 from ..config.options import LARGEST
-from ..core.evaluate import NOISE_SEED
+from ..core.evaluate import evaluation_key
 from ..core.task import VALIDATED, Row
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
@@ -30,7 +30,7 @@ def check_noise(gamma: float, seed: int) -> None:
 def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:
     """Yields the batches of an evaluation, each with the key of its noise."""
     for index, batch in enumerate(batches):
-        yield batch, jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+        yield batch, evaluation_key(index)
 
 
 def to_unit(

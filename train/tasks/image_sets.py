@@ -20,7 +20,14 @@ from ..data.files import SPLITS
 from ..data.image_sets import SetData, SetSpec, load
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from .common import add_noise, check_noise, feasibility_words, keyed, to_unit
+from .common import (
+    add_noise,
+    check_noise,
+    feasibility_words,
+    keyed,
+    on_batches,
+    to_unit,
+)
 from .floors import LINEAR, ClassGaussians, fit_linear
 from .networks import (
     check_reference,
@@ -148,7 +155,7 @@ def make(options: ImageSetConfig, data: Any) -> Task:
             "images": {split: data.num_images(split) for split in SPLITS},
         }
 
-    @jax.jit
+    @on_batches
     def denoised(params: Params, batch: Any, gamma: Any, key: jax.Array) -> Array:
         return apply(params, corrupt(batch, Trial(gamma), key).noisy)[-1]
 

@@ -14,6 +14,7 @@ from unroll_jax.fixed_point import Probe
 
 from ..config.errors import UserError, option_text
 from ..config.images import SceneTaskConfig, SupervisedConfig
+from ..core.evaluate import read as read_split
 from ..core.metrics import Predictions, write_predictions
 from ..core.numbers import json_numbers
 from ..core.task import Log, NoData, Params, Reading, Row, Task, Trial
@@ -169,23 +170,23 @@ def classification(
         return samples[:, None], {"right": right, **figures}
 
     def read(params: Params, batch: Any, trial: Trial) -> Any:
-        logits, info = model.apply(gathered(params), to_unit(batch.images), None)
+        logits, info = model.apply(params, to_unit(batch.images), None)
         samples, figures = of_logits(params, logits, info, batch)
         matrix = confusion(logits, batch.labels)
-        return {"losses": samples, "confusion": matrix, **figures}
+        number = _over_places(counted(batch.labels))
+        return {"losses": samples, "number": number, "confusion": matrix, **figures}
 
     def join(parts: Any, split: str) -> Reading:
         """Puts rows one after the other, with losses per label that counts; confusion
         matrices are summed."""
-        found = [one for one, _ in parts]
-        number = sum(np.sum(np.asarray(counted(batch.labels))) for _, batch in parts)
+        number = sum(np.sum(one["number"], dtype=np.float64) for one in parts)
         reading = {
-            name: np.concatenate([one[name] for one in found])
+            name: np.concatenate([one[name] for one in parts])
             for name in ("losses", *SOLVE)
         }
         share = max(number, 1) / len(reading["losses"])
         reading["losses"] = reading["losses"].astype(np.float64) / share
-        reading["confusion"] = np.sum([one["confusion"] for one in found], axis=0)
+        reading["confusion"] = np.sum([one["confusion"] for one in parts], axis=0)
         return reading
 
     def scores_of(reading: Reading) -> Row:
@@ -264,7 +265,11 @@ def classification(
         shown = [f"{word} {evaluation[name]:.2%}" for name, word in words.items()]
         return ", ".join(shown)
 
-    return Task(
+    def reading(params: Params, split: str, trial: Trial) -> Reading:
+        """Gathers sharded parameters once: a solver applies a layer many times."""
+        return read_split(task._replace(reading=None), gathered(params), split, trial)
+
+    task = Task(
         options=options,
         num_layers=0,
         init=model.init,
@@ -288,6 +293,7 @@ def classification(
         best=lambda row: row[options.best_by] - 1e-9 * row["loss"],
         baselines=baselines,
         read=read,
+        reading=reading,
         join=join,
         keep=keep if of_scenes else lambda params, folder: None,
         counts=lambda batch: _over_places(counted(batch.labels)),
@@ -300,6 +306,7 @@ def classification(
         spec=spec.to_json,
         inner=Inner(data, spec, logits_of, see),
     )
+    return task
 
 
 def _check_network(network: Any, init: Callable[..., Any]) -> None:

@@ -188,7 +188,7 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
         whole = packed.whole(split)
         counted = whole.weights > 0.0
         losses, right, agreed = (
-            np.concatenate([found[name] for found, _ in parts])[: len(counted)][counted]
+            np.concatenate([found[name] for found in parts])[: len(counted)][counted]
             for name in ("losses", "right", "agreed")
         )
         texts = np.zeros((packed.texts[split], len(model.layers)))

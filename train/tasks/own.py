@@ -16,7 +16,7 @@ from ..core.evaluate import noise_trials
 from ..core.task import Batch, Params, Reading, Row, SampleLosses, Task, Trial
 from ..data.reader import by_step, read_ahead, shuffled
 from ..sharding.rules import rematerialised
-from .common import feasibility_words
+from .common import feasibility_words, on_batches
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]
@@ -31,9 +31,10 @@ def own_task(
     validation: Arrays,
     test: Arrays | None = None,
     config: OwnConfig | None = None,
+    **functions: Any,
 ) -> Task:
     """Returns the task of a model of any library, trained plainly or under descent
-    constraints. ``task._replace(...)`` gives it other functions of a `Task`.
+    constraints. ``functions`` are other fields of a `Task` by name.
 
     Args:
       init: ``key -> params``, as a Flax module's ``init`` with its inputs given.
@@ -44,6 +45,8 @@ def own_task(
       validation: Arrays to validate on.
       test: Arrays to evaluate on; None takes the validation arrays.
       config: Options of the training.
+      functions: Fields of a `Task` in place of these, such as ``predict`` or
+        ``baselines``. With other ``losses`` goes ``read=None``, which reads by them.
 
     Raises:
       UserError: if arrays are missing or have different numbers of rows, losses are of
@@ -100,21 +103,25 @@ def own_task(
         )
 
     def join(parts: Any, split: str) -> Reading:
-        losses = np.concatenate([found["losses"] for found, _ in parts])
-        return {"losses": losses[: sizes[split]]}
+        return {
+            name: np.concatenate([one[name] for one in parts])[: sizes[split]]
+            for name in parts[0]
+        }
 
     def fingerprint() -> Row:
         sums = {split: _checksum(arrays) for split, arrays in splits.items()}
         return sums | {"layers": num_layers}
 
-    return Task(
+    task = Task(
         options=options,
         num_layers=num_layers,
         init=init,
         batches=batches,
         examples=examples,
         losses=lambda params, batch, trial: (remade(params, batch), {}),
-        make=lambda other: own_task(init, layer_losses, config=other, **splits),
+        make=lambda other: own_task(
+            init, layer_losses, config=other, **splits, **functions
+        ),
         predict=_predict(layer_losses),
         summary=summary,
         trial=Trial(float(options.train_gamma)),
@@ -126,6 +133,7 @@ def own_task(
         # for the model card: your code builds the model
         spec=lambda: {"examples": sizes},
     )
+    return task._replace(**functions)
 
 
 def summary(evaluation: Row) -> str:
@@ -137,11 +145,11 @@ def summary(evaluation: Row) -> str:
 
 
 def _predict(layer_losses: LayerLosses) -> Callable[[Params, Batch], np.ndarray]:
-    see = jax.jit(layer_losses)
+    see = on_batches(layer_losses)
 
     def predict(params: Params, inputs: Batch) -> np.ndarray:
         """Returns the losses of every layer on a batch."""
-        return np.asarray(see(params, inputs))
+        return see(params, inputs)
 
     return predict
 

@@ -18,7 +18,7 @@ from ..data.codes import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_gr
 from ..data.files import SPLITS
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from .common import check_noise, feasibility_words
+from .common import check_noise, feasibility_words, on_batches
 from .networks import each_of, loop_options, to_bytes
 
 SCORE = "relative_error"
@@ -132,7 +132,7 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
             "examples": sizes,
         }
 
-    @jax.jit
+    @on_batches
     def codes_of(params: Params, batch: CodeBatch, gamma: Any, key: jax.Array) -> Array:
         drawn = corrupt(batch, Trial(gamma), key)
         return apply(params, drawn.signals, drawn.start)[-1]

@@ -19,7 +19,13 @@ from ..core.task import Log, NoData, Params, Row, Task, Trial
 from ..data.clips import SPLITS
 from ..data.video import VideoSpec, frames_of, load
 from ..sharding.mesh import keep_rows
-from .common import add_noise, check_noise, feasibility_words, to_unit
+from .common import (
+    add_noise,
+    check_noise,
+    feasibility_words,
+    on_batches,
+    to_unit,
+)
 from .networks import check_reference
 from .video_models import build_video_model, floors
 from .video_samples import (
@@ -128,7 +134,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
             "weights_checksum": None,
         }
 
-    @jax.jit
+    @on_batches
     def denoised(params: Params, batch: Any, gamma: Any, key: jax.Array) -> Clips:
         noisy = corrupt(batch, Trial(gamma), key).noisy
         return apply(params, noisy, record=lambda y: y)[-1]

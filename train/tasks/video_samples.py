@@ -12,9 +12,10 @@ from jaxtyping import Array, Float, UInt8
 from scipy import ndimage
 
 from ..config.video import BLUR, SALT_AND_PEPPER, Disturbance
+from ..core.evaluate import NOISE_SEED
 from ..data.reader import in_order, read_ahead, shuffled
 from ..data.video import VideoSpec, frames_from, patch_sequences
-from .common import NOISE_SEED, keyed, to_unit
+from .common import keyed, to_unit
 from .networks import to_bytes
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Integer
 
 from unroll_jax.arguments import POSITIVE, at_least, check, checked, require
 from unroll_jax.arrays import check_dtype
@@ -20,7 +20,7 @@ __all__ = ["certified_radius", "margin_loss"]
 # Classes whose differences to all others are in memory at a time.
 CLASSES_AT_ONCE = 32
 
-Labels = Int[Array, "*batch"] | Int[np.ndarray, "*batch"]
+Labels = Integer[Array, "*batch"] | Integer[np.ndarray, "*batch"]
 
 
 def certified_radius(
@@ -199,4 +199,7 @@ def _places(labels: Any, logits: Array) -> Array:
         inside = ends[0] >= 0 and ends[1] < classes
         require(inside, "labels", f"be in 0..{classes - 1}", f"{ends[0]} to {ends[1]}")
     labels = jnp.asarray(labels)
+    if labels.dtype.itemsize < 4:
+        # the number of classes, and their numbers, may not fit
+        labels = labels.astype(jnp.int32)
     return jnp.where(labels < 0, classes, labels)

@@ -47,7 +47,7 @@ class _Carry(NamedTuple):
     number: Int[Array, ""]
     state: tuple[Array, Array]  # s and G s
     fallback: tuple[Array, Array]
-    # squared, of the last step; infinite after a step that was taken back
+    # of the last step; infinite after a step that was taken back
     residual: Float[Array, " b"]
     scale: Float[Array, " b"]
     active: Bool[Array, " b"]

@@ -38,9 +38,17 @@ def dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
     return jnp.sum(a * b, axis=-1)
 
 
+# Longer rows are summed one array at a time. XLA adds up the entries of a reduction of
+# several arrays one after the other on a CPU, and rounding grows with their number.
+LONGEST = 4096
+
+
 @jax.custom_jvp
 def squares(*states: Float[Array, "b m"]) -> tuple[Float[Array, " b"], ...]:
-    """The squared norms of the rows of several states, in one reduction."""
+    """The squared norms of the rows of several states, of short rows in one
+    reduction."""
+    if states[0].shape[-1] > LONGEST:
+        return tuple(dot(state, state) for state in states)
     zeros = tuple(state.dtype.type(0) for state in states)
     products = tuple(state * state for state in states)
     return tuple(jax.lax.reduce(products, zeros, _each(operator.add), (1,)))
