@@ -341,7 +341,8 @@ def test_labels_of_few_bits_name_one_class_of_many(dtype):
     logits[0, [3, 259]] = 1.0, 0.9
     head = jnp.eye(300)
     labels = np.array([3], dtype)
-    radius = certified_radius(jnp.asarray(logits), head, labels=labels)
+    logits = jnp.asarray(logits)
+    radius = certified_radius(logits, head, labels=labels)
     np.testing.assert_allclose(radius, 0.1 / np.sqrt(2.0), rtol=1e-3)
     loss = margin_loss(logits, labels, offset=0.5, temperature=1.0)
     wide = margin_loss(logits, labels.astype(np.int32), offset=0.5, temperature=1.0)
