@@ -39,7 +39,9 @@ def objective(
 ) -> tuple[Float[Array, ""], dict[str, Any]]:
     """Returns the Lagrangian, or the weighted sum of losses without multipliers; and
     the arguments of the optimiser beyond the gradient."""
-    weighted = jnp.vdot(jnp.asarray(plan.weights, means.dtype), means)
+    weighted = means[-1]
+    if np.any(plan.weights[:-1]) or plan.weights[-1] != 1.0:
+        weighted = jnp.vdot(jnp.asarray(plan.weights, means.dtype), means)
     if not plan.constraints:
         return weighted, {}
     outputs = means if plan.of_means else samples

@@ -75,6 +75,8 @@ def train_step(
 
     def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Any]:
         means = _means(samples, counts)
+        if plan.mesh.size > 1:
+            means = _before_gradients(means)
         value, extra = objective(plan, samples, means, state.opt_state, state.step)
         return value, (means, extra)
 
@@ -241,6 +243,28 @@ def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
 def _trained(leaf: Array, moves: bool) -> Array:
     """Returns a parameter, as a constant if it is not trained."""
     return leaf if moves else jax.lax.stop_gradient(leaf)
+
+
+@jax.custom_vjp
+def _before_gradients(means: Array) -> Array:
+    """Returns the means, and lets gradients wait for their reduction over devices.
+
+    Two reductions that do not depend on each other may wait for one another on CPUs,
+    some devices in the one, some in the other.
+    """
+    return means
+
+
+def _forward(means: Array) -> tuple[Array, Array]:
+    return means, means
+
+
+def _backward(means: Array, cotangent: Array) -> tuple[Array]:
+    # XLA keeps a product with 0, as it may be NaN; then the step fails anyway.
+    return (cotangent + 0.0 * means,)
+
+
+_before_gradients.defvjp(_forward, _backward)
 
 
 def _means(
