@@ -121,7 +121,7 @@ def test_the_five_steps_move_everything_that_they_compare(arrays, model, dtype):
     assert np.all(np.abs(run["4/layer_losses"] - run["0/layer_losses"])[1:] > 1e-2)
     multipliers = [value for name, value in run.items() if PRICES in name]
     assert np.count_nonzero(multipliers) >= 2
-    assert np.ptp(run["0/objective/violations"]) > 0.1
+    assert np.ptp(run["0/prices/violations"]) > 0.1
 
 
 def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whole(
@@ -181,9 +181,10 @@ def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(
         "all-to-all": 2,
         "all-reduce": 1,
     }
-    assert [
-        (one["kind"], one["times"]) for one in communication if one not in in_layers
-    ] == [("all-reduce", 1)]
+    # the mean losses, and what gradients wait for
+    others = [one for one in communication if one not in in_layers]
+    assert {(one["kind"], one["times"]) for one in others} == {("all-reduce", 1)}
+    assert len(others) <= 2
     assert (
         sum(one["bytes"] for one in in_layers if one["kind"] == "all-gather")
         == 2 * 4 * MATRICES
