@@ -25,11 +25,11 @@ NO_NUMBERS = "OSUMm"  # kinds of dtypes: objects, texts, times
 
 def own_task(
     init: Callable[[jax.Array], Params],
-    layer_losses: LayerLosses,
+    layer_losses: Callable[..., Any],
     *,
-    train: Arrays,
-    validation: Arrays,
-    test: Arrays | None = None,
+    train: Mapping[str, np.ndarray],
+    validation: Mapping[str, np.ndarray],
+    test: Mapping[str, np.ndarray] | None = None,
     config: OwnConfig | None = None,
     **functions: Any,
 ) -> Task:
