@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.data.pretrained.conftest import WORDS, word_tokenizer
+from tests.data.pretrained.conftest import ROBERTA_WORDS, WORDS, word_tokenizer
 from tests.errors import assert_fails
 from unroll_jax.models import EncoderConfig
 from unroll_jax.train.data.pretrained.encoders import EncoderTokenizer, load_tokenizer
@@ -142,3 +142,11 @@ def test_a_tokenizer_that_fails_over_some_text_is_refused_when_it_is_read(
     spoil(contents)
     (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
     assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, *words)
+
+
+def test_the_number_that_a_file_pads_by_is_not_that_of_its_padding_token(tmp_path):
+    """The file pads by 0, and its vocabulary has [PAD] second, as the encoder."""
+    tokenizer = word_tokenizer(ROBERTA_WORDS)
+    assert tokenizer.padding["pad_id"] == 0
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1

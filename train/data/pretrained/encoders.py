@@ -174,6 +174,8 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
     names = {(tokenizer.padding or {}).get("pad_token")} & numbers.keys() or PADDING
     with folders.usable_tokenizer(file):
         tokenizer.no_truncation()
+        # its numbers of padding are not used, and may not be those of the vocabulary
+        tokenizer.no_padding()
         # Tokens around a text may be missing from the vocabulary; encoding an unknown
         # text and a pair shows them.
         for texts in ([UNKNOWN_WORDS], [UNKNOWN_WORDS, UNKNOWN_WORDS]):
