@@ -38,6 +38,15 @@ MAX_PAGE = 150
 # be rewritten. The list only shrinks.
 LONG_TODAY = {
     "train/predict.py: command",
+    # makers of tasks, whose functions close over the options and the data
+    "train/tasks/certified.py: make",
+    "train/tasks/image_sets.py: make",
+    "train/tasks/images.py: classification",
+    "train/tasks/language.py: make",
+    "train/tasks/own.py: own_task",
+    "train/tasks/sparse_coding.py: make",
+    "train/tasks/text.py: make",
+    "train/tasks/video.py: make",
     "train/report/__init__.py",
     "tests/data/test_errors.py",
     "tests/energies/test_layer_norm.py: "
@@ -126,12 +135,7 @@ def measure(path):
     long = [name] if len(lines) > MAX_FILE else []
     for node in functions:
         first, last = node.body[0].lineno, node.body[-1].end_lineno
-        own = counts[last] - counts[first - 1]
-        # functions inside count on their own
-        for inner in ast.walk(node):
-            if inner is not node and isinstance(inner, ast.FunctionDef):
-                own -= counts[inner.end_lineno] - counts[inner.lineno - 1]
-        if own > MAX_BODY:
+        if counts[last] - counts[first - 1] > MAX_BODY:
             long.append(f"{name}: {node.name}")
     return Size(nodes, counts[-1], long)
 

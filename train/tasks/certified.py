@@ -24,14 +24,12 @@ from unroll_jax.norm_bounds import matrix_norm_bound
 
 from ..config.certified import CertifiedConfig, CertifiedNetwork
 from ..config.errors import OptionError
-from ..core.task import Log, NoData, Params, Row, Task
-from ..data import images
+from ..core.task import Log, Params, Row, Task
 from ..data.pictures import ImageSpec, picture_of
-from ..data.reader import keep_examples
 from ..system.distributed import fetch
 from .attacks import attacked
 from .common import to_unit
-from .images import Classifier, classification
+from .images import Classifier, classification, load_images, without_images
 from .networks import each_of
 
 READ_TOGETHER = 2500  # images, in an evaluation
@@ -55,14 +53,12 @@ class Certified(NamedTuple):
 
 def open_task(options: CertifiedConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    data = images.load(options.data, log=log)
-    keep_examples(data, options)
-    return make(options, data)
+    return make(options, load_images(options, log))
 
 
 def rebuild(options: CertifiedConfig, spec: Row) -> Task:
     """Returns the task of `Task.spec` without data, to predict."""
-    return make(options, NoData(ImageSpec.from_json(spec)))
+    return make(options, without_images(spec))
 
 
 def make(options: CertifiedConfig, data: Any) -> Task:

@@ -57,6 +57,17 @@ def add_noise(
     return clean + gaussian(key, clean.shape, variance, clean.dtype)
 
 
+def train_batches(data: Any, batch_size: int) -> Callable[..., Iterator[Any]]:
+    """Returns the ``batches`` of a `Task` on data with a reader's ``batches``."""
+
+    def batches(seed: int, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
+        return data.batches(
+            "train", batch_size=batch_size, seed=seed, start_step=start_step, rows=rows
+        )
+
+    return batches
+
+
 def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
     """``(params, batch, *others) -> arrays of NumPy``, jitted; batches are put on
     the mesh of the parameters."""

@@ -27,6 +27,7 @@ from .common import (
     keyed,
     on_batches,
     to_unit,
+    train_batches,
 )
 from .floors import LINEAR, ClassGaussians, fit_linear
 from .networks import (
@@ -179,13 +180,7 @@ def make(options: ImageSetConfig, data: Any) -> Task:
         num_layers=options.model.num_layers,
         # the same for every key
         init=lambda key: dict(model.init(key, jnp.zeros((1, 1, pixels)))),
-        batches=lambda seed, start_step, rows: data.batches(
-            "train",
-            batch_size=options.batch_size,
-            seed=seed,
-            start_step=start_step,
-            rows=rows,
-        ),
+        batches=train_batches(data, options.batch_size),
         examples=lambda split, trial: data.examples(split, batch_size=READ_TOGETHER),
         losses=losses,
         make=lambda other: make(other, data),

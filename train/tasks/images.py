@@ -24,7 +24,7 @@ from ..data.pictures import ImageSpec, picture_of
 from ..data.reader import keep_examples
 from ..sharding.mesh import gathered
 from ..sharding.rules import rematerialised
-from .common import on_batches, to_unit
+from .common import on_batches, to_unit, train_batches
 from .image_models import (
     SOLVE,
     Label,
@@ -89,14 +89,24 @@ class Inner(NamedTuple):
 
 def open_task(options: SupervisedConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    data = images.load(options.data, log=log)
-    keep_examples(data, options)
-    return make(options, data)
+    return make(options, load_images(options, log))
 
 
 def rebuild(options: SupervisedConfig, spec: Row) -> Task:
     """Returns the task of `Task.spec` without data, to predict."""
-    return make(options, NoData(ImageSpec.from_json(spec)))
+    return make(options, without_images(spec))
+
+
+def load_images(options: SupervisedConfig, log: Log) -> Any:
+    """Opens the images of options, and keeps as many as these say."""
+    data = images.load(options.data, log=log)
+    keep_examples(data, options)
+    return data
+
+
+def without_images(spec: Row) -> NoData:
+    """Returns the properties of images that a task's ``spec`` has."""
+    return NoData(ImageSpec.from_json(spec))
 
 
 def make(options: SupervisedConfig, data: Any) -> Task:
@@ -273,13 +283,7 @@ def classification(
         options=options,
         num_layers=0,
         init=model.init,
-        batches=lambda seed, start_step, rows: data.batches(
-            "train",
-            batch_size=options.batch_size,
-            seed=seed,
-            start_step=start_step,
-            rows=rows,
-        ),
+        batches=train_batches(data, options.batch_size),
         examples=lambda split, trial: data.examples(
             split, batch_size=options.batch_size
         ),

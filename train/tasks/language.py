@@ -28,7 +28,7 @@ from ..data.answers import (
 )
 from ..data.instructions import Conversation
 from ..data.rows import is_whole
-from .common import check_noise, on_batches
+from .common import check_noise, on_batches, train_batches
 from .language_model import (
     LanguageInputs,
     LanguageModel,
@@ -272,9 +272,7 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
         options=options,
         num_layers=len(model.layers) - 1,
         init=model.init,
-        batches=lambda seed, start_step, rows: packed.batches(
-            "train", batch_size=size, seed=seed, start_step=start_step, rows=rows
-        ),
+        batches=train_batches(packed, size),
         examples=lambda split, trial: packed.examples(split, batch_size=size),
         losses=losses,
         make=lambda other: make(other, data),

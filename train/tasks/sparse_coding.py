@@ -18,7 +18,7 @@ from ..data.codes import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_gr
 from ..data.files import SPLITS
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from .common import check_noise, feasibility_words, on_batches
+from .common import check_noise, feasibility_words, on_batches, train_batches
 from .networks import each_of, loop_options, to_bytes
 
 SCORE = "relative_error"
@@ -162,13 +162,7 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
         options=options,
         num_layers=options.model.num_layers,
         init=lambda key: dict(model.init(key, no_signal)),
-        batches=lambda seed, start_step, rows: data.batches(
-            "train",
-            batch_size=options.batch_size,
-            seed=seed,
-            start_step=start_step,
-            rows=rows,
-        ),
+        batches=train_batches(data, options.batch_size),
         examples=lambda split, trial: data.examples(split, batch_size=READ_TOGETHER),
         losses=losses,
         make=lambda other: make(other, data),

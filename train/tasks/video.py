@@ -25,6 +25,7 @@ from .common import (
     feasibility_words,
     on_batches,
     to_unit,
+    train_batches,
 )
 from .networks import check_reference
 from .video_models import build_video_model, floors
@@ -173,13 +174,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
         options=options,
         num_layers=model.num_layers,
         init=model.init,
-        batches=lambda seed, start_step, rows: samples.batches(
-            "train",
-            batch_size=options.batch_size,
-            seed=seed,
-            start_step=start_step,
-            rows=rows,
-        ),
+        batches=train_batches(samples, options.batch_size),
         examples=examples,
         losses=losses,
         make=lambda other: make(other, data),

@@ -26,6 +26,9 @@ from unroll_jax.placement import vary_like
 
 __all__ = ["HeadsParams", "multihead_attention", "multihead_attention_example"]
 
+# Of each head, with its own fans.
+XAVIER = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
+
 
 class HeadsParams(NamedTuple):
     """W_a (num_heads, dim, rank): the weight of each head.
@@ -122,17 +125,14 @@ def multihead_attention(
     graph = check_mask(mask)
     width = rank or dim // num_heads
     check_kernel(kernel, chosen, mask, block)
-    assert chosen.log_slope is not None
     log_slope = chosen.log_slope
+    assert log_slope is not None
 
     def init(key: jax.Array) -> HeadsParams:
-        xavier = jax.nn.initializers.variance_scaling(
-            1.0, "fan_avg", "normal", batch_axis=0
-        )
-        return HeadsParams(xavier(key, (num_heads, dim, width)))
+        return HeadsParams(XAVIER(key, (num_heads, dim, width)))
 
     def energy(params: HeadsParams, tokens: Tokens) -> Float[Array, "*batch"]:
-        anchor, present = prepare(tokens)
+        anchor, present = _prepare(tokens)
         z = _project(tokens.y, params.W_a)
         pairs = energy_by(
             kernel, chosen, z, graph, present, dtype=tokens.dtype, block=block
@@ -153,8 +153,7 @@ def multihead_attention(
             arrays = tokens._replace(y=y, x=x, present=present)
             return pull_of(W, arrays, energy=energy)
 
-        arrays = tokens.y, tokens.x, tokens.present
-        total, roots, offset = pull(params.W_a, *arrays)
+        total, roots, offset = pull(params.W_a, tokens.y, tokens.x, tokens.present)
         move = _solve(params.W_a, roots, offset)
         return tokens.y - step_size * move, total
 
@@ -162,7 +161,7 @@ def multihead_attention(
         W: Float[Array, "h d k"], tokens: Tokens, *, energy: bool
     ) -> tuple[Float[Array, "*batch"], Array, Array]:
         """Returns the energy, the roots of D_u^h of each token, and z_u^h - m_u^h."""
-        anchor, present = prepare(tokens)
+        anchor, present = _prepare(tokens)
         z = _project(tokens.y, W)
         bounded = form == "softmax"
         around = neighbourhood_by(
@@ -181,17 +180,10 @@ def multihead_attention(
         if bounded:
             pulls.append((log_slope(jnp.zeros((), z.dtype)), z))
         if ridge > 0.0:
-            target = jnp.zeros_like(z) if anchor is None else _project(anchor, W)
-            pulls.append((math.log(ridge), target))
+            pulls.append((math.log(ridge), _target(W, z, anchor)))
         total = jnp.sum(around.energy, axis=-1)
         total = total + _ridge_energy(ridge, W, z, tokens.y, anchor)
         return total, *_weigh(pulls, z)
-
-    def prepare(tokens: Tokens) -> tuple[Array | None, Array | None]:
-        """Returns the anchor as rows, and the tokens present, (*batch, 1, n)."""
-        anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
-        present = None if tokens.present is None else tokens.present[..., None, :]
-        return anchor, present
 
     return on_tokens(init, energy, step, step_and_energy, dim=dim)
 
@@ -202,8 +194,20 @@ def multihead_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Examp
     return multihead_attention(DIM, num_heads=2, ridge=0.5), y, x
 
 
+def _prepare(tokens: Tokens) -> tuple[Array | None, Array | None]:
+    """Returns the anchor as rows, and the tokens present, (*batch, 1, n)."""
+    anchor = None if tokens.x is None else jnp.atleast_2d(tokens.x)
+    present = None if tokens.present is None else tokens.present[..., None, :]
+    return anchor, present
+
+
 def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h n k"]:
     return jnp.einsum("...nd,hdk->...hnk", tokens, W)
+
+
+def _target(W: Float[Array, "h d k"], z: Array, anchor: Array | None) -> Array:
+    """Returns what the ridge pulls to: the projected anchor, or 0."""
+    return jnp.zeros_like(z) if anchor is None else _project(anchor, W)
 
 
 def _ridge_energy(
