@@ -21,7 +21,8 @@ def draw(names: dict[str, Any], out: Path) -> None:
     names["trace"].plot(left)
     left.set_title("energy of 8 sets of tokens")
     info = names["info"]
-    residuals, converged = np.asarray(info.residual), np.asarray(info.converged)
+    residuals = np.asarray(info.residual)
+    converged = np.asarray(info.converged)
     order = np.argsort(residuals)
     places = np.arange(len(order))
     for label, kept in {
@@ -37,17 +38,15 @@ def draw(names: dict[str, Any], out: Path) -> None:
         ylabel="relative residual",
     )
     middle.legend()
-    w, state, rows = (
-        np.zeros(3, np.float32),
-        names["optimizer"].init(np.zeros(3, np.float32)),
-        [],
-    )
+    w = np.zeros(3, np.float32)
+    state = names["optimizer"].init(w)
+    rows = []
     for _ in range(STEPS):
-        price = names["uj"].multipliers_of(state)
-        gradients, violation = names["gradient"](w, price)
-        updates, state = names["update"](gradients, state, w, violations=violation)
+        prices = names["uj"].multipliers_of(state)
+        gradients, (missed, _) = names["gradient"](w, prices)
+        updates, state = names["update"](gradients, state, w, violations=missed)
         w = w + updates
-        rows.append((violation + 0.05, price))
+        rows.append((missed["missed"] + 0.05, prices["missed"]))
     missed, price = np.asarray(rows).T
     right.plot(100 * missed, label="missed positives (%)")
     right.axhline(5, color="black", linestyle=":", label="bound (5%)")
