@@ -86,7 +86,7 @@ def test_the_python_of_docs_runs(name):
     assert run(name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_energy_of_the_docs_is_certified():
     names = run("how_to/energy.md")
     assert (names["outcomes"] == Outcome.GUARANTEED).all()

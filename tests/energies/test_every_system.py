@@ -97,7 +97,7 @@ def test_derivatives_equal_finite_differences(name):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
     """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in
@@ -156,7 +156,7 @@ def test_marks_of_tokens_broadcast_and_map():
             chex.assert_trees_all_close(other, expected, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "name",
@@ -206,7 +206,7 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     layer, params, *arrays = drawn(name)
@@ -226,7 +226,7 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_replaced_functions_count_and_drop_what_they_contradict():
     layer, y = uj.attention(form="softmax"), np.ones((3, 2), np.float32)
     moved = layer._replace(step=lambda params, y, x=None: y + 1.0)

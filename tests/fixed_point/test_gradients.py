@@ -207,7 +207,7 @@ REFUSED = {  # transforms of a function of one array
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("argument", [0, 1])
 @pytest.mark.parametrize("transform", REFUSED)
 def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a_number(

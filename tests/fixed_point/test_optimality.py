@@ -70,7 +70,7 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_forward_mode_gives_tangents_and_second_derivatives():
     def closed(weight, *_):
         return jnp.linalg.solve(

@@ -30,7 +30,7 @@ MODELS = {
     "encoder": (Encoder, test_encoder.SMALL, test_encoder.random_tokens(3, 5)),
     "vit": (ViT, FRAMES, test_vit.frames(3)),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("encoder", "vit")]
+SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("encoder", "vit")]
 every_model = pytest.mark.parametrize("name", ["decoder", *SLOW])
 
 

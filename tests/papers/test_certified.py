@@ -45,7 +45,7 @@ def test_splits_are_disjoint_and_pixels_in_the_unit_interval(data):
     assert images.max() == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_logits_are_those_of_numpy(data, trained):
     images = data[1][0][:3]
     params = trained["offset"][0]
@@ -61,7 +61,7 @@ def test_logits_are_those_of_numpy(data, trained):
         np.testing.assert_allclose(logits, z @ head + params["bias"], atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_reflected_equilibria_solve_their_equations(data, trained):
     images = data[1][0][:3]
     params = trained["equilibria"][0]
@@ -80,7 +80,7 @@ def test_reflected_equilibria_solve_their_equations(data, trained):
         np.testing.assert_allclose(logits, x @ head + params["bias"], atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", TRAINED)
 def test_certified_accuracy_is_not_above_attacked_accuracy(name, data, trained):
     params, price = trained[name]

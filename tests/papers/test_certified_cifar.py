@@ -37,7 +37,7 @@ def test_the_network_has_fewer_than_500_000_parameters():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 262_922
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_logits_are_those_of_numpy(small, data):
     params = cifar.init(jax.random.key(0))
     image = data.pixels[0] / 255.0
@@ -65,7 +65,7 @@ def test_augmented_images_are_moved_or_mirrored_at_most():
     assert len(found) > 15
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_attacks_find_no_counterexample_of_a_certificate(small, data):
     params = cifar.train(cifar.CifarConfig(0.3, 0.1, epochs=50), data, 0)
     clean, *shares = cifar.certified(params, data)
@@ -103,7 +103,7 @@ def test_wrong_options_are_one_line(monkeypatch, capsys, tmp_path):
     assert f"--root {tmp_path}" in message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_folder_of_images_is_read_and_split(monkeypatch, tmp_path):
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import pytest
 from papers.field import DEPTH, LAYERS, draw_sets, linear_floor, plot, study, table
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_proved_steps_descend_and_public_ones_do_not():
     rows = [
         row

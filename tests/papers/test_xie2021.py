@@ -20,7 +20,7 @@ from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.image_models import lipschitz_bound, scores
 
-pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.nightly]
 __all__ = ["start", "stripes"]  # fixtures
 RADII = (0.05, 0.3, 1.0)
 

@@ -24,7 +24,7 @@ from papers.yang2022.vectors import Embeddings
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 DIM, LAYERS = 4, 3
 NAMES = ("fig5", "fig6", "fig6_plain")
 STACKS = {
