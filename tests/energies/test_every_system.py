@@ -226,30 +226,6 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     )
 
 
-@pytest.mark.nightly
-def test_replaced_functions_count_and_drop_what_they_contradict():
-    layer, y = uj.attention(form="softmax"), np.ones((3, 2), np.float32)
-    moved = layer._replace(step=lambda params, y, x=None: y + 1.0)
-    for record in ("energy", None):
-        np.testing.assert_array_equal(
-            uj.unroll(moved, AttentionParams(None), y, num_layers=2, record=record)[0],
-            3.0,
-        )
-    measured = layer._replace(energy=lambda params, y, x=None: jnp.float32(7.0))
-    np.testing.assert_array_equal(
-        uj.unroll(measured, AttentionParams(None), y, num_layers=2)[1].energy, 7.0
-    )
-    layer = uj.opteq(2, 3, 1)
-    assert layer.factored is not None
-    assert layer.symmetric
-    halved = layer._replace(step=lambda params, y, x: 0.5 * y)
-    assert (halved.factored, halved.symmetric, halved.check) == (None, False, None)
-    both = lambda params, y, x: (y, jnp.zeros(()))
-    assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[
-        3:6
-    ] == (both, None, True)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2]

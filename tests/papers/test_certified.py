@@ -37,14 +37,6 @@ def trained(data):
     return runs
 
 
-def test_splits_are_disjoint_and_pixels_in_the_unit_interval(data):
-    parts = certified.digits()
-    assert [len(labels) for _, labels in parts] == [1197, 200, 400]
-    images = np.concatenate([images for images, _ in parts])
-    assert images.min() == 0.0
-    assert images.max() == 1.0
-
-
 @pytest.mark.nightly
 def test_logits_are_those_of_numpy(data, trained):
     images = data[1][0][:3]
@@ -106,33 +98,3 @@ def test_the_bound_of_relu_layers_multiplies_norms(kind, data):
     # `matrix_norm_bound` is 0.1% above the norm at most, in each of six layers.
     np.testing.assert_allclose(bound.constant, expected, rtol=6e-3)
     assert kind == "plain" or bound.constant <= 1.0 + 1e-6
-
-
-def test_the_command_has_a_row_for_every_setting(monkeypatch, capsys):
-    monkeypatch.setattr(certified, "train", lambda setting, data, seed: (seed, 2.0))
-
-    def figures(params, *_):
-        return np.full(5, 0.5 + 0.1 * params)
-
-    monkeypatch.setattr(certified, "certified", figures)
-    monkeypatch.setattr(certified, "attacked", lambda *given: figures(*given)[:3])
-    certified.main(["--seeds", "2"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + len(certified.CHOSEN)
-    assert "55.0 (50.0 to 60.0)" in lines[2]
-    assert lines[-1].endswith("| 2.0 (2.0 to 2.0) |")
-    certified.main(["--search"])
-    assert "offset 0.8, temperature 0.15, rate 0.01 | 50.0 |" in capsys.readouterr().out
-    certified.main(["--bounds"])
-    rows = capsys.readouterr().out
-    assert rows.count("| at most") == rows.count("| offset") == 8
-    assert "| 50.0 | 2.0 |" in rows
-    certified.main(["--compare"])
-    assert "| reflected" in capsys.readouterr().out
-
-
-def test_trials_hold_the_chosen_settings():
-    trials = {dataclasses.replace(trial, name="") for trial in certified.trials()}
-    assert {
-        dataclasses.replace(chosen, name="") for chosen in certified.CHOSEN
-    } <= trials
