@@ -36,10 +36,6 @@ def command_in(folder, run):
     return [*words, "--temperature", "1", "--gamma", "0.5", "--seed", "3"], out
 
 
-def with_words(words, old, new):
-    return [new if word == old else word for word in words]
-
-
 @pytest.fixture(scope="module")
 def whole(finished, tmp_path_factory):
     words, out = command_in(tmp_path_factory.mktemp("whole"), finished.folders[1])
