@@ -81,7 +81,14 @@ def run(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RUN if name not in WITH_A_TEST])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "start.md" else pytest.param(name, marks=pytest.mark.nightly)
+        for name in RUN
+        if name not in WITH_A_TEST
+    ],
+)
 def test_the_python_of_docs_runs(name):
     assert run(name)
 

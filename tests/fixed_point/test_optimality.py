@@ -199,7 +199,7 @@ FISTA = fp.accelerated_gradient(proximal=True)
 
 @pytest.mark.parametrize(
     "solver",
-    [pytest.param(None, marks=pytest.mark.slow), FISTA],
+    [pytest.param(None, marks=pytest.mark.nightly), FISTA],
     ids=["default", "fista"],
 )
 def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):

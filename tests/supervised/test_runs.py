@@ -20,7 +20,16 @@ from unroll_jax.train.main import fit
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 
 
-@pytest.mark.parametrize("experiment", QUICK)
+# The others train networks that quick tests of their own hold.
+every_night = [
+    name
+    if name in ("image-opteq", "segment-fcn")
+    else pytest.param(name, marks=pytest.mark.nightly)
+    for name in QUICK
+]
+
+
+@pytest.mark.parametrize("experiment", every_night)
 def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     folder, _ = trained(experiment)
     rows = read_metrics(folder / "metrics.jsonl")
@@ -105,6 +114,7 @@ def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(
         )
 
 
+@pytest.mark.nightly
 def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(
     tmp_path, monkeypatch
 ):
