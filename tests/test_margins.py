@@ -1,4 +1,4 @@
-"""Certified radii against exhaustive search, attacks and NumPy; losses of margins."""
+"""Certified radii against exhaustive search and NumPy; losses of margins."""
 
 import jax
 import jax.numpy as jnp

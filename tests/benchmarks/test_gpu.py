@@ -1,5 +1,4 @@
-"""The command for GPUs: its parts measure on any device, and one that fails does not
-end the others."""
+"""The command for GPUs: its parts measure on any device, and lower for an H100."""
 
 import jax
 import jax.numpy as jnp

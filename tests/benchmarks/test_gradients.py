@@ -1,5 +1,4 @@
-"""The benchmark of gradients: its exact answers against autodiff, its race and its
-judgement."""
+"""The benchmark of gradients: its exact answers against autodiff, and its race."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Equilibria on convex potentials: values, implicit gradients and distances."""
+"""Equilibria on convex potentials: values and implicit gradients."""
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,5 @@
 """The transformer of digits at tiny sizes: its readout and losses by NumPy, its
-methods, and its tables."""
+methods."""
 
 import dataclasses
 
