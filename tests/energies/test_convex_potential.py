@@ -1,5 +1,5 @@
 """Steps on convex potentials against the published formula in float64 NumPy, and the
-distances that they keep."""
+scaling that bounds their weights."""
 
 import itertools
 
