@@ -150,8 +150,8 @@ benchmarks: $(STAMP)
 clean:
 	rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache
 
-# uv takes less than half of pip's time (48 s for 104). pip installs where uv cannot, as with an index that pip.conf names, and for PyTorch, whose
-# wheels for CPUs pip.conf may name.
+# uv takes less than half of pip's time (48 s for 104). pip installs where uv cannot, as with an index that pip.conf
+# names, and PyTorch, as pip.conf may name wheels for CPUs.
 UV := $(if $(findstring oracles,$(EXTRAS)),false,$(PY) -m uv)
 # Pins are by Python version; a version without a file of its own installs what pyproject.toml admits.
 $(STAMP): pyproject.toml $(wildcard requirements/py*.txt)

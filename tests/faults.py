@@ -376,7 +376,11 @@ ROWS = [
         "over where[2] 0, powers_of_two where[2] 0",
     ),
     # NaN is masked
-    (f"{ENERGIES}safeguard.py", "energies/test_field.py", "_step_length where[2] 2"),
+    (
+        f"{ENERGIES}fast_weights.py",
+        "energies/test_fast_weights.py",
+        "read_chunks.join where[2] 0",
+    ),
     (
         "unroll_jax/models/language/sampling.py",
         "models/test_generation.py",
@@ -389,9 +393,13 @@ ROWS = [
         "_means.mean where[2] 0",
     ),
     # a start that is returned counts as a solution
-    (f"{FIXED}optimality.py", "fixed_point/test_optimality.py", "_distance where[2] 0"),
-    # prices in units of the scaled violation
-    (f"{CONSTRAINED}group_report.py", "constrained/test_report.py", "judge_group / 3"),
+    (f"{FIXED}reports.py", "fixed_point/test_optimality.py", "report_solution <= 0"),
+    # values in units of the scaled violation
+    (
+        f"{CONSTRAINED}group_report.py",
+        "constrained/test_layer_bounds.py",
+        "judge_group * 1",
+    ),
 ]
 FAULTS = [
     Fault(f"{path}:{function}", operator, int(number), tests)
