@@ -398,7 +398,7 @@ ROWS = [
     (
         f"{CONSTRAINED}group_report.py",
         "constrained/test_layer_bounds.py",
-        "judge_group * 1",
+        "judge_group * 2",
     ),
 ]
 FAULTS = [

@@ -141,6 +141,35 @@ def test_prox_keeps_shape_dtype_and_nan(
     assert all(np.isnan(conjugate).all() for conjugate in conjugates)
 
 
+def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
+    """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox
+    of a convex phi and of no other."""
+    rng = np.random.default_rng(4)
+    pair, shares = 3.0 * rng.normal(size=(2, 500, 2, 4)), rng.uniform(size=500)
+
+    @jax.jit
+    def measure(pair, shares):
+        def of(phi):
+            # An activation's prox is the activation at step size 1, and solved for at
+            # 0.7.
+            proxes = [phi.prox(pair, step_size) for step_size in (0.7, 1.0)]
+            u, v = proxes[1]
+            return proxes, phi.penalty(
+                jnp.stack([u, v, u + shares[:, None, None] * (v - u)])
+            )
+
+        return {name: of(factory()) for name, factory in uj.PROXIMALS.items()}
+
+    for name, (proxes, (first, last, between)) in measure(pair, shares).items():
+        for prox in proxes:
+            difference = np.asarray(prox[0] - prox[1])
+            product = np.sum(difference * (pair[0] - pair[1]), (-2, -1))
+            assert np.all(np.sum(difference**2, (-2, -1)) <= product + 1e-9), name
+        chord = (1.0 - shares) * first + shares * last
+        assert np.all(np.isfinite(chord)), name
+        assert np.all(between <= chord + 1e-12 * (1.0 + np.abs(chord))), name
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_prox_of_an_activation_solves_its_equation(name):
     """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method; t is the ratio of
