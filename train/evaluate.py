@@ -11,7 +11,7 @@ from .core.evaluate import evaluate
 from .core.folder import check_same, identity, require_checkpoints, require_place
 from .core.numbers import json_value
 from .core.objective import INFEASIBLE
-from .core.step import state_like
+from .core.step import evaluated_params, state_like
 from .core.task import VALIDATED, Log, Plan, Row, Task
 from .system.distributed import is_first
 from .system.files import read_object, write_json
@@ -69,7 +69,8 @@ def evaluate_run(
     validated = notes["score"] > INFEASIBLE
     least = "" if validated else ", the least infeasible one on the validation split"
     log(f"{folder}: evaluating the checkpoint of step {step}{least}")
-    figures = evaluate(judged, plan, state.params, state.opt_state, folder)
+    params = evaluated_params(plan, state)
+    figures = evaluate(judged, plan, params, state.opt_state, folder)
     if "constraint_report" in figures:
         log("\n".join(figures["constraint_report"]))
     about: Row = {}

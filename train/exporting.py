@@ -17,9 +17,10 @@ from .config.options import to_json
 from .config.run import FREE, RunConfig
 from .config.tokens import LanguageConfig
 from .core.folder import read_config
-from .core.metrics import read_metrics
+from .core.metrics import validation_of
 from .core.objective import multipliers_in_order
 from .core.plan import make_plan
+from .core.step import evaluated_params
 from .core.task import Log, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE
 from .evaluate import best_checkpoint, evaluated_step
@@ -105,13 +106,14 @@ def export(
         task = by_config(task, config, mesh=mesh)
         plan = make_plan(task)
     step, state, _ = best_checkpoint(task, plan, run, experiment=experiment, log=log)
+    params = evaluated_params(plan, state)
     files: dict[str, bytes] = {}
     metadata = {"format": FORMAT}
     if converted:
-        arrays, files = task.inner.to_transformers(state.params)
+        arrays, files = task.inner.to_transformers(params)
         metadata = {"format": "pt", MARK: FORMAT}  # transformers takes only "pt"
     else:
-        arrays = named_arrays(jax.device_get(state.params))
+        arrays = named_arrays(jax.device_get(params))
     ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = save(ordered, metadata)
     multipliers = multipliers_in_order(plan, state.opt_state)
@@ -159,10 +161,7 @@ def _describe(
     task: Task, run: Path, experiment: str, step: int, multipliers: np.ndarray | None
 ) -> Row:
     """Returns config.json of an export, without the folders of this machine."""
-    validation = None
-    for row in read_metrics(run / "metrics.jsonl"):
-        if row["kind"] == "validation" and row["step"] == step:
-            validation = row
+    validation = validation_of(run, step)
     evaluation = None
     if evaluated_step(run) == step:
         evaluation = task.summary(read_object(run / "evaluation.json"))

@@ -16,15 +16,18 @@ from .config.errors import UserError, kind_of, one_line
 from .config.run import RunConfig
 from .config.tokens import LanguageConfig
 from .core.checkpoint import Checkpoints
+from .core.evaluate import num_parameters
 from .core.folder import (
     FACTS,
     check_first,
     read_config,
+    read_status,
     require_checkpoints,
     require_place,
 )
+from .core.metrics import validation_of
 from .core.plan import make_plan
-from .core.step import state_like
+from .core.step import evaluated_params, state_like
 from .core.task import Log, Params, Plan, Row, Task
 from .data.answers import Template
 from .data.pretrained.chat import ChatTokenizer
@@ -42,7 +45,7 @@ class Model:
       task: the task that was trained, without its data.
       params: of the best checkpoint.
       config: of the run.
-      card: its experiment and step, and of an export the figures and feasibility.
+      card: its experiment, step and validation, and of an export further figures.
 
     Example: see `fit`.
     """
@@ -56,6 +59,28 @@ class Model:
     def config(self) -> RunConfig:
         """The configuration that it was trained with."""
         return self.task.options
+
+    def __repr__(self) -> str:
+        """Returns experiment, task, steps, score and feasibility, a line each."""
+        config = self.config
+        of = f" of {self.card['steps']}" if "steps" in self.card else ""
+        lines = [
+            f"Model of {self.card['experiment']} (task {config.task}):"
+            f" {config.describe()}",
+            f"step {self.card['step']}{of}, {num_parameters(self.params):,} parameters",
+        ]
+        if self.card["validation"] is None:
+            return "\n  ".join([*lines, "no validation of this step is known"])
+        feasible, excess, metric = config.judge(self.card["validation"])
+        lines.append(f"{config.metric}: {metric:.4g}")
+        if excess is not None:
+            verdict = "feasible" if feasible else "NOT feasible"
+            side = "above" if excess > 0.0 else "below"
+            lines.append(
+                f"{verdict} on the validation split: the layer furthest out is"
+                f" {abs(excess):.1%} {side} its bound"
+            )
+        return "\n  ".join(lines)
 
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Applies the model to inputs of its kind; see the task's ``predict``.
@@ -131,10 +156,17 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
         task = _rebuilt(config, read_object(path), path)
     else:
         task = by_config(task, config)
+    plan = make_plan(task)
     with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
-        step, state, notes = checkpoints.best(state_like(task, make_plan(task)))
-    card = {"experiment": experiment, "step": step, "score": notes["score"]}
-    return Model(task, state.params, card)
+        step, state, notes = checkpoints.best(state_like(task, plan))
+    card = {
+        "experiment": experiment,
+        "step": step,
+        "steps": read_status(folder).get("steps", step),
+        "score": notes["score"],
+        "validation": validation_of(folder, step),
+    }
+    return Model(task, evaluated_params(plan, state), card)
 
 
 def open_run(

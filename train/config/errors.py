@@ -14,7 +14,12 @@ UNSHOWN = re.compile(
 )
 PLAIN = "a string of UTF-8 without control characters"
 #: The packages of each extra of pyproject.toml that some commands do without.
-EXTRAS = {"video": ("av", "skimage"), "search": ("optuna",)}
+EXTRAS = {
+    "video": ("av", "skimage"),
+    "search": ("optuna",),
+    "tensorboard": ("tensorboardX",),
+    "wandb": ("wandb",),
+}
 
 # Fields that are options (None: all) and names of options that are not --FIELD: of a
 # command line, not of Python.

@@ -10,6 +10,7 @@ from pydantic import Field
 from .errors import OptionError, option_text
 from .options import (
     Count,
+    Fraction,
     NonNegative,
     Parts,
     Positive,
@@ -21,13 +22,17 @@ from .options import (
 )
 
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
+Tracker = Literal["tensorboard", "wandb"]
 
 # Options that may change when a run resumes or is evaluated: devices, the parts that a
-# batch is computed in, recomputation, the run's place. The step stays as it is.
+# batch is computed in, recomputation, who hears of figures, when a run gives up, its
+# place. The step stays as it is.
 FREE: dict[str, Any] = {
     "mesh": None,
     "accumulate": 1,
     "remat": "none",
+    "log": (),
+    "early_stop": None,
     "overwrite": False,
     "config": None,
     "out": None,
@@ -134,6 +139,14 @@ class RunConfig:
     mesh: Text | None = None
     """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data
     over all that divide the batch."""
+    ema: Fraction | None = None
+    """Decay of a moving average of the parameters, such as 0.99. Validations, the best
+    checkpoint and all that is made of it take the average. None: no average."""
+    early_stop: Count | None = None
+    """End a run after so many validations in a row without a better one; None trains
+    all steps."""
+    log: tuple[Tracker, ...] = ()
+    """Further places for the figures of steps and validations: tensorboard, wandb."""
     out: Text | None = None
     """Run folder; None makes one under runs/ named after the experiment."""
     overwrite: bool = False

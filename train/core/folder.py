@@ -8,7 +8,14 @@ from typing import Any
 
 from unroll_jax import __version__
 
-from ..config.errors import PLAIN, UNSHOWN, UserError, kind_of, on_command_line
+from ..config.errors import (
+    PLAIN,
+    UNSHOWN,
+    UserError,
+    kind_of,
+    on_command_line,
+    require_extra,
+)
 from ..config.options import differences, from_json, to_json
 from ..config.run import FREE, LENGTHS, PLACE, RunConfig
 from ..registry import FROM_PYTHON, PASS_IT, TASKS
@@ -318,6 +325,8 @@ def check_first(config: RunConfig) -> None:
         )
     if config.out:
         check_out(config.out)
+    for tracker in config.log:
+        require_extra(tracker)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
 
 

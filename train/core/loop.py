@@ -12,6 +12,7 @@ import jax
 from tqdm import tqdm
 
 from ..config.errors import Interrupted, UserError, one_line
+from ..config.run import LENGTHS
 from ..sharding.mesh import describe_mesh, local_rows, put
 from ..system.distributed import (
     Stop,
@@ -28,12 +29,13 @@ from ..system.terminal import pausing, progress
 from .checkpoint import Checkpoints
 from .evaluate import validate
 from .folder import ANEW, FINISHED, go_on, read_status, take
-from .metrics import Callbacks, MetricsWriter
+from .metrics import Callbacks, MetricsWriter, open_tracker
 from .numbers import NotFiniteError
 from .step import (
     Metrics,
     TrainState,
     describe_step,
+    evaluated_params,
     init_state,
     jit_step,
     require_finite_state,
@@ -47,10 +49,25 @@ Programs = dict[Any, Step]  # by the shapes of a batch: texts come in several le
 
 
 class Notes(NamedTuple):
-    """Notes of a checkpoint, saved with the state."""
+    """Notes of a checkpoint, saved with the state.
+
+    Attributes:
+      train_seconds: of all steps so far.
+      messages: of errors that ended the run before.
+      best_score: the highest score of a validation; None before the first.
+      unimproved: validations in a row since then.
+    """
 
     train_seconds: float = 0.0
     messages: tuple[str, ...] = ()
+    best_score: float | None = None
+    unimproved: int = 0
+
+    def validated(self, score: float) -> "Notes":
+        """Returns the notes after a validation."""
+        if self.best_score is None or score > self.best_score:
+            return self._replace(best_score=score, unimproved=0)
+        return self._replace(unimproved=self.unimproved + 1)
 
 
 def train_run(
@@ -70,11 +87,11 @@ def train_run(
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)
-        if status.get("state") == FINISHED and status["steps"] >= plan.num_steps:
-            log(
-                f"{folder}: finished already after {status['steps']} steps; to train"
-                f" anew, {ANEW}"
-            )
+        ended = status.get("steps", 0) >= plan.num_steps or _gives_up(
+            task, status.get("unimproved", 0)
+        )
+        if status.get("state") == FINISHED and ended:
+            log(_finished(task, folder, status["steps"]))
         else:
             log(f"{folder}: {task.options.describe()}, on {describe_mesh(plan.mesh)}")
             train(
@@ -109,7 +126,7 @@ def train(
         rows = local_rows(plan.mesh, task.options.batch_size)
         batches = task.batches(task.options.seed, done, rows)
         with (
-            _journal(task, plan, folder, done, callbacks) as journal,
+            _journal(task, plan, folder, experiment, done, callbacks) as journal,
             status.failing(task, saves),
         ):
             if done < num_steps:
@@ -118,7 +135,7 @@ def train(
             interrupted = False
             began = time.perf_counter() - notes.train_seconds
 
-            while done < num_steps:
+            while done < num_steps and not _gives_up(task, notes.unimproved):
                 batch = put(next(batches), plan.mesh)
                 program, seconds = _compile(step, programs, state, batch, journal.bar)
                 status.compile_seconds += seconds
@@ -142,9 +159,9 @@ def train(
                 score = UNJUDGED
                 if validates:
                     with pausing(journal.bar, "evaluating"):
-                        row, score = validate(
-                            task, plan, state.params, state.opt_state, done
-                        )
+                        params = evaluated_params(plan, state)
+                        row, score = validate(task, plan, params, state.opt_state, done)
+                    notes = notes.validated(score)
                     journal.write("validation", done, row)
 
                 require_finite_state(state)
@@ -161,6 +178,8 @@ def train(
 
             saves.wait()  # the status follows the disk
             status.write(FINISHED)
+            if done < num_steps:
+                log(_early(folder, done, plan, notes))
 
         if interrupted or stop.at(num_steps + 1):
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
@@ -180,7 +199,8 @@ def _restore(
     step, state, saved = newest
     if step < plan.num_steps:
         log(f"going on from the checkpoint of step {step}")
-    return state, Notes(saved["train_seconds"], tuple(saved["messages"]))
+    kept = {name: saved[name] for name in Notes._fields if name in saved}
+    return state, Notes(**kept)._replace(messages=tuple(saved["messages"]))
 
 
 def _compile(
@@ -229,7 +249,12 @@ class _Journal(NamedTuple):
 
 @contextlib.contextmanager
 def _journal(
-    task: Task, plan: Plan, folder: Path, step: int, callbacks: Sequence[Callbacks]
+    task: Task,
+    plan: Plan,
+    folder: Path,
+    experiment: str,
+    step: int,
+    callbacks: Sequence[Callbacks],
 ) -> Iterator[_Journal]:
     """Opens the journal of a run that goes on after a step."""
     total = plan.num_steps
@@ -237,6 +262,13 @@ def _journal(
         writer = None
         if is_first():
             writer = stack.enter_context(MetricsWriter(folder, after_step=step))
+            trackers = [
+                open_tracker(
+                    name, folder, task.options, experiment=experiment, after_step=step
+                )
+                for name in task.options.log
+            ]
+            callbacks = [*callbacks, *map(stack.enter_context, trackers)]
         bar = progress(task.options.title, total=total, done=step, shown=is_first())
         stack.enter_context(bar)
         yield _Journal(task, plan, writer, bar, callbacks)
@@ -274,6 +306,7 @@ class _Status:
             "train_seconds": self._notes.train_seconds,
             "compile_seconds": self.compile_seconds,
             "messages": list(self._notes.messages),
+            "unimproved": self._notes.unimproved,
             "environment": environment(),
         }
         if is_first():
@@ -334,6 +367,33 @@ class _Status:
         with contextlib.suppress(OSError):
             (self._folder / "checkpoints").rmdir()
             self._folder.rmdir()
+
+
+def _gives_up(task: Task, unimproved: int) -> bool:
+    """Returns True if so many validations without a better one end a run."""
+    patience = task.options.early_stop
+    return patience is not None and unimproved >= patience
+
+
+def _early(folder: Path, step: int, plan: Plan, notes: Notes) -> str:
+    return (
+        f"{folder}: stopped at step {step} of {plan.num_steps}, as {notes.unimproved}"
+        " validation(s) in a row were no better (--early-stop)"
+    )
+
+
+def _finished(task: Task, folder: Path, steps: int) -> str:
+    """Returns the line on a run that has ended, with the way to more steps if there is
+    one."""
+    length = next(name for name in LENGTHS if hasattr(task.options, name))
+    more = f"for more steps, raise --{length}"
+    if task.options.tied_to_end:
+        more = (
+            "no more steps can follow, as its schedule or warm-up depend on the last"
+            " one"
+        )
+    ended = f"{folder}: finished already after {steps} steps"
+    return f"{ended}; {more}; to train anew, {ANEW}"
 
 
 def _mend(error: NotFiniteError, task: Task) -> str:

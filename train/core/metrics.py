@@ -1,9 +1,11 @@
-"""Measurements of a run: metrics.jsonl, callbacks, and predictions."""
+"""Measurements of a run: metrics.jsonl, callbacks, trackers, and predictions."""
 
 import contextlib
 import json
 import os
+import uuid
 import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..config.errors import UserError, kind_of
+from ..config.options import to_json
+from ..config.run import RunConfig, Tracker
 from ..system.files import strict_json, write_all
 from ..system.reading import LARGEST, open_regular
 from .numbers import json_numbers
@@ -98,6 +102,87 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                     f"{path} is damaged in line {number}; {mend}"
                 ) from error
     return rows
+
+
+@contextlib.contextmanager
+def open_tracker(
+    name: Tracker, folder: Path, config: RunConfig, *, experiment: str, after_step: int
+) -> Iterator[Callbacks]:
+    """Opens TensorBoard or Weights & Biases for a run that goes on after a step. Their
+    files are in the run folder."""
+    if name == "tensorboard":
+        from tensorboardX import SummaryWriter
+
+        # TensorBoard forgets the rows that a run writes again after a kill.
+        with SummaryWriter(
+            str(folder / "tensorboard"), purge_step=after_step + 1
+        ) as writer:
+            yield _Tracked(
+                lambda row, step: [
+                    writer.add_scalar(tag, value, step) for tag, value in row.items()
+                ]
+            )
+        return
+    import wandb
+
+    with wandb.init(
+        project=f"unroll_jax-{experiment}",
+        name=folder.name,
+        id=_wandb_id(folder / "wandb" / "id"),
+        resume="allow",
+        dir=str(folder),
+        config=to_json(config),
+    ) as run:
+        # Rows of steps that it has are left out: a resumed run writes the same.
+        yield _Tracked(lambda row, step: run.log(row, step=step))
+
+
+class _Tracked(Callbacks):
+    """Writes rows by a function of scalars by name and the step."""
+
+    def __init__(self, write: Any):
+        self._write = write
+
+    def on_step(self, row: dict[str, Any]) -> None:
+        self._write(scalars("train", row), row["step"])
+
+    def on_validation(self, row: dict[str, Any]) -> None:
+        self._write(scalars("validation", row), row["step"])
+
+
+def validation_of(folder: Path, step: int) -> dict[str, Any] | None:
+    """Returns the row of the validation of a run at a step; None where there is
+    none."""
+    rows = read_metrics(folder / "metrics.jsonl")
+    found = [r for r in rows if r["kind"] == "validation" and r["step"] == step]
+    return found[-1] if found else None
+
+
+def scalars(kind: str, row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers of a row by ``kind/name``, of lists by ``kind/name/place``;
+    those that are not known are left out.
+
+    Example:
+      >>> scalars("train", {"step": 1, "loss": 0.5, "layer_losses": [2.0, None]})
+      {'train/loss': 0.5, 'train/layer_losses/0': 2.0}
+    """
+    named: dict[str, float] = {}
+    for name, value in row.items():
+        values = {f"{kind}/{name}": value}
+        if isinstance(value, list):
+            values = {f"{kind}/{name}/{place}": one for place, one in enumerate(value)}
+        named |= {key: float(one) for key, one in values.items() if one is not None}
+    named.pop(f"{kind}/step")
+    return named
+
+
+def _wandb_id(path: Path) -> str:
+    """Returns the number of the run at Weights & Biases; a run that begins anew gets
+    another one."""
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_all(path.parent, {path.name: uuid.uuid4().hex[:8].encode()})
+    return path.read_text(encoding="utf-8")
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -51,6 +51,7 @@ def _of_epochs(task: Task, options: Any) -> Plan:
         mesh=_mesh(options),
         weights=last_only(task.num_layers),
         parts=options.accumulate,
+        ema=options.ema,
     )
 
 
@@ -108,6 +109,7 @@ def _layered(task: Task, options: ConstrainedConfig) -> Plan:
         form=settings.form,
         tolerance=settings.tolerance,
         parts=options.accumulate,
+        ema=options.ema,
     )
 
 

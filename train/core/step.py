@@ -27,12 +27,14 @@ class TrainState(NamedTuple):
       key: (2,) raw key that noise and augmentation are folded from.
       params: Parameters of the model.
       opt_state: State of the optimiser, with the multipliers if it has any.
+      average: State of the moving average of the parameters; None without one.
     """
 
     step: Int[Array, ""]
     key: UInt32[Array, "2"]
     params: Params
     opt_state: optax.OptState
+    average: Any = None
 
 
 class Metrics(NamedTuple):
@@ -97,6 +99,9 @@ def train_step(
             gradient, state.opt_state, state.params, **extra
         )
     params = optax.apply_updates(state.params, updates)
+    average = state.average
+    if plan.ema is not None:
+        _, average = _averaging(task, plan.ema).update(params, average)
     metrics = Metrics(
         value=value,
         layer_losses=means,
@@ -104,7 +109,7 @@ def train_step(
         prices=prices(plan, extra, state.opt_state),
         task=task.summarise(figures, counts, probed),
     )
-    return TrainState(state.step + 1, state.key, params, opt_state), metrics
+    return TrainState(state.step + 1, state.key, params, opt_state, average), metrics
 
 
 def first_state(
@@ -117,12 +122,31 @@ def first_state(
     check_params(params)
     if pretrained is not None and task.with_pretrained is not None:
         params = task.with_pretrained(params, pretrained)
+    average = None
+    if plan.ema is not None:
+        average = _averaging(task, plan.ema).init(params)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(noise_key),
         params=params,
         opt_state=plan.optimizer.init(params),
+        average=average,
     )
+
+
+def evaluated_params(plan: Plan, state: TrainState) -> Params:
+    """Returns the parameters that validations, evaluations and exports take: their
+    moving average if the plan has one."""
+    if plan.ema is None:
+        return state.params
+    # of the trained parameters only, where others are frozen
+    kept = getattr(state.average, "inner_state", state.average)
+    averages = optax.tree.bias_correction(kept.ema, plan.ema, kept.count)
+
+    def choose(average: Any, param: Array) -> Array:
+        return param if _is_masked(average) else average
+
+    return jax.tree.map(choose, averages, state.params, is_leaf=_is_masked)
 
 
 def state_like(task: Task, plan: Plan) -> TrainState:
@@ -238,6 +262,16 @@ def check_params(params: Params) -> None:
 @jax.jit
 def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
     return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+
+
+def _averaging(task: Task, decay: float) -> optax.GradientTransformation:
+    """Returns the moving average of the parameters that are trained."""
+    average = optax.ema(decay)
+    return average if task.trained is None else optax.masked(average, task.trained)
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
 
 
 def _trained(leaf: Array, moves: bool) -> Array:

@@ -201,6 +201,8 @@ class Plan(NamedTuple):
       form: of the violations: "ratio", "difference" or "log_ratio", with "_of_means".
       tolerance: by which share a bound may be exceeded and holds.
       parts: of a batch, computed one after the other.
+      ema: decay of the moving average of parameters that is evaluated; None evaluates
+        the parameters.
     """
 
     optimizer: optax.GradientTransformation
@@ -222,3 +224,4 @@ class Plan(NamedTuple):
     form: str = "ratio_of_means"
     tolerance: float = 0.0
     parts: int = 1
+    ema: float | None = None
