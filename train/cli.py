@@ -17,7 +17,7 @@ import tyro
 
 from .config.errors import OptionError, UserError, one_line
 from .config.options import from_json
-from .config.run import LENGTHS, PLACE, RunConfig
+from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
 from .system.files import expanded, read_object
 from .system.reading import read_regular
@@ -81,19 +81,11 @@ def configured(
         known = name, EXPERIMENTS[name].config
     name, usual = known
     program = f"unroll-jax {command} {arguments[0]}"
-    hint = other_length(options, usual)
-    config = parse(type(usual), options, program, usual, hint=hint)
+    config = parse(type(usual), options, program, usual)
     if config.config:
         default = with_file(config.config, usual)
         config = parse(type(usual), options, program, default)
     return name, config
-
-
-def other_length(options: Iterable[str], config: RunConfig) -> str:
-    """Returns the way out for `--steps` of a task of epochs, and the other way
-    round; else ""."""
-    wrong, right = LENGTHS if hasattr(config, LENGTHS[1]) else LENGTHS[::-1]
-    return f"such runs have --{right}" if given(options, f"--{wrong}") else ""
 
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:

@@ -293,11 +293,14 @@ def _target(what: Any) -> tuple[str, Any, RunConfig]:
 
 def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> list[Variant]:
     """Returns the runs of a command; they share their data, which are opened once."""
-    from .core.plan import make_plan
+    from .core.plan import in_steps, make_plan
 
     opened = isinstance(what, RunConfig)
     options = (dataclasses.replace(config, out=None) if opened else config).variants()
     task = open_task(options[0][1], log) if opened else what
+    options = [(name, in_steps(variant, task)) for name, variant in options]
+    if getattr(config, "epochs", None) and getattr(config, "steps", None):
+        log(f"{config.epochs} epochs are {options[0][1].steps} steps")
     made: list[Variant] = []
     # By options with one seed: a task may have changed those that it was given.
     by_options: dict[Any, Variant] = {}

@@ -150,8 +150,8 @@ def test_no_experiment_needs_a_second_option_for_a_length_or_a_method(
 ):
     """The options are set without tyro, which takes a tenth of a second."""
     usual = EXPERIMENTS[experiment].config
-    length = "epochs" if hasattr(usual, "epochs") else "steps"
-    options = [(length, number) for number in (1, 300, 10_000)]
+    lengths = ("epochs", "steps")
+    options = [(length, number) for number in (1, 300, 10_000) for length in lengths]
     options += [("method", name) for name in ("plain", "erm", "both")] * hasattr(
         usual, "method"
     )

@@ -46,6 +46,8 @@ class ConstrainedConfig(RunConfig):
     """
     steps: Count = 1500
     """Training steps."""
+    epochs: Count | None = None
+    """Passes over the train split, in place of --steps."""
     train_gamma: NonNegative = 0.0
     """Strength of the noise of training."""
     test_gammas: NonNegatives = (0.0,)

@@ -161,6 +161,8 @@ class SupervisedConfig(RunConfig):
 
     epochs: Iterations = 30
     """Passes over the train split."""
+    steps: Count | None = None
+    """Training steps, in place of --epochs."""
     batch_size: Parts = 64
     """Images a step."""
     train_examples: Count | None = None

@@ -236,7 +236,8 @@ def _shorter(folder: Path, config: RunConfig) -> Row:
     new = to_json(config)
     for name in LENGTHS:
         old = stored.get(name)
-        if name in new and type(old) is int and old < new[name]:
+        longer = new.get(name)
+        if type(old) is int and type(longer) is int and old < longer:
             return {name: old}
     return {}
 

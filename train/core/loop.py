@@ -385,8 +385,8 @@ def _early(folder: Path, step: int, plan: Plan, notes: Notes) -> str:
 def _finished(task: Task, folder: Path, steps: int) -> str:
     """Returns the line on a run that has ended, with the way to more steps if there is
     one."""
-    length = next(name for name in LENGTHS if hasattr(task.options, name))
-    more = f"for more steps, raise --{length}"
+    given = [name for name in LENGTHS if getattr(task.options, name, None) is not None]
+    more = f"for more steps, raise --{''.join(given[:1])}"
     if task.options.tied_to_end:
         more = (
             "no more steps can follow, as its schedule or warm-up depend on the last"

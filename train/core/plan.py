@@ -1,5 +1,6 @@
 """Plans from options: optimiser, constraints on layers, weights of losses, devices."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -19,6 +20,7 @@ from unroll_jax.constrained import Constraint, level_constraints
 from ..config.constrained import ConstrainedConfig, check_depth
 from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.errors import OptionError
+from ..config.run import RunConfig
 from ..sharding.mesh import make_mesh
 from .optimizers import make_optimizer
 from .slacks import with_slacks
@@ -38,9 +40,8 @@ def make_plan(task: Task) -> Plan:
 
 def _of_epochs(task: Task, options: Any) -> Plan:
     """Returns the training by a loss at the end, in epochs."""
-    examples = task.num_examples or options.batch_size
-    epoch = max(examples // options.batch_size, 1)
-    num_steps = options.epochs * epoch
+    epoch = steps_an_epoch(task, options)
+    num_steps = options.steps or options.epochs * epoch
     optimizer = make_optimizer(
         options.optimizer, num_steps=num_steps, steps_an_epoch=epoch
     )
@@ -111,6 +112,23 @@ def _layered(task: Task, options: ConstrainedConfig) -> Plan:
         parts=options.accumulate,
         ema=options.ema,
     )
+
+
+def in_steps(options: RunConfig, task: Task) -> RunConfig:
+    """Returns the options of a run whose length is in steps, if it may be in epochs."""
+    if not isinstance(options, ConstrainedConfig) or options.epochs is None:
+        return options
+    steps = options.epochs * steps_an_epoch(task, options)
+    counted = dataclasses.replace(options, steps=steps, epochs=None).resolved()
+    counted.check()
+    return counted
+
+
+def steps_an_epoch(task: Task, options: RunConfig) -> int:
+    """Returns the steps of a pass over the train split; 1 where its size is not
+    known."""
+    examples = task.num_examples or task.epoch or options.batch_size
+    return max(examples // options.batch_size, 1)
 
 
 def dual_of(options: ConstrainedConfig) -> Any:

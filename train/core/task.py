@@ -126,6 +126,8 @@ class Task(NamedTuple):
       bases: of the optimiser's steps, see `unroll_jax.in_coordinates`; None for none.
       numbers: of layers 0..L in the model, where not every layer has a loss.
       num_examples: of the train split; None where there is no end of them, or no data.
+      epoch: number of samples that counts as a pass over the data, where there is no
+        end of them.
       examples_are: what these are, as "images", for messages.
       fingerprint: ``() -> JSON values`` that change when the data do.
       spec: ``() -> JSON values`` from which, with the options, the model is built
@@ -166,6 +168,7 @@ class Task(NamedTuple):
     bases: Any = None
     numbers: tuple[int, ...] | None = None
     num_examples: int | None = None
+    epoch: int | None = None
     examples_are: str = "samples"
     fingerprint: Callable[[], Row] = no_figures
     spec: Callable[[], Row] = no_figures

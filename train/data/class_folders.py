@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image
 
-from ..config.errors import UserError
+from ..config.errors import UserError, option_text
 from .files import KNOWN, Log, OriginalFile, check_no_split, check_one_name, log_alike
 from .media import (
     Media,
@@ -22,10 +22,11 @@ from .media import (
 from .pictures import LabelledImages, PictureSet, levels
 
 SPLIT_LAYOUT = (
-    "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one"
+    "ROOT/train/CLASS/0001.png, and if there are any ROOT/test/CLASS/0001.png and"
     " ROOT/validation/CLASS/0001.png"
 )
 CLASS_LAYOUT = "ROOT/CLASS/0001.png, two classes or more"
+LAYOUTS = f"{CLASS_LAYOUT}, or {SPLIT_LAYOUT}"
 
 Folders = tuple[str, ...]
 # of the folders of a file: those above the splits, the split, and those below
@@ -40,12 +41,7 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
     name.
     """
     with open_media(root, log) as media:
-        splits = sort_pictures(media, _below_split, SPLIT_LAYOUT, log)
-        for split in ("train", "test"):
-            if split not in splits:
-                raise UserError(
-                    f"holds no {split} folder with images; the layout is {SPLIT_LAYOUT}"
-                )
+        splits = _sort_classes(media, log)
         first = min(splits["train"].values())[:1]
         height, width, channels = next(decode_in_order(first, levels)).shape
 
@@ -55,21 +51,44 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
                 raise ValueError("it is in colour, others are grey; make all alike")
             return np.broadcast_to(image, (height, width, channels))
 
-        read = functools.partial(decode_in_order, convert=convert, size=(width, height))
+        read = functools.partial(
+            decode_in_order,
+            convert=convert,
+            size=(width, height),
+            mend=f"bring all to one, or give {option_text('data.size')}",
+        )
         yield _labelled(splits, (height, width, channels), read, log)
 
 
 @contextlib.contextmanager
 def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """Opens the images in the folders of their classes, of any sizes, as one split."""
+    """Opens the same, of any sizes; the shape has only the number of channels, of the
+    first image of each class."""
 
     def read(files: list[OriginalFile]) -> Iterator[np.ndarray]:
         for file in files:  # one by one, as sizes may differ
             yield from decode_in_order([file], levels)
 
     with open_media(root, log) as media:
-        splits = sort_pictures(media, _of_train, CLASS_LAYOUT, log)
-        yield _labelled(splits, (0, 0, 0), read, log)
+        splits = _sort_classes(media, log)
+        firsts = [files[0] for files in splits["train"].values()]
+        channels = max(image.shape[2] for image in read(firsts))
+        yield _labelled(splits, (0, 0, channels), read, log)
+
+
+def _sort_classes(media: Media, log: Log) -> dict[str, Filed]:
+    """Returns the files of each split and class; a root without folders of splits is
+    one split, train."""
+    places = [_below_split(file.path.parent.parts) for file in media.pictures]
+    # A class may be named after a split: folders of splits have classes below.
+    divided = [place is not None and bool(place[2]) for place in places]
+    if any(divided) or None not in places:
+        splits = sort_pictures(media, _below_split, LAYOUTS, log)
+    else:
+        splits = sort_pictures(media, _of_train, LAYOUTS, log)
+    if "train" not in splits:
+        raise UserError(f"holds no train folder with images; the layout is {LAYOUTS}")
+    return splits
 
 
 def sort_pictures(

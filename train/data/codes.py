@@ -20,8 +20,8 @@ from unroll_jax.fixed_point import equilibrium
 from ..config.data import CodeConfig
 from ..config.errors import UserError
 from .files import SEED, Log
-from .images import IMAGES
-from .pictures import LabelledImages, PictureSet, split_images, stored
+from .images import cut_images, image_sources, sized
+from .pictures import LabelledImages, PictureSet, stored
 from .prepare import Kind, Originals, Record, prepare_from
 from .reader import Dataset, Records, joined, open_prepared
 
@@ -97,8 +97,10 @@ def prepare(config: CodeConfig, *, log: Log = print) -> Path:
         config.dictionary,
         config.atoms or "all",
         f"{config.sparsity:g}",
+        *sized(config),
     ]
-    return prepare_from(IMAGES, config, CODES, _code_records, options=options, log=log)
+    sources = image_sources(config)
+    return prepare_from(sources, config, CODES, _code_records, options=options, log=log)
 
 
 def to_grey(image: np.ndarray) -> np.ndarray:
@@ -181,7 +183,8 @@ def _code_records(
     images: PictureSet[LabelledImages], config: CodeConfig, log: Log
 ) -> Originals:
     grey = {}
-    for split, examples in split_images(images, config.validation_share).items():
+    cut = cut_images(images, config)
+    for split, examples in cut.splits.items():
         grey[split] = np.stack([to_grey(image) for image, _ in examples])
     train = grey["train"].astype(np.float32) / 255.0
     pixels = train.shape[1]
@@ -189,7 +192,7 @@ def _code_records(
     log(f"  a {config.dictionary} dictionary of {atoms} atoms of {pixels} pixels")
     dictionary = make_dictionary(config.dictionary, atoms, train, config.sparsity)
     spec = CodeSpec(
-        (*images.shape[:2], 1), dictionary, float(np.std(train, dtype=np.float64))
+        (*cut.shape[:2], 1), dictionary, float(np.std(train, dtype=np.float64))
     )
     facts: Record = {**spec.to_json(), "square_norms": {}}
     splits = {

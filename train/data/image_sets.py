@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from ..config.data import SetConfig
 from ..config.errors import UserError, option_text
 from . import generated
-from .class_folders import CLASS_LAYOUT, open_class_folders
+from .class_folders import LAYOUTS, open_class_folders
 from .files import SPLITS, Log, fingerprint_below
 from .pictures import (
     PICTURES,
@@ -148,6 +148,6 @@ SETS: dict[str, Source[PictureSet[LabelledImages]]] = {
     "class_folders": Source(
         fingerprint_below,
         open_class_folders,
-        f"the folder or tar archive of images, {CLASS_LAYOUT}",
+        f"the folder or tar archive of images, {LAYOUTS}",
     ),
 }

@@ -16,7 +16,13 @@ from ..config.data import ImageConfig, SceneConfig
 from ..config.errors import UserError, option_text
 from ..system.reading import read_regular
 from . import cityscapes, generated
-from .class_folders import SPLIT_LAYOUT, Folders, open_image_folder, sort_pictures
+from .class_folders import (
+    LAYOUTS,
+    Folders,
+    open_class_folders,
+    open_image_folder,
+    sort_pictures,
+)
 from .files import (
     KNOWN,
     SPLITS,
@@ -34,6 +40,7 @@ from .pictures import (
     PictureData,
     PictureSet,
     levels,
+    picture_of,
     picture_records,
     split_images,
 )
@@ -88,17 +95,49 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
             SCENES, config, PICTURES, scene_records, options=options, log=log
         )
     # Records depend on the share, except for digits, where it costs nothing.
-    options = [f"{config.validation_share:g}"]
+    options = [f"{config.validation_share:g}", *sized(config)]
     return prepare_from(
-        IMAGES, config, PICTURES, _image_records, options=options, log=log
+        image_sources(config),
+        config,
+        PICTURES,
+        _image_records,
+        options=options,
+        log=log,
     )
+
+
+def image_sources(config: ImageConfig) -> dict[str, Source[PictureSet[LabelledImages]]]:
+    """Returns the sources of images; yours have any sizes if all are brought to
+    one."""
+    if config.size is None:
+        return IMAGES
+    any_sizes = IMAGES["image_folder"]._replace(open=open_class_folders)
+    return {**IMAGES, "image_folder": any_sizes}
+
+
+def sized(config: ImageConfig) -> list[int]:
+    """Returns the size that images are brought to, if there is one."""
+    return [] if config.size is None else [config.size]
+
+
+def cut_images(
+    images: PictureSet[LabelledImages], config: ImageConfig
+) -> PictureSet[Examples]:
+    """Returns the images of three splits, in the size of the options."""
+    splits = split_images(images, config.validation_share)
+    if config.size is None:
+        return PictureSet(images.class_names, images.shape, splits)
+    shape = (config.size, config.size, images.shape[2])
+    resized = {}
+    for split, pairs in splits.items():
+        resized[split] = ((picture_of(image, shape), label) for image, label in pairs)
+    return PictureSet(images.class_names, shape, resized)
 
 
 def _image_records(
     images: PictureSet[LabelledImages], config: ImageConfig, log: Log
 ) -> Originals:
-    splits = split_images(images, config.validation_share)
-    return picture_records(PictureSet(images.class_names, images.shape, splits))
+    return picture_records(cut_images(images, config))
 
 
 @contextlib.contextmanager
@@ -217,7 +256,7 @@ IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
     "image_folder": Source(
         fingerprint_below,
         open_image_folder,
-        f"the folder or tar archive of images, {SPLIT_LAYOUT}",
+        f"the folder or tar archive of images, {LAYOUTS}",
     ),
 }
 SCENES: dict[str, Source[PictureSet[Examples]]] = {

@@ -123,6 +123,7 @@ def decode_in_order(
     *,
     what: str = "image",
     size: tuple[int, int] | None = None,
+    mend: str = "bring all to one",
 ) -> Iterator[T]:
     """Decodes files of one size (width, height), or the first one's, in order;
     errors, of ``convert`` too, name it."""
@@ -131,9 +132,7 @@ def decode_in_order(
             with open_picture(file.local) as picture:
                 size = size or picture.size
                 if picture.size != size:
-                    raise ValueError(
-                        f"its size is {picture.size}, not {size}; bring all to one"
-                    )
+                    raise ValueError(f"its size is {picture.size}, not {size}; {mend}")
                 converted = convert(picture)
         except IMAGE_ERRORS as error:
             raise UserError(
