@@ -62,8 +62,8 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
                                         depth x method x seed
   evaluate RUN                          evaluate the best checkpoint of a run folder
                                         again
-  predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run
-                                        makes of texts (--file, --out JSONL)
+  predict RUN --file FILE [FILE ...]    what a run makes of pictures, clips, tables or
+                                        texts (--text TEXT; --out FOLDER or JSONL)
   generate SOURCE --prompts FILE        answer prompts with a language model
                                         (--out JSON, --gamma NOISE)
   export RUN [--format transformers]    write the best checkpoint's parameters as

@@ -1,106 +1,320 @@
-"""`unroll-jax predict`: predictions of every layer of a text or language run."""
+"""`unroll-jax predict`: predictions of a run for texts, tables, pictures and clips."""
 
+import colorsys
+import dataclasses
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from .cli import parse
 from .config.commands import PredictArguments
 from .config.errors import UserError
+from .config.image_sets import ImageSetConfig
+from .config.images import SceneTaskConfig, SupervisedConfig
+from .config.run import RunConfig
+from .config.sparse_coding import SparseCodingConfig
 from .config.tokens import LanguageConfig, TextRunConfig
 from .core.folder import read_config
 from .core.task import Row
 from .data.instructions import read_prompts
-from .data.rows import read_text
+from .data.media import IMAGE_SUFFIXES
+from .data.rows import checked, read_rows, read_text
 from .loading import Model, load
-from .system.files import check_file, write_all
+from .system.files import check_file, check_out, require_writable, write_all
 from .system.terminal import Table, as_text
 from .tasks.common import check_noise
 from .tasks.language import paired
 from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects
+TABLES = (".csv", ".jsonl")
 WIDEST = 80  # characters of a text in a title
+FEW = 5  # classes whose probabilities have a column each
+ROWS = "predictions.jsonl"  # of an output folder
 
 Texts = Sequence[str]
 
 
+class Answer(NamedTuple):
+    """The prediction for one input.
+
+    Attributes:
+      figures: numbers that must be finite.
+      row: JSON values.
+      table: for the terminal; tables of the same title are one.
+      pictures: for the output folder, uint8 (height, width) or (frames, height, width)
+        by name.
+      classes: whether these are classes of pixels, not grey levels.
+    """
+
+    figures: np.ndarray
+    row: Row
+    table: Table
+    pictures: Mapping[str, np.ndarray] = {}
+    classes: bool = False
+
+
 def command(arguments: list[str]) -> None:
-    """`unroll-jax predict RUN --text TEXT ...`: predictions of every layer of a run."""
+    """`unroll-jax predict RUN --text TEXT ...` or `--file FILE ...`: predictions of a
+    run."""
     hint = (
         "texts go behind --text, as --text=TEXT where one begins with a dash, or into"
         " the lines of --file"
     )
     parsed = parse(PredictArguments, arguments, "unroll-jax predict", hint=hint)
-    if parsed.file is not None and (parsed.text or parsed.second):
+    if parsed.file and (parsed.text or parsed.second):
         raise UserError(
             "--file takes the place of --text and --second; give one or the other"
         )
     check_noise(parsed.gamma, parsed.seed)
     config = _config_of(parsed.run)
-    out = None
-    if parsed.out is not None:
-        inputs = (parsed.file, parsed.run)
-        out = check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
+    place = _place(parsed, config)
+    answers = []
+    for number, answer in enumerate(_answers(parsed, config), start=1):
+        if not np.isfinite(answer.figures).all():
+            raise UserError(
+                f"{parsed.run} computes values that are not finite for input {number}"
+                f" at --gamma {parsed.gamma:g}; pass a lower one, or train the run"
+                " again"
+            )
+        answers.append(answer)
+    if place is None:
+        _show(answers)
+    else:
+        _write(place, answers)
+
+
+def _answers(parsed: PredictArguments, config: RunConfig) -> Iterator[Answer]:
+    """Yields the answers to all inputs of a command, which are read before the
+    model is."""
     noise = {"gamma": parsed.gamma, "seed": parsed.seed}
     if isinstance(config, LanguageConfig):
-        prompts, answers = paired(*read_pairs(parsed.text, parsed.second, parsed.file))
-        results = _of_language(load(parsed.run), prompts, answers, **noise)
-    else:
-        texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
-        results = _of_texts(load(parsed.run), texts, seconds, **noise)
-    predictions = []
-    for number, (figures, row, table) in enumerate(results, start=1):
-        if not np.isfinite(figures).all():
-            raise UserError(
-                f"{parsed.run} computes values that are not finite for text {number} at"
-                f" --gamma {parsed.gamma:g}; pass a lower one, or train the run again"
-            )
-        predictions.append((row, table))
-    if out is None:
-        for number, (_, table) in enumerate(predictions, start=1):
-            print(f"{number}. {as_text(table)}")
+        file = _one_file(parsed.file)
+        prompts, given = paired(*read_pairs(parsed.text, parsed.second, file))
+        yield from _of_language(load(parsed.run), prompts, given, **noise)
         return
-    lines = [f"{json.dumps(row, allow_nan=False)}\n" for row, _ in predictions]
-    write_all(out.parent, {out.name: "".join(lines).encode()})
-    print(f"{out}: predictions for {len(lines)} texts")
+    if isinstance(config, TextRunConfig):
+        file = _one_file(parsed.file)
+        column = config.data.text_column
+        texts, seconds = read_texts(parsed.text, parsed.second, file, column=column)
+        yield from _of_texts(load(parsed.run), texts, seconds, **noise)
+        return
+    files = _files(parsed)
+    if isinstance(config, SupervisedConfig):
+        if parsed.gamma:
+            raise UserError(
+                f"--gamma {parsed.gamma:g} has no effect on a run of {config.task},"
+                " which has no noise; leave it out"
+            )
+        of_files = _of_scenes if isinstance(config, SceneTaskConfig) else _of_images
+        yield from of_files(load(parsed.run), files)
+        return
+    yield from _of_denoisers(load(parsed.run), config, files, **noise)
 
 
-def _config_of(run: Path) -> TextRunConfig | LanguageConfig:
-    """Returns the configuration of a run or an export, of a task on texts."""
-    if is_export(run):
-        export = read_export(run)
-        experiment, config = export.card["experiment"], export.config
+def _files(parsed: PredictArguments) -> list[Path]:
+    """Returns the files of pictures or clips, those of a folder by name."""
+    if parsed.text or not parsed.file:
+        raise UserError(
+            f"{parsed.run} is a run on pictures or clips; give them by --file, one or"
+            " more, or a folder"
+        )
+    files: list[Path] = []
+    for path in parsed.file:
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(
+                one for one in path.iterdir() if one.suffix.lower() in IMAGE_SUFFIXES
+            )
+        if not inside:
+            raise UserError(f"--file {path} holds no pictures; give another folder")
+        files += inside
+    return files
+
+
+def _one_file(files: Sequence[Path]) -> Path | None:
+    if len(files) > 1:
+        raise UserError(
+            f"--file of a run on texts is one file, got {len(files)}; put the texts"
+            " into one"
+        )
+    return files[0] if files else None
+
+
+def _place(parsed: PredictArguments, config: RunConfig) -> Path | None:
+    """Returns the file or folder for the predictions, which can be written; None where
+    they are printed. A name with a suffix is a file."""
+    out = parsed.out
+    paints = not isinstance(config, LanguageConfig | TextRunConfig | SupervisedConfig)
+    paints = paints or isinstance(config, SceneTaskConfig)
+    if out is None and paints:
+        out = parsed.run / "predictions"
+    if out is None:
+        return None
+    if out.suffix and not out.is_dir():
+        if paints:
+            raise UserError(
+                f"--out {out} is the name of a file; a run of {config.task} makes"
+                " pictures, so give a folder"
+            )
+        inputs = (*parsed.file, parsed.run)
+        return check_file(out, overwrite=parsed.overwrite, inputs=inputs)
+    folder = check_out(out)
+    if folder.exists() and any(folder.iterdir()) and not parsed.overwrite:
+        raise UserError(
+            f"--out {out} holds files; pass another folder, or --overwrite, which"
+            " replaces files of the same names"
+        )
+    require_writable(folder)
+    return folder
+
+
+def _write(place: Path, answers: Sequence[Answer]) -> None:
+    """Writes rows to a file, or rows and pictures to a folder."""
+    lines = [f"{json.dumps(one.row, allow_nan=False)}\n" for one in answers]
+    content = "".join(lines).encode()
+    if place.suffix and not place.is_dir():
+        write_all(place.parent, {place.name: content})
+        print(f"{place}: predictions for {len(lines)} inputs")
+        return
+    pictures = 0
+    for answer in answers:
+        for name, pixels in answer.pictures.items():
+            if pixels.ndim == 2:
+                write_all(place, {f"{name}.png": _png(pixels, answer.classes)})
+                pictures += 1
+                continue
+            frames = {f"{n:04d}.png": _png(one) for n, one in enumerate(pixels, 1)}
+            write_all(place / name, frames)
+            pictures += len(frames)
+    write_all(place, {ROWS: content})
+    print(f"{place}: {ROWS} of {len(lines)} inputs, and {pictures} pictures")
+
+
+def _show(answers: Sequence[Answer]) -> None:
+    """Prints the tables of answers; those without a title are one."""
+    first = answers[0].table
+    if not first.title:
+        rows = tuple(row for one in answers for row in one.table.rows)
+        print(as_text(dataclasses.replace(first, rows=rows)))
+        return
+    for number, answer in enumerate(answers, start=1):
+        print(f"{number}. {as_text(answer.table)}")
+
+
+def _of_images(model: Model, files: Sequence[Path]) -> Iterator[Answer]:
+    """Yields class and probabilities of each picture, and its certified radius if the
+    task has one."""
+    names = model.task.inner.spec.class_names
+    predictions = model.predict([str(file) for file in files])
+    for file, one in zip(files, predictions, strict=True):
+        shares = np.asarray(one.probabilities, np.float64)
+        row = {
+            "file": str(file),
+            "label": one.label,
+            "probabilities": dict(zip(names, shares.tolist(), strict=True)),
+        }
+        shown = {"picture": str(file), "class": one.label, "p": f"{shares.max():.3f}"}
+        note = ""
+        if len(names) <= FEW:
+            del shown["p"]
+            for name, share in zip(names, shares, strict=True):
+                shown[f"p({name})"] = f"{share:.3f}"
+        if hasattr(one, "radius"):
+            row["radius"] = one.radius
+            shown["radius"] = f"{one.radius:.3f}"
+            note = (
+                "radius: no disturbance of the pixels in [0, 1] of less Euclidean norm"
+                " changes the class"
+            )
+        yield Answer(shares, row, _table("", {k: [v] for k, v in shown.items()}, note))
+
+
+def _of_scenes(model: Model, files: Sequence[Path]) -> Iterator[Answer]:
+    """Yields the class of every pixel of each picture, and the share of each class."""
+    names = model.task.inner.spec.class_names
+    predictions = model.predict([str(file) for file in files])
+    for file, name, classes in zip(files, _names(files), predictions, strict=True):
+        counts = np.bincount(classes.ravel(), minlength=len(names)) / classes.size
+        row = {
+            "file": str(file),
+            "picture": f"{name}.png",
+            "shares": dict(zip(names, counts.tolist(), strict=True)),
+        }
+        table = _table("", {"picture": [file], "class": [names[counts.argmax()]]}, "")
+        yield Answer(counts, row, table, {name: classes}, True)
+
+
+def _of_denoisers(
+    model: Model, config: RunConfig, files: Sequence[Path], **noise: Any
+) -> Iterator[Answer]:
+    """Yields pictures or clips as the model makes them: without noise, or of codes."""
+    if isinstance(config, ImageSetConfig):  # the files are one set
+        outputs = model.predict([str(file) for file in files], **noise)
     else:
-        experiment, config = read_config(run)
-    if isinstance(config, TextRunConfig | LanguageConfig):
-        return config
-    raise UserError(
-        f"{run} is a run of {experiment}; give one of a text or sft experiment, or call"
-        " predict of unroll_jax.train.load(run) in Python"
-    )
+        outputs = (model.predict(str(file), **noise) for file in files)
+    for file, name, output in zip(files, _names(files), outputs, strict=True):
+        pixels = output
+        row = {"file": str(file), "picture": f"{name}.png"}
+        if isinstance(config, SparseCodingConfig):
+            pixels = output.image
+            row["code"] = output.code.tolist()
+        if pixels.ndim == 3:
+            row["picture"] = f"{name}/"
+        table = _table("", {"file": [file], "picture": [row["picture"]]}, "")
+        yield Answer(pixels, row, table, {name: pixels})
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Returns a name for the output of each file: its own without suffix, with a number
+    where several are alike."""
+    stems = [file.stem for file in files]
+    return [
+        stem if stems.count(stem) == 1 else f"{stem}-{number}"
+        for number, stem in enumerate(stems, start=1)
+    ]
+
+
+def _png(pixels: np.ndarray, classes: bool = False) -> bytes:
+    """Returns a PNG of grey levels, or of classes, which have a colour each."""
+    picture = Image.fromarray(pixels)
+    if classes:
+        hues = [
+            colorsys.hsv_to_rgb(0.618 * place % 1.0, 0.7, 0.9) for place in range(256)
+        ]
+        picture.putpalette([round(255 * part) for hue in hues for part in hue])
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    return content.getvalue()
+
+
+def _config_of(run: Path) -> RunConfig:
+    """Returns the configuration of a run or an export."""
+    if is_export(run):
+        return read_export(run).config
+    return read_config(run)[1]
 
 
 def read_texts(
-    texts: Texts, seconds: Texts, file: Path | None
+    texts: Texts, seconds: Texts, file: Path | None, *, column: str = "text"
 ) -> tuple[Texts, Texts | None]:
-    """Returns texts and second texts, or None, from the command line or the lines of
-    a file."""
+    """Returns texts and second texts, or None, from the command line, the lines of a
+    file, or a column of a table."""
     if file is None:
         return texts, seconds or None
-    if file.suffix.lower() in JSON:
+    if file.suffix.lower() == ".json":
         raise UserError(
             f"--file {file} is of JSON, which language runs take; give a file with a"
-            " text a line"
+            " text a line, or a table (.csv, .jsonl)"
         )
-    if file.suffix.lower() == ".csv":
-        raise UserError(
-            f"--file {file} is a table with a header; give a file with a text a line,"
-            " of its column alone"
-        )
+    if _is_table(file, column):
+        rows = read_rows(file, (column,), where=f"--file {file}")
+        return [checked(row.fields[column], where=row.where) for row in rows], None
     lines = _lines(file)
     parts = [line.split("\t") for line in lines]
     if all(len(part) == 1 for part in parts):
@@ -112,6 +326,13 @@ def read_texts(
                 " have 1; put one between two texts"
             )
     return [first for first, _ in parts], [second for _, second in parts]
+
+
+def _is_table(file: Path, column: str) -> bool:
+    """Returns True for a table; a .tsv without a header has pairs of texts."""
+    if file.suffix.lower() != ".tsv":
+        return file.suffix.lower() in TABLES
+    return column in _lines(file)[0].split("\t")
 
 
 def read_pairs(
@@ -135,9 +356,9 @@ def read_pairs(
 
 def _of_texts(
     model: Model, texts: Texts, seconds: Texts | None, **noise: Any
-) -> Iterator[tuple[np.ndarray, Row, Table]]:
-    """Yields the probabilities of each text, its row, and its table with a row for
-    each layer."""
+) -> Iterator[Answer]:
+    """Yields the probabilities of each text, with a table that has a row for each
+    layer."""
     predictions = model.predict(texts, seconds=seconds, **noise)
     for one, second in zip(predictions, seconds or [None] * len(texts), strict=True):
         shares = one.probabilities
@@ -161,14 +382,14 @@ def _of_texts(
         columns["loss"] = np.char.mod("%.3f", losses)
         title = f"{one.label} ({shares[-1].max():.1%}): {_shown(one.text)}"
         note = f"loss: -log p({names[best]}), of the class that the last layer predicts"
-        yield shares, row, _table(title, columns, note)
+        yield Answer(shares, row, _table(title, columns, note))
 
 
 def _of_language(
     model: Model, prompts: Texts, answers: Sequence[str | None], **noise: Any
-) -> Iterator[tuple[np.ndarray, Row, Table]]:
-    """Yields the figures of each prompt, its row, and its table with a row for each
-    layer that is read."""
+) -> Iterator[Answer]:
+    """Yields the figures of each prompt, with a table that has a row for each layer
+    that is read."""
     predictions = model.predict(prompts, answers=answers, **noise)
     for prompt, one in zip(prompts, predictions, strict=True):
         count = len(one.log_probabilities)
@@ -189,7 +410,7 @@ def _of_language(
             f"loss: mean of the {count} tokens of the answer, its end among them, in"
             " nats"
         )
-        yield one.losses, row, _table(_shown(prompt), columns, note)
+        yield Answer(one.losses, row, _table(_shown(prompt), columns, note))
 
 
 def _table(title: str, columns: Mapping[str, Iterable[Any]], note: str) -> Table:

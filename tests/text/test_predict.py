@@ -99,6 +99,21 @@ def test_files_have_a_text_a_line(tmp_path, content, expected):
         assert read_texts((), (), path) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'label,review\n1,"one, two"\n0,three\n'),
+        ("a.tsv", "label\treview\n1\tone, two\n0\tthree\n"),
+        ("a.jsonl", '{"review": "one, two"}\n{"review": "three"}\n'),
+    ],
+)
+def test_tables_have_texts_in_the_column_of_the_run(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    texts, seconds = read_texts((), (), path, column="review")
+    assert (texts, seconds) == (["one, two", "three"], None)
+
+
 def test_the_command_predicts_a_file_of_lines(
     run, model, tmp_path, capsys, monkeypatch
 ):
@@ -116,12 +131,11 @@ def test_the_command_predicts_a_file_of_lines(
         for row in rows
     )
     capsys.readouterr()
+    table = tmp_path / "table.csv"
+    table.write_text("review\nfine\n")
     for words, message in (
         (lines, "out.jsonl is there already; pass another file, or --overwrite"),
-        (
-            ["--file", "texts.csv"],
-            "--file texts.csv is a table with a header; give a file with a text a line",
-        ),
+        (["--file", str(table)], "table.csv line 2 has no column text; its columns"),
         (
             [*lines[:3], str(tmp_path / "lines.txt"), "--overwrite"],
             "lines.txt would replace",
@@ -137,7 +151,7 @@ def test_the_command_predicts_a_file_of_lines(
         model.task, jax.tree.map(lambda leaf: leaf * np.nan, model.params), model.card
     )
     monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: broken)
-    assert "not finite for text 1 at --gamma 0.5; pass a lower one" in refused(
+    assert "not finite for input 1 at --gamma 0.5; pass a lower one" in refused(
         capsys, *nan, "--gamma", "0.5"
     )
     assert (tmp_path / "lines.txt").read_text() == "\n".join(TEXTS)

@@ -93,9 +93,11 @@ class PrepareArguments:
 
 @dataclasses.dataclass(frozen=True)
 class PredictArguments:
-    """Show what every layer of a run makes of texts, by its best checkpoint. Of a text
-    run: class, probabilities and loss. Of a language run: mean loss of the tokens of an
-    answer (nats) and share of right ones.
+    """Show what a run makes of texts, pictures or clips, by its best checkpoint. Of a
+    text run: class, probabilities and loss of every layer. Of a language run: mean loss
+    of the tokens of an answer (nats) and share of right ones, of every layer. Of a run
+    on images: class and probabilities, and if it is certified the radius. Of other runs
+    on pictures or clips: those that come out.
     """
 
     run: tyro.conf.Positional[Path]
@@ -105,16 +107,17 @@ class PredictArguments:
     second: tuple[str, ...] = ()
     """The second text of each, where the run is of pairs; of a language run the
     answer to each."""
-    file: Path | None = None
-    """A UTF-8 file in place of --text: a text a line, a tab before its second text or
-    answer. Of a language run also a .json list or .jsonl of objects with instruction,
-    output and perhaps input.
+    file: tuple[Path, ...] = ()
+    """Pictures or clips, or a folder of pictures. Of runs on texts a UTF-8 file in
+    place of --text: a table (.csv, .jsonl) with the run's column of texts, or a text a
+    line, a tab before its second text or answer. Of a language run also a .json list or
+    .jsonl of objects with instruction, output and perhaps input.
     """
     out: Path | None = None
-    """JSONL file for the predictions, an object a line for each text; None prints
-    tables."""
+    """Folder for predictions.jsonl, an object a line for each input, and for pictures;
+    or a .jsonl file. None prints tables, and puts pictures into RUN/predictions."""
     overwrite: bool = False
-    """Replace the file --out where it is there already."""
+    """Replace files at --out that are there already."""
     gamma: float = 0.0
     """Strength of noise on the embeddings, as in training."""
     seed: int = 0

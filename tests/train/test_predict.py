@@ -1,0 +1,114 @@
+"""Predictions of every kind of run for pictures and clips, by the command."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.sparse_coding.conftest import small as small_codes
+from tests.sparse_coding.conftest import task_of
+from tests.supervised.conftest import Fields, Stripes, small
+from tests.supervised.test_certified import SMALL as CERTIFIED
+from tests.train.commands import refused
+from tests.train.conftest import CLIPS
+from unroll_jax.train import Model
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.tasks import certified, images, video
+
+TASKS = {
+    "images": lambda config: images.make(small("image-opteq"), Stripes()),
+    "scenes": lambda config: images.make(small("segment-fcn"), Fields()),
+    "certified": lambda config: certified.make(CERTIFIED, Stripes()),
+    "codes": lambda config: task_of(small_codes()),
+    "video": lambda config: video.make(config, CLIPS),
+}
+
+
+@pytest.fixture
+def model(request, config, monkeypatch):
+    """A model as it is drawn, in place of that of a run."""
+    task = TASKS[request.param](config)
+    drawn = Model(task, jax.jit(task.init)(jax.random.key(0)), {})
+    monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: drawn)
+    monkeypatch.setattr("unroll_jax.train.predict._config_of", lambda f: task.options)
+    return drawn
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for name in ("a", "b"):
+        pixels = generator.integers(0, 256, (8, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    return folder
+
+
+def predicted(out):
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("model", ["images", "certified"], indirect=True)
+def test_pictures_have_a_class_with_probabilities_and_a_radius_if_certified(
+    model, pictures, tmp_path, capsys
+):
+    files = sorted(map(str, pictures.iterdir()))
+    command = ["predict", str(tmp_path / "run"), "--file"]
+    assert main([*command, str(pictures)]) == 0
+    table = capsys.readouterr().out
+    out = tmp_path / "out"
+    assert main([*command, *files, "--out", str(out)]) == 0
+    rows = predicted(out / "predictions.jsonl")
+    for file, row, one in zip(files, rows, model.predict(files), strict=True):
+        assert row["file"] == file
+        assert row["label"] == one.label
+        shares = row["probabilities"]
+        np.testing.assert_allclose(list(shares.values()), one.probabilities, rtol=1e-6)
+        assert max(shares, key=shares.get) == one.label
+        assert all(f"{share:.3f}" in table for share in shares.values())
+        if hasattr(one, "radius"):
+            assert row["radius"] == one.radius
+            assert f"{one.radius:.3f}" in table
+    assert ("radius" in rows[0]) is ("radius:" in table)
+    message = refused(capsys, *command, *files, "--out", str(out))
+    assert "holds files; pass another folder, or --overwrite" in message
+    assert main([*command, *files, "--out", str(out), "--overwrite"]) == 0
+    assert "has no noise; leave it out" in refused(
+        capsys, *command, *files, "--gamma", "0.5"
+    )
+
+
+@pytest.mark.parametrize("model", ["scenes", "codes", "video"], indirect=True)
+def test_pictures_that_come_out_are_in_a_folder(model, pictures, tmp_path, capsys):
+    files = sorted(pictures.iterdir())
+    run = tmp_path / "run"
+    assert main(["predict", str(run), "--file", *map(str, files)]) == 0
+    out = run / "predictions"
+    assert "predictions.jsonl of 2 inputs, and 2 pictures" in capsys.readouterr().out
+    for file, row in zip(files, predicted(out / "predictions.jsonl"), strict=True):
+        expected = model.predict(str(file))
+        if hasattr(expected, "code"):
+            np.testing.assert_allclose(row["code"], expected.code, rtol=1e-6)
+            expected = expected.image
+        with Image.open(out / row["picture"]) as picture:
+            np.testing.assert_array_equal(np.asarray(picture), expected)
+    message = refused(
+        capsys, "predict", str(run), "--file", str(files[0]), "--out", "a.jsonl"
+    )
+    assert "makes pictures, so give a folder" in message
+
+
+@pytest.mark.parametrize("model", ["images"], indirect=True)
+def test_a_run_on_pictures_needs_files_of_pictures(model, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("words")
+    for words, message in (
+        ([], "is a run on pictures or clips; give them by --file"),
+        (["--text", "words"], "is a run on pictures or clips; give them by --file"),
+        (["--file", str(tmp_path / "empty")], "holds no pictures"),
+        (["--file", str(tmp_path / "text.txt")], "cannot be read as an image"),
+    ):
+        assert message in refused(capsys, "predict", str(tmp_path / "run"), *words)
