@@ -23,6 +23,7 @@ from tests.started import environment
 from tests.tasks import InMemory
 from tests.train.commands import quiet, read
 from tests.train.own import linear
+from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.core.step import init_state, state_like
 from unroll_jax.train.core.task import Plan, Task
@@ -208,6 +209,8 @@ def config() -> VideoConfig:
         validate_every=2,
         test_gammas=(0.0, 0.3),
         model=ModelConfig(num_layers=2, rank=4),
+        # the default is in proportion to the data
+        constraints=ConstraintConfig(reference=7.9),
     )
 
 

@@ -9,6 +9,11 @@ from .data import CodeConfig
 from .options import Count, Depth, Levels, NonNegative, NonNegatives, Parts, options
 from .run import PrimalConfig
 
+# Default bound on the loss without any layer, of `lista` on digits, where the loss is
+# the other number; of other codes it is in proportion.
+CODES = 2.4
+CODES_LOSS = 2.251
+
 
 @options
 class ListaConfig:

@@ -27,6 +27,14 @@ from .options import (
 )
 from .run import DecayedPrimalConfig
 
+# Default bounds on the loss of the input. Of texts: a little above the cross entropy of
+# not knowing, 1.04 log(classes), here of two classes. Of bytes of the built-in
+# instructions: 1.3 times the entropy of a byte of their answers, which is the other
+# number. Of other classes and answers they are in proportion.
+CHANCE = 0.72
+BYTES = 4.5
+BYTE_ENTROPY = 3.463
+
 Dtype = Literal["float32", "bfloat16"]
 Noise = Literal["deviation", "variance"]
 # Sizes of a model that is drawn.
@@ -264,7 +272,7 @@ class LanguageConfig(TokensConfig):
     )
     constraints: ConstraintConfig = dataclasses.field(
         default_factory=lambda: ConstraintConfig(
-            alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0
+            alpha=(0.1,), reference=BYTES, margin=0.0, first_margin=0.0
         )
     )
 

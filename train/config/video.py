@@ -178,6 +178,12 @@ class VideoRunConfig(ConstrainedConfig):
             raise OptionError("model.dtype", allowed, self.model.dtype)
 
 
+# Default bound on the loss of the input, of the built-in clips at the usual noise,
+# where it is the other number; of other clips and noise it is in proportion.
+REFERENCE = 8.0
+INPUT_LOSS = 6.236
+
+
 # The paper's UT has alpha = 0.22 and f_ref = 5.5, below the input's loss on our clips,
 # which have more contrast.
 @options
@@ -189,7 +195,7 @@ class VideoConfig(VideoRunConfig):
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
     constraints: ConstraintConfig = dataclasses.field(
-        default_factory=lambda: ConstraintConfig(reference=8.0)
+        default_factory=lambda: ConstraintConfig(reference=REFERENCE)
     )
 
     def check(self) -> None:

@@ -3,7 +3,7 @@
 from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.data import InstructionConfig
 from ..config.run import DecayedPrimalConfig, Experiment
-from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
+from ..config.tokens import BYTES, DecoderOptions, DescentOptions, LanguageConfig
 
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7"
 # Table 5: 1 - alpha = 0.95, f_ref = 12, L = 32, batches of 4, two epochs of AdamW in
@@ -17,7 +17,7 @@ BOUNDS = ConstraintConfig(alpha=(0.05,), reference=12.0, margin=0.0, first_margi
 # over its bound; with .45, .65, .8, .5 at layers 1 to 4 accuracy falls by 2 points.
 EARLY = ConstraintConfig(
     alpha=(0.4, 0.4, 0.6, 0.5, 0.01, 0.01, 0.01, 0.01),
-    reference=4.5,
+    reference=BYTES,
     margin=0.0,
     first_margin=0.0,
 )

@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
+from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError
-from ..config.options import LARGEST
+from ..config.options import LARGEST, with_value
 from ..core.evaluate import evaluation_key
-from ..core.task import VALIDATED, Row
+from ..core.task import VALIDATED, Log, Row
 from ..sharding.mesh import put_beside
 from ..system.distributed import fetch
 
 T = TypeVar("T")
+C = TypeVar("C", bound=ConstrainedConfig)
 
 
 def check_noise(gamma: float, seed: int) -> None:
@@ -25,6 +27,22 @@ def check_noise(gamma: float, seed: int) -> None:
         raise OptionError("gamma", f"finite, from 0 to {LARGEST:g}", gamma)
     if not 0 <= seed < 2**32:
         raise OptionError("seed", "a whole number in [0, 2**32)", seed)
+
+
+def with_reference(config: C, usual: float, share: float) -> C:
+    """Returns the options with a default bound on the input's loss, ``usual``, times a
+    share: of the data's loss, over that of the data which the default is of."""
+    given = config.constraints.reference
+    if given != usual or abs(share - 1.0) < 0.01 or share == 0.0:
+        return config
+    return with_value(config, "constraints.reference", float(f"{share * usual:.4g}"))
+
+
+def log_reference(given: ConstrainedConfig, used: ConstrainedConfig, log: Log) -> None:
+    """Logs a default bound that is made from the data."""
+    reference = used.constraints.reference
+    if given.enforces and given.constraints.reference != reference:
+        log(f"--constraints.reference {reference:g}, from the data's losses")
 
 
 def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:

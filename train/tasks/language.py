@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from unroll_jax.constrained import chunked_cross_entropy
 
 from ..config.errors import UserError
-from ..config.tokens import LanguageConfig
+from ..config.tokens import BYTES, LanguageConfig
 from ..core.evaluate import noise_trials, num_parameters
 from ..core.task import Log, Params, Reading, Row, Task, Trial
 from ..data.answers import (
@@ -28,11 +28,18 @@ from ..data.answers import (
 )
 from ..data.instructions import Conversation
 from ..data.rows import is_whole
-from .common import check_noise, on_batches, train_batches
+from .common import (
+    check_noise,
+    log_reference,
+    on_batches,
+    train_batches,
+    with_reference,
+)
 from .language_model import (
     LanguageInputs,
     LanguageModel,
     build_model,
+    byte_share,
     from_json,
     load_inputs,
 )
@@ -90,7 +97,9 @@ class Inner(NamedTuple):
 
 def open_task(options: LanguageConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    return make(options, load_inputs(options, log))
+    task = make(options, load_inputs(options, log))
+    log_reference(options, task.options, log)
+    return task
 
 
 def rebuild(options: LanguageConfig, spec: Row) -> Task:
@@ -109,6 +118,7 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
     """
+    options = with_reference(options, BYTES, byte_share(data))
     config, packed = data.source.config, data.packed
     model = build_model(options, config)
     size, share = options.batch_size, options.descent.positions

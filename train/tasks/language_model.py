@@ -19,7 +19,7 @@ from unroll_jax.models import (
 )
 
 from ..config.errors import OptionError, UserError, option_text
-from ..config.tokens import DescentOptions, LanguageConfig
+from ..config.tokens import BYTE_ENTROPY, DescentOptions, LanguageConfig
 from ..core.task import Log, Params, Row
 from ..data import instructions
 from ..data.answers import AnswerTokenizer, PackedBatch, PackedData, tell
@@ -107,6 +107,17 @@ def load_inputs(options: LanguageConfig, log: Log) -> LanguageInputs:
     packed = PackedData(texts, length=options.max_length, packing=options.packing)
     deviation = _deviation(source, packed.whole("train"))
     return LanguageInputs(source, answers, packed, data.checksums, deviation)
+
+
+def byte_share(data: LanguageInputs) -> float:
+    """Returns the entropy of a byte of the train answers over that of the built-in
+    ones; 1 without data, or for other tokens."""
+    if data.packed is None or data.source.summary is not None:
+        return 1.0
+    train = data.packed.whole("train")
+    counts = np.bincount(train.labels[train.weights > 0.0])
+    shares = counts[counts > 0] / counts.sum()
+    return float(-np.sum(shares * np.log(shares))) / BYTE_ENTROPY
 
 
 def _deviation(source: DecoderSource, train: PackedBatch) -> float:

@@ -11,14 +11,21 @@ from jaxtyping import Array, Float, UInt32
 
 from unroll_jax.models import LISTA
 
-from ..config.sparse_coding import SparseCodingConfig
+from ..config.sparse_coding import CODES, CODES_LOSS, SparseCodingConfig
 from ..core.evaluate import NOISE_SEED, evaluate_trials, noise_trials, perturbation
 from ..core.task import Log, NoData, Params, Reading, Row, Task, Trial, mean_last_loss
 from ..data.codes import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_grey
 from ..data.files import SPLITS
 from ..data.pictures import picture_of
 from ..sharding.mesh import keep_rows
-from .common import check_noise, feasibility_words, on_batches, train_batches
+from .common import (
+    check_noise,
+    feasibility_words,
+    log_reference,
+    on_batches,
+    train_batches,
+    with_reference,
+)
 from .networks import each_of, loop_options, to_bytes
 
 SCORE = "relative_error"
@@ -51,8 +58,9 @@ class Coded(NamedTuple):
 
 def open_task(options: SparseCodingConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    data = load(options.data, log=log)
-    return make(options, data)
+    task = make(options, load(options.data, log=log))
+    log_reference(options, task.options, log)
+    return task
 
 
 def rebuild(options: SparseCodingConfig, spec: Row) -> Task:
@@ -71,6 +79,9 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
     networks" (2023), whose constraints are on the distance |z_l - z*|.
     """
     spec = data.spec
+    if not isinstance(data, NoData):
+        loss = 0.5 * data.square_norms["train"]  # of codes that are 0
+        options = with_reference(options, CODES, loss / CODES_LOSS)
     atoms, pixels = spec.dictionary.shape
     model = LISTA(
         pixels,

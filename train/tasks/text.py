@@ -2,6 +2,7 @@
 plain and under constraints."""
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,14 +13,14 @@ from jaxtyping import Array, Float, UInt32
 from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from ..config.errors import UserError
-from ..config.tokens import TextRunConfig
+from ..config.tokens import CHANCE, TextRunConfig
 from ..core.evaluate import noise_trials
 from ..core.evaluate import read as read_split
 from ..core.task import Log, Params, Reading, Row, Task, Trial
 from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_pairs
 from ..sharding.mesh import keep_rows
-from .common import check_noise
+from .common import check_noise, log_reference, with_reference
 from .text_model import (
     TextInputs,
     all_but_words,
@@ -68,7 +69,9 @@ class Prediction(NamedTuple):
 
 def open_task(options: TextRunConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    return make(options, load_inputs(options, log))
+    task = make(options, load_inputs(options, log))
+    log_reference(options, task.options, log)
+    return task
 
 
 def rebuild(options: TextRunConfig, spec: Row) -> Task:
@@ -82,8 +85,9 @@ def make(options: TextRunConfig, data: TextInputs) -> Task:
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 5 and Appendix B.3.
     """
-    module, tokens = build_module(options, data), data.tokens
     names = data.spec.class_names
+    options = with_reference(options, CHANCE, math.log(len(names)) / math.log(2.0))
+    module, tokens = build_module(options, data), data.tokens
     dim = width(options, data)
     depth = options.model if data.pretrained is None else data.pretrained.config
     frozen = options.model.frozen and data.table is not None

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from ..config.data import VideoSource
 from ..config.errors import UserError, require_extra
-from ..config.video import VideoRunConfig, disturbances
+from ..config.video import INPUT_LOSS, REFERENCE, VideoRunConfig, disturbances
 from ..core.evaluate import noise_trials
 from ..core.task import Log, NoData, Params, Row, Task, Trial
 from ..data.clips import SPLITS
@@ -23,9 +23,11 @@ from .common import (
     add_noise,
     check_noise,
     feasibility_words,
+    log_reference,
     on_batches,
     to_unit,
     train_batches,
+    with_reference,
 )
 from .networks import check_reference
 from .video_models import build_video_model, floors
@@ -53,8 +55,9 @@ class Noisy(NamedTuple):
 def open_task(options: VideoRunConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
     require_extra("video")  # evaluation has a floor of scikit-image
-    data = load(options.data, log=log)
-    return make(options, data)
+    task = make(options, load(options.data, log=log))
+    log_reference(options, task.options, log)
+    return task
 
 
 def rebuild(options: VideoRunConfig, spec: Row) -> Task:
@@ -78,7 +81,9 @@ def make(options: VideoRunConfig, data: Any) -> Task:
     variance = options.train_gamma * spec.pixel_std
     model = build_video_model(options, spec, dtype)
     if model.reads_input:
-        check_reference(options, 0.5 * spec.token_dim * variance)
+        input_loss = 0.5 * spec.token_dim * variance
+        options = with_reference(options, REFERENCE, input_loss / INPUT_LOSS)
+        check_reference(options, input_loss)
     apply: Any = model.module.apply
     samples = (Frames if model.of_frames else Sequences)(data, spec)
 
