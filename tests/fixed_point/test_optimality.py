@@ -335,9 +335,9 @@ FAR = {  # a wrapped solver that fails, and its arguments
         *({"prox": shrink_half, "step_size": 0.1}, lambda p, z0: z0 + 0.1),
         (ONE, np.zeros(3)),
     ),
-    "jaxopt's order": (
-        *(uj.implicit_root, lambda z, a: z**3 - a, {}),
-        *(lambda a, z0: jnp.cbrt(a), (FOUR, ONE)),
+    "near a root": (
+        *(uj.implicit_root, lambda a, z: z**3 - a, {}),
+        *(lambda a, z0: jnp.cbrt(a) + 0.1, (FOUR, ONE)),
     ),
     "one of two examples": (
         *(uj.implicit_root, square, {"batch_ndim": 1}),
@@ -405,3 +405,38 @@ def test_arguments_with_names_in_the_order_of_jaxopt_are_one_error(place):
         TypeError, match=rf"^{place} must take \(params, z, ...\), got \(z, params\)"
     ):
         calls[place]()
+
+
+OF_JAXOPT = {  # a wrapper, a condition of other names in jaxopt's order, a solver, params
+    "a root of scalars": (
+        *(uj.implicit_root, lambda x, a: x**3 - a),
+        *(lambda a, z0: jnp.cbrt(a), FOUR),
+    ),
+    "a root of arrays": (
+        *(uj.implicit_root, lambda x, a: x - jnp.sum(a)),
+        *(lambda a, z0: jnp.sum(a) * jnp.ones(5), np.ones(3)),
+    ),
+    "a minimiser of scalars": (
+        *(uj.implicit_argmin, lambda x, w: (x - 2.0) ** 2 + w * x**2),
+        *(lambda w, z0: 2.0 / (1.0 + w), FOUR),
+    ),
+    "a minimiser of arrays": (
+        *(uj.implicit_argmin, lambda x, w: jnp.sum((x - 2.0) ** 2) + w * x @ x),
+        *(lambda w, z0: 2.0 * jnp.ones(5) / (1.0 + w), FOUR),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_JAXOPT)
+def test_scalars_and_arrays_in_the_order_of_jaxopt_are_one_error(case):
+    wrap, condition, solver, params = OF_JAXOPT[case]
+    solve = wrap(condition)(solver)
+    what = "optimality" if wrap is uj.implicit_root else "objective"
+    with pytest.raises(TypeError, match=rf"^{what} must take \(params, z, ...\), but"):
+        jax.grad(lambda params: jnp.sum(solve(params, 1.0)))(params)
+
+
+def test_a_mistake_in_either_order_is_raised_as_it_is():
+    wrong = uj.implicit_root(lambda a, z: z @ jnp.ones((3, 7)))(lambda a, z0: z0)
+    with pytest.raises(TypeError, match="dot_general"):
+        wrong(FOUR, np.ones(5))

@@ -30,6 +30,7 @@ from unroll_jax.fixed_point.reports import (
     ON_FAILURE,
     Reporting,
     call_site,
+    is_traced,
     report_solution,
 )
 from unroll_jax.fixed_point.rows import norm
@@ -124,12 +125,10 @@ def implicit_root(
         )
 
     caller = getattr(optimality, "caller", "implicit_root")
-
-    def descend(params: Any, z: Any, inputs: Any) -> Any:
-        """-F, the direction of a step on F."""
-        value = optimality(params, z, *inputs)
-        check_step(z, value, what="optimality")
-        return jax.tree.map(jnp.negative, value)
+    descend = _descent_of(optimality)
+    swapped = _descent_of(
+        getattr(optimality, "swapped", _in_order_of_jaxopt(optimality))
+    )
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Any]:
         _check_names("the solver", solver)
@@ -142,13 +141,21 @@ def implicit_root(
             result = solver(*_constant((params, z0, *inputs)))
             z, aux = result if has_aux else (result, None)
             z = as_state("the solution", z)
-            problem = trace(descend, params, z, inputs, batch_ndim)
+            is_root = functools.partial(
+                _is_root, swapped, params, z, inputs, batch_ndim
+            )
+            try:
+                problem = trace(descend, params, z, inputs, batch_ndim)
+            except (TypeError, ValueError) as error:
+                if is_root(np.inf):
+                    raise _order_error(caller) from error
+                raise
             program = problem.program
             check_probe(probe, program.batch, reverse=not forward_mode)
 
             reporting = Reporting(on_failure, tol, call_site(), caller, HINT)
             flat = check_examples(problem, problem.start, in_jit=check)
-            flat = _check_solution(problem, flat, z0, reporting)
+            flat = _check_solution(problem, flat, z0, reporting, is_root)
             steps = int(adjoint_max_steps)
             backward = Backward(program, linear, float(adjoint_tol), steps, True)
             options = {"forward_mode": forward_mode, "probe": probe}
@@ -202,7 +209,8 @@ def implicit_argmin(
     _check_names("objective", objective)
     if prox is not None:
         _check_names("prox", prox)
-    condition = _Stationary(jax.grad(objective, argnums=1), prox, step_size)
+    swapped = _in_order_of_jaxopt(jax.grad(objective, argnums=0))
+    condition = _Stationary(jax.grad(objective, argnums=1), prox, step_size, swapped)
     default = "conjugate_gradient" if prox is None else None
     return implicit_root(condition, adjoint=adjoint or default, **options)
 
@@ -213,6 +221,7 @@ class _Stationary(NamedTuple):
     gradient: Callable[..., Any]
     prox: Callable[..., Any] | None
     step_size: float
+    swapped: Callable[..., Any]
     caller: str = "implicit_argmin"
 
     def __call__(self, params: Any, z: Any, *inputs: Any) -> Any:
@@ -226,10 +235,63 @@ class _Stationary(NamedTuple):
         return jax.tree.map(jnp.subtract, z, after)
 
 
+def _descent_of(optimality: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``(params, z, inputs) -> -F``, the direction of a step on F."""
+
+    def descend(params: Any, z: Any, inputs: Any) -> Any:
+        value = optimality(params, z, *inputs)
+        check_step(z, value, what="optimality")
+        return jax.tree.map(jnp.negative, value)
+
+    return descend
+
+
+def _in_order_of_jaxopt(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda params, z, *inputs: function(z, params, *inputs)
+
+
+def _is_root(
+    descend: Callable[..., Any],
+    params: Any,
+    z: Any,
+    inputs: Any,
+    batch_ndim: int,
+    tol: float,
+) -> bool:
+    """Returns True if z is known to be within ``tol`` of a root of a condition; for
+    infinity, if the condition is of the form of z."""
+    try:
+        problem = trace(descend, *_constant((params, z, inputs)), batch_ndim)
+        if tol == np.inf:
+            return True
+        program, operands, _, start = problem
+        distance = _distance(program, operands, start, None)
+        # any z is a root of a condition that is 0 for all
+        _, pull = jax.vjp(lambda z: program.apply(operands, z), start)
+        depends = jnp.any(pull(jnp.ones_like(start))[0] != 0.0)
+        return bool(depends & jnp.all(distance <= tol))
+    # whatever a condition raises that was not written for these arguments
+    except Exception:
+        return False
+
+
+def _order_error(caller: str) -> TypeError:
+    what = "objective" if caller == "implicit_argmin" else "optimality"
+    return TypeError(
+        f"{what} must take (params, z, ...), but the solver's result fits"
+        f" {what}(z, params, ...); {ORDER}"
+    )
+
+
 def _check_solution(
-    problem: Problem, z: Float[Array, "b m"], start: Any, reporting: Reporting
+    problem: Problem,
+    z: Float[Array, "b m"],
+    start: Any,
+    reporting: Reporting,
+    is_root: Callable[[float], bool],
 ) -> Float[Array, "b m"]:
-    """Returns ``z`` once rows that are far from a root are reported."""
+    """Returns ``z`` once rows that are far from a root are reported; a TypeError if
+    ``is_root`` finds it to be one in the other order of arguments."""
     program, operands, state, _ = problem
     if reporting.on_failure == "accept":
         return z
@@ -240,6 +302,8 @@ def _check_solution(
     except NO_DERIVATIVE:
         return z
     tol = max(reporting.tol, ROUND_OFF * program.epsilon)
+    if not is_traced(distance) and not jnp.all(distance <= tol) and is_root(tol):
+        raise _order_error(reporting.caller)
     return report_solution(z, distance, reporting._replace(tol=tol))
 
 
