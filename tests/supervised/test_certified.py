@@ -14,7 +14,7 @@ from unroll_jax.train.config.certified import CertifiedConfig, CertifiedNetwork
 from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.config.run import OptimizerConfig
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.certified import make
+from unroll_jax.train.tasks.certified import fitted, make
 
 pytestmark = pytest.mark.xdist_group("images")
 RADII = (0.05, 0.2, 0.4)
@@ -84,6 +84,21 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
         found = logits(model.params, np.float32(picture / 255.0 + moves))
         named = {model.task.inner.spec.class_names[one] for one in found.argmax(-1)}
         assert named == {answer.label}
+
+
+@pytest.mark.parametrize(
+    ("shape", "network"),
+    [
+        ((8, 8, 1), CertifiedNetwork()),
+        ((12, 10, 3), CertifiedNetwork(width=360)),
+        ((32, 32, 3), CertifiedNetwork(convolutional=True, block=4, width=64)),
+        ((50, 34, 3), CertifiedNetwork(convolutional=True, block=2, width=64)),
+    ],
+)
+def test_the_default_network_fits_the_images_and_another_one_stays(shape, network):
+    assert fitted(CertifiedConfig(), shape).network == network
+    given = CertifiedConfig(network=CertifiedNetwork(num_layers=3))
+    assert fitted(given, shape) == given
 
 
 def test_networks_that_do_not_fit_are_one_line():

@@ -158,11 +158,8 @@ def train(
                 row: Row = {}
                 score = UNJUDGED
                 if validates:
-                    with pausing(journal.bar, "evaluating"):
-                        params = evaluated_params(plan, state)
-                        row, score = validate(task, plan, params, state.opt_state, done)
+                    row, score = journal.validate(state, done)
                     notes = notes.validated(score)
-                    journal.write("validation", done, row)
 
                 require_finite_state(state)
                 status.require_place()
@@ -233,6 +230,14 @@ class _Journal(NamedTuple):
         self.bar.set_postfix(words, refresh=False)
         self.bar.update()
         self.tell("on_step", {"step": step, **row})
+
+    def validate(self, state: TrainState, step: int) -> tuple[Row, float]:
+        """Writes the figures of a validation; returns them with the score."""
+        with pausing(self.bar, "evaluating"):
+            params = evaluated_params(self.plan, state)
+            row, score = validate(self.task, self.plan, params, state.opt_state, step)
+        self.write("validation", step, row)
+        return row, score
 
     def write(self, kind: str, step: int, row: Row) -> None:
         if self.writer is not None:

@@ -1,6 +1,7 @@
 """Classification of images with certified radii, beside plain and normalised
 networks."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -33,6 +34,10 @@ from .images import Classifier, classification, load_images, without_images
 from .networks import each_of
 
 READ_TOGETHER = 2500  # images, in an evaluation
+# of the default network: the numbers of an image up to which layers are dense, and the
+# sides of blocks of larger ones, the first that divides an image
+WIDEST_DENSE = 1024
+BLOCKS = (4, 2, 1)
 BEYOND = 1.1  # radii are certified up to so many times the largest that is asked for
 
 
@@ -53,7 +58,33 @@ class Certified(NamedTuple):
 
 def open_task(options: CertifiedConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    return make(options, load_images(options, log))
+    task = make(options, load_images(options, log))
+    network = task.options.network
+    if network != options.network:
+        layers = "convolutions" if network.convolutional else "dense layers"
+        log(
+            f"{layers} of --network.width {network.width} on blocks of --network.block"
+            f" {network.block}, as fits images of {task.inner.spec.shape}"
+        )
+    return task
+
+
+def fitted(options: CertifiedConfig, shape: tuple[int, ...]) -> CertifiedConfig:
+    """Returns the options with a default network that fits images of a shape: dense on
+    small ones, else convolutions on blocks of pixels."""
+    height, width, channels = shape
+    numbers = height * width * channels
+    if options.network != CertifiedNetwork() or numbers <= options.network.width:
+        return options
+    network = CertifiedNetwork(width=numbers)
+    if numbers > WIDEST_DENSE:
+        blocks = [one for one in BLOCKS if height % one == 0 and width % one == 0]
+        network = CertifiedNetwork(
+            convolutional=True,
+            block=blocks[0],
+            width=max(64, channels * blocks[0] ** 2),
+        )
+    return dataclasses.replace(options, network=network)
 
 
 def rebuild(options: CertifiedConfig, spec: Row) -> Task:
@@ -72,6 +103,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
     neural networks"; for the loss Prach and Lampert (2022).
     """
     spec: ImageSpec = data.spec
+    options = fitted(options, spec.shape)
     network = options.network
     size = _state_size(network, spec.shape)
     bounded = network.kind != "plain"
