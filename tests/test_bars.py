@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # They were raised twice since, on 28 November 2026: mends of faults, certified layers
 # and rows of the papers, with their tests. CONTRIBUTING.md has the aims.
 MAX_NODES = {
-    "unroll_jax": 112_100,
-    "train": 116_700,
+    "unroll_jax": 112_400,
+    "train": 121_000,
     "benchmarks": 38_900,
     "papers": 29_700,
     "tests": 319_500,
@@ -30,7 +30,7 @@ MAX_NODES_PER_LINE = {
     "papers": 9.5,
     "tests": 10.5,
 }
-MAX_LINES = {"docs": 4_720, "CHANGELOG.md": 210}
+MAX_LINES = {"docs": 4_720, "CHANGELOG.md": 214}
 MAX_FILE = 450  # lines
 MAX_BODY = 60  # lines of code of a function
 MAX_PAGE = 150

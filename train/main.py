@@ -299,8 +299,9 @@ def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> list[Var
     options = (dataclasses.replace(config, out=None) if opened else config).variants()
     task = open_task(options[0][1], log) if opened else what
     options = [(name, in_steps(variant, task)) for name, variant in options]
-    if getattr(config, "epochs", None) and getattr(config, "steps", None):
-        log(f"{config.epochs} epochs are {options[0][1].steps} steps")
+    first: Any = options[0][1]
+    if getattr(config, "epochs", None) is not None and first.epochs is None:
+        log(f"--epochs of --batch-size {first.batch_size} are {first.steps} steps")
     made: list[Variant] = []
     # By options with one seed: a task may have changed those that it was given.
     by_options: dict[Any, Variant] = {}

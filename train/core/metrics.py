@@ -111,7 +111,7 @@ def open_tracker(
     """Opens TensorBoard or Weights & Biases for a run that goes on after a step. Their
     files are in the run folder."""
     if name == "tensorboard":
-        from tensorboardX import SummaryWriter
+        from tensorboardX import SummaryWriter  # pyright: ignore
 
         # TensorBoard forgets the rows that a run writes again after a kill.
         with SummaryWriter(
@@ -123,7 +123,7 @@ def open_tracker(
                 ]
             )
         return
-    import wandb
+    import wandb  # pyright: ignore
 
     with wandb.init(
         project=f"unroll_jax-{experiment}",

@@ -175,9 +175,7 @@ def make(options: ImageSetConfig, data: Any) -> Task:
 
     trial = Trial(float(options.train_gamma))
     turned = options.primal.basis == "cosine" and options.primal.name != "muon"
-    num_sets = None
-    if not isinstance(data, NoData):
-        num_sets = max(data.num_images("train") // options.data.set_size, 1)
+    images = 0 if isinstance(data, NoData) else data.num_images("train")
     task = Task(
         options=options,
         num_layers=options.model.num_layers,
@@ -201,7 +199,7 @@ def make(options: ImageSetConfig, data: Any) -> Task:
         baselines=baselines,
         bases=cosine_bases(pixels) if turned else None,
         # sets that have about every image once
-        epoch=num_sets,
+        epoch=images // options.data.set_size or None,
         fingerprint=fingerprint,
         spec=spec.to_json,
     )

@@ -79,8 +79,9 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
     networks" (2023), whose constraints are on the distance |z_l - z*|.
     """
     spec = data.spec
-    if not isinstance(data, NoData):
-        loss = 0.5 * data.square_norms["train"]  # of codes that are 0
+    # of codes that are 0
+    loss = None if isinstance(data, NoData) else 0.5 * data.square_norms["train"]
+    if loss is not None:
         options = with_reference(options, CODES, loss / CODES_LOSS)
     atoms, pixels = spec.dictionary.shape
     model = LISTA(

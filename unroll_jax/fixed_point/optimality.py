@@ -261,7 +261,8 @@ def _is_root(
     """Returns True if z is known to be within ``tol`` of a root of a condition; for
     infinity, if the condition is of the form of z."""
     try:
-        problem = trace(descend, *_constant((params, z, inputs)), batch_ndim)
+        params, z, inputs = _constant((params, z, inputs))
+        problem = trace(descend, params, z, inputs, batch_ndim)
         if tol == np.inf:
             return True
         program, operands, _, start = problem
