@@ -79,9 +79,9 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
     networks" (2023), whose constraints are on the distance |z_l - z*|.
     """
     spec = data.spec
-    # of codes that are 0
-    loss = None if isinstance(data, NoData) else 0.5 * data.square_norms["train"]
-    if loss is not None:
+    norms = getattr(data, "square_norms", None)
+    if norms is not None:
+        loss = 0.5 * norms["train"]  # of codes that are 0
         options = with_reference(options, CODES, loss / CODES_LOSS)
     atoms, pixels = spec.dictionary.shape
     model = LISTA(
