@@ -175,7 +175,7 @@ def make(options: ImageSetConfig, data: Any) -> Task:
 
     trial = Trial(float(options.train_gamma))
     turned = options.primal.basis == "cosine" and options.primal.name != "muon"
-    images = 0 if isinstance(data, NoData) else data.num_images("train")
+    images = data.num_images("train") if hasattr(data, "num_images") else 0
     task = Task(
         options=options,
         num_layers=options.model.num_layers,
