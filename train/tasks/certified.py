@@ -61,11 +61,10 @@ def open_task(options: CertifiedConfig, log: Log) -> Task:
     task = make(options, load_images(options, log))
     network = task.options.network
     if network != options.network:
-        layers = "convolutions" if network.convolutional else "dense layers"
-        log(
-            f"{layers} of --network.width {network.width} on blocks of --network.block"
-            f" {network.block}, as fits images of {task.inner.spec.shape}"
-        )
+        layers = f"--network.width {network.width}"
+        if network.convolutional:
+            layers += f" --network.convolutional --network.block {network.block}"
+        log(f"{layers}, as fits images of {task.inner.spec.shape}")
     return task
 
 
