@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # They were raised twice since, on 28 November 2026: mends of faults, certified layers
 # and rows of the papers, with their tests. CONTRIBUTING.md has the aims.
 MAX_NODES = {
-    "unroll_jax": 112_400,
+    "unroll_jax": 112_420,
     "train": 121_000,
     "benchmarks": 38_900,
     "papers": 29_700,
