@@ -20,7 +20,7 @@ MAX_NODES = {
     "train": 121_000,
     "benchmarks": 38_900,
     "papers": 29_700,
-    "tests": 319_500,
+    "tests": 324_400,
 }
 # One thought a line: more nodes in a line of code than this are dense to read.
 MAX_NODES_PER_LINE = {
@@ -30,7 +30,7 @@ MAX_NODES_PER_LINE = {
     "papers": 9.5,
     "tests": 10.5,
 }
-MAX_LINES = {"docs": 4_720, "CHANGELOG.md": 214}
+MAX_LINES = {"docs": 4_720, "CHANGELOG.md": 215}
 MAX_FILE = 450  # lines
 MAX_BODY = 60  # lines of code of a function
 MAX_PAGE = 150
