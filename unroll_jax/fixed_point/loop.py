@@ -55,11 +55,15 @@ class _Schedule(NamedTuple):
       phase: of the block.
       block: evaluations of the map in it; one if it is accelerated.
       number: evaluations before it.
+      updates: of the solver before it.
+      is_trial_end: 1 if its check compares accelerated steps with plain ones, or 0.
     """
 
     phase: Int[Array, ""]
     block: Int[Array, ""]
     number: Int[Array, ""]
+    updates: Int[Array, ""]
+    is_trial_end: Int[Array, ""]
 
 
 class _Best(NamedTuple):
@@ -69,14 +73,12 @@ class _Best(NamedTuple):
       z: f of the state with the least gap.
       gap, residual: of that state; the residual is None if it is the gap.
       age: updates since the row last returned to its best state.
-      updates: of the solver so far.
     """
 
     z: Float[Array, "b m"]
     gap: Float[Array, " b"]
     residual: Float[Array, " b"] | None
     age: Int[Array, " b"]
-    updates: Int[Array, ""]
 
 
 class _Plateau(NamedTuple):
@@ -95,6 +97,7 @@ class _Carry(NamedTuple):
       scale: typical size of the states of a row.
       active: rows that have not ended.
       steps: evaluations of each row.
+      schedule: a `_Schedule`, as one array.
       pace: factor of |f(z) - z| in a plain step, as last seen.
       base: gap at the last comparison of accelerated steps with plain ones.
       stall: kept only where round-off may come before the tolerance.
@@ -107,7 +110,7 @@ class _Carry(NamedTuple):
     scale: Float[Array, " b"]
     active: Bool[Array, " b"]
     steps: Int[Array, " b"]
-    schedule: _Schedule
+    schedule: Int[Array, "5"]
     pace: Float[Array, " b"]
     base: Float[Array, " b"]
     best: _Best
@@ -127,7 +130,7 @@ def iterate(
         return _run_whole(apply, z, solver.run, rule)
 
     end = jax.lax.while_loop(
-        lambda carry: carry.schedule.phase > ENDED,
+        lambda carry: carry.schedule[0] > ENDED,
         functools.partial(_run_block, apply, solver, rule),
         _start(z, solver, rule),
     )
@@ -165,7 +168,7 @@ def _start(z: Float[Array, "b m"], solver: Solver, rule: StopRule) -> _Carry:
         scale=largest(z),
         active=row_constant(z, True),
         steps=zeros,
-        schedule=_Schedule(jnp.int32(PLAIN), block=jnp.int32(1), number=jnp.int32(0)),
+        schedule=jnp.array([PLAIN, 1, 0, 0, 0], jnp.int32),
         pace=infinite,
         base=infinite,
         best=_Best(
@@ -173,7 +176,6 @@ def _start(z: Float[Array, "b m"], solver: Solver, rule: StopRule) -> _Carry:
             gap=infinite,
             residual=None if rule.linear else infinite,
             age=zeros,
-            updates=jnp.int32(0),
         ),
         memory=solver.init(z),
         stall=Stall(infinite, zeros) if to_round_off else None,
@@ -208,7 +210,7 @@ def _gap(carry: _Carry) -> Float[Array, " b"]:
 
 def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Carry:
     """One block of steps, one check of all rows, and the schedule of the next block."""
-    last = carry.schedule
+    last = _Schedule(*carry.schedule)
     z, fz = _evaluate(apply, solver, carry)
     first = last.number == 0
     frozen = last.phase == ACCELERATED
@@ -227,7 +229,7 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
     goes_on = active if solver.extrapolates else active & (schedule.phase != ENDED)
     update = functools.partial(_update, solver, carry, sizes, z, goes_on, pace)
     if solver.extrapolates:
-        update = functools.partial(_run_if, schedule.phase > GIVEN_UP, update)
+        update = functools.partial(_run_if, schedule.phase == ACCELERATED, update)
     best, memory, after = update((carry.best, carry.memory, fz))
 
     return _Carry(
@@ -237,7 +239,7 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
         scale=sizes.scale,
         active=active,
         steps=carry.steps + jnp.where(carry.active, last.block, 0),
-        schedule=schedule,
+        schedule=jnp.stack(schedule),
         pace=pace,
         base=base,
         best=best,
@@ -250,14 +252,18 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
 def _evaluate(apply: Map, solver: Solver, carry: _Carry) -> tuple[Array, Array]:
     """The last two states of a block of plain steps; rows that have ended stay."""
 
-    def plain_step(_: Any, pair: tuple[Array, Array]) -> tuple[Array, Array]:
-        _, z = pair
-        return z, per_row(carry.active, apply(z), z)
+    def plain_step(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        count, _, z = state
+        return count + 1, z, per_row(carry.active, apply(z), z)
 
-    pair = carry.z, carry.z
+    start = jnp.int32(0), carry.z, carry.z
     if not solver.extrapolates:
-        return plain_step(None, pair)
-    return jax.lax.fori_loop(0, carry.schedule.block, plain_step, pair)
+        return plain_step(start)[1:]
+
+    def is_within(state: tuple[Any, Array, Array]) -> Array:
+        return state[0] < _Schedule(*carry.schedule).block
+
+    return jax.lax.while_loop(is_within, plain_step, start)[1:]
 
 
 def _check_rows(
@@ -289,13 +295,14 @@ def _check_rows(
 
 def _measure_pace(rule: StopRule, carry: _Carry, sizes: Sizes) -> Array:
     """The factor of |f(z) - z| in a plain step of this block, or as last seen."""
+    last = _Schedule(*carry.schedule)
     factor = sizes.gap / _gap(carry)
     if not rule.linear:
         # Gaps are relative to scales.
         factor *= jnp.where(carry.scale > 0.0, sizes.scale / carry.scale, 1.0)
-    several = carry.schedule.block == CHECK_INTERVAL
+    several = last.block == CHECK_INTERVAL
     pace = factor ** jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
-    return jnp.where(carry.schedule.phase == ACCELERATED, carry.pace, pace)
+    return jnp.where(last.phase == ACCELERATED, carry.pace, pace)
 
 
 def _plan_block(
@@ -310,28 +317,27 @@ def _plan_block(
 
     A solver that does not extrapolate takes its own steps to the end.
     """
-    last = carry.schedule
+    last = _Schedule(*carry.schedule)
     number = last.number + last.block
     left = rule.max_steps - number
     if not solver.extrapolates:
         goes_on = jnp.any(active) & (left > 0)
         phase = jnp.where(goes_on, last.phase, ENDED)
-        return _Schedule(phase, last.block, number), carry.base
+        return last._replace(phase=phase, number=number, updates=number), carry.base
 
-    rate = sizes.residual / carry.residual
-    slow = _is_slow(rule, sizes.residual, rate, last.block)
-    far = _is_far(rule, sizes.residual, rate)
+    slow = _is_slow(rule, sizes.residual, pace, last.block)
+    far = _is_far(rule, sizes.residual, pace)
     gains = _gains(sizes.gap, carry.base, pace)
     any_active, any_slow, any_far, any_gains = any_rows(
         active, active & slow, active & far, active & gains
     )
 
-    accelerated = last.phase == ACCELERATED
-    judged = accelerated & (carry.best.updates % TRIAL == 0)
-    base = jnp.where(accelerated & ~judged, carry.base, sizes.gap)
+    is_judged = last.is_trial_end == 1
+    in_trial = (last.phase == ACCELERATED) & ~is_judged
+    base = jnp.where(in_trial, carry.base, sizes.gap)
 
     accelerate = any_slow & (last.phase == PLAIN)
-    give_up = judged & ~any_gains
+    give_up = is_judged & ~any_gains
     phase = jnp.where(accelerate, ACCELERATED, last.phase)
     phase = jnp.where(give_up, GIVEN_UP, phase)
     phase = jnp.where(any_active & (left > 0), phase, ENDED)
@@ -339,26 +345,31 @@ def _plan_block(
     # One step does not tell how far the tolerance is.
     check_late = (phase != ACCELERATED) & (any_far | (last.block == 1))
     block = jnp.where(check_late, jnp.minimum(CHECK_INTERVAL, left), 1)
-    return _Schedule(phase, block, number), base
+    updates = last.updates + (phase == ACCELERATED)
+    is_trial_end = (phase == ACCELERATED) & (jax.lax.rem(updates, TRIAL) == 0)
+    schedule = _Schedule(
+        phase, block, number, updates, is_trial_end.astype(jnp.int32)
+    )
+    return schedule, base
 
 
-def _is_slow(rule: StopRule, residual: Array, rate: Array, block: Array) -> Array:
+def _is_slow(rule: StopRule, residual: Array, pace: Array, block: Array) -> Array:
     """Rows that plain steps do not bring to the tolerance soon.
 
-    One step says little of the rate, unless the residual rises.
+    One step says little of the pace, unless |f(z) - z| rises.
     """
-    quick = rate < MIN_REDUCTION**-CHECK_INTERVAL
-    near = rate**NEAR * residual <= rule.tol
-    rises = ~(rate < 1.0)
+    quick = pace < 1.0 / MIN_REDUCTION
+    near = pace ** (NEAR * CHECK_INTERVAL) * residual <= rule.tol
+    rises = ~(pace < 1.0)
     return (block == CHECK_INTERVAL) & ~quick & ~near | rises
 
 
-def _is_far(rule: StopRule, residual: Array, rate: Array) -> Array:
+def _is_far(rule: StopRule, residual: Array, pace: Array) -> Array:
     """Rows that another block of plain steps leaves above the tolerance.
 
     Checks come late until then, and after every step from there on.
     """
-    return rate * residual > rule.tol
+    return pace**CHECK_INTERVAL * residual > rule.tol
 
 
 def _gains(gap: Array, base: Array, pace: Array) -> Array:
@@ -389,9 +400,10 @@ def _update(
     assert solver.update is not None
     best, memory, fz = state
     age = best.age + 1
+    number = _Schedule(*carry.schedule).updates
     if solver.extrapolates:
         age = jnp.where(active & _returns(sizes.gap, pace, best), 0, age)
-    point = Point(z, fz, sizes.residual, sizes.inverse, active, age, best.updates)
+    point = Point(z, fz, sizes.residual, sizes.inverse, active, age, number)
     after, memory = solver.update(point, memory)
     if solver.extrapolates:
         after = per_row(age == 0, best.z, after)
@@ -406,7 +418,6 @@ def _update(
         gap=jnp.where(better, sizes.gap, best.gap),
         residual=residual,
         age=age,
-        updates=best.updates + 1,
     )
     return best, memory, after
 
