@@ -345,12 +345,10 @@ def _plan_block(
     # One step does not tell how far the tolerance is.
     check_late = (phase != ACCELERATED) & (any_far | (last.block == 1))
     block = jnp.where(check_late, jnp.minimum(CHECK_INTERVAL, left), 1)
-    updates = last.updates + (phase == ACCELERATED)
-    is_trial_end = (phase == ACCELERATED) & (jax.lax.rem(updates, TRIAL) == 0)
-    schedule = _Schedule(
-        phase, block, number, updates, is_trial_end.astype(jnp.int32)
-    )
-    return schedule, base
+    updates = jnp.where(phase == ACCELERATED, last.updates + 1, last.updates)
+    in_step = jax.lax.rem(updates, jnp.int32(TRIAL)) == 0
+    is_trial_end = jnp.where(phase == ACCELERATED, in_step.astype(jnp.int32), 0)
+    return _Schedule(phase, block, number, updates, is_trial_end), base
 
 
 def _is_slow(rule: StopRule, residual: Array, pace: Array, block: Array) -> Array:

@@ -22,7 +22,7 @@ from unroll_jax.arguments import (
 )
 from unroll_jax.fixed_point.rows import dot, norm, row_constant, squares, zeros
 from unroll_jax.fixed_point.solver import Map, Point, Solver
-from unroll_jax.numerics import powers_of_two
+from unroll_jax.numerics import power_inverse
 
 __all__ = [
     "SOLVERS",
@@ -157,7 +157,7 @@ def anderson(window: int = 5) -> Solver:
         image_change = image - last_image
 
         # Updates since each vector was written.
-        place = jax.lax.rem(point.number, window)
+        place = jax.lax.rem(point.number, jnp.full_like(point.number, window))
         lag = place - jnp.arange(window, dtype=jnp.int32)
         since = jnp.where(lag > 0, lag, lag + window)
         live = since <= point.age[:, None]
@@ -382,9 +382,8 @@ def _in_units(point: Point, *states: Float[Array, "b m"]) -> tuple[Array, ...]:
     underflow then, and products of large ones do not overflow.
     """
     inverse = point.inverse[:, None]
-    unit, _ = powers_of_two(inverse)
     scaled = [inverse * state for state in (point.z, point.fz, *states)]
-    return unit, *scaled
+    return power_inverse(inverse), *scaled
 
 
 def _write(
