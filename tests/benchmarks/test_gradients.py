@@ -88,9 +88,7 @@ def test_a_problem_is_raced_with_every_installed_peer(monkeypatch, capsys):
         assert figures[f"{name} mebibytes"] > 0.0
     record = gradients.main(quick=True, peers=False)
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
-    assert set(record.figures) == {
-        f"{cell.name}, unroll_jax {unit}" for unit in units
-    }
+    assert set(record.figures) == {f"{cell.name}, unroll_jax {unit}" for unit in units}
     # Sweeps, which take longest, are for full runs.
     assert gradients.main(quick=False, peers=False).figures == {"swept": 1.0}
     assert record.floors[f"{cell.name}, unroll_jax seconds"]["seconds"] > 0.0

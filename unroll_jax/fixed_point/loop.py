@@ -11,7 +11,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.rows import any_rows, largest, per_row, row_constant
+from unroll_jax.fixed_point.decisions import (
+    ACCELERATED,
+    CHECK_INTERVAL,
+    ENDED,
+    PLAIN,
+    Schedule,
+    is_near_zero,
+    must_return,
+    plan_block,
+)
+from unroll_jax.fixed_point.rows import largest, per_row, row_constant
 from unroll_jax.fixed_point.solver import Map, Point, Solver
 from unroll_jax.fixed_point.status import EquilibriumInfo
 from unroll_jax.fixed_point.stopping import (
@@ -26,44 +36,6 @@ from unroll_jax.fixed_point.stopping import (
 from unroll_jax.placement import vary_like
 
 __all__ = ["iterate"]
-
-# Plain steps between two checks of residuals.
-CHECK_INTERVAL = 4
-# Plain steps are quick if each makes every residual this many times smaller.
-MIN_REDUCTION = 1.25
-# Plain steps continue if so many more blocks at the last rate reach the tolerance.
-NEAR = 8
-# Accelerated steps between two comparisons with plain ones.
-TRIAL = 10
-# By then |f(z) - z| must be this share of what as many plain steps would leave.
-MIN_GAIN = 0.5
-# A row returns to its best state if |f(z) - z| rises beyond this many times its least.
-MAX_RISE = 2.0
-# Factor by which the gap must fall on a plateau of the residual, for a row to count as
-# converging to 0.
-MIN_SHRINKAGE = 4.0
-
-# The phases of a loop. PLAIN steps come first, ACCELERATED ones where these are slow.
-# Plain steps after GIVEN_UP are for good.
-ENDED, PLAIN, GIVEN_UP, ACCELERATED = range(4)
-
-
-class _Schedule(NamedTuple):
-    """The next block of steps. All rows are checked at its end.
-
-    Attributes:
-      phase: of the block.
-      block: evaluations of the map in it; one if it is accelerated.
-      number: evaluations before it.
-      updates: of the solver before it.
-      is_trial_end: 1 if its check compares accelerated steps with plain ones, or 0.
-    """
-
-    phase: Int[Array, ""]
-    block: Int[Array, ""]
-    number: Int[Array, ""]
-    updates: Int[Array, ""]
-    is_trial_end: Int[Array, ""]
 
 
 class _Best(NamedTuple):
@@ -97,9 +69,9 @@ class _Carry(NamedTuple):
       scale: typical size of the states of a row.
       active: rows that have not ended.
       steps: evaluations of each row.
-      schedule: a `_Schedule`, as one array.
+      schedule: a `Schedule` as one array, which compiles to one kernel.
       pace: factor of |f(z) - z| in a plain step, as last seen.
-      base: gap at the last comparison of accelerated steps with plain ones.
+      base: gap where the trial of accelerated steps began.
       stall: kept only where round-off may come before the tolerance.
       plateau: kept only where states that go to 0 count as converged.
     """
@@ -124,7 +96,7 @@ def iterate(
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """Returns y = f(z) and the outcome of each row.
 
-    z is the first state within tolerance, or the best one.
+    z is the first state within tolerance, or the best state.
     """
     if solver.run is not None:
         return _run_whole(apply, z, solver.run, rule)
@@ -140,9 +112,9 @@ def iterate(
 def _run_whole(
     apply: Map, z: Float[Array, "b m"], run: Callable[..., Any], rule: StopRule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
-    """The result of a complete solve. Nothing is known of its way.
+    """The result of a complete solve, whose residuals are not known on the way.
 
-    So a row that has missed the tolerance does not count as stalled at round-off.
+    A row that has missed the tolerance does not count as stalled at round-off.
     """
     first = largest(apply(z))
     end, steps = run(apply, z, rule.tol, rule.max_steps)
@@ -191,7 +163,7 @@ def _finish(rule: StopRule, end: _Carry) -> tuple[Float[Array, "b m"], Equilibri
     residual = end.residual
     # At the cap, a state that goes to 0 may be within tol of its scale.
     if end.plateau is not None:
-        near_zero = missed & _is_near_zero(gap, end.plateau, rule.tol)
+        near_zero = missed & is_near_zero(gap, end.plateau.gap, rule.tol)
         residual = jnp.where(near_zero, gap, residual)
         missed = missed & ~near_zero
 
@@ -210,7 +182,7 @@ def _gap(carry: _Carry) -> Float[Array, " b"]:
 
 def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Carry:
     """One block of steps, one check of all rows, and the schedule of the next block."""
-    last = _Schedule(*carry.schedule)
+    last = Schedule(*carry.schedule)
     z, fz = _evaluate(apply, solver, carry)
     first = last.number == 0
     frozen = last.phase == ACCELERATED
@@ -224,7 +196,7 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
     plateau = _follow_plateau(sizes, carry.plateau)
     active, stall = _check_rows(rule, solver, carry, sizes, plateau, fz)
     pace = _measure_pace(rule, carry, sizes)
-    schedule, base = _plan_block(rule, solver, carry, sizes, pace, active)
+    schedule, base = _plan(rule, solver, carry, sizes, pace, active)
 
     goes_on = active if solver.extrapolates else active & (schedule.phase != ENDED)
     update = functools.partial(_update, solver, carry, sizes, z, goes_on, pace)
@@ -250,7 +222,7 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
 
 
 def _evaluate(apply: Map, solver: Solver, carry: _Carry) -> tuple[Array, Array]:
-    """The last two states of a block of plain steps; rows that have ended stay."""
+    """The last two states of a block of plain steps. Rows that have ended stay."""
 
     def plain_step(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         count, _, z = state
@@ -261,7 +233,7 @@ def _evaluate(apply: Map, solver: Solver, carry: _Carry) -> tuple[Array, Array]:
         return plain_step(start)[1:]
 
     def is_within(state: tuple[Any, Array, Array]) -> Array:
-        return state[0] < _Schedule(*carry.schedule).block
+        return state[0] < Schedule(*carry.schedule).block
 
     return jax.lax.while_loop(is_within, plain_step, start)[1:]
 
@@ -278,7 +250,7 @@ def _check_rows(
     ended = sizes.residual <= rule.tol
     if plateau is not None:
         limit = min(rule.tol, 0.5 * rule.epsilon)
-        ended = ended | _is_near_zero(sizes.gap, plateau, limit)
+        ended = ended | is_near_zero(sizes.gap, plateau.gap, limit)
 
     usable = sizes.residual < jnp.inf
     if solver.extrapolates:
@@ -295,7 +267,7 @@ def _check_rows(
 
 def _measure_pace(rule: StopRule, carry: _Carry, sizes: Sizes) -> Array:
     """The factor of |f(z) - z| in a plain step of this block, or as last seen."""
-    last = _Schedule(*carry.schedule)
+    last = Schedule(*carry.schedule)
     factor = sizes.gap / _gap(carry)
     if not rule.linear:
         # Gaps are relative to scales.
@@ -305,84 +277,22 @@ def _measure_pace(rule: StopRule, carry: _Carry, sizes: Sizes) -> Array:
     return jnp.where(last.phase == ACCELERATED, carry.pace, pace)
 
 
-def _plan_block(
+def _plan(
     rule: StopRule,
     solver: Solver,
     carry: _Carry,
     sizes: Sizes,
     pace: Array,
     active: Array,
-) -> tuple[_Schedule, Array]:
-    """The schedule of the next block, and the gaps to compare accelerated steps with.
-
-    A solver that does not extrapolate takes its own steps to the end.
-    """
-    last = _Schedule(*carry.schedule)
+) -> tuple[Schedule, Array]:
+    """`plan_block`. A solver that does not extrapolate takes only its own steps."""
+    last = Schedule(*carry.schedule)
+    if solver.extrapolates:
+        return plan_block(rule, last, sizes, carry.base, pace, active)
     number = last.number + last.block
-    left = rule.max_steps - number
-    if not solver.extrapolates:
-        goes_on = jnp.any(active) & (left > 0)
-        phase = jnp.where(goes_on, last.phase, ENDED)
-        return last._replace(phase=phase, number=number, updates=number), carry.base
-
-    slow = _is_slow(rule, sizes.residual, pace, last.block)
-    far = _is_far(rule, sizes.residual, pace)
-    gains = _gains(sizes.gap, carry.base, pace)
-    any_active, any_slow, any_far, any_gains = any_rows(
-        active, active & slow, active & far, active & gains
-    )
-
-    is_judged = last.is_trial_end == 1
-    in_trial = (last.phase == ACCELERATED) & ~is_judged
-    base = jnp.where(in_trial, carry.base, sizes.gap)
-
-    accelerate = any_slow & (last.phase == PLAIN)
-    give_up = is_judged & ~any_gains
-    phase = jnp.where(accelerate, ACCELERATED, last.phase)
-    phase = jnp.where(give_up, GIVEN_UP, phase)
-    phase = jnp.where(any_active & (left > 0), phase, ENDED)
-
-    # One step does not tell how far the tolerance is.
-    check_late = (phase != ACCELERATED) & (any_far | (last.block == 1))
-    block = jnp.where(check_late, jnp.minimum(CHECK_INTERVAL, left), 1)
-    updates = jnp.where(phase == ACCELERATED, last.updates + 1, last.updates)
-    in_step = jax.lax.rem(updates, jnp.int32(TRIAL)) == 0
-    is_trial_end = jnp.where(phase == ACCELERATED, in_step.astype(jnp.int32), 0)
-    return _Schedule(phase, block, number, updates, is_trial_end), base
-
-
-def _is_slow(rule: StopRule, residual: Array, pace: Array, block: Array) -> Array:
-    """Rows that plain steps do not bring to the tolerance soon.
-
-    One step says little of the pace, unless |f(z) - z| rises.
-    """
-    quick = pace < 1.0 / MIN_REDUCTION
-    near = pace ** (NEAR * CHECK_INTERVAL) * residual <= rule.tol
-    rises = ~(pace < 1.0)
-    return (block == CHECK_INTERVAL) & ~quick & ~near | rises
-
-
-def _is_far(rule: StopRule, residual: Array, pace: Array) -> Array:
-    """Rows that another block of plain steps leaves above the tolerance.
-
-    Checks come late until then, and after every step from there on.
-    """
-    return pace**CHECK_INTERVAL * residual > rule.tol
-
-
-def _gains(gap: Array, base: Array, pace: Array) -> Array:
-    """Rows for which a trial of accelerated steps was worth its cost."""
-    return gap < MIN_GAIN * base * pace**TRIAL
-
-
-def _returns(gap: Array, pace: Array, best: _Best) -> Array:
-    """Rows that acceleration has led astray, and that return to their best state.
-
-    Plain steps may raise the gap too, by no fault of the solver. A row does not return
-    twice in turn.
-    """
-    allowed = MAX_RISE * jnp.fmax(pace, 1.0) * best.gap
-    return ~(gap <= allowed) & (best.gap < jnp.inf) & (best.age > 0)
+    goes_on = jnp.any(active) & (number < rule.max_steps)
+    phase = jnp.where(goes_on, last.phase, ENDED)
+    return last._replace(phase=phase, number=number, updates=number), carry.base
 
 
 def _update(
@@ -398,9 +308,11 @@ def _update(
     assert solver.update is not None
     best, memory, fz = state
     age = best.age + 1
-    number = _Schedule(*carry.schedule).updates
+    number = Schedule(*carry.schedule).updates
     if solver.extrapolates:
-        age = jnp.where(active & _returns(sizes.gap, pace, best), 0, age)
+        age = jnp.where(
+            active & must_return(sizes.gap, pace, best.gap, best.age), 0, age
+        )
     point = Point(z, fz, sizes.residual, sizes.inverse, active, age, number)
     after, memory = solver.update(point, memory)
     if solver.extrapolates:
@@ -428,16 +340,6 @@ def _follow_plateau(sizes: Sizes, plateau: _Plateau | None) -> _Plateau | None:
         residual=jnp.where(halved, sizes.residual, plateau.residual),
         gap=jnp.where(halved, sizes.gap, plateau.gap),
     )
-
-
-def _is_near_zero(gap: Array, plateau: _Plateau, limit: float) -> Array:
-    """Rows that go to 0, and are within ``limit`` of their scale.
-
-    On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for
-    f(z) = c z. There gap and state have shrunk to a quarter since the residual last
-    halved. Near another fixed point z* they stop, about 2 |z*| from 0.
-    """
-    return (gap <= plateau.gap / MIN_SHRINKAGE) & (gap <= limit)
 
 
 def _run_if(condition: Array, function: Callable[[Any], Any], state: Any) -> Any:

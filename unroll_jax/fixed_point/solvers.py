@@ -122,7 +122,7 @@ def anderson(window: int = 5) -> Solver:
 
     On a linear map it is GMRES truncated to the window, with little loss if the
     Jacobian is symmetric. Plain steps come first, while each makes every residual 1.25
-    times smaller. They return for good if ten accelerated steps do no better. An
+    times smaller. They return for good if a trial of accelerated steps gains little. An
     example whose residual rises to twice its least restarts at its best state.
 
     Args:
