@@ -20,7 +20,7 @@ from unroll_jax.fixed_point import (
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONFINITE
 from unroll_jax.fixed_point.stopping import StopRule
 
-pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.nightly]
 MODULES = decisions, loop, stopping, solvers, adjoints, derivatives
 RULE = StopRule(1e-5, 1000, float(np.finfo(np.float32).eps))
 WIDTH = 16
