@@ -30,9 +30,9 @@ __all__ = [
 #
 # Plain steps between two checks of residuals.
 CHECK_INTERVAL = 4
-# Plain steps are quick if each makes |f(z) - z| of every row this many times smaller.
+# Plain steps are quick if each makes every residual this many times smaller.
 MIN_REDUCTION = 1.25
-# Plain steps continue if so many more blocks at the last pace reach the tolerance.
+# Plain steps continue if so many more blocks at the last rate reach the tolerance.
 NEAR_BLOCKS = 8
 # A trial is this many accelerated steps. The first trial begins with the acceleration,
 # and each next one where the last ended. Nothing else depends on the number.
@@ -76,6 +76,7 @@ def plan_block(
     last: Schedule,
     sizes: Sizes,
     base: Float[Array, " b"],
+    rate: Float[Array, " b"],
     pace: Float[Array, " b"],
     active: Bool[Array, " b"],
 ) -> tuple[Schedule, Float[Array, " b"]]:
@@ -85,13 +86,14 @@ def plan_block(
       last: the block that has been checked.
       sizes: of its last state.
       base: gaps where the trial of the last block began.
+      rate: factor of the residual in a step of the last block.
       pace: factor of |f(z) - z| in a plain step.
       active: rows that have not ended.
     """
     number = last.number + last.block
     left = rule.max_steps - number
-    slow = is_slow(rule, sizes.residual, pace, last.block)
-    far = is_far(rule, sizes.residual, pace)
+    slow = is_slow(rule, sizes.residual, rate, last.block)
+    far = is_far(rule, sizes.residual, rate)
     gains = has_gained(sizes.gap, base, pace)
     any_active, any_slow, any_far, any_gains = any_rows(
         active, active & slow, active & far, active & gains
@@ -126,23 +128,25 @@ def next_phase(
     return jnp.where(any_active, phase, ENDED)
 
 
-def is_slow(rule: StopRule, residual: Array, pace: Array, block: Array) -> Array:
+def is_slow(rule: StopRule, residual: Array, rate: Array, block: Array) -> Array:
     """Rows that plain steps do not bring to the tolerance soon.
 
-    One step says little of the pace, unless |f(z) - z| rises.
+    One step says little of the rate, unless the residual rises. |f(z) - z| may rise
+    while the state grows, as of a map that is not normal. Acceleration from there takes
+    half as many steps again.
     """
-    quick = pace < 1.0 / MIN_REDUCTION
-    near = pace ** (NEAR_BLOCKS * CHECK_INTERVAL) * residual <= rule.tol
-    rises = ~(pace < 1.0)
+    quick = rate < 1.0 / MIN_REDUCTION
+    near = rate ** (NEAR_BLOCKS * CHECK_INTERVAL) * residual <= rule.tol
+    rises = ~(rate < 1.0)
     return (block == CHECK_INTERVAL) & ~quick & ~near | rises
 
 
-def is_far(rule: StopRule, residual: Array, pace: Array) -> Array:
+def is_far(rule: StopRule, residual: Array, rate: Array) -> Array:
     """Rows that another block of plain steps leaves above the tolerance.
 
     The next check then comes after a block, otherwise after one step.
     """
-    return pace**CHECK_INTERVAL * residual > rule.tol
+    return rate**CHECK_INTERVAL * residual > rule.tol
 
 
 def has_gained(gap: Array, base: Array, pace: Array) -> Array:

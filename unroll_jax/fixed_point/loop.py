@@ -272,9 +272,14 @@ def _measure_pace(rule: StopRule, carry: _Carry, sizes: Sizes) -> Array:
     if not rule.linear:
         # Gaps are relative to scales.
         factor *= jnp.where(carry.scale > 0.0, sizes.scale / carry.scale, 1.0)
-    several = last.block == CHECK_INTERVAL
-    pace = factor ** jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
+    pace = _per_step(factor, last)
     return jnp.where(last.phase == ACCELERATED, carry.pace, pace)
+
+
+def _per_step(factor: Array, last: Schedule) -> Array:
+    """The factor of one step, from the factor of a block."""
+    several = last.block == CHECK_INTERVAL
+    return factor ** jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
 
 
 def _plan(
@@ -288,7 +293,10 @@ def _plan(
     """`plan_block`. A solver that does not extrapolate takes only its own steps."""
     last = Schedule(*carry.schedule)
     if solver.extrapolates:
-        return plan_block(rule, last, sizes, carry.base, pace, active)
+        rate = pace
+        if not rule.linear:
+            rate = _per_step(sizes.residual / carry.residual, last)
+        return plan_block(rule, last, sizes, carry.base, rate, pace, active)
     number = last.number + last.block
     goes_on = jnp.any(active) & (number < rule.max_steps)
     phase = jnp.where(goes_on, last.phase, ENDED)
