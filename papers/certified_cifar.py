@@ -28,7 +28,7 @@ from unroll_jax.certificates import (
 )
 from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.config.options import Count, NonNegative, Positive, options
-from unroll_jax.train.data import images as pictures
+from unroll_jax.train.tasks.images import data as pictures
 
 __all__ = ["CifarConfig", "main"]
 

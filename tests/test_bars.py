@@ -39,14 +39,14 @@ MAX_PAGE = 150
 LONG_TODAY = {
     "train/predict.py: command",
     # makers of tasks, whose functions close over the options and the data
-    "train/tasks/certified.py: make",
-    "train/tasks/image_sets.py: make",
-    "train/tasks/images.py: classification",
-    "train/tasks/language.py: make",
-    "train/tasks/own.py: own_task",
-    "train/tasks/sparse_coding.py: make",
-    "train/tasks/text.py: make",
-    "train/tasks/video.py: make",
+    "train/tasks/certified/task.py: make",
+    "train/tasks/image_sets/task.py: make",
+    "train/tasks/images/task.py: classification",
+    "train/tasks/language/task.py: make",
+    "train/tasks/own/task.py: own_task",
+    "train/tasks/sparse_coding/task.py: make",
+    "train/tasks/text/task.py: make",
+    "train/tasks/video/task.py: make",
     "train/report/__init__.py",
     "tests/data/test_errors.py",
     "tests/energies/test_layer_norm.py: "

@@ -17,4 +17,4 @@ from .exporting import export as export
 from .loading import Model as Model
 from .loading import load as load
 from .main import fit as fit
-from .tasks.own import own_task as own_task
+from .tasks.own.task import own_task as own_task

@@ -15,7 +15,6 @@ from .config.commands import ExportArguments, ExportFormat
 from .config.errors import UserError
 from .config.options import to_json
 from .config.run import FREE, RunConfig
-from .config.tokens import LanguageConfig
 from .core.folder import read_config
 from .core.metrics import read_metrics
 from .core.objective import multipliers_in_order
@@ -33,6 +32,7 @@ from .system.files import (
     write_all,
 )
 from .system.machine import environment
+from .tasks.text.options import LanguageConfig
 from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 
 OWN = (

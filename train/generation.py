@@ -18,11 +18,11 @@ from .cli import parse
 from .config.commands import GenerateArguments
 from .config.errors import UserError, one_line
 from .core.task import Log
-from .data.answers import AnswerTokenizer
-from .data.instructions import Prompt, read_prompts
 from .loading import Opened, open_decoder
 from .system.files import check_file, expanded, write_json
 from .tasks.common import check_noise
+from .tasks.language.answers import AnswerTokenizer
+from .tasks.language.instructions import Prompt, read_prompts
 
 MAX_TOKENS = 256  # of an answer, unless an option sets it
 

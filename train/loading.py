@@ -14,7 +14,6 @@ from unroll_jax.models import DecoderConfig
 
 from .config.errors import UserError, kind_of, one_line
 from .config.run import RunConfig
-from .config.tokens import LanguageConfig
 from .core.checkpoint import Checkpoints
 from .core.folder import (
     FACTS,
@@ -26,12 +25,13 @@ from .core.folder import (
 from .core.plan import make_plan
 from .core.step import state_like
 from .core.task import Log, Params, Plan, Row, Task
-from .data.answers import Template
 from .data.pretrained.chat import ChatTokenizer
 from .data.pretrained.decoders import load_decoder
 from .registry import open_task, rebuild
 from .system.files import expanded, no_run, read_object
 from .system.machine import require_device
+from .tasks.language.answers import Template
+from .tasks.text.options import LanguageConfig
 from .weights import CONFIG, is_export, read_export, restored
 
 

@@ -169,7 +169,7 @@ def evaluate_again(arguments: list[str]) -> None:
         usual = EvaluateArguments(parsed.run)
         check_left_out(parsed, ["on_root"], "--on-source", usual)
     else:
-        from .tasks.video import on_other_video
+        from .tasks.video.task import on_other_video
 
         other["on"], other["place"] = on_other_video(
             task, parsed.on_source, parsed.on_root, log

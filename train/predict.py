@@ -10,16 +10,16 @@ import numpy as np
 from .cli import parse
 from .config.commands import PredictArguments
 from .config.errors import UserError
-from .config.tokens import LanguageConfig, TextRunConfig
 from .core.folder import read_config
 from .core.task import Row
-from .data.instructions import read_prompts
 from .data.rows import read_text
 from .loading import Model, load
 from .system.files import check_file, write_all
 from .system.terminal import Table, as_text
 from .tasks.common import check_noise
-from .tasks.language import paired
+from .tasks.language.instructions import read_prompts
+from .tasks.language.task import paired
+from .tasks.text.options import LanguageConfig, TextRunConfig
 from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects

@@ -5,12 +5,13 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .config.certified import CertifiedConfig
 from .config.constrained import OwnConfig
 from .config.data import MODULES, SourceConfig
 from .config.errors import UserError
-from .config.image_sets import ImageSetConfig
-from .config.images import (
+from .config.run import RunConfig
+from .tasks.certified.options import CertifiedConfig
+from .tasks.image_sets.options import ImageSetConfig
+from .tasks.images.options import (
     ImageFeedForwardConfig,
     ImageMonConfig,
     ImageOdeConfig,
@@ -18,10 +19,9 @@ from .config.images import (
     SceneFcnConfig,
     SceneOptEqConfig,
 )
-from .config.run import RunConfig
-from .config.sparse_coding import SparseCodingConfig
-from .config.tokens import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
-from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
+from .tasks.sparse_coding.options import SparseCodingConfig
+from .tasks.text.options import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
+from .tasks.video.options import VideoConfig, VideoDustConfig, VideoViTConfig
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = (
@@ -47,14 +47,14 @@ class Registered(NamedTuple):
 
 
 _VIDEO = Functions(
-    task="tasks.video",
+    task="tasks.video.task",
     predict=(
         'frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames,'
         " 160, 160) without noise"
     ),
 )
 _TEXT = Functions(
-    task="tasks.text",
+    task="tasks.text.task",
     predict=(
         '(prediction,) = model.predict(["a text"])  # of pairs, with'
         ' seconds=["another"]\nprediction.label, prediction.probabilities[-1]  # by'
@@ -62,35 +62,35 @@ _TEXT = Functions(
     ),
 )
 _IMAGES = Functions(
-    task="tasks.images",
+    task="tasks.images.task",
     predict=(
         'prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
         "prediction.label, prediction.probabilities"
     ),
 )
 _CERTIFIED = Functions(
-    task="tasks.certified",
+    task="tasks.certified.task",
     predict=(
         'answer = model.predict("picture.png")  # or uint8 arrays, one or a'
         " list\nanswer.label, answer.probabilities, answer.radius"
     ),
 )
 _SPARSE_CODING = Functions(
-    task="tasks.sparse_coding",
+    task="tasks.sparse_coding.task",
     predict=(
         'coded = model.predict("picture.png")  # or uint8 arrays, one or a'
         " list\ncoded.code, coded.image"
     ),
 )
 _IMAGE_SETS = Functions(
-    task="tasks.image_sets",
+    task="tasks.image_sets.task",
     predict=(
         'images = model.predict(["a.png", "b.png"])  # or uint8 arrays; a set without'
         " its noise, uint8"
     ),
 )
 _LANGUAGE = Functions(
-    task="tasks.language",
+    task="tasks.language.task",
     predict=(
         '(answer,) = model.predict(["a prompt"], answers=["an'
         " answer\"])\nanswer.log_probabilities, answer.losses  # of the answer's"
@@ -99,7 +99,7 @@ _LANGUAGE = Functions(
     ),
 )
 _SCENES = _IMAGES._replace(
-    task="tasks.images",
+    task="tasks.images.task",
     predict=(
         'classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the'
         " class of each pixel"
@@ -151,7 +151,7 @@ def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
 def prepare_data(data: SourceConfig, log: Callable[[str], None]) -> None:
     """Prepares the data of a configuration, unless that is done: on no device, and
     without the task."""
-    imported(f"data.{MODULES[type(data)]}").prepare(data, log=log)
+    imported(MODULES[type(data)]).prepare(data, log=log)
 
 
 def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:

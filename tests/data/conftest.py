@@ -19,7 +19,11 @@ from unroll_jax.train.config.data import (
     SetConfig,
     TextConfig,
 )
-from unroll_jax.train.data import image_sets, images, instructions, text, video
+from unroll_jax.train.tasks.image_sets import data as image_sets
+from unroll_jax.train.tasks.images import data as images
+from unroll_jax.train.tasks.language import instructions
+from unroll_jax.train.tasks.text import data as text
+from unroll_jax.train.tasks.video import data as video
 
 LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     **dict.fromkeys(("photos", "video"), (DataConfig, video.load)),

@@ -12,8 +12,8 @@ from PIL import Image
 
 from tests.data.conftest import truncate, write_video
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import images
-from unroll_jax.train.data.instructions import read_prompts
+from unroll_jax.train.tasks.images import data as images
+from unroll_jax.train.tasks.language.instructions import read_prompts
 
 
 def picture(seed=0, shape=(5, 6, 3)):

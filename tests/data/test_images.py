@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 from tests.data.conftest import pack, write_pictures
 from tests.data.test_errors import RECORDS, SCENES
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import images
 from unroll_jax.train.data.files import SPLITS
+from unroll_jax.train.tasks.images import data as images
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
 

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import one_line
-from unroll_jax.train.data.answers import (
+from unroll_jax.train.data.files import SPLITS
+from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from unroll_jax.train.tasks.language.answers import (
     ALPACA,
     AnswerTokenizer,
     PackedBatch,
@@ -19,9 +21,11 @@ from unroll_jax.train.data.answers import (
     kept_positions,
     pack,
 )
-from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.instructions import Conversation, Prompt, read_prompts
-from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from unroll_jax.train.tasks.language.instructions import (
+    Conversation,
+    Prompt,
+    read_prompts,
+)
 
 
 def test_made_up_instructions_differ_and_have_the_right_answers(opened):

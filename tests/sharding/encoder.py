@@ -12,7 +12,7 @@ from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.core.task import Task
 from unroll_jax.train.sharding.mesh import keep_rows
-from unroll_jax.train.tasks.own import own_task
+from unroll_jax.train.tasks.own.task import own_task
 
 LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = (
     6,

@@ -60,7 +60,7 @@ def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_and_the_way_out(
 def test_a_plan_tells_the_memory_of_a_step_and_runs_none(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS
+        "unroll_jax.train.tasks.video.task.load", lambda config, *, log: CLIPS
     )
     assert (
         main(

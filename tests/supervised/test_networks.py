@@ -12,7 +12,7 @@ import pytest
 from tests.energies.opteq_reference import conv_matrix
 from unroll_jax.fixed_point import EquilibriumInfo
 from unroll_jax.train.experiments.images import CAMVID, CIFAR10, SUPERVISED
-from unroll_jax.train.tasks.image_models import build, sees_vectors, weight_norms
+from unroll_jax.train.tasks.images.models import build, sees_vectors, weight_norms
 
 SHAPES = {
     "digits": ((8, 8, 1), 10),

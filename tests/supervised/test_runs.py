@@ -71,7 +71,7 @@ def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(
         DATA[type(small(experiment).data)].splits["test"],
     )
     with without_data(
-        run, tmp_path / "model", "unroll_jax.train.data.images.load"
+        run, tmp_path / "model", "unroll_jax.train.tasks.images.data.load"
     ) as models:
         each = [model.predict(list(pictures)) for model in models]
     for predictions in each:

@@ -18,9 +18,9 @@ from unroll_jax.train.config.options import (
     to_json,
 )
 from unroll_jax.train.config.run import RunConfig
-from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS
+from unroll_jax.train.tasks.video.options import VideoConfig
 
 LAST = {"constraints.last": 0.1, "constraints.reference": None}
 # Options that rule out the value of the last one.

@@ -98,7 +98,7 @@ def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(
     finished, refusing, monkeypatch
 ):
     monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.load",
+        "unroll_jax.train.tasks.video.task.load",
         lambda *_, **__: pytest.fail("data were read first"),
     )
     before = files_of(finished)

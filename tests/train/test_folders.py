@@ -17,7 +17,6 @@ from tests.train.own import STEADY, linear
 from unroll_jax.train import load
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
 from unroll_jax.train.core.folder import READS, VERSION
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
@@ -25,6 +24,7 @@ from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
+from unroll_jax.train.tasks.images.options import ImageFeedForwardConfig
 
 pytestmark = [
     pytest.mark.xdist_group("own-runs"),

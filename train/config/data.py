@@ -147,13 +147,13 @@ def sources_of(kind: type[SourceConfig]) -> tuple[str, ...]:
     return get_args(get_type_hints(kind)["source"])
 
 
-# By the class of their options: the modules of `train.data` that prepare data.
+# By the class of their options: the modules within train/ that prepare data.
 MODULES: dict[type[SourceConfig], str] = {
-    DataConfig: "video",
-    ImageConfig: "images",
-    CodeConfig: "codes",
-    SetConfig: "image_sets",
-    SceneConfig: "images",
-    TextConfig: "text",
-    InstructionConfig: "instructions",
+    DataConfig: "tasks.video.data",
+    ImageConfig: "tasks.images.data",
+    CodeConfig: "tasks.sparse_coding.data",
+    SetConfig: "tasks.image_sets.data",
+    SceneConfig: "tasks.images.data",
+    TextConfig: "tasks.text.data",
+    InstructionConfig: "tasks.language.instructions",
 }

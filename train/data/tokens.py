@@ -13,10 +13,10 @@ import numpy as np
 from unroll_jax.models import EncoderConfig
 
 from ..config.errors import UserError
+from ..tasks.text.data import TextData
 from .files import Log
 from .pretrained.encoders import EncoderTokenizer
 from .reader import by_step, check_batches, read_ahead
-from .text import TextData
 from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer
 
 SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 have at most so many

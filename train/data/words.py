@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config.errors import UserError, option_text
+from ..tasks.text.data import TextData
 from .rows import is_empty, is_whole, without_breaks
-from .text import TextData
 
 PADDING, UNKNOWN, SEPARATOR = "<padding>", "<unknown>", "<separator>"
 # the first numbers; `tokenise` makes no such words

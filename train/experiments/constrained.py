@@ -5,17 +5,22 @@ from typing import Any, Literal
 
 from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.data import CodeConfig, DataConfig, TextConfig
-from ..config.image_sets import ImageSetConfig
 from ..config.run import Experiment, PrimalConfig
-from ..config.sparse_coding import ListaConfig, SparseCodingConfig
-from ..config.tokens import (
+from ..tasks.image_sets.options import ImageSetConfig
+from ..tasks.sparse_coding.options import ListaConfig, SparseCodingConfig
+from ..tasks.text.options import (
     EncoderOptions,
     TextEncoderConfig,
     TextRunConfig,
     TextUnrolledConfig,
     UnrolledConfig,
 )
-from ..config.video import VideoConfig, VideoDustConfig, VideoRunConfig, VideoViTConfig
+from ..tasks.video.options import (
+    VideoConfig,
+    VideoDustConfig,
+    VideoRunConfig,
+    VideoViTConfig,
+)
 
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro"
 HADOU = (

@@ -3,9 +3,10 @@ protocols of the paper."""
 
 from typing import Any
 
-from ..config.certified import CertifiedConfig, CertifiedNetwork
 from ..config.data import ImageConfig, SceneConfig
-from ..config.images import (
+from ..config.run import Experiment, OptimizerConfig
+from ..tasks.certified.options import CertifiedConfig, CertifiedNetwork
+from ..tasks.images.options import (
     FcnConfig,
     FeedForwardConfig,
     ImageFeedForwardConfig,
@@ -20,7 +21,6 @@ from ..config.images import (
     SegmenterConfig,
     SupervisedConfig,
 )
-from ..config.run import Experiment, OptimizerConfig
 
 # Momentum and augmentation are not published: ours are the usual ones.
 SECTION_5: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from ..config.constraints import ConstraintConfig, DualConfig
 from ..config.data import InstructionConfig
 from ..config.run import DecayedPrimalConfig, Experiment
-from ..config.tokens import DecoderOptions, DescentOptions, LanguageConfig
+from ..tasks.text.options import DecoderOptions, DescentOptions, LanguageConfig
 
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7"
 # Table 5: 1 - alpha = 0.95, f_ref = 12, L = 32, batches of 4, two epochs of AdamW in

@@ -12,9 +12,9 @@ from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 from ..config.constrained import ConstrainedConfig
 from ..config.errors import OptionError, UserError, option_text
 from ..config.run import RunConfig
-from ..config.tokens import UnrolledConfig
-from ..config.video import ModelConfig
 from ..sharding.rules import POLICIES
+from .text.options import UnrolledConfig
+from .video.options import ModelConfig
 
 # V starts as the first times the cosine transform; W as the second times the identity,
 # and U as the rest.

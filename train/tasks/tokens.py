@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..config.tokens import TokensConfig
 from ..core.task import Params, Reading, Row, Trial
 from .common import feasibility_words, gaussian
+from .text.options import TokensConfig
 
 SCORE = "accuracy"
 
