@@ -14,9 +14,9 @@ from unroll_jax import __version__
 
 try:
     from . import main as commands
-    from .cli import HELP, parse, unknown
-    from .config.commands import EvaluateArguments, Membership
+    from .cli import HELP, EvaluateArguments, parse, unknown
     from .config.errors import Interrupted, UserError, on_command_line, one_line
+    from .config.run import Membership
     from .system import machine
     from .system.files import system_errors
     from .system.terminal import safe_output

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from .cli import parse
-from .config.commands import ExportArguments, ExportFormat
+from .cli import ExportArguments, ExportFormat, parse
 from .config.errors import UserError
 from .config.options import to_json
 from .config.run import FREE, RunConfig
@@ -32,7 +31,7 @@ from .system.files import (
     write_all,
 )
 from .system.machine import environment
-from .tasks.text.options import LanguageConfig
+from .tasks.language.options import LanguageConfig
 from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 
 OWN = (

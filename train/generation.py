@@ -14,8 +14,7 @@ from unroll_jax.models.language.generation import make_request
 from unroll_jax.models.language.sampling import row_keys
 from unroll_jax.models.language.speculative import check_draft
 
-from .cli import parse
-from .config.commands import GenerateArguments
+from .cli import GenerateArguments, parse
 from .config.errors import UserError, one_line
 from .core.task import Log
 from .loading import Opened, open_decoder
@@ -28,7 +27,7 @@ MAX_TOKENS = 256  # of an answer, unless an option sets it
 
 
 class Settings(NamedTuple):
-    """Options for answering prompts, see `config.commands.GenerateArguments`."""
+    """Options for answering prompts, see `cli.GenerateArguments`."""
 
     chat: bool = True
     max_tokens: int = MAX_TOKENS

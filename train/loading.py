@@ -31,7 +31,7 @@ from .registry import open_task, rebuild
 from .system.files import expanded, no_run, read_object
 from .system.machine import require_device
 from .tasks.language.answers import Template
-from .tasks.text.options import LanguageConfig
+from .tasks.language.options import LanguageConfig
 from .weights import CONFIG, is_export, read_export, restored
 
 

@@ -8,14 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cli import HELP, configured, parse, unknown
-from .config.commands import EvaluateArguments, PrepareArguments, ReportArguments
-from .config.data import MODULES, sources_of
+from .cli import (
+    HELP,
+    EvaluateArguments,
+    PrepareArguments,
+    ReportArguments,
+    configured,
+    parse,
+    unknown,
+)
 from .config.errors import UserError, kind_of
 from .config.options import check_left_out, differences, to_json
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
-from .registry import functions_of, open_task, prepare_data
+from .registry import MODULES, functions_of, open_task, prepare_data, sources_of
 from .system.files import check_out, require_writable
 from .system.machine import keep_programs, require_device
 

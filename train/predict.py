@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .cli import parse
-from .config.commands import PredictArguments
+from .cli import PredictArguments, parse
 from .config.errors import UserError
 from .core.folder import read_config
 from .core.task import Row
@@ -18,8 +17,9 @@ from .system.files import check_file, write_all
 from .system.terminal import Table, as_text
 from .tasks.common import check_noise
 from .tasks.language.instructions import read_prompts
+from .tasks.language.options import LanguageConfig
 from .tasks.language.task import paired
-from .tasks.text.options import LanguageConfig, TextRunConfig
+from .tasks.text.options import TextRunConfig
 from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects

@@ -3,25 +3,32 @@ used."""
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from .config.constrained import OwnConfig
-from .config.data import MODULES, SourceConfig
 from .config.errors import UserError
-from .config.run import RunConfig
+from .config.run import RunConfig, SourceConfig
 from .tasks.certified.options import CertifiedConfig
-from .tasks.image_sets.options import ImageSetConfig
+from .tasks.image_sets.options import ImageSetConfig, SetConfig
 from .tasks.images.options import (
+    ImageConfig,
     ImageFeedForwardConfig,
     ImageMonConfig,
     ImageOdeConfig,
     ImageOptEqConfig,
+    SceneConfig,
     SceneFcnConfig,
     SceneOptEqConfig,
 )
-from .tasks.sparse_coding.options import SparseCodingConfig
-from .tasks.text.options import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
-from .tasks.video.options import VideoConfig, VideoDustConfig, VideoViTConfig
+from .tasks.language.options import InstructionConfig, LanguageConfig
+from .tasks.own.options import OwnConfig
+from .tasks.sparse_coding.options import CodeConfig, SparseCodingConfig
+from .tasks.text.options import TextConfig, TextEncoderConfig, TextUnrolledConfig
+from .tasks.video.options import (
+    DataConfig,
+    VideoConfig,
+    VideoDustConfig,
+    VideoViTConfig,
+)
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = (
@@ -126,6 +133,18 @@ TASKS: dict[str, Registered] = {
 }
 
 
+# By the class of their options: the modules within train/ that prepare data.
+MODULES: dict[type[SourceConfig], str] = {
+    DataConfig: "tasks.video.data",
+    ImageConfig: "tasks.images.data",
+    CodeConfig: "tasks.sparse_coding.data",
+    SetConfig: "tasks.image_sets.data",
+    SceneConfig: "tasks.images.data",
+    TextConfig: "tasks.text.data",
+    InstructionConfig: "tasks.language.instructions",
+}
+
+
 def functions_of(config: RunConfig) -> Functions:
     """The functions of a configuration's task."""
     for row in TASKS.values():
@@ -135,6 +154,11 @@ def functions_of(config: RunConfig) -> Functions:
         "a task of your own is known to Python alone; pass the task itself"
         f" {FROM_PYTHON}"
     )
+
+
+def sources_of(kind: type[SourceConfig]) -> tuple[str, ...]:
+    """The names of the data of a class of options."""
+    return get_args(get_type_hints(kind)["source"])
 
 
 def imported(module: str) -> Any:

@@ -11,7 +11,6 @@ import pytest
 
 from papers.yang2022.vectors import glove_embeddings
 from tests.errors import assert_fails, one_line
-from unroll_jax.train.config.data import DataConfig, ImageConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.metrics import read_metrics, read_predictions
@@ -25,9 +24,11 @@ from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.system.files import read_object
 from unroll_jax.train.system.reading import open_regular, read_regular
 from unroll_jax.train.tasks.images.data import prepare as prepare_images
+from unroll_jax.train.tasks.images.options import ImageConfig
 from unroll_jax.train.tasks.language.instructions import read_prompts
 from unroll_jax.train.tasks.text.data import TEXTS
 from unroll_jax.train.tasks.video.data import SOURCES
+from unroll_jax.train.tasks.video.options import DataConfig
 from unroll_jax.train.weights import claim
 
 

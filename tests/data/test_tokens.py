@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.train.commands import quiet
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.data.tokens import TokenBatch, TokenData
-from unroll_jax.train.data.words import WordTokenizer, learn_words, tokenise
+from unroll_jax.train.data.words import WordTokenizer, tokenise
 from unroll_jax.train.tasks.text.data import load
+from unroll_jax.train.tasks.text.options import TextConfig
+from unroll_jax.train.tasks.text.tokens import TokenBatch, TokenData, learn_words
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
 SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens

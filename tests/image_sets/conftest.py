@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.data import SetConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.task import Task
 from unroll_jax.train.tasks.image_sets import data as image_sets
 from unroll_jax.train.tasks.image_sets import task as task_module
 from unroll_jax.train.tasks.image_sets.data import SetData
-from unroll_jax.train.tasks.image_sets.options import ImageSetConfig
+from unroll_jax.train.tasks.image_sets.options import ImageSetConfig, SetConfig
 from unroll_jax.train.tasks.image_sets.task import make
 from unroll_jax.train.tasks.video.options import ModelConfig
 

@@ -13,13 +13,12 @@ from tests.image_sets.conftest import changed
 from tests.reference import unrolled_layer
 from tests.tasks import assert_resumes, perturbed, trained_losses, without_data
 from tests.train.commands import quiet, read
-from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.data import SetConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.task import Trial
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.floors import LINEAR, ClassGaussians
-from unroll_jax.train.tasks.image_sets.options import BOUNDS, INPUT_LOSS
+from unroll_jax.train.tasks.image_sets.options import BOUNDS, INPUT_LOSS, SetConfig
 from unroll_jax.train.tasks.image_sets.task import (
     MEAN,
     MIXTURE,

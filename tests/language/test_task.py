@@ -17,8 +17,8 @@ from unroll_jax.train.core.task import Trial
 from unroll_jax.train.tasks.language import instructions
 from unroll_jax.train.tasks.language.answers import PackedBatch
 from unroll_jax.train.tasks.language.model import layers_read
+from unroll_jax.train.tasks.language.options import DescentOptions
 from unroll_jax.train.tasks.language.task import choose, make
-from unroll_jax.train.tasks.text.options import DescentOptions
 
 pytestmark = pytest.mark.xdist_group("language")
 

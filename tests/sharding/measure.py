@@ -13,8 +13,8 @@ import numpy as np
 
 from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
-from unroll_jax.train.config.commands import Membership
-from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
+from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
+from unroll_jax.train.config.run import Membership
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.memory import compile_step, memory_of
 from unroll_jax.train.core.plan import make_plan

@@ -10,12 +10,15 @@ import pytest
 from sklearn.linear_model import Lasso
 
 from tests.tasks import InMemory
-from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.data import CodeConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.task import Task
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.sparse_coding.data import CodeBatch, CodeSpec
-from unroll_jax.train.tasks.sparse_coding.options import ListaConfig, SparseCodingConfig
+from unroll_jax.train.tasks.sparse_coding.options import (
+    CodeConfig,
+    ListaConfig,
+    SparseCodingConfig,
+)
 from unroll_jax.train.tasks.sparse_coding.task import make
 
 SIZES = {"train": 48, "validation": 12, "test": 20}

@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 
 from tests.tasks import InMemory
-from unroll_jax.train.config.data import ImageConfig, SceneConfig
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import first_state, jit_step
 from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.pictures import NOT_COUNTED, ImageSpec, PictureBatch
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.images.options import SceneTaskConfig, SupervisedConfig
+from unroll_jax.train.tasks.images.options import (
+    ImageConfig,
+    SceneConfig,
+    SceneTaskConfig,
+    SupervisedConfig,
+)
 from unroll_jax.train.tasks.images.task import make
 
 SIZES = {"train": 48, "validation": 12, "test": 10}

@@ -10,11 +10,11 @@ from tests.errors import one_line
 from tests.supervised.conftest import Stripes
 from tests.tasks import without_data
 from tests.train.commands import quiet, read
-from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.config.run import OptimizerConfig
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.certified.options import CertifiedConfig, CertifiedNetwork
 from unroll_jax.train.tasks.certified.task import make
+from unroll_jax.train.tasks.images.options import ImageConfig
 
 pytestmark = pytest.mark.xdist_group("images")
 RADII = (0.05, 0.2, 0.4)

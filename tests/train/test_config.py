@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_names, one_line
-from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.errors import UserError, on_command_line
 from unroll_jax.train.config.options import (
     Text,
@@ -20,6 +19,7 @@ from unroll_jax.train.config.options import (
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.registry import TASKS
+from unroll_jax.train.tasks.own.options import OwnConfig
 from unroll_jax.train.tasks.video.options import VideoConfig
 
 LAST = {"constraints.last": 0.1, "constraints.reference": None}

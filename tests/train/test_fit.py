@@ -13,8 +13,7 @@ import pytest
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.own import STEADY, TRAIN, VALIDATION, layer_losses, linear
-from unroll_jax.train.config.constrained import OwnConfig
-from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
 from unroll_jax.train.core.plan import make_plan
@@ -22,6 +21,7 @@ from unroll_jax.train.core.step import jit_step, state_like
 from unroll_jax.train.core.task import Trial
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.tasks.own.options import OwnConfig
 
 pytestmark = pytest.mark.xdist_group("own-runs")
 

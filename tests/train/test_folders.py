@@ -15,7 +15,7 @@ from tests.errors import one_line
 from tests.train.commands import files_of, quiet, read, status_of
 from tests.train.own import STEADY, linear
 from unroll_jax.train import load
-from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
 from unroll_jax.train.core.folder import READS, VERSION

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from tests.errors import one_line
 from tests.started import environment
-from unroll_jax.train.config.constrained import OwnConfig
-from unroll_jax.train.config.data import MODULES
 from unroll_jax.train.config.errors import require_extra
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.registry import TASKS, functions_of, imported
+from unroll_jax.train.registry import MODULES, TASKS, functions_of, imported
+from unroll_jax.train.tasks.own.options import OwnConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = "open_task", "rebuild"

@@ -16,8 +16,12 @@ from unroll_jax import (
 )
 from unroll_jax.constrained import Constraint, level_constraints
 
-from ..config.constrained import ConstrainedConfig, check_depth
-from ..config.constraints import ConstraintConfig, DualConfig
+from ..config.constrained import (
+    ConstrainedConfig,
+    ConstraintConfig,
+    DualConfig,
+    check_depth,
+)
 from ..config.errors import OptionError
 from ..sharding.mesh import make_mesh
 from .optimizers import make_optimizer

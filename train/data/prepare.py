@@ -14,8 +14,8 @@ import filelock
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
-from ..config.data import SourceConfig
 from ..config.errors import UserError, option_text
+from ..config.run import SourceConfig
 from ..system.files import caches, expanded, system_errors
 from .files import SPLITS, Log
 

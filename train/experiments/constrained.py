@@ -3,19 +3,20 @@
 import dataclasses
 from typing import Any, Literal
 
-from ..config.constraints import ConstraintConfig, DualConfig
-from ..config.data import CodeConfig, DataConfig, TextConfig
+from ..config.constrained import ConstraintConfig, DualConfig
 from ..config.run import Experiment, PrimalConfig
 from ..tasks.image_sets.options import ImageSetConfig
-from ..tasks.sparse_coding.options import ListaConfig, SparseCodingConfig
+from ..tasks.sparse_coding.options import CodeConfig, ListaConfig, SparseCodingConfig
 from ..tasks.text.options import (
     EncoderOptions,
+    TextConfig,
     TextEncoderConfig,
     TextRunConfig,
     TextUnrolledConfig,
     UnrolledConfig,
 )
 from ..tasks.video.options import (
+    DataConfig,
     VideoConfig,
     VideoDustConfig,
     VideoRunConfig,

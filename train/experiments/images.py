@@ -3,12 +3,12 @@ protocols of the paper."""
 
 from typing import Any
 
-from ..config.data import ImageConfig, SceneConfig
 from ..config.run import Experiment, OptimizerConfig
 from ..tasks.certified.options import CertifiedConfig, CertifiedNetwork
 from ..tasks.images.options import (
     FcnConfig,
     FeedForwardConfig,
+    ImageConfig,
     ImageFeedForwardConfig,
     ImageMonConfig,
     ImageOdeConfig,
@@ -16,6 +16,7 @@ from ..tasks.images.options import (
     MonConfig,
     OdeConfig,
     OptEqConfig,
+    SceneConfig,
     SceneFcnConfig,
     SceneOptEqConfig,
     SegmenterConfig,

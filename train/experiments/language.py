@@ -1,9 +1,13 @@
 """Language experiments by name."""
 
-from ..config.constraints import ConstraintConfig, DualConfig
-from ..config.data import InstructionConfig
+from ..config.constrained import ConstraintConfig, DualConfig
 from ..config.run import DecayedPrimalConfig, Experiment
-from ..tasks.text.options import DecoderOptions, DescentOptions, LanguageConfig
+from ..tasks.language.options import (
+    DecoderOptions,
+    DescentOptions,
+    InstructionConfig,
+    LanguageConfig,
+)
 
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7"
 # Table 5: 1 - alpha = 0.95, f_ref = 12, L = 32, batches of 4, two epochs of AdamW in

@@ -5,8 +5,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..cli import experiment_named, parse, with_file
-from ..config.commands import SweepArguments
+from ..cli import SweepArguments, experiment_named, parse, with_file
 from ..config.errors import UserError, require_extra
 from ..experiments import EXPERIMENTS
 from ..system.files import check_out

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ...config.data import ImageConfig
 from ...config.errors import OptionError, option_text
 from ...config.options import (
     Count,
@@ -17,7 +16,7 @@ from ...config.options import (
     options,
 )
 from ...config.run import OptimizerConfig
-from ..images.options import SupervisedConfig
+from ..images.options import ImageConfig, SupervisedConfig
 
 
 @options

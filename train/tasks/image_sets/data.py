@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from jaxtyping import UInt8
 
-from ...config.data import SetConfig
 from ...config.errors import UserError, option_text
 from ...data import generated
 from ...data.class_folders import CLASS_LAYOUT, open_class_folders
@@ -25,6 +24,7 @@ from ...data.pictures import (
 )
 from ...data.prepare import Originals, Source, prepare_from
 from ...data.reader import by_step, open_prepared, read_ahead
+from .options import SetConfig
 
 # Of sets that floors are fitted to and that are evaluated; each split has its own
 # draws.

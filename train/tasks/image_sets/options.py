@@ -2,16 +2,54 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from ...config.constrained import ConstrainedConfig
-from ...config.constraints import ConstraintConfig, DualConfig
-from ...config.data import SetConfig
+from ...config.constrained import ConstrainedConfig, ConstraintConfig, DualConfig
 from ...config.errors import OptionError, option_text
-from ...config.options import Count, Levels, NonNegative, NonNegatives, Parts, options
+from ...config.options import (
+    Count,
+    Depth,
+    Fraction,
+    Levels,
+    NonNegative,
+    NonNegatives,
+    Parts,
+    Text,
+    options,
+)
+from ...config.run import SourceConfig
 from ..video.options import ModelConfig, VideoPrimalConfig
+
+SetSource = Literal["digits", "class_folders"]
+
+
+@options
+class SetConfig(SourceConfig):
+    """Grey images, the sets that are drawn from them, and the folder for prepared
+    images."""
+
+    source: SetSource = "digits"
+    """digits: scikit-learn's 8x8 digits, no files needed. class_folders: your
+    images; --data.root implies it."""
+    root: Text | None = None
+    """Folder or archive of your images, with a folder for each of two or more
+    classes: ROOT/CLASS/NAME.png (or jpg)."""
+    size: Annotated[int, Field(ge=4, le=64)] = 8
+    """Images are resized to size x size pixels; a token has as many entries."""
+    set_size: Depth = 16
+    """Images of a set: its tokens."""
+    classes: Depth = 2
+    """Classes of a set, each with the same number of images."""
+    validation_share: Fraction = 0.2
+    """Share of your images held out for validation, and as much for test,
+    stratified; digits keep their splits."""
+
+    def __post_init__(self) -> None:
+        if self.root is not None and self.source == "digits":
+            object.__setattr__(self, "source", "class_folders")
+
 
 # Bounds of digits at the noise of training, where the loss of the input is this. Layers
 # descend by alpha to the last loss of plain training, from which on they are bound by

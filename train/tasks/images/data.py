@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ...config.data import ImageConfig, SceneConfig
 from ...config.errors import UserError, option_text
 from ...data import cityscapes, generated
 from ...data.class_folders import (
@@ -37,6 +36,7 @@ from ...data.pictures import (
 from ...data.prepare import Originals, Source, prepare_from
 from ...data.reader import open_prepared
 from ...system.reading import read_regular
+from .options import ImageConfig, SceneConfig
 
 # CIFAR-10: six files of 10,000 records, each a class and 32 x 32 x 3 pixels, channels
 # first.

@@ -7,12 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ...config.data import ImageConfig, SceneConfig
 from ...config.errors import OptionError, option_text
 from ...config.options import (
     WIDEST,
     Count,
     Depth,
+    Fraction,
     Iterations,
     Number,
     Parts,
@@ -21,7 +21,39 @@ from ...config.options import (
     Width,
     options,
 )
-from ...config.run import Judgement, OptimizerConfig, RunConfig
+from ...config.run import Judgement, OptimizerConfig, RunConfig, SourceConfig
+
+ImageSource = Literal["digits", "cifar10", "image_folder"]
+
+
+SceneSource = Literal["shapes", "camvid", "cityscapes"]
+
+
+@options
+class ImageConfig(SourceConfig):
+    """Images to classify, and the folder for prepared data."""
+
+    source: ImageSource = "digits"
+    """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive
+    or folder. image_folder: a folder or archive with train/CLASS/NAME.png and
+    test/CLASS/NAME.png (or jpg).
+    """
+    validation_share: Fraction = 0.1
+    """Share of train images held out for validation, stratified; digits and a folder
+    with that split keep theirs."""
+
+
+@options
+class SceneConfig(SourceConfig):
+    """Scenes to segment, and the folder for prepared data."""
+
+    source: SceneSource = "shapes"
+    """shapes: scenes drawn by the program, no files needed. camvid: in the layout of
+    SegNet (train, trainannot). cityscapes: as published (leftImg8bit, gtFine), where
+    val is the test split."""
+    reduction: Width = 1
+    """Divides both sides of the originals: images by averaging, labels by keeping
+    one pixel of each block."""
 
 
 @options

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from ...config.data import InstructionConfig
 from ...config.errors import UserError
 from ...data import generated
 from ...data.files import SEED, Log, fingerprint_files, fingerprint_program
@@ -24,6 +23,7 @@ from ...data.rows import (
     split_files,
     split_rows,
 )
+from .options import InstructionConfig
 
 INSTRUCTIONS = Kind("instructions", "2.0.0")
 SUFFIXES = (".jsonl", ".json")

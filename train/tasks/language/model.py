@@ -24,13 +24,13 @@ from ...data.files import SPLITS
 from ...data.pretrained.chat import byte_tokenizer
 from ...data.pretrained.decoders import DecoderSource, open_decoder_source
 from ...data.reader import keep_examples
-from ...data.tokens import token_deviation
 from ...sharding.mesh import keep_rows, make_mesh
 from ...sharding.rules import path_name, shardings
 from ..networks import loop_options
-from ..text.options import DescentOptions, LanguageConfig
+from ..text.tokens import token_deviation
 from . import instructions
 from .answers import AnswerTokenizer, PackedBatch, PackedData, tell
+from .options import DescentOptions, LanguageConfig
 
 # Factor of a drawn table: it starts with a standard deviation of 0.02, and the unit of
 # noise is 1.

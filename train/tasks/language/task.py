@@ -19,7 +19,6 @@ from ...core.evaluate import noise_trials, num_parameters
 from ...core.task import Log, Params, Reading, Row, Task, Trial
 from ...data.rows import is_whole
 from ..common import check_noise, on_batches, train_batches
-from ..text.options import LanguageConfig
 from ..tokens import (
     SCORE,
     accuracy,
@@ -34,6 +33,7 @@ from ..tokens import (
 from .answers import AnswerTokenizer, PackedBatch, arrays, filled, kept_positions, pack
 from .instructions import Conversation
 from .model import LanguageInputs, LanguageModel, build_model, from_json, load_inputs
+from .options import LanguageConfig
 
 # pairs of each first token that are counted as if the table of single tokens had drawn
 # them

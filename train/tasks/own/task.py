@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...config.constrained import OwnConfig
 from ...config.errors import UserError
 from ...core.evaluate import noise_trials
 from ...core.task import Batch, Params, Reading, Row, SampleLosses, Task, Trial
 from ...data.reader import by_step, read_ahead, shuffled
 from ...sharding.rules import rematerialised
 from ..common import feasibility_words, on_batches
+from .options import OwnConfig
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]

@@ -17,13 +17,13 @@ from PIL import Image
 from unroll_jax.energies import ListaParams, lista
 from unroll_jax.fixed_point import equilibrium
 
-from ...config.data import CodeConfig
 from ...config.errors import UserError
 from ...data.files import SEED, Log
 from ...data.pictures import LabelledImages, PictureSet, split_images, stored
 from ...data.prepare import Kind, Originals, Record, prepare_from
 from ...data.reader import Dataset, Records, joined, open_prepared
 from ..images.data import IMAGES
+from .options import CodeConfig
 
 CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)

@@ -3,9 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from ...config.constrained import ConstrainedConfig
-from ...config.constraints import ConstraintConfig
-from ...config.data import CodeConfig
+from ...config.constrained import ConstrainedConfig, ConstraintConfig
 from ...config.options import (
     Count,
     Depth,
@@ -13,9 +11,29 @@ from ...config.options import (
     NonNegative,
     NonNegatives,
     Parts,
+    Positive,
+    Width,
     options,
 )
 from ...config.run import PrimalConfig
+from ..images.options import ImageConfig
+
+
+@options
+class CodeConfig(ImageConfig):
+    """Images to code, in grey, the dictionary to code them in, and the folder for
+    prepared images and codes."""
+
+    dictionary: Literal["learned", "random"] = "learned"
+    """learned: from the train images, by scikit-learn, which takes long for large
+    images. random: Gaussian atoms of unit length, the same ones every time.
+    """
+    atoms: Width | None = None
+    """Atoms of the dictionary, and so the width of a code; None: 1.2 times the
+    pixels of an image."""
+    sparsity: Positive = 0.1
+    """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1, pixels
+    in [0, 1]."""
 
 
 @options

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from ...config.data import TextConfig
 from ...config.errors import UserError, option_text
 from ...data import generated
 from ...data.files import (
@@ -38,6 +37,7 @@ from ...data.rows import (
     split_files,
     split_rows,
 )
+from .options import TextConfig
 
 WANTED = (
     "a TSV, CSV or JSONL file, or a folder with one called train, and optionally test"

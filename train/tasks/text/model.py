@@ -13,13 +13,12 @@ from ...core.task import Log, Params, Row
 from ...data.files import SPLITS
 from ...data.pretrained.encoders import Pretrained, load_pretrained, start_from
 from ...data.reader import keep_examples
-from ...data.tokens import TextSpec, TokenData, token_deviation
-from ...data.words import learn_words
 from ...sharding.rules import path_name
 from ...system.distributed import weights_checksum
 from ..networks import START, loop_options, unrolled_transformer
 from . import data as text
 from .options import TextRunConfig
+from .tokens import TextSpec, TokenData, learn_words, token_deviation
 
 FEWEST_TO_VALIDATE = 2  # one for each half
 WORDS = "embeddings/word/embedding"  # end of the path of the table of words

@@ -15,7 +15,6 @@ from ...config.errors import UserError
 from ...core.evaluate import noise_trials
 from ...core.evaluate import read as read_split
 from ...core.task import Log, Params, Reading, Row, Task, Trial
-from ...data.tokens import TokenBatch, token_batch
 from ...data.words import check_pairs
 from ...sharding.mesh import keep_rows
 from ..common import check_noise
@@ -39,6 +38,7 @@ from .model import (
     width,
 )
 from .options import TextRunConfig
+from .tokens import TokenBatch, token_batch
 
 # texts, in an evaluation: no gradient is kept, so more fit than in training
 READ_TOGETHER = 128

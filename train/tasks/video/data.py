@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...config.data import DataConfig
 from ...config.errors import UserError
 from ...data import generated
 from ...data.clips import (
@@ -31,6 +30,7 @@ from ...data.media import decode_in_order, is_picture, open_media
 from ...data.pictures import CHANNELS, moments, picture_of, stored
 from ...data.prepare import Kind, Originals, Record, Source, prepare_from
 from ...data.reader import Dataset, Records, joined, open_prepared
+from .options import DataConfig
 
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
 VIDEO = Kind("video", "1.2.0")

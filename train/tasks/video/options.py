@@ -8,9 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from ...config.constrained import ConstrainedConfig, check_heads
-from ...config.constraints import ConstraintConfig
-from ...config.data import DataConfig
+from ...config.constrained import ConstrainedConfig, ConstraintConfig, check_heads
 from ...config.errors import OptionError, option_text
 from ...config.options import (
     WIDEST,
@@ -23,7 +21,7 @@ from ...config.options import (
     Width,
     options,
 )
-from ...config.run import PrimalConfig
+from ...config.run import PrimalConfig, SourceConfig
 
 PATCH_PIXELS = 16**2
 SALT_AND_PEPPER, BLUR, DROPPED = "salt-and-pepper", "blur", "dropped"
@@ -68,6 +66,20 @@ def _disturbance(word: str) -> Disturbance:
     if meaning:
         allowed = f"{name}=SIZE with {meaning} above 0 and at most {most:g}"
     raise OptionError("test_disturbances", allowed, word)
+
+
+VideoSource = Literal["photos", "video"]
+
+
+@options
+class DataConfig(SourceConfig):
+    """Video to train and test on, and the folder for prepared data."""
+
+    source: VideoSource = "photos"
+    """photos: clips filmed over two photographs, no files needed. video: a folder tree
+    or archive, in folders of splits as published (UCSD, Avenue, ShanghaiTech) or a
+    folder of frames or a video a clip; or one video file.
+    """
 
 
 @options

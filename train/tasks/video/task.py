@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...config.data import VideoSource
 from ...config.errors import UserError, require_extra
 from ...core.evaluate import noise_trials
 from ...core.task import Log, NoData, Params, Row, Task, Trial
@@ -28,7 +27,7 @@ from ..common import (
 from ..networks import check_reference
 from .data import VideoSpec, frames_of, load
 from .models import build_video_model, floors
-from .options import VideoRunConfig, disturbances
+from .options import VideoRunConfig, VideoSource, disturbances
 from .samples import BATCH_SIZE, Frames, Sequences, cleaned_frames, disturbed_windows
 
 SCORE = "rmse"

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -12,12 +13,12 @@ import numpy as np
 
 from unroll_jax.models import EncoderConfig
 
-from ..config.errors import UserError
-from ..tasks.text.data import TextData
-from .files import Log
-from .pretrained.encoders import EncoderTokenizer
-from .reader import by_step, check_batches, read_ahead
-from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer
+from ...config.errors import UserError, option_text
+from ...data.files import Log
+from ...data.pretrained.encoders import EncoderTokenizer
+from ...data.reader import by_step, check_batches, read_ahead
+from ...data.words import SPECIAL, Encoded, Tokenizer, WordTokenizer, tokenise
+from .data import TextData
 
 SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 have at most so many
 ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
@@ -247,3 +248,19 @@ def token_deviation(
             " give others"
         )
     return math.sqrt(variance)
+
+
+def learn_words(data: TextData, *, at_least: int = 1) -> WordTokenizer:
+    """A tokenizer of the words that occur ``at_least`` so often in the train split,
+    the most frequent first."""
+    counts: Counter[str] = Counter()
+    for batch in data.examples("train", batch_size=256):
+        for text in (*batch.texts, *(batch.seconds or ())):
+            counts.update(tokenise(text))
+    words = [word for word, count in counts.items() if count >= at_least]
+    if not words:
+        raise UserError(
+            f"{option_text('min_count', at_least)} leaves no word; the most frequent"
+            f" occurs {max(counts.values())} times"
+        )
+    return WordTokenizer(sorted(words, key=lambda word: (-counts[word], word)))
