@@ -14,14 +14,25 @@ from .cli import ExportArguments, ExportFormat, parse
 from .config.errors import UserError
 from .config.options import to_json
 from .config.run import FREE, RunConfig
+from .core.evaluate import best_checkpoint, evaluated_step
 from .core.folder import read_config
 from .core.metrics import read_metrics
 from .core.objective import multipliers_in_order
 from .core.plan import make_plan
 from .core.task import Log, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE
-from .evaluate import best_checkpoint, evaluated_step
-from .loading import by_config, open_run, options_of
+from .loading import (
+    CARD,
+    CONFIG,
+    FORMAT,
+    MARK,
+    MODEL,
+    by_config,
+    claim,
+    named_arrays,
+    open_run,
+    options_of,
+)
 from .registry import TASKS
 from .system.files import (
     check_out,
@@ -32,7 +43,6 @@ from .system.files import (
 )
 from .system.machine import environment
 from .tasks.language.options import LanguageConfig
-from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
 
 OWN = (
     "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L"

@@ -84,6 +84,7 @@ def fit(
     name, trained, config = _target(what)
     given, config = config, config.resolved()
     config.check()  # before imports that take seconds
+    from .core.evaluate import evaluate_run, is_evaluated
     from .core.folder import (
         check_experiment,
         check_first,
@@ -93,7 +94,6 @@ def fit(
     )
     from .core.loop import train_run
     from .core.metrics import check_callbacks
-    from .evaluate import evaluate_run, is_evaluated
     from .report import write_report
     from .system.distributed import first_does, first_only, ignore_sigterm, is_first
 
@@ -147,7 +147,7 @@ def plan(arguments: list[str]) -> None:
         config = config.resolved()
         config.check()  # before what takes seconds to import
         from .core.folder import check_first
-        from .core.memory import describe_memory, simulate
+        from .core.plan import describe_memory, simulate
 
         keep_programs()
         simulate(config.mesh)
@@ -160,7 +160,7 @@ def plan(arguments: list[str]) -> None:
 def evaluate_again(arguments: list[str]) -> None:
     """`unroll-jax evaluate RUN`: the best checkpoint again."""
     parsed = parse(EvaluateArguments, arguments, "unroll-jax evaluate")
-    from .evaluate import evaluate_run
+    from .core.evaluate import evaluate_run
     from .loading import open_run
     from .system.distributed import first_only, ignore_sigterm
 

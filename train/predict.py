@@ -12,7 +12,7 @@ from .config.errors import UserError
 from .core.folder import read_config
 from .core.task import Row
 from .data.rows import read_text
-from .loading import Model, load
+from .loading import Model, is_export, load, read_export
 from .system.files import check_file, write_all
 from .system.terminal import Table, as_text
 from .tasks.common import check_noise
@@ -20,7 +20,6 @@ from .tasks.language.instructions import read_prompts
 from .tasks.language.options import LanguageConfig
 from .tasks.language.task import paired
 from .tasks.text.options import TextRunConfig
-from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects
 WIDEST = 80  # characters of a text in a title

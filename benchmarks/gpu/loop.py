@@ -15,7 +15,7 @@ from unroll_jax.train.core.loop import train_run
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.sharding.mesh import put
+from unroll_jax.train.sharding import put
 from unroll_jax.train.tasks.own.options import OwnConfig
 from unroll_jax.train.tasks.own.task import own_task
 

@@ -21,8 +21,8 @@ from unroll_jax.train.data.pretrained.architectures import (
     read_config as read_encoder_config,
 )
 from unroll_jax.train.data.pretrained.chat import folder_tokenizer
+from unroll_jax.train.data.pretrained.decoders import read_decoder_config
 from unroll_jax.train.data.pretrained.folders import open_folder, read_json
-from unroll_jax.train.data.pretrained.llama import read_decoder_config
 from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.report import layered_report

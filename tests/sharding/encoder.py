@@ -10,7 +10,7 @@ import numpy as np
 
 from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.sharding.mesh import keep_rows
+from unroll_jax.train.sharding import keep_rows
 from unroll_jax.train.tasks.own.options import OwnConfig
 from unroll_jax.train.tasks.own.task import own_task
 

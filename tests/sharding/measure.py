@@ -16,12 +16,16 @@ from tests.sharding.encoder import encoder_task
 from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
 from unroll_jax.train.config.run import Membership
 from unroll_jax.train.core.checkpoint import Checkpoints
-from unroll_jax.train.core.memory import compile_step, memory_of
-from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.plan import compile_step, make_plan, memory_of
 from unroll_jax.train.core.step import init_state, jit_step, state_like
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
-from unroll_jax.train.sharding.rules import path_name
+from unroll_jax.train.sharding import (
+    describe_mesh,
+    local_rows,
+    make_mesh,
+    path_name,
+    put,
+)
 from unroll_jax.train.system.distributed import fetch, is_first, join
 from unroll_jax.train.system.machine import order_collectives
 from unroll_jax.train.tasks.video import task as video_tasks

@@ -12,14 +12,14 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from tests.errors import one_line
 from tests.train.conftest import CLIPS
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.sharding.mesh import (
+from unroll_jax.train.sharding import (
     AXES,
     describe_mesh,
     keep_rows,
     make_mesh,
     parse_mesh,
+    shardings,
 )
-from unroll_jax.train.sharding.rules import shardings
 
 
 def test_axes_come_in_any_order_and_have_size_1_unless_named():

@@ -11,7 +11,7 @@ from tests.errors import one_line
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
 from tests.train.commands import quiet
 from unroll_jax.train.data.pictures import LabelledImages, PictureSet
-from unroll_jax.train.data.prepare import Source
+from unroll_jax.train.data.prepared import Source
 from unroll_jax.train.tasks.sparse_coding import data as codes
 from unroll_jax.train.tasks.sparse_coding.data import make_dictionary, solve_lasso
 from unroll_jax.train.tasks.sparse_coding.options import CodeConfig

@@ -8,7 +8,7 @@ from tests.train.commands import quiet, read
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.text.options import UnrolledConfig
-from unroll_jax.train.tasks.tokens import area_under
+from unroll_jax.train.tasks.text.tokens import area_under
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 

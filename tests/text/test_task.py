@@ -15,8 +15,7 @@ from unroll_jax.train.tasks.common import gaussian
 from unroll_jax.train.tasks.text.model import build_module
 from unroll_jax.train.tasks.text.options import EncoderOptions, UnrolledConfig
 from unroll_jax.train.tasks.text.task import READ_TOGETHER
-from unroll_jax.train.tasks.text.tokens import TokenBatch
-from unroll_jax.train.tasks.tokens import noise_variance
+from unroll_jax.train.tasks.text.tokens import TokenBatch, noise_variance
 
 pytestmark = pytest.mark.xdist_group("text-runs")  # whose tasks are compiled once
 

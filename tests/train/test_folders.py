@@ -18,10 +18,10 @@ from unroll_jax.train import load
 from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.core.evaluate import evaluate_run
 from unroll_jax.train.core.folder import READS, VERSION
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
 from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.images.options import ImageFeedForwardConfig

@@ -21,9 +21,9 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.evaluate import evaluate_trials
 from unroll_jax.train.core.folder import read_config
 from unroll_jax.train.exporting import export
+from unroll_jax.train.loading import read_export
 from unroll_jax.train.tasks.video.data import frames_from, patch_sequences
 from unroll_jax.train.tasks.video.models import build_video_model
-from unroll_jax.train.weights import read_export
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Clips`

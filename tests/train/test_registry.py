@@ -26,7 +26,7 @@ def test_a_row_goes_by_the_name_of_its_options_and_names_a_module_that_is_there_
     trained = {experiment.config.task for experiment in EXPERIMENTS.values()}
     assert trained == {name for name, row in TASKS.items() if row.functions}
     for module in MODULES.values():
-        prepare = imported(f"data.{module}").prepare
+        prepare = imported(module).prepare
         assert list(inspect.signature(prepare).parameters) == ["config", "log"]
     with one_line(
         r"known to Python alone; pass the task itself from Python: fit\(task,"

@@ -16,7 +16,14 @@ from unroll_jax.train import load
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import jit_step, state_like
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.tasks.video.data import VideoSpec, frames_from, patch_sequences
+from unroll_jax.train.tasks.video.data import (
+    Frames,
+    Sequences,
+    VideoSpec,
+    cleaned_frames,
+    frames_from,
+    patch_sequences,
+)
 from unroll_jax.train.tasks.video.models import build_video_model
 from unroll_jax.train.tasks.video.options import (
     DustOptions,
@@ -24,7 +31,6 @@ from unroll_jax.train.tasks.video.options import (
     VideoViTConfig,
     ViTOptions,
 )
-from unroll_jax.train.tasks.video.samples import Frames, Sequences, cleaned_frames
 from unroll_jax.train.tasks.video.task import make
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from ..config.errors import PLAIN, UNSHOWN, UserError, kind_of, on_command_line
 from ..config.options import differences, from_json, to_json
 from ..config.run import FREE, LENGTHS, PLACE, RunConfig
 from ..registry import FROM_PYTHON, PASS_IT, TASKS
-from ..sharding.mesh import make_mesh
+from ..sharding import make_mesh
 from ..system.distributed import first_does
 from ..system.files import (
     PARTIAL,
@@ -24,7 +24,7 @@ from ..system.files import (
     steps_in,
     write_json,
 )
-from .numbers import json_value
+from .metrics import json_value
 from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..config.errors import PLAIN, UNSHOWN, UserError, one_line, option_text
-from ..system.reading import open_regular
+from ..system.files import open_regular
 
 Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]

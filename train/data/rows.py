@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..config.errors import UserError, one_line
-from ..system.files import strict_json
-from ..system.reading import open_regular, read_regular
+from ..system.files import open_regular, read_regular, strict_json
 from .files import KNOWN, check_no_split, check_one_name, likely_splits, three_splits
 
 T = TypeVar("T")

@@ -12,8 +12,13 @@ import numpy as np
 from flax import traverse_util
 
 from ...config.errors import UserError, one_line
-from ...system.files import expanded, read_object, strict_json
-from ...system.reading import check_regular, read_regular
+from ...system.files import (
+    check_regular,
+    expanded,
+    read_object,
+    read_regular,
+    strict_json,
+)
 from ..files import Log
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")

@@ -22,8 +22,14 @@ from ...data.pictures import (
     picture_records,
     split_images,
 )
-from ...data.prepare import Originals, Source, prepare_from
-from ...data.reader import by_step, open_prepared, read_ahead
+from ...data.prepared import (
+    Originals,
+    Source,
+    by_step,
+    open_prepared,
+    prepare_from,
+    read_ahead,
+)
 from .options import SetConfig
 
 # Of sets that floors are fitted to and that are evaluated; each split has its own

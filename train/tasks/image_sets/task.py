@@ -17,24 +17,22 @@ from ...core.evaluate import noise_trials, perturbation
 from ...core.task import Log, NoData, Params, Row, Task, Trial
 from ...data.files import SPLITS
 from ...data.pictures import picture_of
-from ...sharding.mesh import keep_rows
+from ...sharding import keep_rows
 from ..common import (
     add_noise,
     check_noise,
-    feasibility_words,
-    keyed,
-    on_batches,
-    to_unit,
-    train_batches,
-)
-from ..floors import LINEAR, ClassGaussians, fit_linear
-from ..networks import (
     check_reference,
     each_of,
+    feasibility_words,
+    keyed,
     loop_options,
+    on_batches,
     to_bytes,
+    to_unit,
+    train_batches,
     unrolled_transformer,
 )
+from ..floors import LINEAR, ClassGaussians, fit_linear
 from .data import SetData, SetSpec, load
 from .options import BOUNDS, INPUT_LOSS, ImageSetConfig
 

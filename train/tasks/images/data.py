@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image
 
 from ...config.errors import UserError, option_text
-from ...data import cityscapes, generated
+from ...data import class_folders as cityscapes
+from ...data import generated
 from ...data.class_folders import (
     SPLIT_LAYOUT,
     Folders,
@@ -21,7 +22,6 @@ from ...data.class_folders import (
     sort_pictures,
 )
 from ...data.files import KNOWN, SPLITS, Log, OriginalFile, Published, fingerprint_below
-from ...data.media import decode_in_order, open_media
 from ...data.pictures import (
     NOT_COUNTED,
     PICTURES,
@@ -29,13 +29,14 @@ from ...data.pictures import (
     LabelledImages,
     PictureData,
     PictureSet,
+    decode_in_order,
     levels,
+    open_media,
     picture_records,
     split_images,
 )
-from ...data.prepare import Originals, Source, prepare_from
-from ...data.reader import open_prepared
-from ...system.reading import read_regular
+from ...data.prepared import Originals, Source, open_prepared, prepare_from
+from ...system.files import read_regular
 from .options import ImageConfig, SceneConfig
 
 # CIFAR-10: six files of 10,000 records, each a class and 32 x 32 x 3 pixels, channels

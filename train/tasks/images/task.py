@@ -14,16 +14,13 @@ from unroll_jax.fixed_point import Probe
 
 from ...config.errors import UserError, option_text
 from ...core.evaluate import read as read_split
-from ...core.metrics import Predictions, write_predictions
-from ...core.numbers import json_numbers
+from ...core.metrics import Predictions, json_numbers, write_predictions
 from ...core.task import Log, NoData, Params, Reading, Row, Task, Trial
 from ...data.files import SPLITS
 from ...data.pictures import ImageSpec, picture_of
-from ...data.reader import keep_examples
-from ...sharding.mesh import gathered
-from ...sharding.rules import rematerialised
-from ..common import on_batches, to_unit, train_batches
-from ..networks import each_of
+from ...data.prepared import keep_examples
+from ...sharding import gathered, rematerialised
+from ..common import each_of, on_batches, to_unit, train_batches
 from . import data as images
 from .models import (
     SOLVE,

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...config.errors import UserError
 from ...data.files import Log
+from ...data.prepared import Splits
 from ...data.pretrained.chat import ChatTokenizer
-from ...data.reader import Splits
 from .instructions import Conversation
 
 Template = Literal["chat", "alpaca"]

@@ -13,8 +13,15 @@ import tensorflow_datasets as tfds
 from ...config.errors import UserError
 from ...data import generated
 from ...data.files import SEED, Log, fingerprint_files, fingerprint_program
-from ...data.prepare import Kind, Originals, Source, prepare_from
-from ...data.reader import Dataset, Records, open_prepared
+from ...data.prepared import (
+    Dataset,
+    Kind,
+    Originals,
+    Records,
+    Source,
+    open_prepared,
+    prepare_from,
+)
 from ...data.rows import (
     checksum,
     json_lines,

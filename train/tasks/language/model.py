@@ -21,12 +21,11 @@ from unroll_jax.models import (
 from ...config.errors import OptionError, UserError, option_text
 from ...core.task import Log, Params, Row
 from ...data.files import SPLITS
+from ...data.prepared import keep_examples
 from ...data.pretrained.chat import byte_tokenizer
 from ...data.pretrained.decoders import DecoderSource, open_decoder_source
-from ...data.reader import keep_examples
-from ...sharding.mesh import keep_rows, make_mesh
-from ...sharding.rules import path_name, shardings
-from ..networks import loop_options
+from ...sharding import keep_rows, make_mesh, path_name, shardings
+from ..common import loop_options
 from ..text.tokens import token_deviation
 from . import instructions
 from .answers import AnswerTokenizer, PackedBatch, PackedData, tell

@@ -19,7 +19,7 @@ from ...core.evaluate import noise_trials, num_parameters
 from ...core.task import Log, Params, Reading, Row, Task, Trial
 from ...data.rows import is_whole
 from ..common import check_noise, on_batches, train_batches
-from ..tokens import (
+from ..text.tokens import (
     SCORE,
     accuracy,
     as_keys,

@@ -13,8 +13,8 @@ import numpy as np
 from ...config.errors import UserError
 from ...core.evaluate import noise_trials
 from ...core.task import Batch, Params, Reading, Row, SampleLosses, Task, Trial
-from ...data.reader import by_step, read_ahead, shuffled
-from ...sharding.rules import rematerialised
+from ...data.prepared import by_step, read_ahead, shuffled
+from ...sharding import rematerialised
 from ..common import feasibility_words, on_batches
 from .options import OwnConfig
 

@@ -20,8 +20,16 @@ from unroll_jax.fixed_point import equilibrium
 from ...config.errors import UserError
 from ...data.files import SEED, Log
 from ...data.pictures import LabelledImages, PictureSet, split_images, stored
-from ...data.prepare import Kind, Originals, Record, prepare_from
-from ...data.reader import Dataset, Records, joined, open_prepared
+from ...data.prepared import (
+    Dataset,
+    Kind,
+    Originals,
+    Record,
+    Records,
+    joined,
+    open_prepared,
+    prepare_from,
+)
 from ..images.data import IMAGES
 from .options import CodeConfig
 

@@ -15,9 +15,16 @@ from ...core.evaluate import NOISE_SEED, evaluate_trials, noise_trials, perturba
 from ...core.task import Log, NoData, Params, Reading, Row, Task, Trial, mean_last_loss
 from ...data.files import SPLITS
 from ...data.pictures import picture_of
-from ...sharding.mesh import keep_rows
-from ..common import check_noise, feasibility_words, on_batches, train_batches
-from ..networks import each_of, loop_options, to_bytes
+from ...sharding import keep_rows
+from ..common import (
+    check_noise,
+    each_of,
+    feasibility_words,
+    loop_options,
+    on_batches,
+    to_bytes,
+    train_batches,
+)
 from .data import CodeBatch, CodeData, CodeSpec, load, solve_lasso, to_grey
 from .options import SparseCodingConfig
 

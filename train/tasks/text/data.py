@@ -23,8 +23,15 @@ from ...data.files import (
     log_alike,
     original_files,
 )
-from ...data.prepare import Kind, Originals, Source, prepare_from
-from ...data.reader import Dataset, Records, open_prepared
+from ...data.prepared import (
+    Dataset,
+    Kind,
+    Originals,
+    Records,
+    Source,
+    open_prepared,
+    prepare_from,
+)
 from ...data.rows import (
     Labelled,
     Row,

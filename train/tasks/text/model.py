@@ -11,11 +11,11 @@ from unroll_jax.models import Classifier, Encoder, EncoderConfig, UnrolledClassi
 from ...config.errors import OptionError, UserError, option_text
 from ...core.task import Log, Params, Row
 from ...data.files import SPLITS
+from ...data.prepared import keep_examples
 from ...data.pretrained.encoders import Pretrained, load_pretrained, start_from
-from ...data.reader import keep_examples
-from ...sharding.rules import path_name
+from ...sharding import path_name
 from ...system.distributed import weights_checksum
-from ..networks import START, loop_options, unrolled_transformer
+from ..common import START, loop_options, unrolled_transformer
 from . import data as text
 from .options import TextRunConfig
 from .tokens import TextSpec, TokenData, learn_words, token_deviation

@@ -16,18 +16,8 @@ from ...core.evaluate import noise_trials
 from ...core.evaluate import read as read_split
 from ...core.task import Log, Params, Reading, Row, Task, Trial
 from ...data.words import check_pairs
-from ...sharding.mesh import keep_rows
+from ...sharding import keep_rows
 from ..common import check_noise
-from ..tokens import (
-    SCORE,
-    accuracy,
-    as_keys,
-    draw_noise,
-    dropout_keys,
-    noise_figures,
-    noise_words,
-    validation_row,
-)
 from .model import (
     TextInputs,
     all_but_words,
@@ -38,7 +28,18 @@ from .model import (
     width,
 )
 from .options import TextRunConfig
-from .tokens import TokenBatch, token_batch
+from .tokens import (
+    SCORE,
+    TokenBatch,
+    accuracy,
+    as_keys,
+    draw_noise,
+    dropout_keys,
+    noise_figures,
+    noise_words,
+    token_batch,
+    validation_row,
+)
 
 # texts, in an evaluation: no gradient is kept, so more fit than in training
 READ_TOGETHER = 128

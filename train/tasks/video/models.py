@@ -15,12 +15,17 @@ from jaxtyping import Array, Float
 from unroll_jax.models import DUST, ViT, ViTConfig, cosine_bases, dictionary_bases
 
 from ...core.task import Params, Row
-from ..common import add_noise, to_unit
+from ..common import (
+    ATTENTION_SCALE,
+    START,
+    add_noise,
+    loop_options,
+    to_unit,
+    unrolled_transformer,
+)
 from ..floors import LINEAR, LinearLayer, fit_linear
-from ..networks import ATTENTION_SCALE, START, loop_options, unrolled_transformer
-from .data import VideoSpec, frames_from
+from .data import BATCH_SIZE, VideoSpec, frames_from, keyed_batches
 from .options import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
-from .samples import BATCH_SIZE, keyed_batches
 
 CLASSICAL = "total variation"
 # At most so many patches a side and windows for the classical denoiser: 1 s per noise

@@ -15,20 +15,28 @@ from ...config.errors import UserError, require_extra
 from ...core.evaluate import noise_trials
 from ...core.task import Log, NoData, Params, Row, Task, Trial
 from ...data.clips import SPLITS
-from ...sharding.mesh import keep_rows
+from ...sharding import keep_rows
 from ..common import (
     add_noise,
     check_noise,
+    check_reference,
     feasibility_words,
     on_batches,
     to_unit,
     train_batches,
 )
-from ..networks import check_reference
-from .data import VideoSpec, frames_of, load
+from .data import (
+    BATCH_SIZE,
+    Frames,
+    Sequences,
+    VideoSpec,
+    cleaned_frames,
+    disturbed_windows,
+    frames_of,
+    load,
+)
 from .models import build_video_model, floors
 from .options import VideoRunConfig, VideoSource, disturbances
-from .samples import BATCH_SIZE, Frames, Sequences, cleaned_frames, disturbed_windows
 
 SCORE = "rmse"
 DISTURBED = f"disturbed_{SCORE}"
