@@ -11,10 +11,10 @@ from .core.metrics import Callbacks as Callbacks
 from .core.task import Plan as Plan
 from .core.task import Task as Task
 from .core.task import Trial as Trial
-from .experiments import EXPERIMENTS as EXPERIMENTS
 from .exporting import export as export
 from .loading import Model as Model
 from .loading import load as load
 from .main import fit as fit
+from .registry import EXPERIMENTS as EXPERIMENTS
 from .tasks.own.options import OwnConfig as OwnConfig
 from .tasks.own.task import own_task as own_task

@@ -20,7 +20,7 @@ import tyro
 from .config.errors import OptionError, UserError, one_line
 from .config.options import Fraction, from_json, options
 from .config.run import LENGTHS, PLACE, RunConfig
-from .experiments import EXPERIMENTS
+from .registry import EXPERIMENTS
 from .system.files import expanded, read_object, read_regular
 from .tasks.images.options import ImageSource, SceneSource
 from .tasks.language.options import InstructionSource

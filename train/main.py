@@ -20,8 +20,14 @@ from .cli import (
 from .config.errors import UserError, kind_of
 from .config.options import check_left_out, differences, to_json
 from .config.run import RunConfig
-from .experiments import EXPERIMENTS
-from .registry import MODULES, functions_of, open_task, prepare_data, sources_of
+from .registry import (
+    EXPERIMENTS,
+    MODULES,
+    functions_of,
+    open_task,
+    prepare_data,
+    sources_of,
+)
 from .system.files import check_out, require_writable
 from .system.machine import keep_programs, require_device
 

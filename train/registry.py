@@ -1,34 +1,21 @@
-"""The registry of tasks, a row each. Modules are named, and imported when they are
-used."""
+"""The registry: options, module and experiments of every task. Modules are named, and
+imported when they are used."""
 
 import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from .config.errors import UserError
-from .config.run import RunConfig, SourceConfig
-from .tasks.certified.options import CertifiedConfig
-from .tasks.image_sets.options import ImageSetConfig, SetConfig
-from .tasks.images.options import (
-    ImageConfig,
-    ImageFeedForwardConfig,
-    ImageMonConfig,
-    ImageOdeConfig,
-    ImageOptEqConfig,
-    SceneConfig,
-    SceneFcnConfig,
-    SceneOptEqConfig,
-)
-from .tasks.language.options import InstructionConfig, LanguageConfig
-from .tasks.own.options import OwnConfig
-from .tasks.sparse_coding.options import CodeConfig, SparseCodingConfig
-from .tasks.text.options import TextConfig, TextEncoderConfig, TextUnrolledConfig
-from .tasks.video.options import (
-    DataConfig,
-    VideoConfig,
-    VideoDustConfig,
-    VideoViTConfig,
-)
+from .config.run import Experiment, RunConfig, SourceConfig
+from .tasks.certified import options as certified
+from .tasks.image_sets import options as image_sets
+from .tasks.images import experiments as image_experiments
+from .tasks.images import options as images
+from .tasks.language import options as language
+from .tasks.own import options as own
+from .tasks.sparse_coding import options as sparse_coding
+from .tasks.text import options as text
+from .tasks.video import options as video
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = (
@@ -114,34 +101,45 @@ _SCENES = _IMAGES._replace(
 )
 
 TASKS: dict[str, Registered] = {
-    "video": Registered(VideoConfig, _VIDEO),
-    "video-dust": Registered(VideoDustConfig, _VIDEO),
-    "video-vit": Registered(VideoViTConfig, _VIDEO),
-    "image-sets": Registered(ImageSetConfig, _IMAGE_SETS),
-    "sparse-coding": Registered(SparseCodingConfig, _SPARSE_CODING),
-    "text-encoder": Registered(TextEncoderConfig, _TEXT),
-    "text-ut": Registered(TextUnrolledConfig, _TEXT),
-    "image-opteq": Registered(ImageOptEqConfig, _IMAGES),
-    "image-mon": Registered(ImageMonConfig, _IMAGES),
-    "image-ode": Registered(ImageOdeConfig, _IMAGES),
-    "image-dnn": Registered(ImageFeedForwardConfig, _IMAGES),
-    "certified": Registered(CertifiedConfig, _CERTIFIED),
-    "segment-opteq": Registered(SceneOptEqConfig, _SCENES),
-    "segment-fcn": Registered(SceneFcnConfig, _SCENES),
-    "language": Registered(LanguageConfig, _LANGUAGE),
-    "own": Registered(OwnConfig, None),
+    "video": Registered(video.VideoConfig, _VIDEO),
+    "video-dust": Registered(video.VideoDustConfig, _VIDEO),
+    "video-vit": Registered(video.VideoViTConfig, _VIDEO),
+    "image-sets": Registered(image_sets.ImageSetConfig, _IMAGE_SETS),
+    "sparse-coding": Registered(sparse_coding.SparseCodingConfig, _SPARSE_CODING),
+    "text-encoder": Registered(text.TextEncoderConfig, _TEXT),
+    "text-ut": Registered(text.TextUnrolledConfig, _TEXT),
+    "image-opteq": Registered(images.ImageOptEqConfig, _IMAGES),
+    "image-mon": Registered(images.ImageMonConfig, _IMAGES),
+    "image-ode": Registered(images.ImageOdeConfig, _IMAGES),
+    "image-dnn": Registered(images.ImageFeedForwardConfig, _IMAGES),
+    "certified": Registered(certified.CertifiedConfig, _CERTIFIED),
+    "segment-opteq": Registered(images.SceneOptEqConfig, _SCENES),
+    "segment-fcn": Registered(images.SceneFcnConfig, _SCENES),
+    "language": Registered(language.LanguageConfig, _LANGUAGE),
+    "own": Registered(own.OwnConfig, None),
 }
 
 
 # By the class of their options: the modules within train/ that prepare data.
 MODULES: dict[type[SourceConfig], str] = {
-    DataConfig: "tasks.video.data",
-    ImageConfig: "tasks.images.data",
-    CodeConfig: "tasks.sparse_coding.data",
-    SetConfig: "tasks.image_sets.data",
-    SceneConfig: "tasks.images.data",
-    TextConfig: "tasks.text.data",
-    InstructionConfig: "tasks.language.instructions",
+    video.DataConfig: "tasks.video.data",
+    images.ImageConfig: "tasks.images.data",
+    sparse_coding.CodeConfig: "tasks.sparse_coding.data",
+    image_sets.SetConfig: "tasks.image_sets.data",
+    images.SceneConfig: "tasks.images.data",
+    text.TextConfig: "tasks.text.data",
+    language.InstructionConfig: "tasks.language.instructions",
+}
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    **image_sets.EXPERIMENTS,
+    **video.EXPERIMENTS,
+    **image_experiments.EXPERIMENTS,
+    **certified.EXPERIMENTS,
+    **sparse_coding.EXPERIMENTS,
+    **text.EXPERIMENTS,
+    **language.EXPERIMENTS,
 }
 
 

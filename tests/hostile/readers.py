@@ -24,7 +24,7 @@ from unroll_jax.train.data.pretrained.chat import folder_tokenizer
 from unroll_jax.train.data.pretrained.decoders import read_decoder_config
 from unroll_jax.train.data.pretrained.folders import open_folder, read_json
 from unroll_jax.train.data.rows import read_rows
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.report import layered_report
 from unroll_jax.train.report.records import read_runs
 from unroll_jax.train.tasks.language.instructions import read_prompts

@@ -15,8 +15,8 @@ import pytest
 from tests.data.decoders.conftest import llama_tensors, write_llama
 from tests.models import decoder_reference as reference
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.language.options import (
     DecoderOptions,
     InstructionConfig,

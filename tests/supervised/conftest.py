@@ -15,8 +15,8 @@ from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import first_state, jit_step
 from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.pictures import NOT_COUNTED, ImageSpec, PictureBatch
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.images.options import (
     ImageConfig,
     SceneConfig,

@@ -13,9 +13,9 @@ from tests.train.commands import quiet, read
 from unroll_jax.train import load
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.experiments.images import QUICK
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.images.experiments import QUICK
 
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 

@@ -14,8 +14,8 @@ import pytest
 from tests.data.pretrained.conftest import write_folder
 from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.text.model import TextInputs, load_inputs
 from unroll_jax.train.tasks.text.options import (
     EncoderOptions,

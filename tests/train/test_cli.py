@@ -15,8 +15,8 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
 from unroll_jax.train.config.errors import UserError, on_command_line
 from unroll_jax.train.config.options import value_of, with_value
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.text import data as text
 
 

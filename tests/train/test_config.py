@@ -17,8 +17,7 @@ from unroll_jax.train.config.options import (
     to_json,
 )
 from unroll_jax.train.config.run import RunConfig
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.registry import TASKS
+from unroll_jax.train.registry import EXPERIMENTS, TASKS
 from unroll_jax.train.tasks.own.options import OwnConfig
 from unroll_jax.train.tasks.video.options import VideoConfig
 

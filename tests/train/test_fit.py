@@ -19,8 +19,8 @@ from unroll_jax.train.core.metrics import Callbacks, read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import jit_step, state_like
 from unroll_jax.train.core.task import Trial
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.own.options import OwnConfig
 
 pytestmark = pytest.mark.xdist_group("own-runs")

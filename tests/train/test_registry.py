@@ -8,8 +8,13 @@ from pathlib import Path
 from tests.errors import one_line
 from tests.started import environment
 from unroll_jax.train.config.errors import require_extra
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.registry import MODULES, TASKS, functions_of, imported
+from unroll_jax.train.registry import (
+    EXPERIMENTS,
+    MODULES,
+    TASKS,
+    functions_of,
+    imported,
+)
 from unroll_jax.train.tasks.own.options import OwnConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -144,6 +144,10 @@ class ConstraintConfig:
         return self.form == "difference" or self.form.endswith("_of_means")
 
 
+# of the constraints, and of most experiments
+PAPER = "Porras-Valenzuela, Hadou, Ribeiro"
+
+
 # erm: the former name of plain
 Method = Literal["plain", "constrained", "deep_supervision", "both", "all", "erm"]
 # The runs of one command, by method; any other method is one run.

@@ -250,7 +250,6 @@ def _named(plan: Plan, figure: str, values: Any) -> dict[str, float | None]:
     return dict(zip(names, json_numbers(values), strict=True))
 
 
-SampleLosses = Float[Array, "samples layers_and_one"]
 # (params, batch, probe) -> (losses of every sample, other figures of the samples), a
 # row a sample
 Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]

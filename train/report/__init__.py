@@ -14,6 +14,7 @@ from ..core.metrics import read_predictions
 from ..registry import TASKS
 from ..system.files import PARTIAL
 from ..system.terminal import Table, as_text
+from . import figures, tables, words
 from .groups import by_config, group
 from .page import SUMMARY, Picture, Report, write_files
 from .records import METHODS, ReportSpec, Run, read_runs

@@ -3,9 +3,8 @@ protocols of the paper."""
 
 from typing import Any
 
-from ..config.run import Experiment, OptimizerConfig
-from ..tasks.certified.options import CertifiedConfig, CertifiedNetwork
-from ..tasks.images.options import (
+from ...config.run import Experiment, OptimizerConfig
+from .options import (
     FcnConfig,
     FeedForwardConfig,
     ImageConfig,
@@ -315,47 +314,4 @@ PUBLISHED: dict[str, Experiment] = {
 }
 
 
-def _certified(
-    summary: str, expect: str, network: CertifiedNetwork, **given: Any
-) -> Experiment:
-    config = CertifiedConfig(network=network, **given)
-    return Experiment(config, summary, "Meunier 2022, Araujo 2023", expect)
-
-
-CERTIFIED = {
-    "certified-digits": _certified(
-        "digits with certified radii, by steps on convex potentials",
-        "98.8% clean, certified 93.0, 73.3, 29.5 and 1.5% at .25, .5, .75 and 1 (seed"
-        " 0); 45 s of CPU",
-        CertifiedNetwork(),
-    ),
-    "certified-digits-spectral": _certified(
-        "the same by layers under spectral normalisation",
-        "95.8% clean, certified 88.5, 65.0, 31.0 and 5.3%, seed 0",
-        CertifiedNetwork(kind="spectral"),
-        offset=1.0,
-        optimizer=OptimizerConfig(learning_rate=3e-3),
-    ),
-    "certified-digits-plain": _certified(
-        "the same by a plain network, whose bound is useless",
-        "96.8% clean, certified 0%, seed 0",
-        CertifiedNetwork(kind="plain"),
-        offset=0.0,
-        temperature=1.0,
-        optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.1),
-    ),
-    "certified-cifar10": _certified(
-        "CIFAR-10 with certified radii, by convolutional steps",
-        ON_A_GPU,
-        CertifiedNetwork(width=64, convolutional=True, block=4),
-        offset=0.3,
-        radii=(36 / 255, 72 / 255, 108 / 255),
-        attacks=(36 / 255, 108 / 255),
-        data=ImageConfig(source="cifar10"),
-        epochs=200,
-        batch_size=128,
-        augment=True,
-    ),
-}
-
-SUPERVISED: dict[str, Experiment] = QUICK | CERTIFIED | CIFAR10 | CAMVID | PUBLISHED
+EXPERIMENTS: dict[str, Experiment] = QUICK | CIFAR10 | CAMVID | PUBLISHED
