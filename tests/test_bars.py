@@ -57,7 +57,7 @@ LONG_TODAY = {
     "test_steps_and_gradients_are_those_of_present_tokens",
 }
 MIN_FILE_OF_TRAIN = 40
-MAX_FILES_OF_TRAIN = 114
+MAX_FILES_OF_TRAIN = 99
 MAX_PUBLIC_NAMES = 236
 MAX_SHARE_OF_CHECKS = 0.11  # of the library's statements; the aim is .06
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

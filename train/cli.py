@@ -1,5 +1,5 @@
-"""Options from the words of a command, by tyro, and from files of options; errors as
-one line."""
+"""The arguments of commands; options from their words, by tyro, and from files of
+options; errors as one line."""
 
 import collections
 import contextlib

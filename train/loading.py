@@ -1,5 +1,5 @@
-"""Loading of runs and exports: the task of a run, the model with all that predicting
-takes, and language models."""
+"""Loading of runs and exports: the task of a run, exported weights, the model with all
+that predicting takes, and language models."""
 
 import contextlib
 import dataclasses

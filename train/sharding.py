@@ -1,4 +1,5 @@
-"""The mesh: devices in three named axes, from text such as ``data=2,fsdp=4``."""
+"""The mesh, devices in three named axes from text such as ``data=2,fsdp=4``, and rules
+of which parameters lie on which axis."""
 
 import math
 import re

@@ -1,5 +1,5 @@
 """Options of runs with a loss at every layer: plain, supervised deeply or under
-descent constraints; their rules."""
+descent constraints; their multipliers and rules."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

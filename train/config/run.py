@@ -1,4 +1,4 @@
-"""Options of every run: seed, batch, devices, parts; its optimiser."""
+"""Options of every run: seed, batch, devices, data; its optimiser; experiments."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,5 @@
-"""Evaluation: what a task's model makes of a split, and what a plan makes of that."""
+"""Evaluation: a split read under trials, the figures of a plan on it, and the best
+checkpoint on the test split."""
 
 import dataclasses
 import functools

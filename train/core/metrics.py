@@ -1,4 +1,4 @@
-"""Measurements of a run: metrics.jsonl, callbacks, and predictions."""
+"""Measurements of a run: finite numbers, metrics.jsonl, callbacks, and predictions."""
 
 import contextlib
 import json

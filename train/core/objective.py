@@ -1,5 +1,5 @@
-"""The objective of a plan: the Lagrangian of layer losses, its figures, and which
-bounds hold on held-out data."""
+"""The objective of a plan: the Lagrangian of layer losses, its figures and its
+gradient, also of a batch in parts."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Optimisers of the parameters, with their learning rates by step."""
+"""Optimisers of the parameters, with their learning rates by step; explicit slacks."""
 
 from typing import Any, NamedTuple
 

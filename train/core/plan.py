@@ -1,4 +1,5 @@
-"""Plans from options: optimiser, constraints on layers, weights of losses, devices."""
+"""Plans from options: optimiser, constraints on layers, weights of losses, devices; and
+the memory of their steps."""
 
 import contextlib
 import functools

@@ -1,5 +1,5 @@
 """Images in the folders of their classes, with folders of splits above them or
-without."""
+without; scenes in the folders of Cityscapes."""
 
 import contextlib
 import functools

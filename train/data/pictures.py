@@ -1,5 +1,5 @@
-"""Pictures of images, scenes and frames: found and decoded in place, prepared with
-labels, read in batches."""
+"""Pictures of images, scenes and frames, and videos: found in folders and archives,
+decoded in place, prepared with labels, read in batches."""
 
 import contextlib
 import struct

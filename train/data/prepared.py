@@ -1,5 +1,5 @@
-"""Prepared data in batches by number: functions of (seed, step) with one NumPy. A
-run resumes anywhere."""
+"""Prepared data: written once by TFDS, read in batches by number. Batches are functions
+of (seed, step) with one NumPy, and a run resumes anywhere."""
 
 import abc
 import contextlib

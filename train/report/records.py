@@ -1,4 +1,5 @@
-"""Evaluated runs as reports read them: checked and comparable with each other."""
+"""Evaluated runs as reports read them: checked and comparable with each other; what
+a report shows of each task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

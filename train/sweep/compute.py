@@ -1,4 +1,5 @@
-"""Computes the cells of a sweep, here or in processes."""
+"""Computes the cells of a sweep, here or in processes, and their tables as text, CSV
+and JSON."""
 
 import contextlib
 import csv

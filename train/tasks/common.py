@@ -1,4 +1,5 @@
-"""Noise, keys and words that several tasks share."""
+"""What several tasks share: noise, keys, words, networks and their loops, images in and
+out."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar

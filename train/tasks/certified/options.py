@@ -1,4 +1,4 @@
-"""Options of certified classification."""
+"""Options and experiments of certified classification."""
 
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,5 +1,5 @@
-"""Classification of images with certified radii, beside plain and normalised
-networks."""
+"""Classification of images with certified radii, beside plain and normalised networks;
+attacks by projected gradients."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Options of denoising sets of images with an unrolled transformer."""
+"""Options and experiments of denoising sets of images with an unrolled transformer."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Options of language models: data, the decoder and its runs."""
+"""Options and experiments of language models: data, the decoder and its runs."""
 
 import dataclasses
 from typing import Annotated, ClassVar, Literal, Self

@@ -1,4 +1,4 @@
-"""Options of sparse coding: the network and its runs."""
+"""Options and experiments of sparse coding: data, the network and its runs."""
 
 import dataclasses
 from typing import ClassVar, Literal

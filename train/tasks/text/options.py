@@ -1,5 +1,5 @@
-"""Options of text classification and of language models, both with perturbed
-embeddings: models and runs."""
+"""Options and experiments of text classification: data, models and runs. Language
+models share the options of perturbed embeddings."""
 
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal

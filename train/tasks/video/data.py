@@ -1,5 +1,5 @@
-"""Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames
-of a grey 160 x 160 clip."""
+"""Video as in the papers: a sequence is one 16 x 16 patch position through 20 frames of
+a grey 160 x 160 clip. Samples of it, with noise and disturbances."""
 
 import contextlib
 import itertools

@@ -1,5 +1,5 @@
-"""Options of video denoising: the models, their runs, and disturbances of an
-evaluation's frames."""
+"""Options and experiments of video denoising: data, the models, their runs, and
+disturbances of an evaluation's frames."""
 
 import contextlib
 import dataclasses
