@@ -266,8 +266,8 @@ def _show_names(*, everything: bool) -> None:
     for name, row in EXPERIMENTS.items():
         if not (everything or row.has_run):
             continue
-        module = functions_of(row.config).task.partition(":")[0].rpartition(".")[2]
-        group = module.replace("_", " ")
+        # of tasks.NAME.task
+        group = functions_of(row.config).task.split(".")[1].replace("_", " ")
         groups.setdefault(group, f"{group}\n")
         groups[group] += f"  {name:28} {row.summary}\n"
         shown += 1

@@ -303,7 +303,16 @@ def loss_gradient(
     rows = jax.tree.leaves(batch)[0].shape[0]
     probed = probe(rows // parts)
     if parts == 1:
-        return _undivided(losses, objective, params, batch, probed)
+
+        def of_batch(params: Any, probed: Any) -> Any:
+            samples, figures = losses(params, batch, probed)
+            value, extras = objective(samples)
+            return value, (extras, samples, figures)
+
+        gradients_of = jax.value_and_grad(of_batch, (0, 1), has_aux=True)
+        (value, seen), gradients = gradients_of(params, probed)
+        return (value, *seen), gradients
+
     divided = in_parts(batch, parts, place)
 
     def only(part: Any) -> Any:
@@ -340,23 +349,6 @@ def whole(divided: Any) -> Any:
         lambda part: jnp.reshape(jnp.swapaxes(part, 0, 1), (-1, *part.shape[2:])),
         divided,
     )
-
-
-def _undivided(
-    losses: Losses, objective: ObjectiveOfLosses, params: Any, batch: Any, probed: Any
-) -> ValueAndGradients:
-
-    def of_batch(
-        params: Any, probed: Any
-    ) -> tuple[Array, tuple[Any, Array, Mapping[str, Array]]]:
-        samples, figures = losses(params, batch, probed)
-        value, extras = objective(samples)
-        return value, (extras, samples, figures)
-
-    (value, seen), gradients = jax.value_and_grad(of_batch, (0, 1), has_aux=True)(
-        params, probed
-    )
-    return (value, *seen), gradients
 
 
 def _added_up(
