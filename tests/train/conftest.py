@@ -259,7 +259,7 @@ def clips_in_memory() -> Iterator[None]:
             "unroll_jax.train.core.loop.init_state",
             lambda *run: jax.tree.map(jnp.copy, first(*run)),
         )
-        for module in ("core.loop", "core.step", "evaluate"):
+        for module in ("core.loop", "core.step", "core.evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
         patch.setattr(
             "unroll_jax.train.report.write_report", lambda *arguments, **options: None

@@ -252,7 +252,7 @@ class Sequences:
         self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any
     ) -> Iterator[Batch]:
         """Yields shuffled batches without end, see
-        `train.data.reader.Dataset.batches`."""
+        `train.data.prepared.Dataset.batches`."""
         return self.data.batches(
             split, batch_size=batch_size, seed=seed, start_step=start_step, rows=rows
         )
