@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from .config.errors import OptionError, UserError, one_line
-from .config.options import Fraction, from_json, options
+from .config.options import Count, Fraction, NonNegative, Seed, from_json, options
 from .config.run import LENGTHS, PLACE, RunConfig
 from .registry import EXPERIMENTS
 from .system.files import expanded, read_object, read_regular
@@ -96,7 +96,7 @@ class PrepareArguments:
     """Of a table: the column of the class."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class PredictArguments:
     """Show what every layer of a run makes of texts, by its best checkpoint. Of a text
     run: class, probabilities and loss. Of a language run: mean loss of the tokens of an
@@ -120,13 +120,13 @@ class PredictArguments:
     tables."""
     overwrite: bool = False
     """Replace the file --out where it is there already."""
-    gamma: float = 0.0
+    gamma: NonNegative = 0.0
     """Strength of noise on the embeddings, as in training."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the noise."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class GenerateArguments:
     """Answer prompts with a language model. Where its first layers draft, greedy
     answers stay the same, and sampled ones have the same distribution, but are other
@@ -139,35 +139,34 @@ class GenerateArguments:
     """UTF-8: a .json list or .jsonl of objects with an instruction and perhaps an
     input; else a text a line."""
     out: Path | None = None
-    """JSON file for the answers, as AlpacaEval reads it; None prints them. The same
-    command resumes."""
+    """JSON file for the answers, as AlpacaEval reads it; None prints them."""
     overwrite: bool = False
     """Replace the file --out where it is there already."""
     name: str | None = None
     """Name of the generator in the file; None takes the name of the source, with
     gamma where there is noise."""
-    limit: int | None = None
+    limit: Count | None = None
     """Number of prompts, from the first; None takes all."""
     chat: bool = True
     """Put prompts through the template of the run or tokenizer; else they are texts
     to continue."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """Longest answer, in tokens; None takes 256, or half the context where that is
     shorter."""
-    batch: int = 8
+    batch: Count = 8
     """Prompts answered together."""
-    temperature: float = 0.0
+    temperature: NonNegative = 0.0
     """Divides the logits; 0 takes the most probable token."""
-    gamma: float = 0.0
+    gamma: NonNegative = 0.0
     """Strength of noise on the embeddings of all tokens, also of the answer: of a run,
     in the unit of its training; else the standard deviation of the noise over the
     embedding table's.
     """
-    seed: int = 0
+    seed: Seed = 0
     """Of noise and sampling."""
-    exit_layer: int | None = None
+    exit_layer: Count | None = None
     """Number of layers that draft, for --draft-length."""
-    draft_length: int | None = None
+    draft_length: Count | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters, and off CPUs of computation, too; None takes the source's."""

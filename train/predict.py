@@ -15,7 +15,6 @@ from .data.rows import read_text
 from .loading import Model, is_export, load, read_export
 from .system.files import check_file, write_all
 from .system.terminal import Table, as_text
-from .tasks.common import check_noise
 from .tasks.language.instructions import read_prompts
 from .tasks.language.options import LanguageConfig
 from .tasks.language.task import paired
@@ -38,7 +37,6 @@ def command(arguments: list[str]) -> None:
         raise UserError(
             "--file takes the place of --text and --second; give one or the other"
         )
-    check_noise(parsed.gamma, parsed.seed)
     config = _config_of(parsed.run)
     out = None
     if parsed.out is not None:

@@ -200,18 +200,6 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data):
     ("call", "message"),
     [
         (
-            lambda data: data.batches("train", batch_size=0, seed=0),
-            "batch_size must be at least 1, got 0",
-        ),
-        (
-            lambda data: data.batches("train", batch_size=1, seed=-1),
-            "seed must be at least 0, got -1",
-        ),
-        (
-            lambda data: data.batches("train", batch_size=1, seed=0, start_step=-1),
-            "start_step must be at least 0",
-        ),
-        (
             lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2),
             "max_length must be at least 3, got 2",
         ),

@@ -213,12 +213,6 @@ def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
     fit(task, out=run, log=quiet)
 
 
-def test_a_file_with_the_checksum_of_an_earlier_version_is_read(run):
-    path = run / "config.json"
-    path.write_text(json.dumps(read(path) | {"sha256_of_the_rest": "0"}))
-    load(run, task=steady(), log=quiet)
-
-
 def test_schedules_that_depend_on_the_end_are_known():
     for rates in (
         {"schedule": "cosine"},

@@ -109,8 +109,6 @@ PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
 MAX_DIGITS = 20  # of a whole number of 64 bits
-LONGEST_NAME = 255  # bytes, of file systems
-SEAL = "sha256_of_the_rest"  # a field of files of earlier runs
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 RESTORE = "restore it, or move the run folder away and train again"
 PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
@@ -121,13 +119,6 @@ def expanded(path: str, option: str) -> Path:
     home folder name ``option``."""
     if UNSHOWN.search(path):
         raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
-    if too_long := [
-        part for part in Path(path).parts if len(part.encode()) > LONGEST_NAME
-    ]:
-        raise UserError(
-            f"{option} has the name {too_long[0]:.40}... of more than {LONGEST_NAME}"
-            " bytes; shorten it"
-        )
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -318,7 +309,6 @@ def read_object(
             raise ValueError("not a JSON object")
     except ValueError as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
-    value.pop(SEAL, None)
     return value
 
 

@@ -18,7 +18,7 @@ from unroll_jax.models import EncoderConfig
 from ...config.errors import UserError, option_text
 from ...core.task import Params, Reading, Row, Trial
 from ...data.files import Log
-from ...data.prepared import by_step, check_batches, read_ahead
+from ...data.prepared import by_step, read_ahead
 from ...data.pretrained.encoders import EncoderTokenizer
 from ...data.words import SPECIAL, Encoded, Tokenizer, WordTokenizer, tokenise
 from ..common import feasibility_words, gaussian
@@ -109,7 +109,6 @@ class TokenData:
         fewer examples than a batch has, every batch shows each as often as others, or
         once more.
         """
-        check_batches(batch_size, seed)
         lengths = self._lengths(split)
         count = self.steps_an_epoch(split, batch_size=batch_size)
 
@@ -139,7 +138,6 @@ class TokenData:
     def order(self, split: str, *, batch_size: int) -> list[np.ndarray]:
         """Returns the numbers of the examples, as the split has them, in each batch
         of `examples`."""
-        check_batches(batch_size)
         lengths = self._lengths(split)
         return group(lengths, np.arange(len(lengths)), batch_size)
 
