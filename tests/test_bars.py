@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # and rows of the papers, with their tests. CONTRIBUTING.md has the aims.
 MAX_NODES = {
     "unroll_jax": 112_100,
-    "train": 116_700,
+    "train": 116_100,
     "benchmarks": 38_900,
     "papers": 29_700,
     "tests": 319_500,
@@ -30,7 +30,7 @@ MAX_NODES_PER_LINE = {
     "papers": 9.5,
     "tests": 10.5,
 }
-MAX_LINES = {"docs": 4_720, "CHANGELOG.md": 210}
+MAX_LINES = {"docs": 4_735, "CHANGELOG.md": 210}
 MAX_FILE = 450  # lines
 MAX_BODY = 60  # lines of code of a function
 MAX_PAGE = 150
