@@ -34,6 +34,22 @@ ExportFormat = Literal["unroll_jax", "transformers"]
 
 # Fields of an evaluation that are not options of its run.
 PLACES = ("run", "mesh", "on_source", "on_root")
+HELP = ("-h", "--help")
+MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for those
+# the commands that take the folder of a run in place of an experiment
+WITH_FOLDERS = ("run", "plan")
+USAGE = """\
+usage: unroll-jax {command} EXPERIMENT [--option value ...]
+{folder}experiments: {experiments}
+options: unroll-jax {command} EXPERIMENT --help shows those of one
+"""
+FOLDER = """\
+       unroll-jax {} FOLDER [--option value ...], with the options of that run
+"""
+WAY_OUT = "give a TOML file of options, or the config.json of a run of this experiment"
+FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
+NOT_OPTIONS = ("version", "experiment", "task", "found")  # of a config.json
+NARROWEST = 40  # columns in which tyro can draw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,24 +229,6 @@ class SweepArguments(Generic[C]):
     the cores and GPUs."""
     trials: int = 0
     """Runs of each cell that search the ranges."""
-
-
-HELP = ("-h", "--help")
-MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has errors for those
-# the commands that take the folder of a run in place of an experiment
-WITH_FOLDERS = ("run", "plan")
-USAGE = """\
-usage: unroll-jax {command} EXPERIMENT [--option value ...]
-{folder}experiments: {experiments}
-options: unroll-jax {command} EXPERIMENT --help shows those of one
-"""
-FOLDER = """\
-       unroll-jax {} FOLDER [--option value ...], with the options of that run
-"""
-WAY_OUT = "give a TOML file of options, or the config.json of a run of this experiment"
-FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
-NOT_OPTIONS = ("version", "experiment", "task", "found")  # of a config.json
-NARROWEST = 40  # columns in which tyro can draw
 
 
 def parse(

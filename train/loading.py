@@ -48,6 +48,10 @@ from .system.machine import require_device
 from .tasks.language.answers import Template
 from .tasks.language.options import LanguageConfig
 
+FORMAT, MARK = "unroll_jax 2", "unroll_jax"
+MODEL, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+AGAIN = "export the run again"
+
 
 class Model:
     """A trained model with its task, to predict with.
@@ -251,11 +255,6 @@ def _rebuilt(config: RunConfig, spec: Row, path: Path) -> Task:
             f"{path} is damaged ({one_line(error)}); restore it, or train or export"
             " again"
         ) from error
-
-
-FORMAT, MARK = "unroll_jax 2", "unroll_jax"
-MODEL, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-AGAIN = "export the run again"
 
 
 class Export(NamedTuple):

@@ -18,6 +18,35 @@ from .config.run import Remat
 # together.
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")  # the axes that divide a batch
+Axes = str | tuple[str, ...] | None
+Rules = Sequence[tuple[str, tuple[Axes, ...]]]
+Path = tuple[str, ...]
+# The first row whose pattern matches a parameter's path applies. Its axes are for the
+# last dimensions; earlier ones (layers in a stack, a convolution's window) are not
+# sharded. Other parameters, as biases, are on every device.
+RULES: Rules = (
+    # Unrolled transformer. Attention logits are sums over the rows of V; W is added to
+    # its transpose, so W and U are stored in shards and gathered.
+    (r"layers/V$", ("tensor", "fsdp")),
+    (r"layers/[WU]$", (("fsdp", "tensor"), None)),
+    # Transformers: heads and hidden units over tensor.
+    (r"embedding$", (None, ("fsdp", "tensor"))),
+    (r"(query|key|value|up|gate)/kernel$", ("fsdp", "tensor")),
+    (r"(output|down)/kernel$", ("tensor", "fsdp")),
+    (r"(query|key|value|up|gate)/bias$", ("tensor",)),
+    (r"readout/kernel$", (("fsdp", "tensor"), None)),
+    # Networks of images. Channels of an image and classes are too few to shard.
+    (r"stem/.*/kernel$", (None, "fsdp")),
+    (r"(kernel|[WUAB])$", ("fsdp", None)),
+)
+# Values stored for the backward pass, which recomputes the rest. None: nothing is
+# recomputed.
+POLICIES: dict[Remat, Callable[..., Any] | None] = {
+    "none": None,
+    "everything": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 
 
 def make_mesh(
@@ -164,40 +193,6 @@ def gathered(params: Any) -> Any:
     if not isinstance(where, NamedSharding):
         return params
     return jax.device_put(params, NamedSharding(where.mesh, PartitionSpec()))
-
-
-Axes = str | tuple[str, ...] | None
-Rules = Sequence[tuple[str, tuple[Axes, ...]]]
-Path = tuple[str, ...]
-
-# The first row whose pattern matches a parameter's path applies. Its axes are for the
-# last dimensions; earlier ones (layers in a stack, a convolution's window) are not
-# sharded. Other parameters, as biases, are on every device.
-RULES: Rules = (
-    # Unrolled transformer. Attention logits are sums over the rows of V; W is added to
-    # its transpose, so W and U are stored in shards and gathered.
-    (r"layers/V$", ("tensor", "fsdp")),
-    (r"layers/[WU]$", (("fsdp", "tensor"), None)),
-    # Transformers: heads and hidden units over tensor.
-    (r"embedding$", (None, ("fsdp", "tensor"))),
-    (r"(query|key|value|up|gate)/kernel$", ("fsdp", "tensor")),
-    (r"(output|down)/kernel$", ("tensor", "fsdp")),
-    (r"(query|key|value|up|gate)/bias$", ("tensor",)),
-    (r"readout/kernel$", (("fsdp", "tensor"), None)),
-    # Networks of images. Channels of an image and classes are too few to shard.
-    (r"stem/.*/kernel$", (None, "fsdp")),
-    (r"(kernel|[WUAB])$", ("fsdp", None)),
-)
-
-
-# Values stored for the backward pass, which recomputes the rest. None: nothing is
-# recomputed.
-POLICIES: dict[Remat, Callable[..., Any] | None] = {
-    "none": None,
-    "everything": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_saveable,
-    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
 
 
 def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., Any]:

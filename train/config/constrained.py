@@ -21,6 +21,16 @@ from .options import (
 )
 from .run import Judgement, PrimalConfig, RunConfig
 
+# of the constraints, and of most experiments
+PAPER = "Porras-Valenzuela, Hadou, Ribeiro"
+# erm: the former name of plain
+Method = Literal["plain", "constrained", "deep_supervision", "both", "all", "erm"]
+# The runs of one command, by method; any other method is one run.
+SEVERAL: dict[str, tuple[Literal["plain", "constrained", "deep_supervision"], ...]] = {
+    "both": ("plain", "constrained"),
+    "all": ("plain", "deep_supervision", "constrained"),
+}
+
 
 @options
 class DualConfig:
@@ -142,19 +152,6 @@ class ConstraintConfig:
         """True where mean losses are compared with their bounds, not the losses of
         samples."""
         return self.form == "difference" or self.form.endswith("_of_means")
-
-
-# of the constraints, and of most experiments
-PAPER = "Porras-Valenzuela, Hadou, Ribeiro"
-
-
-# erm: the former name of plain
-Method = Literal["plain", "constrained", "deep_supervision", "both", "all", "erm"]
-# The runs of one command, by method; any other method is one run.
-SEVERAL: dict[str, tuple[Literal["plain", "constrained", "deep_supervision"], ...]] = {
-    "both": ("plain", "constrained"),
-    "all": ("plain", "deep_supervision", "constrained"),
-}
 
 
 @options

@@ -15,6 +15,9 @@ from jaxtyping import Float
 from ..config.errors import UserError, kind_of
 from ..system.files import LARGEST, open_regular, strict_json, write_all
 
+EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
+PREDICTIONS = "predictions.npz"
+
 
 class NotFiniteError(UserError):
     """A number of a training run is not finite; the loop adds the last checkpoint
@@ -59,10 +62,6 @@ def json_numbers(values: Iterable[Any], *, length: int = 0) -> list[float | None
     to make up ``length``."""
     finite = [value if math.isfinite(value) else None for value in map(float, values)]
     return [None] * (length - len(finite)) + finite
-
-
-EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
-PREDICTIONS = "predictions.npz"
 
 
 class Callbacks(Protocol):

@@ -23,6 +23,17 @@ from .task import Plan, Row, SampleLosses
 
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
+# (params, batch, probe) -> (losses of every sample, other figures of the samples), a
+# row a sample
+Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
+# losses of the whole batch -> (value, extras)
+ObjectiveOfLosses = Callable[[SampleLosses], tuple[Array, Any]]
+# (value, extras, losses of every sample, other figures), (gradient in the parameters,
+# gradient in the probe)
+Place = Callable[[Array, int], Array]
+ValueAndGradients = tuple[
+    tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]
+]
 
 
 class Prices(NamedTuple):
@@ -248,19 +259,6 @@ def _in_order(plan: Plan, by_name: dict[str, Array]) -> Any:
 def _named(plan: Plan, figure: str, values: Any) -> dict[str, float | None]:
     names = [f"{figure}/{name}" for name in plan.constraints]
     return dict(zip(names, json_numbers(values), strict=True))
-
-
-# (params, batch, probe) -> (losses of every sample, other figures of the samples), a
-# row a sample
-Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
-# losses of the whole batch -> (value, extras)
-ObjectiveOfLosses = Callable[[SampleLosses], tuple[Array, Any]]
-# (value, extras, losses of every sample, other figures), (gradient in the parameters,
-# gradient in the probe)
-Place = Callable[[Array, int], Array]
-ValueAndGradients = tuple[
-    tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]
-]
 
 
 def loss_gradient(

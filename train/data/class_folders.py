@@ -36,6 +36,41 @@ Folders = tuple[str, ...]
 # of the folders of a file: those above the splits, the split, and those below
 Place = Callable[[Folders], tuple[Folders, str, Folders] | None]
 Filed = dict[str, list[OriginalFile]]  # the files of each class
+# Cityscapes.
+CITYSCAPES_LAYOUT = (
+    "ROOT/leftImg8bit/train/CITY/NAME_leftImg8bit.png with its label ids in"
+    " ROOT/gtFine/train/CITY/NAME_gtFine_labelIds.png, and so for val"
+)
+SCENE = re.compile(r"leftImg8bit/(train|val)/([^/]+)/([^/]+)_leftImg8bit\.png")
+LABELS = re.compile(r"gtFine/(train|val)/([^/]+)/([^/]+)_gtFine_labelIds\.png")
+# The 19 classes that are evaluated, by their label ids. Pixels of other ids do not
+# count.
+IDS = {
+    7: "road",
+    8: "sidewalk",
+    11: "building",
+    12: "wall",
+    13: "fence",
+    17: "pole",
+    19: "traffic light",
+    20: "traffic sign",
+    21: "vegetation",
+    22: "terrain",
+    23: "sky",
+    24: "person",
+    25: "rider",
+    26: "car",
+    27: "truck",
+    28: "bus",
+    31: "train",
+    32: "motorcycle",
+    33: "bicycle",
+}
+LARGEST, PLATE = 33, 255  # ids; a licence plate has -1, which is 255 in 8 bits
+CLASS_OF_ID = np.full(256, NOT_COUNTED, np.uint8)
+CLASS_OF_ID[list(IDS)] = np.arange(len(IDS))
+Pair = tuple[OriginalFile, OriginalFile]  # a scene and its map
+Key = tuple[str, ...]  # the split, city and name of a scene
 
 
 @contextlib.contextmanager
@@ -167,43 +202,6 @@ def _reading(
     return lambda numbers: read([files[number] for number in numbers])
 
 
-LAYOUT = (
-    "ROOT/leftImg8bit/train/CITY/NAME_leftImg8bit.png with its label ids in"
-    " ROOT/gtFine/train/CITY/NAME_gtFine_labelIds.png, and so for val"
-)
-SCENE = re.compile(r"leftImg8bit/(train|val)/([^/]+)/([^/]+)_leftImg8bit\.png")
-LABELS = re.compile(r"gtFine/(train|val)/([^/]+)/([^/]+)_gtFine_labelIds\.png")
-# The 19 classes that are evaluated, by their label ids. Pixels of other ids do not
-# count.
-IDS = {
-    7: "road",
-    8: "sidewalk",
-    11: "building",
-    12: "wall",
-    13: "fence",
-    17: "pole",
-    19: "traffic light",
-    20: "traffic sign",
-    21: "vegetation",
-    22: "terrain",
-    23: "sky",
-    24: "person",
-    25: "rider",
-    26: "car",
-    27: "truck",
-    28: "bus",
-    31: "train",
-    32: "motorcycle",
-    33: "bicycle",
-}
-LARGEST, PLATE = 33, 255  # ids; a licence plate has -1, which is 255 in 8 bits
-CLASS_OF_ID = np.full(256, NOT_COUNTED, np.uint8)
-CLASS_OF_ID[list(IDS)] = np.arange(len(IDS))
-
-Pair = tuple[OriginalFile, OriginalFile]  # a scene and its map
-Key = tuple[str, ...]  # the split, city and name of a scene
-
-
 @contextlib.contextmanager
 def open_cityscapes(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root, all of the size of the first.
@@ -231,13 +229,15 @@ def _splits(media: Media) -> dict[str, list[Pair]]:
     maps = _matches(media, LABELS)
     for key in sorted(scenes.keys() ^ maps.keys()):
         alone = (scenes | maps)[key].path
-        raise UserError(f"'{alone}' has no counterpart; the layout is {LAYOUT}")
+        raise UserError(
+            f"'{alone}' has no counterpart; the layout is {CITYSCAPES_LAYOUT}"
+        )
 
     cities = sorted({city for split, city, _ in scenes if split == "train"})
     if len(cities) < 2 or all(split == "train" for split, *_ in scenes):
         raise UserError(
             "holds no scenes of val and of two cities of train, the last of which"
-            f" validates; the layout is {LAYOUT}"
+            f" validates; the layout is {CITYSCAPES_LAYOUT}"
         )
 
     splits: dict[str, list[Pair]] = {"train": [], "validation": [], "test": []}

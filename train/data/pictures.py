@@ -39,6 +39,13 @@ BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
 
 T = TypeVar("T")
+PICTURES = Kind("pictures", "1.1.0")
+NOT_COUNTED = 255  # in a map of classes: a pixel without a class
+# of arrays: grey, or red, green and blue; each with transparency or without
+CHANNELS = (1, 2, 3, 4)
+S = TypeVar("S")
+# each image with its class or map of classes
+Examples = Iterable[tuple[np.ndarray, Any]]
 
 
 class Media(NamedTuple):
@@ -188,24 +195,12 @@ def open_picture(file: Path) -> Iterator[Image.Image]:
             yield picture
 
 
-PICTURES = Kind("pictures", "1.1.0")
-NOT_COUNTED = 255  # in a map of classes: a pixel without a class
-# of arrays: grey, or red, green and blue; each with transparency or without
-CHANNELS = (1, 2, 3, 4)
-
-S = TypeVar("S")
-
-
 class LabelledImages(NamedTuple):
     """Images of a split: their classes, and a function that reads images of
     ascending numbers in turn."""
 
     labels: np.ndarray
     read: Callable[[np.ndarray], Iterable[np.ndarray]]
-
-
-# each image with its class or map of classes
-Examples = Iterable[tuple[np.ndarray, Any]]
 
 
 class PictureSet(NamedTuple, Generic[S]):

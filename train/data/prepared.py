@@ -30,6 +30,13 @@ SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 T = TypeVar("T")
 C = TypeVar("C", bound=SourceConfig)
 Record = dict[str, Any]
+# records fetched in one call, which takes a third of the time of one call each
+TOGETHER = 1024
+PREFETCHED = 16  # batches read ahead
+ENDLESS = 2**62
+D = TypeVar("D", bound="Dataset")
+Read = Callable[[np.ndarray], T]
+Batches = grain.MapDataset[T]
 
 
 class Source(NamedTuple, Generic[T]):
@@ -201,17 +208,6 @@ def _write(builder: Builder) -> None:
             for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):
                 shutil.rmtree(leftover)
             builder.download_and_prepare(file_format="array_record")
-
-
-# records fetched in one call, which takes a third of the time of one call each
-TOGETHER = 1024
-PREFETCHED = 16  # batches read ahead
-ENDLESS = 2**62
-
-T = TypeVar("T")
-D = TypeVar("D", bound="Dataset")
-Read = Callable[[np.ndarray], T]
-Batches = grain.MapDataset[T]
 
 
 class Records:

@@ -42,6 +42,9 @@ from .axes import Cell, Sweep
 # a child that is asked to end finishes its step, or XLA's compilation, and saves
 GRACE_SECONDS = 120.0
 MEMORY_SHARE = 0.9  # share of a GPU's memory that the jobs on it divide
+RECORD = "sweep.json"
+Row = dict[str, Any]
+JUDGED = ("feasible", "excess", "validation")  # columns of a `Judgement`
 
 
 def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
@@ -200,11 +203,6 @@ def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int) -> None:
     if message:
         print(message, flush=True)
         sys.exit(1)
-
-
-RECORD = "sweep.json"
-Row = dict[str, Any]
-JUDGED = ("feasible", "excess", "validation")  # columns of a `Judgement`
 
 
 def read_row(sweep: Sweep, cell: Cell) -> Row:

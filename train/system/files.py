@@ -22,6 +22,30 @@ from ..config.errors import PLAIN, UNSHOWN, UserError, one_line
 
 LARGEST = 1 << 28  # bytes of a file that is read whole
 PIECE = 1 << 16  # bytes read at a time
+# Errors of a disk that takes no more.
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# Errors of the system that Orbax, TensorStore and array_record raise as others, with
+# its message in theirs.
+QUOTED = (
+    *REFUSED,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ESTALE,
+    errno.EIO,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+)
+PARTIAL = ".partial"  # suffix of a file that is being written
+PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
+MAX_LISTED = 5  # run folders in one line
+MAX_DIGITS = 20  # of a whole number of 64 bits
+WRITTEN = "give a folder that `unroll-jax run` wrote"
+RESTORE = "restore it, or move the run folder away and train again"
+PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
 @contextlib.contextmanager
@@ -86,32 +110,6 @@ def read_regular(
 def _check_size(size: int, limit: int, where: str, mend: str) -> None:
     if size > limit:
         raise UserError(f"{where} has more than {limit >> 20} MiB; {mend}")
-
-
-# Errors of a disk that takes no more.
-REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-# Errors of the system that Orbax, TensorStore and array_record raise as others, with
-# its message in theirs.
-QUOTED = (
-    *REFUSED,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ESTALE,
-    errno.EIO,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-)
-PARTIAL = ".partial"  # suffix of a file that is being written
-PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
-MAX_LISTED = 5  # run folders in one line
-MAX_DIGITS = 20  # of a whole number of 64 bits
-WRITTEN = "give a folder that `unroll-jax run` wrote"
-RESTORE = "restore it, or move the run folder away and train again"
-PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
 def expanded(path: str, option: str) -> Path:

@@ -23,6 +23,14 @@ from .text.options import UnrolledConfig
 from .video.options import ModelConfig
 
 T = TypeVar("T")
+# V starts as the first times the cosine transform; W as the second times the identity,
+# and U as the rest.
+ATTENTION_SCALE, MIXING = 0.25, 0.2
+START: dict[str, Any] = {
+    "V_init": dct(ATTENTION_SCALE),
+    "W_init": scaled_identity(MIXING),
+    "U_init": scaled_identity(1.0 - MIXING),
+}
 
 
 def check_noise(gamma: float, seed: int) -> None:
@@ -103,16 +111,6 @@ def feasibility_words(evaluation: Row) -> str:
         for word, names in each
         if names
     )
-
-
-# V starts as the first times the cosine transform; W as the second times the identity,
-# and U as the rest.
-ATTENTION_SCALE, MIXING = 0.25, 0.2
-START: dict[str, Any] = {
-    "V_init": dct(ATTENTION_SCALE),
-    "W_init": scaled_identity(MIXING),
-    "U_init": scaled_identity(1.0 - MIXING),
-}
 
 
 def loop_options(config: RunConfig) -> dict[str, Any]:

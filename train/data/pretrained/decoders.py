@@ -44,30 +44,6 @@ DEFAULTS = {
 }
 REQUIRED = {"hidden_act": "silu", "partial_rotary_factor": 1.0}
 BASE = 10000.0  # of the frequencies, where config.json has none
-
-
-class Family(NamedTuple):
-    """A ``model_type`` of `transformers`: its class, fields of `DecoderConfig`, and
-    further required values."""
-
-    architecture: str
-    fields: dict[str, bool]
-    required: dict[str, Any]
-
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(
-        "LlamaForCausalLM", {}, {"attention_bias": False, "mlp_bias": False}
-    ),
-    "qwen2": Family(
-        "Qwen2ForCausalLM", {"qkv_bias": True}, {"use_sliding_window": False}
-    ),
-    "qwen3": Family(
-        "Qwen3ForCausalLM",
-        {"qk_norm": True},
-        {"use_sliding_window": False, "attention_bias": False},
-    ),
-}
 # Fields of `RotaryScaling` by their names in config.json.
 SCALING = {
     "factor": "factor",
@@ -94,6 +70,31 @@ OTHERS = {
     ("embedding",): "model.embed_tokens",
     ("norm", "scale"): "model.norm",
     ("head", "embedding"): "lm_head",
+}
+Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
+
+
+class Family(NamedTuple):
+    """A ``model_type`` of `transformers`: its class, fields of `DecoderConfig`, and
+    further required values."""
+
+    architecture: str
+    fields: dict[str, bool]
+    required: dict[str, Any]
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(
+        "LlamaForCausalLM", {}, {"attention_bias": False, "mlp_bias": False}
+    ),
+    "qwen2": Family(
+        "Qwen2ForCausalLM", {"qkv_bias": True}, {"use_sliding_window": False}
+    ),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        {"qk_norm": True},
+        {"use_sliding_window": False, "attention_bias": False},
+    ),
 }
 
 
@@ -175,9 +176,6 @@ def _scaling(flat: Mapping[str, Any], where: str) -> RotaryScaling | None:
         required={},
         where=f"{where}, rotary scaling",
     )
-
-
-Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
 
 def read_decoder_weights(

@@ -33,6 +33,8 @@ from .options import CertifiedConfig, CertifiedNetwork
 
 READ_TOGETHER = 2500  # images, in an evaluation
 BEYOND = 1.1  # radii are certified up to so many times the largest that is asked for
+SEED = 0  # of random starts, the same for every run
+SHARE = 1.0 / 8.0  # of the budget that a step moves by
 
 
 class Certified(NamedTuple):
@@ -288,10 +290,6 @@ def _parts(network: CertifiedNetwork, params: Params) -> Iterator[Any]:
 _apply_wide = jax.jit(
     lambda apply, params, pixels: apply(params, pixels, None), static_argnums=0
 )
-
-
-SEED = 0  # of random starts, the same for every run
-SHARE = 1.0 / 8.0  # of the budget that a step moves by
 
 
 def attacked(

@@ -28,6 +28,7 @@ from .options import TokensConfig
 SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 have at most so many
 ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
 UNLABELLED = -1
+SCORE = "accuracy"
 
 
 class TokenBatch(NamedTuple):
@@ -267,9 +268,6 @@ def learn_words(data: TextData, *, at_least: int = 1) -> WordTokenizer:
             f" occurs {max(counts.values())} times"
         )
     return WordTokenizer(sorted(words, key=lambda word: (-counts[word], word)))
-
-
-SCORE = "accuracy"
 
 
 def noise_variance(options: TokensConfig, gamma: Any, embedding_std: float) -> Any:

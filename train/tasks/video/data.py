@@ -61,6 +61,9 @@ from .options import BLUR, SALT_AND_PEPPER, DataConfig, Disturbance
 WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
 VIDEO = Kind("video", "1.2.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
+Batch = UInt8[np.ndarray, "batch tokens pixels"]
+# sequences, in an evaluation: no gradient is kept, so more fit than in training
+BATCH_SIZE = 250
 
 
 class VideoSpec(NamedTuple):
@@ -222,12 +225,6 @@ SOURCES: dict[str, Source[Splits]] = {
     "photos": generated.PHOTOS,
     "video": Source(fingerprint_below, open_footage, WANTED),
 }
-
-
-Batch = UInt8[np.ndarray, "batch tokens pixels"]
-
-# sequences, in an evaluation: no gradient is kept, so more fit than in training
-BATCH_SIZE = 250
 
 
 class Sequences:
