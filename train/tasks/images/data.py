@@ -13,8 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ...config.errors import UserError, option_text
-from ...data import class_folders as cityscapes
-from ...data import generated
+from ...data import class_folders, generated
 from ...data.class_folders import (
     SPLIT_LAYOUT,
     Folders,
@@ -226,7 +225,7 @@ SCENES: dict[str, Source[PictureSet[Examples]]] = {
     ),
     "cityscapes": Source(
         fingerprint_below,
-        cityscapes.open_cityscapes,
-        f"the folder or archive of {cityscapes.LAYOUT}",
+        class_folders.open_cityscapes,
+        f"the folder or archive of {class_folders.CITYSCAPES_LAYOUT}",
     ),
 }
