@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import traceback
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -13,6 +15,7 @@ import pytest
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.own import STEADY, TRAIN, VALIDATION, layer_losses, linear
+from unroll_jax.train import main
 from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
@@ -24,6 +27,7 @@ from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.own.options import OwnConfig
 
 pytestmark = pytest.mark.xdist_group("own-runs")
+CODE = Path(main.__file__).parent
 
 
 class Ear(Callbacks):
@@ -32,6 +36,23 @@ class Ear(Callbacks):
     def __init__(self, heard, **kinds):
         for event, kind in kinds.items():
             setattr(self, event, lambda row, kind=kind: heard.append((kind, row)))
+
+
+@pytest.mark.usefixtures("without_a_report")
+def test_three_frames_lie_above_the_step_and_six_between_it_and_the_maths(tmp_path):
+    stacks = []
+
+    def losses(params, batch):
+        frames = traceback.extract_stack()
+        ours = [frame for frame in frames if CODE in Path(frame.filename).parents]
+        stacks.append([frame.name for frame in ours])
+        return layer_losses(params, batch)
+
+    fit(linear(losses=losses, steps=1), out=tmp_path / "run", log=quiet)
+    (stack,) = [names for names in stacks if "train_step" in names]
+    where = stack.index("step")
+    assert stack[:where] == ["fit", "train_run", "train", "_compile"]
+    assert len(stack[where:]) == 6
 
 
 @pytest.mark.usefixtures("without_a_report")
