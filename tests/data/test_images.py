@@ -106,6 +106,14 @@ def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(
     assert any("passing over 3 file(s) of other kinds" in line for line in lines)
 
 
+def test_folders_of_classes_may_differ_in_the_form_of_unicode(opened, tmp_path):
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    counts = {f"train/{composed}": 20, "train/dog": 20, f"test/{decomposed}": 3}
+    data = opened("image_folder", write_pictures(tmp_path / "images", counts))
+    assert data.class_names == (composed, "dog")
+    assert data.whole("test").labels.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, packed):
     monkeypatch.setattr(images, "RECORDS", len(RECORDS))

@@ -135,6 +135,18 @@ REFUSED = [
         "train['row'] must be an array of numbers",
     ),
     (
+        {"train": TRAIN | {"row": np.rec.array(np.zeros(64, "i4,f4"))}},
+        "train['row'] must be an array of numbers with a row a sample, got",
+    ),
+    (
+        {"train": TRAIN | {"row": np.zeros(64, np.longdouble)}},
+        "train['row'] must be an array of numbers with a row a sample",
+    ),
+    (
+        {"train": TRAIN | {"row": jax.random.split(jax.random.key(0), 64)}},
+        "train['row'] must be an array of numbers with a",
+    ),
+    (
         {"train": TRAIN | {"row": np.arange(64) + 2**40}},
         "train['row'] of int64 has numbers beyond 32 bits",
     ),

@@ -118,10 +118,11 @@ def test_a_name_that_no_report_could_read_is_refused_before_the_first_step(
 
 def test_figures_of_data_that_are_no_json_are_refused_before_the_first_step(tmp_path):
     for name in ("spec", "fingerprint"):
-        task = steady()._replace(**{name: lambda: {"size": jnp.inf}})
-        with one_line("must be finite numbers"):
-            fit(task, out=tmp_path / name, log=quiet)
-        assert not (tmp_path / name / "checkpoints").exists()
+        for wrong in ({"size": jnp.inf}, {"size": 10**30}, {1: 2}, [1]):
+            task = steady()._replace(**{name: lambda wrong=wrong: wrong})
+            with one_line("must be (finite numbers|a dict)"):
+                fit(task, out=tmp_path / name, log=quiet)
+        assert not (tmp_path / name).exists()
 
 
 def test_an_evaluation_during_training_is_not_the_one_of_the_end(tmp_path):

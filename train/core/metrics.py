@@ -39,6 +39,8 @@ def json_value(value: Any, name: str) -> Any:
     """Returns a figure as a value of JSON, from numbers and arrays of NumPy and JAX;
     ``name`` is for messages."""
     if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise UserError(f"names in {name} must be texts, got {wrong[0]!r}; mend it")
         parts = value.items()
         return {key: json_value(part, f"{name}[{key!r}]") for key, part in parts}
     if isinstance(value, list | tuple):
@@ -46,15 +48,27 @@ def json_value(value: Any, name: str) -> Any:
         return [json_value(part, f"{name}[{place}]") for place, part in parts]
     if hasattr(value, "tolist"):
         return json_value(value.tolist(), name)
-    if value is None or isinstance(value, str | int):
+    if value is None or isinstance(value, str):
+        return value
+    # the whole numbers that are read as they were written
+    if isinstance(value, int) and -(2**63) <= value < 2**64:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
     given = value if isinstance(value, float) else type(value).__name__
     raise UserError(
-        f"{name} must be finite numbers, texts, None, or lists or dicts of these, got"
-        f" {given}; mend it"
+        f"{name} must be finite numbers, whole ones of 64 bits, texts, None, or lists"
+        f" or dicts of these, got {given}; mend it"
     )
+
+
+def json_object(value: Any, name: str) -> dict[str, Any]:
+    """Returns a mapping as an object of JSON."""
+    if not isinstance(value, Mapping):
+        raise UserError(
+            f"{name} must be a dict, got {type(value).__name__}; return one"
+        )
+    return json_value(value, name)
 
 
 def json_numbers(values: Iterable[Any], *, length: int = 0) -> list[float | None]:

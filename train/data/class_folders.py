@@ -12,7 +12,15 @@ import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError
-from .files import KNOWN, Log, OriginalFile, check_no_split, check_one_name, log_alike
+from .files import (
+    KNOWN,
+    Log,
+    OriginalFile,
+    check_no_split,
+    check_one_name,
+    class_name,
+    log_alike,
+)
 from .pictures import (
     NOT_COUNTED,
     Examples,
@@ -137,7 +145,7 @@ def sort_pictures(
         tops.add(PurePosixPath(*top))
         folders.add(folder)
         stated[name] = KNOWN[name.lower()]
-        splits[stated[name]][below[0]].append(file)
+        splits[stated[name]][class_name(below[0])].append(file)
     check_one_data_set(tops)
     check_one_name(stated)
     check_none_vanishes(media, folders)

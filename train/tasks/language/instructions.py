@@ -103,7 +103,7 @@ def open_conversations(root: Path, log: Log) -> Iterator[Splits]:
     """Reads every split, and drops conversations with an empty answer, which would
     teach a model silence."""
     splits: dict[str, list[Conversation]] = {}
-    for split, file in split_files(root, SUFFIXES).items():
+    for split, file in split_files(root, SUFFIXES, log).items():
         read = [
             _conversation(value, place) for value, place in _entries(file, file.name)
         ]

@@ -21,6 +21,7 @@ from .options import OwnConfig
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]
 NO_NUMBERS = "OSUMm"  # kinds of dtypes: objects, texts, times
+UNLIKE = (np.void, np.longdouble, np.clongdouble)  # records, numbers JAX lacks
 
 
 def own_task(
@@ -233,10 +234,12 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
             )
 
 
-def _is_numeric(dtype: np.dtype) -> bool:
-    """Returns whether a dtype is of one number; bfloat16 is, of kind V as structured
-    dtypes are."""
-    return dtype.kind not in NO_NUMBERS and dtype.type is not np.void
+def _is_numeric(dtype: Any) -> bool:
+    """Returns whether a dtype is of one number that JAX has; bfloat16 is, of kind V as
+    structured dtypes are."""
+    if not isinstance(dtype, np.dtype) or issubclass(dtype.type, UNLIKE):  # of keys
+        return False
+    return dtype.kind not in NO_NUMBERS
 
 
 def _is_kept(array: Any) -> bool:

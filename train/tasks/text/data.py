@@ -4,7 +4,6 @@ once and read in batches."""
 import contextlib
 import functools
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from ...data.files import (
     Log,
     OriginalFile,
     Published,
+    class_name,
     fingerprint_below,
     fingerprint_files,
     log_alike,
@@ -170,7 +170,7 @@ def open_table(root: Path, log: Log, *, columns: tuple[str, str]) -> Iterator[Te
     )
     tables = {
         split: list(read_rows(path, columns, where=path.name, hint=hint))
-        for split, path in split_files(root).items()
+        for split, path in split_files(root, log=log).items()
     }
     names = sorted({_label(row, columns[1]) for row in tables["train"]})
     if all(NUMBER.fullmatch(name) for name in names):
@@ -274,11 +274,9 @@ def _text(row: Row, column: str) -> str:
 
 
 def _label(row: Row, column: str) -> str:
-    """Returns a label in the composed form of Unicode, without marks that no one
-    sees: classes do not differ by these."""
+    """Returns the class that the label of a row names."""
     label = row.fields[column]
-    text = unicodedata.normalize("NFC", str(label))
-    name = "".join(sign for sign in text if unicodedata.category(sign) != "Cf").strip()
+    name = class_name(str(label))
     if not isinstance(label, str | int) or not name:
         raise UserError(
             f"{row.where}: {column!r} must be the name or number of a class, got"
