@@ -320,7 +320,8 @@ def with_file(file: str, usual: RunConfig) -> RunConfig:
     path, source = expanded(file, "--config"), f"--config {file}"
     if path.suffix == ".toml":
         try:
-            text = read_regular(path, where=source, mend=WAY_OUT).decode()
+            content = read_regular(path, where=source, mend=WAY_OUT)
+            text = content.decode("utf-8-sig")  # editors may write a mark
             words = list(_words(tomllib.loads(text)))
         except (ValueError, RecursionError) as error:
             problem = f"{source} cannot be read ({one_line(error)}); {WAY_OUT}"

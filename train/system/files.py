@@ -39,6 +39,7 @@ QUOTED = (
     errno.EISDIR,
     errno.ENAMETOOLONG,
 )
+CHECKPOINTS = "checkpoints"  # the folder of a run folder
 PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
@@ -137,8 +138,15 @@ def caches() -> Path:
 
 def check_out(out: Path | str) -> Path:
     """Returns the folder that --out names, with ~ as the home folder; UserError if
-    it, or one above it, is a file."""
+    it, or one above it, is a file, or holds the checkpoints of a run."""
     folder = expanded(str(out), "--out")
+    for place in (folder.absolute(), *folder.absolute().parents):
+        # Folders there with a number are read as checkpoints.
+        if place.name == CHECKPOINTS and (place.parent / "config.json").exists():
+            raise UserError(
+                f"--out {out} is in the checkpoints of the run {place.parent}; pass"
+                " another"
+            )
     if not (nearest := _nearest(folder)).is_dir():
         raise UserError(
             f"cannot write to --out {out}: {nearest} is no folder; pass another"
