@@ -127,7 +127,7 @@ TOML_MISTAKES = {
 
 def test_a_file_of_options_has_groups_and_the_command_line_overrides_it(tmp_path):
     path = tmp_path / "options.toml"
-    path.write_text(TOML)
+    path.write_text("\ufeff" + TOML, encoding="utf-8")  # as Notepad writes it
     _, config = configured("run", ["demo", "--config", str(path), "--steps", "50"])
     names = ("steps", "constraints.alpha", "constraints.first_alpha", "data.set_size")
     assert [value_of(config, name) for name in names] == [50, (0.3,), None, 8]

@@ -120,7 +120,7 @@ def test_figures_of_data_that_are_no_json_are_refused_before_the_first_step(tmp_
     for name in ("spec", "fingerprint"):
         for wrong in ({"size": jnp.inf}, {"size": 10**30}, {1: 2}, [1]):
             task = steady()._replace(**{name: lambda wrong=wrong: wrong})
-            with one_line("must be (finite numbers|a dict)"):
+            with one_line("must be (finite numbers|a dict|texts)"):
                 fit(task, out=tmp_path / name, log=quiet)
         assert not (tmp_path / name).exists()
 

@@ -21,7 +21,7 @@ from .options import OwnConfig
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]
 NO_NUMBERS = "OSUMm"  # kinds of dtypes: objects, texts, times
-UNLIKE = (np.void, np.longdouble, np.clongdouble)  # records, numbers JAX lacks
+UNLIKE: Any = (np.void, np.longdouble, np.clongdouble)  # records, numbers JAX lacks
 
 
 def own_task(
