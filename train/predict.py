@@ -11,25 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from .cli import parse
-from .config.commands import PredictArguments
+from .cli import PredictArguments, parse
 from .config.errors import UserError
-from .config.image_sets import ImageSetConfig
-from .config.images import SceneTaskConfig, SupervisedConfig
 from .config.run import RunConfig
-from .config.sparse_coding import SparseCodingConfig
-from .config.tokens import LanguageConfig, TextRunConfig
 from .core.folder import read_config
 from .core.task import Row
-from .data.instructions import read_prompts
-from .data.media import IMAGE_SUFFIXES
+from .data.pictures import IMAGE_SUFFIXES
 from .data.rows import checked, read_rows, read_text
-from .loading import Model, load
+from .loading import Model, is_export, load, read_export
 from .system.files import check_file, check_out, require_writable, write_all
 from .system.terminal import Table, as_text
-from .tasks.common import check_noise
-from .tasks.language import paired
-from .weights import is_export, read_export
+from .tasks.image_sets.options import ImageSetConfig
+from .tasks.images.options import SceneTaskConfig, SupervisedConfig
+from .tasks.language.instructions import read_prompts
+from .tasks.language.options import LanguageConfig
+from .tasks.language.task import paired
+from .tasks.sparse_coding.options import SparseCodingConfig
+from .tasks.text.options import TextRunConfig
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects
 TABLES = (".csv", ".jsonl")
@@ -71,7 +69,6 @@ def command(arguments: list[str]) -> None:
         raise UserError(
             "--file takes the place of --text and --second; give one or the other"
         )
-    check_noise(parsed.gamma, parsed.seed)
     config = _config_of(parsed.run)
     place = _place(parsed, config)
     answers = []

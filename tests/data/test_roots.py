@@ -8,19 +8,15 @@ import pytest
 
 from tests.data.conftest import pack, write_pictures
 from tests.errors import one_line
-from unroll_jax.train.config.data import (
-    CodeConfig,
-    DataConfig,
-    ImageConfig,
-    InstructionConfig,
-    SceneConfig,
-    SetConfig,
-    TextConfig,
-)
 from unroll_jax.train.core.plan import in_steps, make_plan
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.registry import open_task
+from unroll_jax.train.registry import EXPERIMENTS, open_task
+from unroll_jax.train.tasks.image_sets.options import SetConfig
+from unroll_jax.train.tasks.images.options import ImageConfig, SceneConfig
+from unroll_jax.train.tasks.language.options import InstructionConfig
+from unroll_jax.train.tasks.sparse_coding.options import CodeConfig
+from unroll_jax.train.tasks.text.options import TextConfig
+from unroll_jax.train.tasks.video.options import DataConfig
 
 # By the name of a file below the root: the options, and the source of such files.
 PLACES = [

@@ -21,7 +21,7 @@ from papers.yang2022.energies import (
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence, choose, embed, words_of
 from papers.yang2022.vectors import Embeddings
-from unroll_jax.train.data.text import TextBatch
+from unroll_jax.train.tasks.text.data import TextBatch
 
 pytestmark = pytest.mark.nightly
 DIM, LAYERS = 4, 3

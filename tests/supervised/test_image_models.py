@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from unroll_jax.train.tasks.image_models import (
+from unroll_jax.train.tasks.images.models import (
     flip,
     flip_and_shift,
     scores,

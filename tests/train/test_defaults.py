@@ -7,10 +7,14 @@ import pytest
 
 from tests.sparse_coding.conftest import BLOBS
 from tests.train.conftest import CLIPS
-from unroll_jax.train.config.data import InstructionConfig, TextConfig
-from unroll_jax.train.config.video import VideoConfig
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.tasks import language, sparse_coding, text, video
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.language import task as language
+from unroll_jax.train.tasks.language.options import InstructionConfig
+from unroll_jax.train.tasks.sparse_coding import task as sparse_coding
+from unroll_jax.train.tasks.text import task as text
+from unroll_jax.train.tasks.text.options import TextConfig
+from unroll_jax.train.tasks.video import task as video
+from unroll_jax.train.tasks.video.options import VideoConfig
 
 WORDS = ("good", "bad", "plain", "odd", "new")
 
@@ -42,7 +46,7 @@ def test_of_texts_it_is_a_little_above_the_loss_of_not_knowing(tmp_path, classes
 
 
 def test_of_clips_it_is_in_proportion_to_the_loss_of_the_noisy_input(monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: CLIPS)
+    monkeypatch.setattr(video, "load", lambda *_, **__: CLIPS)
     for gamma in (0.1, 0.4):
         reference, lines = opened(video, VideoConfig(train_gamma=gamma))
         loss = 0.5 * 16 * gamma * CLIPS.spec.pixel_std
@@ -51,9 +55,7 @@ def test_of_clips_it_is_in_proportion_to_the_loss_of_the_noisy_input(monkeypatch
 
 
 def test_of_codes_it_is_in_proportion_to_the_loss_without_a_layer(monkeypatch):
-    monkeypatch.setattr(
-        "unroll_jax.train.tasks.sparse_coding.load", lambda *_, **__: BLOBS
-    )
+    monkeypatch.setattr(sparse_coding, "load", lambda *_, **__: BLOBS)
     config = EXPERIMENTS["lista"].config
     reference, lines = opened(sparse_coding, dataclasses.replace(config, batch_size=8))
     loss = 0.5 * np.mean(np.sum(BLOBS.whole("train").codes ** 2, axis=1))

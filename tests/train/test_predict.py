@@ -15,7 +15,9 @@ from tests.train.commands import refused
 from tests.train.conftest import CLIPS
 from unroll_jax.train import Model
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.tasks import certified, images, video
+from unroll_jax.train.tasks.certified import task as certified
+from unroll_jax.train.tasks.images import task as images
+from unroll_jax.train.tasks.video import task as video
 
 TASKS = {
     "images": lambda config: images.make(small("image-opteq"), Stripes()),

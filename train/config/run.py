@@ -1,5 +1,6 @@
-"""Options of every run: seed, batch, devices, parts; its optimiser."""
+"""Options of every run: seed, batch, devices, data; its optimiser; experiments."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from .options import (
     options,
     to_json,
 )
+from .sources import source_at, sources_of
 
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
 Tracker = Literal["tensorboard", "wandb"]
@@ -55,6 +57,29 @@ class Judgement(NamedTuple):
     feasible: bool
     excess: float | None
     metric: float
+
+
+@options
+class SourceConfig:
+    """Data to train and test on, and the folder for prepared data."""
+
+    own: ClassVar[str]
+    """The source of files at --data.root that no published data have."""
+
+    source: Text
+    """Name of the data."""
+    root: Text | None = None
+    """Path of the original files; data that the program makes need none. What lies
+    there tells the source, if none is given."""
+    prepared: Text | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+
+    def __post_init__(self) -> None:
+        """Takes the source of the files at the root in place of one without files."""
+        known = sources_of(type(self))
+        if self.root is not None and self.source == known[0]:
+            source = source_at(self.root, known, self.own)
+            object.__setattr__(self, "source", source)
 
 
 @options
@@ -222,3 +247,18 @@ class Experiment(NamedTuple):
     def has_run(self) -> bool:
         """True if it was run here: ``expect`` then has the results."""
         return "not yet run" not in self.expect
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """The options before a command, by which a process finds the others; all None
+    for a single process."""
+
+    coordinator: str | None = None
+    """HOST:PORT of process 0."""
+    processes: int | None = None
+    """Number of processes."""
+    process: int | None = None
+    """Number of this process, from 0."""
+    cluster: str | None = None
+    """A name of JAX's cluster detection in place of the three, or auto."""

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ..config.errors import Interrupted, UserError, one_line
 from ..config.run import LENGTHS
-from ..sharding.mesh import describe_mesh, local_rows, put
+from ..sharding import describe_mesh, local_rows, put
 from ..system.distributed import (
     Stop,
     all_of,
@@ -29,8 +29,7 @@ from ..system.terminal import pausing, progress
 from .checkpoint import Checkpoints
 from .evaluate import validate
 from .folder import ANEW, FINISHED, go_on, read_status, take
-from .metrics import Callbacks, MetricsWriter, open_tracker
-from .numbers import NotFiniteError
+from .metrics import Callbacks, MetricsWriter, NotFiniteError, open_tracker
 from .step import (
     Metrics,
     TrainState,
