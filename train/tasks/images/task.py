@@ -231,7 +231,7 @@ def classification(
             "confusion": reading["confusion"].tolist(),
         }
 
-    def keep(params: Params, folder: Path) -> None:
+    def keep(params: Params, folder: Path, figures: Row) -> None:
         """Writes predictions of some scenes, evenly spread over the test split."""
         last = data.num_examples("test") - 1
         numbers = np.unique(np.linspace(0, last, SHOWN).astype(int))
@@ -296,7 +296,7 @@ def classification(
         read=read,
         reading=reading,
         join=join,
-        keep=keep if of_scenes else lambda params, folder: None,
+        keep=keep if of_scenes else no_figures,
         counts=lambda batch: _over_places(counted(batch.labels)),
         probe=model.probe,
         summarise=_summarise,
