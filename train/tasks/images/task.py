@@ -15,7 +15,16 @@ from unroll_jax.fixed_point import Probe
 from ...config.errors import UserError, option_text
 from ...core.evaluate import read as read_split
 from ...core.metrics import Predictions, json_numbers, write_predictions
-from ...core.task import Log, NoData, Params, Reading, Row, Task, Trial
+from ...core.task import (
+    Log,
+    NoData,
+    Params,
+    Reading,
+    Row,
+    Task,
+    Trial,
+    no_figures,
+)
 from ...data.files import SPLITS
 from ...data.pictures import ImageSpec, picture_of
 from ...data.prepared import keep_examples
