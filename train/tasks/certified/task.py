@@ -4,6 +4,7 @@ attacks by projected gradients."""
 import functools
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
