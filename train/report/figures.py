@@ -145,8 +145,12 @@ def certified(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             shares = np.r_[100.0 * seed["clean_accuracy"], above]
             axes.step(ends, shares, color=colour, label=f"{name}, certified")
             for radius, share in seed.get("attack_accuracy", {}).items():
-                dot = {"color": colour, "label": f"{name}, attacked"}
-                axes.plot(float(radius), 100.0 * share, "o", **dot)
+                axes.scatter(
+                    float(radius),
+                    100.0 * share,
+                    color=colour,
+                    label=f"{name}, attacked",
+                )
     axes.set(xlim=(0, None), ylim=(0, 102))
     handles, labels = axes.get_legend_handles_labels()
     entries = dict(zip(labels, handles, strict=True))
