@@ -1,7 +1,7 @@
 """Options of `python -m papers.yang2022`: the figures to draw, and their data."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -56,10 +56,18 @@ class FiguresConfig:
     The paper's code has 1."""
     num_texts: Count = 200
     """Test texts of Figs. 5 and 6."""
+    rho: Literal["softmax", "log", "cauchy", "power", "student"] = "softmax"
+    """Function of the pair energy in Fig. 6."""
+    texts: Literal["both", "sst2", "imdb"] = "both"
+    """Data sets of Figs. 5 and 6."""
     steps: Count = 2000
-    """Training steps of Fig. 6, one text each."""
+    """Training steps of Fig. 6."""
+    batch_size: Count = 1
+    """Texts of a step."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Optimizer of Fig. 6; the paper has plain gradient descent."""
     learning_rate: Positive = 0.01
-    """Of the gradient descent of Fig. 6."""
+    """Its learning rate."""
     tokens: Width = 500
     """Rows of Y in Figs. 2 and 3."""
     width: Width = 128

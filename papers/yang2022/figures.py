@@ -46,7 +46,7 @@ class Corpus(NamedTuple):
     """The texts of one data set."""
 
     test: list[Sentence]
-    train: list[Sentence]
+    train: Callable[[], Iterator[list[Sentence]]]  # batches
     num_classes: int
     coverage: float  # share of the test words in the embedding file
 
@@ -84,7 +84,8 @@ def _drawings(
     if 4 in numbers:
         yield "fig4", draw_proximal_regions(config)
     if {5, 6} & set(numbers):
-        corpora = {name: _corpus(name, config, numbers, log) for name in DATA_SETS}
+        names = [name for name in DATA_SETS if config.texts in (name, "both")]
+        corpora = {name: _corpus(name, config, numbers, log) for name in names}
         if 5 in numbers:
             yield from _random_weights(config, corpora)
         if 6 in numbers:
@@ -130,14 +131,12 @@ def _trained_weights(
     """
     energies = {}
     facts = {}
-    rate = config.learning_rate
+    kept = {"learning_rate": config.learning_rate, "optimizer": config.optimizer}
     for name, corpus in corpora.items():
         start = time.monotonic()
-        stack = _stack(config, corpus, residual=residual)
+        stack = _stack(config, corpus, residual=residual)._replace(rho=config.rho)
         network = init_network(stack, corpus.num_classes, seed=config.seed)
-        network, losses = train_network(
-            stack, network, corpus.train, learning_rate=rate
-        )
+        network, losses = train_network(stack, network, corpus.train(), **kept)
         seconds = time.monotonic() - start
         log(f"  {name}: {len(losses)} training steps in {seconds:.1f} s")
         energies[name] = layer_energies(stack, network, corpus.test)
@@ -188,12 +187,19 @@ def _corpus(
         return data.read(split, chosen)
 
     test = read("test", config.num_texts)
-    train = read("train", config.steps if 6 in numbers else 0)
+    size = config.batch_size
+    train = read("train", size * config.steps if 6 in numbers else 0)
     embeddings = _embeddings(config, words_of([test, train]))
     words = itertools.chain.from_iterable(map(tokenise, test.texts))
+
+    def batches() -> Iterator[list[Sentence]]:
+        for start in range(0, len(train.texts), size):
+            part = slice(start, start + size)
+            yield embed(TextBatch(train.texts[part], train.labels[part]), embeddings)
+
     return Corpus(
         embed(test, embeddings),
-        embed(train, embeddings),
+        batches,
         len(data.class_names),
         float(np.mean([embeddings.covers(word) for word in words])),
     )
