@@ -88,7 +88,8 @@ def _transformer(rho: str | Rho, seed: int) -> Callable[[Array], Array]:
     """The layer of the paper's Fig. 5 with random weights, ReLU too."""
     stack = Stack(DIM)
     layer = stack._replace(rho=rho).layer()  # pyright: ignore[reportArgumentType]
-    return _layers(layer.step, init_network(stack, 2, seed=seed).layer)
+    network = init_network(stack, 2, jnp.zeros((1, DIM)), seed=seed)
+    return _layers(layer.step, network.layer)
 
 
 #: Layers to compare rho in, by name.

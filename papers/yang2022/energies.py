@@ -69,10 +69,14 @@ class Classifier(NamedTuple):
 
 
 class Network(NamedTuple):
-    """One tied layer and the classifier that it is trained under."""
+    """One tied layer, the classifier that it is trained under, and word vectors.
+
+    Vectors have the shape (vocabulary, d).
+    """
 
     layer: TransformerParams
     classifier: Classifier
+    words: Array | np.ndarray
 
 
 class LayerEnergies(NamedTuple):
@@ -102,7 +106,9 @@ class LayerEnergies(NamedTuple):
         return parts["pairs"] + parts["residual"] + parts["features"]
 
 
-def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
+def init_network(
+    stack: Stack, num_classes: int, words: Array | np.ndarray, *, seed: int
+) -> Network:
     """Xavier-normal W_a, W_f, B and classifier.
 
     W_f becomes W_f W_f^T with its eigenvalues clipped to `SPECTRUM`.
@@ -113,7 +119,8 @@ def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
     layer = stack.layer().init(key_layer)
     layer = layer._replace(W_f=clip_spectrum(W_f @ W_f.T, *SPECTRUM))
     weights = xavier(key_classifier, (stack.dim, num_classes))
-    return Network(layer, Classifier(weights, jnp.zeros(num_classes)))
+    classifier = Classifier(weights, jnp.zeros(num_classes))
+    return Network(layer, classifier, jnp.asarray(words))
 
 
 def layer_energies(
@@ -125,14 +132,14 @@ def layer_energies(
     resolution.
     """
     with jax.enable_x64(True):
-        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network)
+        exact = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), network)
         forward = _forward(stack)
-        results = [forward(exact, *_pad(text, np.float64)) for text in sentences]
+        results = [forward(exact, *_pad([text], one=True)) for text in sentences]
         results = jax.device_get(results)
     traces, logits = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
     infinite = traces.pop("infinite")
     cosine = traces.pop("cosine")
-    lengths = np.array([len(text.vectors) for text in sentences])
+    lengths = np.array([len(text.words) for text in sentences])
     labels = np.array([text.label for text in sentences])
     return LayerEnergies(traces, infinite, cosine, lengths, logits, labels)
 
@@ -144,11 +151,13 @@ def train_network(
     *,
     learning_rate: float,
     optimizer: str = "sgd",
+    train_words: bool = False,
 ) -> tuple[Network, np.ndarray]:
     """Trains on the mean cross-entropy of one batch of texts after another.
 
-    Word vectors are not trained. After each step sym(W_f) is projected on the matrices
-    with spectrum in `SPECTRUM`, so that the feed-forward step descends.
+    Word vectors are trained if ``train_words`` is set. After each step sym(W_f) is
+    projected on the matrices with spectrum in `SPECTRUM`, so that the feed-forward step
+    descends.
 
     Returns:
       The trained network and the loss at each step.
@@ -156,13 +165,13 @@ def train_network(
     Raises:
       UserError: if a loss is not finite.
     """
-    primal = _optimizer(optimizer, learning_rate)
+    primal = _optimizer(optimizer, learning_rate, train_words)
     step = _training_step(stack, primal)
     state = primal.init(network)
     losses = []
     for texts in batches:
         labels = np.array([text.label for text in texts])
-        network, state, value = step(network, state, *_pad_all(texts), labels)
+        network, state, value = step(network, state, *_pad(texts), labels)
         losses.append(value)
     values = np.array(jax.device_get(losses))
     if not np.isfinite(values).all():
@@ -175,8 +184,13 @@ def train_network(
 
 
 @functools.cache
-def _optimizer(name: str, learning_rate: float) -> optax.GradientTransformation:
-    return getattr(optax, name)(learning_rate)
+def _optimizer(
+    name: str, learning_rate: float, train_words: bool
+) -> optax.GradientTransformation:
+    optimizer = getattr(optax, name)(learning_rate)
+    rules = {"trained": optimizer, "frozen": optax.set_to_zero()}
+    words = "trained" if train_words else "frozen"
+    return optax.partition(rules, Network("trained", "trained", words))
 
 
 # Cached: two data sets share the program of a length.
@@ -185,7 +199,8 @@ def _forward(stack: Stack) -> Callable[..., tuple[Any, Array]]:
     layer = stack.layer()
     options = {"num_layers": stack.num_layers, "record": _record(stack)}
 
-    def forward(network: Network, tokens: Array, present: Array) -> tuple[Any, Array]:
+    def forward(network: Network, words: Array, present: Array) -> tuple[Any, Array]:
+        tokens = _vectors(network, words, present)
         x = Anchor(tokens, present)
         y, trace = unroll(layer, network.layer, tokens, x, **options)
         return trace, _logits(network.classifier, y, present)
@@ -199,7 +214,8 @@ def _training_step(
     layer = stack.layer()
     options = {"num_layers": stack.num_layers, "record": None, "remat": True}
 
-    def loss(network: Network, tokens: Array, present: Array, labels: Array) -> Array:
+    def loss(network: Network, words: Array, present: Array, labels: Array) -> Array:
+        tokens = _vectors(network, words, present)
         x = Anchor(tokens, present)
         y, _ = unroll(layer, network.layer, tokens, x, **options)
         logits = _logits(network.classifier, y, present)
@@ -207,9 +223,9 @@ def _training_step(
         return jnp.mean(chances)
 
     def step(
-        network: Network, state: Any, tokens: Array, present: Array, labels: Array
+        network: Network, state: Any, words: Array, present: Array, labels: Array
     ) -> tuple[Network, Any, Array]:
-        value, slope = jax.value_and_grad(loss)(network, tokens, present, labels)
+        value, slope = jax.value_and_grad(loss)(network, words, present, labels)
         updates, state = optimizer.update(slope, state, network)
         moved: Any = optax.apply_updates(network, updates)
         W_f = clip_spectrum(moved.layer.W_f, *SPECTRUM)
@@ -258,16 +274,19 @@ def mean_cosine(
     return (total - squares) / (count * (count - 1))
 
 
-def _pad(text: Sentence, dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    return pad(text.vectors.astype(dtype), bucket(len(text.vectors)))
+def _pad(
+    texts: Sequence[Sentence], *, one: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pads texts to one length. The result has no batch axis if ``one`` is set."""
+    length = bucket(max(len(text.words) for text in texts))
+    padded = [pad(text.words, length) for text in texts]
+    words, present = map(np.stack, zip(*padded, strict=True))
+    return (words[0], present[0]) if one else (words, present)
 
 
-def _pad_all(texts: Sequence[Sentence]) -> tuple[np.ndarray, np.ndarray]:
-    """Pads the texts of a batch to one length, in float32."""
-    length = bucket(max(len(text.vectors) for text in texts))
-    padded = [pad(text.vectors.astype(np.float32), length) for text in texts]
-    tokens, present = zip(*padded, strict=True)
-    return np.stack(tokens), np.stack(present)
+def _vectors(network: Network, words: Array, present: Array) -> Float[Array, "*b n d"]:
+    vectors = jnp.asarray(network.words)[words]
+    return jnp.where(present[..., None], vectors, 0.0)
 
 
 def _logits(

@@ -11,14 +11,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from papers.yang2022.config import NUMBERS, FiguresConfig, check_figures, chosen
-from papers.yang2022.energies import Stack, init_network, layer_energies, train_network
+from papers.yang2022.energies import (
+    Network,
+    Stack,
+    init_network,
+    layer_energies,
+    train_network,
+)
 from papers.yang2022.energy_plots import (
     component_picture,
     energy_picture,
     layer_numbers,
     rho_picture,
 )
-from papers.yang2022.sentences import Sentence, choose, embed, words_of
+from papers.yang2022.sentences import Sentence, choose, number, words_of
 from papers.yang2022.synthetic_plots import (
     Drawing,
     draw_descent_regions,
@@ -48,6 +54,7 @@ class Corpus(NamedTuple):
     test: list[Sentence]
     train: Callable[[], Iterator[list[Sentence]]]  # batches
     num_classes: int
+    words: np.ndarray  # vectors, (vocabulary, d)
     coverage: float  # share of the test words in the embedding file
 
 
@@ -100,7 +107,7 @@ def _random_weights(
     energies = {}
     for name, corpus in corpora.items():
         stack = _stack(config, corpus, residual=False)
-        network = init_network(stack, corpus.num_classes, seed=config.seed)
+        network = _start(stack, corpus, config)
         for rho in ("softmax", *OTHER_RHOS):
             measured = layer_energies(stack._replace(rho=rho), network, corpus.test)
             energies.setdefault(rho, {})[name] = measured
@@ -131,11 +138,15 @@ def _trained_weights(
     """
     energies = {}
     facts = {}
-    kept = {"learning_rate": config.learning_rate, "optimizer": config.optimizer}
+    kept: dict[str, Any] = {
+        "learning_rate": config.learning_rate,
+        "optimizer": config.optimizer,
+        "train_words": config.train_words,
+    }
     for name, corpus in corpora.items():
         start = time.monotonic()
         stack = _stack(config, corpus, residual=residual)._replace(rho=config.rho)
-        network = init_network(stack, corpus.num_classes, seed=config.seed)
+        network = _start(stack, corpus, config)
         network, losses = train_network(stack, network, corpus.train(), **kept)
         seconds = time.monotonic() - start
         log(f"  {name}: {len(losses)} training steps in {seconds:.1f} s")
@@ -159,12 +170,16 @@ def _trained_weights(
 
 def _stack(config: FiguresConfig, corpus: Corpus, *, residual: bool) -> Stack:
     return Stack(
-        corpus.test[0].vectors.shape[1],
+        corpus.words.shape[1],
         config.num_layers,
         residual,
         attention_step_size=config.attention_step_size,
         step_size=config.feedforward_step_size,
     )
+
+
+def _start(stack: Stack, corpus: Corpus, config: FiguresConfig) -> Network:
+    return init_network(stack, corpus.num_classes, corpus.words, seed=config.seed)
 
 
 def _lengths(config: FiguresConfig) -> str:
@@ -189,18 +204,21 @@ def _corpus(
     test = read("test", config.num_texts)
     size = config.batch_size
     train = read("train", size * config.steps if 6 in numbers else 0)
-    embeddings = _embeddings(config, words_of([test, train]))
+    vocabulary = words_of([test, train])
+    embeddings = _embeddings(config, set(vocabulary))
     words = itertools.chain.from_iterable(map(tokenise, test.texts))
 
     def batches() -> Iterator[list[Sentence]]:
         for start in range(0, len(train.texts), size):
             part = slice(start, start + size)
-            yield embed(TextBatch(train.texts[part], train.labels[part]), embeddings)
+            some = TextBatch(train.texts[part], train.labels[part])
+            yield number(some, vocabulary)
 
     return Corpus(
-        embed(test, embeddings),
+        number(test, vocabulary),
         batches,
         len(data.class_names),
+        embeddings(list(vocabulary)),
         float(np.mean([embeddings.covers(word) for word in words])),
     )
 
@@ -213,7 +231,7 @@ def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:
 
 def _facts(corpus: Corpus) -> dict[str, Any]:
     return {
-        "dim": corpus.test[0].vectors.shape[1],
+        "dim": corpus.words.shape[1],
         "share_of_words_in_embedding_file": corpus.coverage,
     }
 
