@@ -24,7 +24,7 @@ from papers.yang2022.energy_plots import (
     layer_numbers,
     rho_picture,
 )
-from papers.yang2022.sentences import Sentence, choose, number, words_of
+from papers.yang2022.sentences import Sentence, as_numbers, choose, words_of
 from papers.yang2022.synthetic_plots import (
     Drawing,
     draw_descent_regions,
@@ -212,10 +212,10 @@ def _corpus(
         for start in range(0, len(train.texts), size):
             part = slice(start, start + size)
             some = TextBatch(train.texts[part], train.labels[part])
-            yield number(some, vocabulary)
+            yield as_numbers(some, vocabulary)
 
     return Corpus(
-        number(test, vocabulary),
+        as_numbers(test, vocabulary),
         batches,
         len(data.class_names),
         embeddings(list(vocabulary)),

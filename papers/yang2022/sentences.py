@@ -32,7 +32,7 @@ def words_of(batches: list[TextBatch]) -> dict[str, int]:
     return {word: number for number, word in enumerate(sorted(words))}
 
 
-def number(batch: TextBatch, vocabulary: dict[str, int]) -> list[Sentence]:
+def as_numbers(batch: TextBatch, vocabulary: dict[str, int]) -> list[Sentence]:
     """Returns the numbers of all words of every text."""
     sentences = []
     for text, label in zip(batch.texts, batch.labels.tolist(), strict=True):

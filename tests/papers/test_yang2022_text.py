@@ -19,7 +19,7 @@ from papers.yang2022.energies import (
     train_network,
 )
 from papers.yang2022.energy_plots import layer_numbers, moves
-from papers.yang2022.sentences import Sentence, choose, number, words_of
+from papers.yang2022.sentences import Sentence, as_numbers, choose, words_of
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch
 
@@ -231,7 +231,7 @@ def test_every_word_of_a_text_has_its_number():
     batch = TextBatch(["A fine film.", "Dull"], np.array([1, 0]))
     vocabulary = words_of([batch])
     assert vocabulary == {".": 0, "a": 1, "dull": 2, "film": 3, "fine": 4}
-    first, second = number(batch, vocabulary)
+    first, second = as_numbers(batch, vocabulary)
     assert (first.words.tolist(), first.label) == ([1, 4, 3, 0], 1)
     assert (second.words.tolist(), second.label) == ([2], 0)
 

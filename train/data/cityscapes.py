@@ -14,6 +14,7 @@ from .files import Log, OriginalFile
 from .media import Media, check_one_data_set, decode_in_order, open_media
 from .pictures import NOT_COUNTED, Examples, PictureSet, levels
 
+ADDRESS = "https://www.cityscapes-dataset.com"
 LAYOUT = (
     "ROOT/leftImg8bit/train/CITY/NAME_leftImg8bit.png with its label ids in"
     " ROOT/gtFine/train/CITY/NAME_gtFine_labelIds.png, and so for val"

@@ -32,7 +32,11 @@ from .pictures import CHANNELS, moments, picture_of, stored
 from .prepare import Kind, Originals, Record, Source, prepare_from
 from .reader import Dataset, Records, joined, open_prepared
 
-WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
+ADDRESS = "http://www.svcl.ucsd.edu/projects/anomaly/dataset.htm"
+WANTED = (
+    "a video file (AVI, MP4), or a folder or archive of frames or videos; UCSD Ped2 is"
+    f" at {ADDRESS}"
+)
 VIDEO = Kind("video", "1.2.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 

@@ -81,7 +81,8 @@ VIDEO: dict[str, Experiment] = {
     ),
     "video-vit": _denoising(
         VideoViTConfig(),
-        "a vision transformer, drawn, denoising the frames of video",
+        "a vision transformer, drawn or pretrained (--model.pretrained), denoising the"
+        " frames of video",
         "feasible, 51% below its tightest bound; RMSE at gamma 0.15: 10.7"
         " (linear layer 12.0); 3 to 5 minutes",
     ),
