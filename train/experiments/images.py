@@ -343,7 +343,7 @@ PUBLISHED: dict[str, Experiment] = {
             network=FcnConfig(widths=(512, 512, 512), stem=CITYSCAPES_STEM),
             **CITYSCAPES,
         ),
-        summary="Table 2: a fully convolutional network of the same size on Cityscapes",
+        summary="Table 2: a fully convolutional network of that size on Cityscapes",
         paper="Xie et al. (2021), Section 5.3, Table 2",
         expect=(
             "mIoU 71.5% in the paper; not yet run: 4e17 operations, 2 hours of a GPU at"
