@@ -334,8 +334,8 @@ PUBLISHED: dict[str, Experiment] = {
         summary="Table 2: OptEq of 256, 512 and 512 channels on Cityscapes",
         paper="Xie et al. (2021), Section 5.3, Table 2",
         expect=(
-            "mIoU 74.5% in the paper; not yet run: 7e18 operations, 40 hours of a GPU at"
-            " 50 teraflops; needs --data.root"
+            "mIoU 74.5% in the paper; not yet run: 7e18 operations, 40 hours of a GPU"
+            " at 50 teraflops; needs --data.root"
         ),
     ),
     "xie2021-2-fcn": Experiment(
