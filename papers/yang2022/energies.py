@@ -167,7 +167,8 @@ def train_network(
     """
     primal = _optimizer(optimizer, learning_rate, train_words)
     step = _training_step(stack, primal)
-    state = primal.init(network)
+    tree: Any = network  # a pytree to optax
+    state = primal.init(tree)
     losses = []
     for texts in batches:
         labels = np.array([text.label for text in texts])
@@ -188,9 +189,9 @@ def _optimizer(
     name: str, learning_rate: float, train_words: bool
 ) -> optax.GradientTransformation:
     optimizer = getattr(optax, name)(learning_rate)
-    rules = {"trained": optimizer, "frozen": optax.set_to_zero()}
+    rules: Any = {"trained": optimizer, "frozen": optax.set_to_zero()}
     words = "trained" if train_words else "frozen"
-    return optax.partition(rules, Network("trained", "trained", words))
+    return optax.partition(rules, Network._make(["trained", "trained", words]))
 
 
 # Cached: two data sets share the program of a length.
@@ -223,7 +224,7 @@ def _training_step(
         return jnp.mean(chances)
 
     def step(
-        network: Network, state: Any, words: Array, present: Array, labels: Array
+        network: Any, state: Any, words: Array, present: Array, labels: Array
     ) -> tuple[Network, Any, Array]:
         value, slope = jax.value_and_grad(loss)(network, words, present, labels)
         updates, state = optimizer.update(slope, state, network)

@@ -91,7 +91,7 @@ def _drawings(
     if 4 in numbers:
         yield "fig4", draw_proximal_regions(config)
     if {5, 6} & set(numbers):
-        names = [name for name in DATA_SETS if config.texts in (name, "both")]
+        names = DATA_SETS if config.texts == "both" else (config.texts,)
         corpora = {name: _corpus(name, config, numbers, log) for name in names}
         if 5 in numbers:
             yield from _random_weights(config, corpora)
