@@ -82,10 +82,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Marks notebooks and runs of benchmarks slow, and puts the long ones first,
-    while other workers are busy."""
+    """Marks notebooks slow and benchmarks nightly, which are slow, too. Puts the long
+    ones first, while other workers are busy."""
     for item in items:
-        if item.path.suffix == ".ipynb" or item.path.parent.name == "benchmarks":
+        if item.path.parent.name == "benchmarks":
+            item.add_marker(pytest.mark.nightly)
+        if item.path.suffix == ".ipynb" or item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
     yield  # to the choice by marks
     slow = {item.path for item in items if item.get_closest_marker("slow")}

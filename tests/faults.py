@@ -1,8 +1,8 @@
 """Mutation tests of the maths: small faults, and a test must catch each. `make faults`
 tries them all.
 
-    python -m tests.faults                      # all of them python -m tests.faults
-    --only fixed_point   # those whose place or tests contain the text
+    python -m tests.faults                      # all of them
+    python -m tests.faults --only fixed_point   # those with the text in place or tests
 
 A fault names a function and an operator in it, and changes the operator's n-th use in
 the syntax tree as the module is imported: no file is touched, and edits of the source
@@ -56,8 +56,9 @@ class Fault(NamedTuple):
     Attributes:
       place: file and function, as in "unroll_jax/alternation.py:_descend"; dots lead to
         inner functions.
-      operator: of `BINARY`, `COMPARED` or `RENAMED`; "stop_gradient" drops the call,
-        "where" swaps its branches.
+      operator: of `BINARY`, `COMPARED` or `RENAMED`; "stop_gradient" and "astype" drop
+        the call, "where" swaps its branches, "where[1]" and "where[2]" keep one.
+        "require()" drops a statement that calls a function of that name.
       number: use of the operator in the function, from 0.
       tests: test files under tests/ that catch the fault, separated by spaces.
     """
@@ -92,15 +93,25 @@ class _Change(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = node.func
-        if isinstance(called, ast.Attribute) and self._is_next(
-            called.attr == self._operator
-        ):
+        name, _, branch = self._operator.partition("[")
+        if isinstance(called, ast.Attribute) and self._is_next(called.attr == name):
+            if branch:
+                return self.visit(node.args[int(branch[0])])
             if self._operator == "stop_gradient":
                 return self.visit(node.args[0])
+            if self._operator == "astype":
+                return self.visit(called.value)
             if self._operator == "where":
                 node.args[1:3] = node.args[2:0:-1]
             else:
                 called.attr = RENAMED[self._operator]
+        return self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        called = node.value.func if isinstance(node.value, ast.Call) else None
+        name = getattr(called, "attr", getattr(called, "id", None))
+        if self._is_next(f"{name}()" == self._operator):
+            return ast.Pass()
         return self.generic_visit(node)
 
     @property
@@ -338,6 +349,57 @@ ROWS = [
         "lagrangian + 0, _augmented_terms.term / 0, _relax * 0",
     ),
     ("train/core/step.py", "train/test_state.py", "train_step + 0"),
+    # Of each kind of result that was once wrong without a message.
+    # the fields of a replaced step stay
+    ("unroll_jax/descent.py", "test_conformance.py", "_replace update() 0"),
+    # an input of another shape broadcasts
+    (f"{ENERGIES}tokens.py", "energies/test_errors.py", "_check_input require() 1"),
+    # a traced number out of range counts
+    (
+        f"{ENERGIES}proximal/penalty.py",
+        "energies/proximal/test_operators.py",
+        "nonnegative where[1] 0",
+    ),
+    # labels of 8 bits are compared with 300 classes
+    ("unroll_jax/certificates/margins.py", "test_margins.py", "_places astype 0"),
+    # rounding lifts a radius, and lowers a bound of norms
+    (
+        "unroll_jax/certificates/margins.py",
+        "test_margins.py",
+        "certified_radius - 1",
+    ),
+    ("unroll_jax/numerics.py", "test_norm_bounds.py", "round_up + 0"),
+    # a vector of zeros is divided by its length; sizes near the ends of float32
+    (
+        "unroll_jax/numerics.py",
+        "test_numerics.py test_spectral.py",
+        "over where[2] 0, powers_of_two where[2] 0",
+    ),
+    # NaN is masked
+    (
+        f"{ENERGIES}fast_weights.py",
+        "energies/test_fast_weights.py",
+        "read_chunks.join where[2] 0",
+    ),
+    (
+        "unroll_jax/models/language/sampling.py",
+        "models/test_generation.py",
+        "draw_tokens where[2] 0",
+    ),
+    # a mean over no sample
+    (
+        f"{CONSTRAINED}constraint.py",
+        "constrained/test_every_function.py",
+        "_means.mean where[2] 0",
+    ),
+    # a start that is returned counts as a solution
+    (f"{FIXED}reports.py", "fixed_point/test_optimality.py", "report_solution <= 0"),
+    # values in units of the scaled violation
+    (
+        f"{CONSTRAINED}group_report.py",
+        "constrained/test_layer_bounds.py",
+        "judge_group * 2",
+    ),
 ]
 FAULTS = [
     Fault(f"{path}:{function}", operator, int(number), tests)

@@ -20,7 +20,7 @@ MAX_NODES = {
     "train": 117_600,
     "benchmarks": 38_900,
     "papers": 32_200,
-    "tests": 330_900,
+    "tests": 322_800,
 }
 # One thought a line: more nodes in a line of code than this are dense to read.
 MAX_NODES_PER_LINE = {
@@ -30,7 +30,7 @@ MAX_NODES_PER_LINE = {
     "papers": 9.5,
     "tests": 10.5,
 }
-MAX_LINES = {"docs": 4_905, "CHANGELOG.md": 210}
+MAX_LINES = {"docs": 4_915, "CHANGELOG.md": 211}
 MAX_FILE = 450  # lines
 MAX_BODY = 60  # lines of code of a function
 MAX_PAGE = 150

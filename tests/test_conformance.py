@@ -26,7 +26,7 @@ NEED_THEIR_INPUT = {
 OF_KEYS = {"cross_attention", "fast_weights", "proximal_fast_weights"}
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
 both_dtypes = pytest.mark.parametrize(
-    "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
+    "dtype", ["float32", pytest.param("float64", marks=pytest.mark.nightly)]
 )
 
 
@@ -188,7 +188,7 @@ def test_batches_and_step_and_energy_are_each_alone(
         np.testing.assert_allclose(stepped[place], step, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @every_system
 def test_known_values_step_as_traced_ones_with_gradients(name):
     descent, *arrays = draw(name, 0, (3,), "float32")
@@ -390,7 +390,7 @@ def with_absent_rows(name, y, x):
     [
         name
         if name in {"attention", "fast_weights", "cross_attention"}
-        else pytest.param(name, marks=pytest.mark.slow)
+        else pytest.param(name, marks=pytest.mark.nightly)
         for name in uj.DESCENTS
     ],
 )

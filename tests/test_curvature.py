@@ -120,7 +120,7 @@ def test_the_true_ends_lie_within_the_error():
         assert of_few == np.inf
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_curvature_is_that_of_the_dense_hessian():
     """Attention on tokens, whose Hessian is indefinite, and a function with a custom
     gradient rule."""
@@ -223,7 +223,7 @@ def test_the_pairwise_smoothness_of_graphs_heads_and_absent_tokens():
     np.testing.assert_allclose(with_padding, present, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
     """f(Y') is at most f(Y) + grad f(Y) (Y' - Y) + L(Y) |Y' - Y|^2 / 2, near and
     far."""

@@ -17,7 +17,6 @@ import papers.xie2021
 import papers.yang2022
 import unroll_jax as uj
 from benchmarks.__main__ import BENCHMARKS
-from tests.test_public_api import NAMES
 from unroll_jax import train
 from unroll_jax.certificates import Outcome
 from unroll_jax.train.__main__ import COMMANDS
@@ -38,7 +37,6 @@ ABOVE = {"../README.md": README, "../CONTRIBUTING.md": CONTRIBUTING}
 # Pages whose Python needs nothing else.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text]
 WITH_A_TEST = ("how_to/energy.md", "how_to/training_loops.md", "explanation/errata.md")
-MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, of benchmarks, and
 # of papers.certified.
@@ -85,12 +83,19 @@ def run(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RUN if name not in WITH_A_TEST])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "start.md" else pytest.param(name, marks=pytest.mark.nightly)
+        for name in RUN
+        if name not in WITH_A_TEST
+    ],
+)
 def test_the_python_of_docs_runs(name):
     assert run(name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_energy_of_the_docs_is_certified():
     names = run("how_to/energy.md")
     assert (names["outcomes"] == Outcome.GUARANTEED).all()

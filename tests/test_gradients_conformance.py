@@ -50,7 +50,7 @@ NEAR = {
 every_dtype = pytest.mark.parametrize(
     "dtype",
     [
-        dtype if dtype == "float32" else pytest.param(dtype, marks=pytest.mark.slow)
+        dtype if dtype == "float32" else pytest.param(dtype, marks=pytest.mark.nightly)
         for dtype in NEAR
     ],
 )
@@ -284,7 +284,7 @@ def test_nan_in_is_nan_out(name):
         assert np.isnan(stepped[0][kept_of(name, stepped)]).any(), f"{name}, {kind}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @every_system
 def test_float32_overflows_to_infinity_or_is_right(name):
     """Energies and their gradients in the state; a step is as near as round-off of

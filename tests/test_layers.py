@@ -81,7 +81,7 @@ def test_the_nnx_layer_has_the_unrolled_gradient():
     assert bool(kept["equilibrium"].get_value()[0].converged.all())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dropout_of_nnx_has_new_masks_at_each_call():
     layer = Equilibrium(Cell(0.5, nnx.Rngs(0)))
     first, second = layer(X), layer(X)

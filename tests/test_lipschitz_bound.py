@@ -122,7 +122,7 @@ QUICK = ("dense", "convolutional", "equilibria")
 every_network = pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly)
         for name in NETWORKS
     ],
 )

@@ -61,7 +61,7 @@ def zeros(x, *event):
     return jnp.zeros((x.shape[0], *event))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_every_descent_unrolls_and_differentiates(name, way):
@@ -158,7 +158,7 @@ for name in fp.ADJOINTS:
 
 
 NAMES = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly)
     for name in CASES
 ]
 

@@ -191,7 +191,7 @@ def drawn(rng, window, widths, seeing, norm):
     return tuple(params)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("window", "widths", "seeing", "skip", "activation"),
     [
@@ -243,7 +243,7 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(
     assert max(slopes) > 0.0  # relu may be shut for some
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("shape", "image"), [((1, 1), {}), ((1, 1, 1, 1), {"image_shape": (2, 2)})], ids=str
 )
@@ -342,7 +342,7 @@ def test_bounds_without_contraction_or_input():
         ((24, 7), "float16"),
         ((24, 7), "float32"),
         ((3, 3, 2, 4), "bfloat16"),
-        pytest.param((3, 3, 2, 4), "float32", marks=pytest.mark.slow),
+        pytest.param((3, 3, 2, 4), "float32", marks=pytest.mark.nightly),
     ],
 )
 def test_no_bound_of_a_dtype_is_below_the_truth(shape, dtype):

@@ -148,7 +148,7 @@ def descend(residual, params, x, y, rate, steps):
     return jax.lax.scan(step, params, length=steps)[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_theorem_5_training_converges_at_a_linear_rate():
     """No step shrinks the loss by less than a share, and later ones by no smaller
     share than the first."""
@@ -163,7 +163,7 @@ def test_theorem_5_training_converges_at_a_linear_rate():
     assert np.mean(second) < 0.3 * np.mean(first)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     """Printed for every data set that is large enough, and for parameters of one
     size: equal inputs contradict it."""

@@ -26,7 +26,7 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import equilibrium
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.nightly]
 EXACT = {"atol": 1e-8, "rtol": 0.0}
 # of the convex solver
 TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}

@@ -52,13 +52,15 @@ def test_norms_and_their_gradients_hold_over_all_magnitudes():
             gradient[name][inside], (leaf / wide / wide)[inside], rtol=1e-5
         )
     special = np.array([[0.0, 0.0], [np.inf, 1.0], [np.nan, 1.0]], np.float32)
-    size, slope = jax.jit(
+    size, slope, unit = jax.jit(
         lambda v: (
             spectral.norm(v, 1),
             jax.grad(lambda v: jnp.sum(spectral.norm(v, 1)))(v),
+            spectral.unit(v, 1),
         )
     )(special)
     np.testing.assert_array_equal(size, [0.0, np.inf, np.nan])
+    np.testing.assert_array_equal(unit[0], [0.0, 0.0])
     np.testing.assert_array_equal(slope[0], [0.0, 0.0])
 
 

@@ -16,7 +16,7 @@ from unroll_jax.certificates import (
 )
 from unroll_jax.energies import box, relu, soft_threshold
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.nightly]
 DRAWS, DIM, PLACES = 12_000, 4, 24
 # Scaling energies up and step sizes down changes nothing, so a2 may be the same in all
 # draws; a1 and L_h vary.

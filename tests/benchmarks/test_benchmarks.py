@@ -173,15 +173,6 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     assert "jax differs: 1; 2" in printed
 
 
-def test_another_file_is_one_line_and_exit_code_2(capsys, tmp_path):
-    (tmp_path / "growth.json").write_text('{"ratio": 1.2}')
-    assert benchmarks.main(["--compare", str(tmp_path), str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert "not a record" in error
-
-
 @pytest.mark.parametrize("name", plain_layers.PLAIN)
 def test_a_plain_layer_is_the_same_mathematics(name):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))

@@ -1,9 +1,4 @@
-"""The command for GPUs: its parts measure on any device, and one that fails does not
-end the others."""
-
-import time
-from pathlib import Path
-from types import SimpleNamespace
+"""The command for GPUs: its parts measure on any device, and lower for an H100."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +6,7 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.constrained_step.problems import Sizes, UnrolledSizes
-from benchmarks.gpu import ahead, decoder, equilibria, loop, opteq, pairs, steps, tested
+from benchmarks.gpu import ahead, decoder, equilibria, loop, opteq, pairs, steps
 from benchmarks.record import Record
 from unroll_jax.energies.equilibrium import convolution
 
@@ -93,72 +88,6 @@ def test_every_part_measures_on_any_device(name, monkeypatch):
         )
 
 
-def test_without_a_gpu_programs_are_lowered_and_nothing_is_measured(monkeypatch):
-    parts = {"opteq": gpu.PARTS["opteq"]._replace(full=OPTEQ)}
-    monkeypatch.setattr(gpu, "PARTS", parts)
-    # compiles in a tenth of the time
-    monkeypatch.setattr(opteq, "NETWORKS", {"plain": opteq.NETWORKS["plain"]})
-    assert gpu.main(only=["opteq"]) is None
-
-
-def test_a_failed_part_is_reported_and_others_go_on(monkeypatch, tmp_path):
-    def measured(name, seconds, *, quick, file):
-        assert file == tmp_path / "gpu" / f"{name}.json"
-        if name == "pairs":
-            raise RuntimeError("no Triton")
-        return Record({"passed": 3.0}, notes=["a note"])
-
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(gpu, "measure_apart", measured)
-    record = gpu.main(quick=True, out=tmp_path)
-    assert record.figures == {
-        f"{name}: passed": 3.0 for name in gpu.DEFAULT if name != "pairs"
-    }
-    assert "pairs failed: no Triton" in record.notes
-    assert "opteq: a note" in record.notes
-    assert set(gpu.main(only=["loop"], out=tmp_path).figures) == {"loop: passed"}
-
-
-def test_a_part_runs_in_its_process_within_its_budget(tmp_path):
-    began = time.perf_counter()
-    with pytest.raises(RuntimeError, match=r"not done after 0 s"):
-        gpu.measure_apart(
-            "steps", 0.3, quick=True, file=tmp_path / "gpu" / "steps.json"
-        )
-    assert time.perf_counter() - began < 30
-    with pytest.raises(RuntimeError, match="exit code 1: KeyError: 'nope'"):
-        gpu.measure_apart("nope", 60, quick=True, file=tmp_path / "nope.json")
-
-
-def test_a_part_cut_off_keeps_its_figures(monkeypatch, tmp_path):
-    def measure(sizes):
-        record = Record({"a": sizes})
-        yield record
-        record.figures["b"] = 2.0
-        yield record
-        raise ValueError("out of memory")
-
-    class Process:
-        returncode = 1
-
-        def __init__(self, command, **options):
-            _, _, _, name, file, sizes = command
-            with pytest.raises(ValueError, match="out of memory"):
-                gpu.run_part(name, Path(file), quick=sizes == "quick")
-
-        def communicate(self, timeout):
-            return None, "Traceback\nValueError: out of memory\n"
-
-        def poll(self):
-            return 1
-
-    monkeypatch.setattr(gpu, "PARTS", {"one": gpu.Part("", 1.0, measure, 0.0, 1.0)})
-    monkeypatch.setattr(gpu.subprocess, "Popen", Process)
-    record = gpu.measure_apart("one", 1.0, quick=True, file=tmp_path / "one.json")
-    assert record.figures == {"a": 1.0, "b": 2.0}
-    assert record.notes == ["cut off: exit code 1: ValueError: out of memory"]
-
-
 @pytest.mark.skipif(
     not hasattr(jax.sharding, "AbstractDevice"),
     reason="this JAX has no abstract GPU to lower for",
@@ -198,20 +127,6 @@ def test_programs_of_full_size_lower_for_an_h100():
     assert flops == pytest.approx(2.0 * 2048 * (layers + read), rel=0.005)
 
 
-def test_the_batch_is_the_largest_that_fits(monkeypatch):
-    device = SimpleNamespace(memory_stats=lambda: {"bytes_limit": 1000})
-    planned = {8: 990, 4: 600}
-    monkeypatch.setattr(decoder.jax, "devices", lambda: [device])
-    monkeypatch.setattr(decoder, "_planned", lambda sizes, batch: 200 + 100 * batch)
-    monkeypatch.setattr(
-        decoder, "_step", lambda sizes, batch, kind: SimpleNamespace(program=batch)
-    )
-    monkeypatch.setattr(decoder, "planned_bytes", planned.__getitem__)
-    assert decoder._largest(DECODER._replace(batches=(16, 8, 4)))[1] == 4
-    with pytest.raises(RuntimeError, match="no batch of"):
-        decoder._largest(DECODER._replace(batches=(16,)))
-
-
 def test_products_are_counted_wherever_they_are():
     weight, image, kernel = (
         jnp.ones((3, 3)),
@@ -230,18 +145,3 @@ def test_products_are_counted_wherever_they_are():
     )
     convolved = jax.make_jaxpr(convolution.convolve)(kernel, image).jaxpr
     assert ahead.product_flops(convolved) == 2 * (2 * 5 * 5 * 6) * (3 * 3 * 4)
-
-
-def test_tests_marked_gpu_are_counted(tmp_path):
-    right, wrong = (
-        "def test_right():\n    pass\n",
-        "def test_wrong():\n    assert 1 == 2\n",
-    )
-    (tmp_path / "test_some.py").write_text(
-        f"import pytest\npytestmark = pytest.mark.gpu\n{right}{wrong}"
-    )
-    record = tested.measure(tmp_path)
-    assert (record.figures, record.notes) == (
-        {"passed": 1, "failed": 1, "skipped": 0},
-        ["failed: test_wrong"],
-    )

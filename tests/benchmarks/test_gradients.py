@@ -1,7 +1,4 @@
-"""The benchmark of gradients: its exact answers against autodiff, its race and its
-judgement."""
-
-import functools
+"""The benchmark of gradients: its exact answers against autodiff, and its race."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gradients
-from benchmarks.gradients import against_unrolling, jax_peers, problems
+from benchmarks.gradients import jax_peers, problems
 from benchmarks.gradients.exact import exact, residual
 from benchmarks.gradients.problems import (
     conv_cell,
@@ -18,7 +15,7 @@ from benchmarks.gradients.problems import (
     tanh_cell,
     transformer_cell,
 )
-from benchmarks.gradients.race import TOL, Result, gradient_error
+from benchmarks.gradients.race import TOL, gradient_error
 
 CELLS = {
     "dense, random": lambda: dense_cell(8, 0.9, "random", batch=3),
@@ -58,26 +55,6 @@ def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
     assert residual(cell, z) < 1e-12
 
 
-def test_bars_compare_with_the_best_peer_by_kind():
-    dense, general = dense_cell(8, 0.999, "spread", batch=2), tanh_cell(6, batch=2)
-    ours, peer = (
-        Result("ours", 2.0, 3.0, 1e-6, 1e-3),
-        Result("Picard", 1.0, 2.0, 1e-6, 1e-4),
-    )
-    results = {
-        dense.name: {"unroll_jax": ours, "jaxopt": peer},
-        general.name: {"unroll_jax": peer, "jaxopt": ours, "banax": ours},
-    }
-    ratios = gradients._judge(results)
-    assert (
-        ratios["dense, median, over the best peer"]
-        == ratios["dense, worst, over the best peer"]
-        == 2.0
-    )
-    assert ratios["general, worst, over the best peer"] == 0.5
-    assert gradients._judge({dense.name: {"unroll_jax": ours}}) == {}
-
-
 # a few, as every way is compiled
 WAYS = ("Picard, cg", "Anderson 5, cg", "FixedPointIteration, CG", "Picard")
 
@@ -112,34 +89,3 @@ def test_a_problem_is_raced_with_every_installed_peer(monkeypatch):
         f"{cell.name}, unroll_jax {unit}" for unit in units
     } | {"swept"}
     assert record.floors[f"{cell.name}, unroll_jax seconds"]["seconds"] > 0.0
-
-
-def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch):
-    cell, compare = dense_cell(8, 0.9, "spread", batch=2), against_unrolling._compare
-
-    @functools.cache
-    def once(count, implicit):
-        return compare(cell, count, dict(implicit))
-
-    monkeypatch.setattr(
-        against_unrolling,
-        "_compare",
-        lambda _, count, options: once(count, tuple(options.items())),
-    )
-    monkeypatch.setattr(against_unrolling, "ITERATIONS", (10, 40))
-    monkeypatch.setattr(against_unrolling, "TOL", 1e-2)  # of all rows: one program
-    for name in ("dense_cell", "deep_cell"):
-        monkeypatch.setattr(against_unrolling, name, lambda *_, **__: cell)
-    figures = against_unrolling.sweeps(quick=True)
-    assert (
-        figures["40 iterations implicit_mebibytes"]
-        == figures["10 iterations implicit_mebibytes"]
-    )
-    assert (
-        figures["40 iterations unrolled_mebibytes"]
-        > figures["10 iterations unrolled_mebibytes"]
-    )
-    assert all(
-        f"{name} time_ratio" in figures
-        for name in ("3 layers", "width 64, random", "tolerance 1e-02")
-    )

@@ -88,24 +88,6 @@ def test_a_traced_large_step_sends_the_bytes_of_the_formula(devices, share):
     assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
 
 
-def test_a_collective_in_a_while_loop_is_refused():
-    def program(y):
-        return jax.lax.while_loop(
-            lambda y: jnp.all(y < 9.0), lambda y: jax.lax.psum(y, "fsdp"), y
-        )
-
-    mesh = jax.make_mesh((1,), ("fsdp",), devices=jax.devices()[:1])
-    specs = {"in_specs": jax.P(), "out_specs": jax.P()}
-    jaxpr = jax.make_jaxpr(jax.shard_map(program, mesh=mesh, **specs, check_vma=False))(
-        1.0
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"loops of a known length, got a while_loop; use jax\.lax\.scan",
-    ):
-        list(weak_scaling._collectives(jaxpr.jaxpr, 1))
-
-
 def test_parameters_are_counted_from_the_shapes_of_the_model():
     model = LanguageModel(**SIZES._asdict(), classes=SIZES.vocabulary)
     shapes = jax.eval_shape(

@@ -64,7 +64,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_losses_within_the_scan_are_the_same():
     config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)

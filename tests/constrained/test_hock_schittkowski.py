@@ -14,7 +14,7 @@ import pytest
 import unroll_jax as uj
 from tests.constrained.calls import solve
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("x64")]
 STEPS, PENALTY, DUAL_RATE, SOLVED = 20_000, 10.0, 0.1, 1e-3
 # steps whose mean is judged: at a constant rate Adam does not come to rest
 LAST = 1_000

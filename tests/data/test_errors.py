@@ -3,7 +3,6 @@ option, and nothing is prepared."""
 
 import io
 import itertools
-import json
 import tarfile
 import zipfile
 
@@ -98,8 +97,6 @@ CLIPS = pictures(
 )
 VIDEOS = {f"{name}.avi": video(20) for name in "abc"}
 IMAGES = pictures({"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2})
-PLAIN = np.full((5, 6, 3), 9, np.uint8)
-SETS = pictures({"cat": 30, "dog": 30})
 SCENES = pictures({"train": 4, "val": 1, "test": 2}, (6, 8, 3))
 LABELS = np.arange(48, dtype=np.uint8).reshape(6, 8) % 12
 SCENES |= {name.replace("/", "annot/"): LABELS for name in SCENES}
@@ -141,17 +138,6 @@ BAD = [
     ("video", CLIPS | {"Train/Train001/003.tif": two_pages}, "holds 2 pictures"),
     (
         "video",
-        CLIPS | {"Train/Train003/x/1.heic": "x"},
-        "'Train/Train003' has no file that can be read",
-    ),
-    (
-        "video",
-        {f"{split}/a.avi": video(20) for split in ("train", "test")}
-        | {"val/x": folder},
-        ": 'val' has no",
-    ),
-    (
-        "video",
         {"train/a.heic": "x", "b": "x"},
         "no pictures or videos that can be read, but 2 file(s)",
     ),
@@ -162,11 +148,6 @@ BAD = [
         "'clip/001.png' is a special file",
     ),
     ("video", {"t.tar": tar(end=100)}, "nor a whole tar or zip archive"),
-    (
-        "video",
-        VIDEOS | {"d.avi": video(19)},
-        "'d.avi' has fewer than 20 frames",
-    ),
     ("video", VIDEOS | {"d.avi": b""}, "'d.avi' cannot be read as a video"),
     (
         "video",
@@ -179,8 +160,6 @@ BAD = [
         "a.avi cannot be read as a video",
     ),
     ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
-    ("video", pictures({"Train/1": 20, "Train/2": 20}), "0 Test"),
-    ("video", {"a.avi": video(59)}, "has 59 frames, fewer than the 60"),
     ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),
     (
         "video",
@@ -191,11 +170,6 @@ BAD = [
         "video",
         pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}),
         "train and validation",
-    ),
-    (
-        "video",
-        CLIPS | pictures({"training/1": 20}, (16, 16)),
-        "holds Train and training; keep one of them",
     ),
     (
         "cifar10",
@@ -209,16 +183,10 @@ BAD = [
     ),
     (
         "cifar10",
-        CIFAR | dict.fromkeys(images.PARTS["train"], CATS),
-        "images of train are of 1 class(es)",
-    ),
-    (
-        "cifar10",
         {"train.bin": bytes(3074), "test.bin": b""},
         "holds no data_batch_1.bin; give cifar-10-binary",
     ),
     ("image_folder", without(IMAGES, "train"), "holds no train folder with images"),
-    ("image_folder", without(IMAGES, "test"), "holds no test folder with images"),
     (
         "image_folder",
         without(IMAGES, "train/dog"),
@@ -241,16 +209,6 @@ BAD = [
     ),
     (
         "image_folder",
-        IMAGES | dict.fromkeys(pictures({"train/cat": 10, "train/dog": 10}), PLAIN),
-        "all of one colour",
-    ),
-    (
-        "image_folder",
-        IMAGES | {"train/ant/1.png": picture()},
-        "examples of train cannot be held out",
-    ),
-    (
-        "image_folder",
         IMAGES | {"old/train/cat/1.png": picture()},
         "several data sets (., old)",
     ),
@@ -261,33 +219,13 @@ BAD = [
     ),
     (
         "image_folder",
-        IMAGES | {"val": folder},
-        ": 'val' has no file that can be read",
-    ),
-    (
-        "image_folder",
         IMAGES | pictures({"training/cat": 1}),
         "holds train and training; keep one of them",
     ),
     (
         "image_folder",
-        IMAGES | pictures({"val/cat": 1, "Dev/cat": 1}),
-        "holds Dev and val; keep one of them",
-    ),
-    (
-        "image_folder",
         IMAGES | pictures({"my_val/cat": 1}),
         "'my_val/cat' looks like a split that is not read",
-    ),
-    (
-        "class_folders",
-        SETS | {"cow/x/1.heic": "x"},
-        "'cow' has no file that can be read",
-    ),
-    (
-        "camvid",
-        without(SCENES, "train/"),
-        "holds no train folder with images; the layout is ROOT/train/NAME.png",
     ),
     ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
     (
@@ -295,21 +233,11 @@ BAD = [
         SCENES | {"train/001.bmp": picture(0, (6, 8, 3))},
         "'train/001.png' has no counterpart",
     ),
-    (
-        "camvid",
-        SCENES | pictures({"dev": 1}, (6, 8, 3)) | {"devannot/001.png": LABELS},
-        "holds dev and val; keep one of them",
-    ),
     ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
     (
         "camvid",
         SCENES | {"trainannot/002.png": picture(0, (6, 8, 3))},
         "'trainannot/002.png' ... RGB",
-    ),
-    (
-        "camvid",
-        SCENES | {f"testannot/{n:03d}.png": LABELS * 0 + 11 for n in (1, 2)},
-        "images of test are of 0 class(es)",
     ),
     (
         "table",
@@ -328,18 +256,8 @@ BAD = [
     ),
     (
         "table",
-        {"t.jsonl": '{"text": "a"}\n'},
-        "t.jsonl line 1 has no column label; its columns are",
-    ),
-    (
-        "table",
         {"t.tsv": "text\ttext\tlabel\na\tb\tc\n"},
         "line 2 cannot be read (it has not one value for each",
-    ),
-    (
-        "table",
-        {"t.csv": "text,label\na,x\nb,y\ntext,label\n"},
-        "line 4 cannot be read (it has not one value for each",
     ),
     (
         "table",
@@ -358,18 +276,8 @@ BAD = [
     ),
     (
         "table",
-        {"t.csv": "text,label\n" + "a,x\na,y\n" * 30},
-        "or one text only",
-    ),
-    (
-        "table",
         {"t.csv": 'text,label\n"a\nb",c\n"",d\n'},
         "t.csv line 4 has an empty text",
-    ),
-    (
-        "table",
-        {"t.jsonl": '{"text": null, "label": 1}\n'},
-        "line 1: 'text' must be a text",
     ),
     (
         "table",
@@ -391,25 +299,17 @@ BAD = [
         {"t.csv": ""},
         "the train file has no labelled texts",
     ),
-    ("table", {"t.tsv": HEADER}, "the train file has no labelled texts"),
     (
         "table",
         {"t.tsv": GOOD.replace("\n", "\r")},
         "t.tsv line 1 cannot be read ... line ends of today",
     ),
-    (
-        "table",
-        {"t.csv": "text,label\ra,x\rb,y\r"},
-        "t.csv line 1 cannot be read ... line ends of today",
-    ),
     ("table", {"t.xlsx": "PK"}, "t.xlsx: holds no train file"),
-    ("table", {"t.tsv": f"{GOOD}one\tc\n"}, "of train cannot be held out"),
     (
         "table",
         {"train.tsv": GOOD, "validation.parquet": "PAR1"},
         "'validation.parquet' looks like ... rename it if it is none",
     ),
-    ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
     (
         "table",
         {"train.tsv": GOOD, "train.csv": ""},
@@ -427,12 +327,6 @@ BAD = [
         MNLI | {TRAIN: PAIR.replace("neutral", "maybe")},
         "line 1 has gold_label 'maybe'",
     ),
-    ("mnli", MNLI | {DEV: PAIR[:20]}, "dev_matched.jsonl line 1 is not valid JSON"),
-    (
-        "mnli",
-        MNLI | {DEV: "[1]\n"},
-        "line 1 is not a JSON object",
-    ),
     (
         "imdb",
         {"a/b.txt": "", "c.txt": ""},
@@ -447,18 +341,10 @@ BAD = [
     ),
     (
         "alpaca",
-        {"a.json": '[{"instruction": 1, "output": ""}]'},
-        "entry 1 must be an object with a text 'instruction', got 1",
-    ),
-    (
-        "alpaca",
         {"a.jsonl": '{"instruction": "a", "output": ""}'},
         "has no answered instruction in train",
     ),
-    ("alpaca", {"train.json": ANSWERS, "test.csv": ""}, "'test.csv' looks like"),
     ("alpaca", {"test.json": ANSWERS, "a.txt": ""}, "holds no train file"),
-    ("alpaca", {"a.json": ANSWERS, "b.json": ANSWERS}, "holds no train file"),
-    ("alpaca", {"a.jsonl": "3\n"}, "line 1 must be an object with a text 'prompt'"),
     (
         "alpaca",
         {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'},
@@ -471,18 +357,8 @@ BAD = [
     ),
     (
         "prompts",
-        {"p.json": '[{"input": "a"}]'},
-        "entry 1 must be an object with a text 'instruction', got None",
-    ),
-    (
-        "prompts",
         {"p.json": '[{"instruction": "\\ud800"}]'},
         "surrogates not allowed",
-    ),
-    (
-        "prompts",
-        {"p.json": json.dumps([{"instruction": "a", "output": 3}])},
-        "entry 1 must be an object with a text",
     ),
     ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),

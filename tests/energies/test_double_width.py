@@ -11,7 +11,7 @@ from tests import reference
 from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
 
 # arrays are float64 unless a test says otherwise
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("x64")]
 N = 6
 PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
 

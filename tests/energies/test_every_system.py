@@ -97,7 +97,7 @@ def test_derivatives_equal_finite_differences(name):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
     """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in
@@ -156,7 +156,7 @@ def test_marks_of_tokens_broadcast_and_map():
             chex.assert_trees_all_close(other, expected, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "name",
@@ -206,7 +206,7 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     layer, params, *arrays = drawn(name)
@@ -224,30 +224,6 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
         rtol=2.0**-7,
         atol=2.0**-7 * np.max(np.abs(moved)),
     )
-
-
-@pytest.mark.slow
-def test_replaced_functions_count_and_drop_what_they_contradict():
-    layer, y = uj.attention(form="softmax"), np.ones((3, 2), np.float32)
-    moved = layer._replace(step=lambda params, y, x=None: y + 1.0)
-    for record in ("energy", None):
-        np.testing.assert_array_equal(
-            uj.unroll(moved, AttentionParams(None), y, num_layers=2, record=record)[0],
-            3.0,
-        )
-    measured = layer._replace(energy=lambda params, y, x=None: jnp.float32(7.0))
-    np.testing.assert_array_equal(
-        uj.unroll(measured, AttentionParams(None), y, num_layers=2)[1].energy, 7.0
-    )
-    layer = uj.opteq(2, 3, 1)
-    assert layer.factored is not None
-    assert layer.symmetric
-    halved = layer._replace(step=lambda params, y, x: 0.5 * y)
-    assert (halved.factored, halved.symmetric, halved.check) == (None, False, None)
-    both = lambda params, y, x: (y, jnp.zeros(()))
-    assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[
-        3:6
-    ] == (both, None, True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -126,7 +126,7 @@ def test_a_mesa_layer_is_ridge_regression_on_every_prefix():
         assert np.all(residuals <= 1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_the_equilibrium_of_fast_weights_is_a_mesa_layer():
     q, k, v, _ = draw()
@@ -170,7 +170,7 @@ def test_gradients_of_sequences(read):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("layer", [delta_rule, mesa])
 def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
     def temporaries(count):

@@ -70,7 +70,7 @@ def test_the_unrolled_layer_equals_the_reference_with_masks():
     chex.assert_trees_all_close(*slopes, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_condition_that_the_table_checks_is_the_stated_one():
     entry, a = uj.DESCENTS["transformer"], EXAMPLE["step_size"]
     pair = attention(form="softmax", dim=examples.DIM)

@@ -146,7 +146,7 @@ CONSTANTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CONSTANTS)
 @pytest.mark.parametrize("side", [0, 1])
 def test_no_constant_decides_what_is_found(name, side, monkeypatch):

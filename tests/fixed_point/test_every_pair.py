@@ -206,7 +206,7 @@ BOUNDED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_the_documented_error_bounds_hold_over_random_problems(kind):
     """Loss |y|^2 / 2 with L_v = 1; gradient in b. Problems of the same shape share

@@ -36,7 +36,7 @@ def stated_norm(call):
     return float(re.search(MESSAGE, str(caught.value)).group(1))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [dense, convolutional])
 def test_a_norm_above_1_is_one_error_that_says_so_and_consent_takes_it_away(make):
     layer, params, z, x = of_norm(1.2, make)

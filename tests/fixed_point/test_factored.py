@@ -12,7 +12,7 @@ from unroll_jax.energies import Monotone
 from unroll_jax.fixed_point import ConvergenceWarning
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_an_input_may_broadcast_over_some_batch_axes():
     layer, params = factored_layer(8, 12, dtype=jnp.float64)
@@ -33,7 +33,7 @@ def test_an_input_may_broadcast_over_some_batch_axes():
         np.testing.assert_allclose(z, again, atol=1e-10, err_msg=str(x.shape))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
     wobbly = Monotone(
         lambda t: jnp.where(t > 0.0, t, -1e-12 * t), lambda t: 0.5 * jax.nn.relu(t) ** 2
@@ -75,7 +75,7 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     assert int(np.max(info.steps)) < 50 * 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_products_are_in_full_precision_unless_the_user_says_otherwise():
     """By default GPUs and TPUs keep three digits of float32 products, too few for
     the usual tolerances."""

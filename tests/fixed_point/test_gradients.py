@@ -137,7 +137,7 @@ def plain(A, x):
     return jnp.sum(unrolled(tanh_step, A, np.zeros(x.shape), x, steps=120) ** 3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_of_an_unroll():
     """Forward, with two adjoints; reverse; forward over reverse; and reverse over
     reverse, in one program."""
@@ -207,7 +207,7 @@ REFUSED = {  # transforms of a function of one array
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("argument", [0, 1])
 @pytest.mark.parametrize("transform", REFUSED)
 def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a_number(

@@ -111,7 +111,7 @@ LONG += [
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "case",
-    CODES + [pytest.param(case, marks=pytest.mark.slow) for case in LONG],
+    CODES + [pytest.param(case, marks=pytest.mark.nightly) for case in LONG],
     ids=str,
 )
 def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(case):
@@ -121,7 +121,7 @@ def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(
     assert converged >= least
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_no_system_is_called_converged_where_it_is_wrong(name):

@@ -287,7 +287,7 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
     assert (large.converged[0], usual.converged[0]) == (1.0, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     """With the adjoints of the state, and in the small space of a factored layer."""

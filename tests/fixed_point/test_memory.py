@@ -69,7 +69,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_memory_does_not_grow_with_the_iterations(case):
     *problem, options = CASES[case]

@@ -69,7 +69,7 @@ def of_nnx(way):
 
 
 @pytest.mark.parametrize(
-    "gradient", [of_nnx, pytest.param(of_equinox, marks=pytest.mark.slow)]
+    "gradient", [of_nnx, pytest.param(of_equinox, marks=pytest.mark.nightly)]
 )
 def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradient):
     assert problems.relative_error(gradient(solved), gradient(unrolled)) < 1e-4
@@ -77,7 +77,7 @@ def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradient):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "forward_mode", [False, pytest.param(True, marks=pytest.mark.slow)]
+    "forward_mode", [False, pytest.param(True, marks=pytest.mark.nightly)]
 )
 def test_complex_states_are_solved_and_differentiated(forward_mode):
     draw = np.random.default_rng(1)

@@ -70,7 +70,7 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_forward_mode_gives_tangents_and_second_derivatives():
     def closed(weight, *_):
         return jnp.linalg.solve(
@@ -199,7 +199,7 @@ FISTA = fp.accelerated_gradient(proximal=True)
 
 @pytest.mark.parametrize(
     "solver",
-    [pytest.param(None, marks=pytest.mark.slow), FISTA],
+    [pytest.param(None, marks=pytest.mark.nightly), FISTA],
     ids=["default", "fista"],
 )
 def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):

@@ -10,7 +10,7 @@ import scipy.linalg
 from tests.fixed_point.problems import program
 from unroll_jax import fixed_point as fp
 
-pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.nightly]
 
 
 def rotation(z):

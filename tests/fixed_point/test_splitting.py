@@ -102,7 +102,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    "kind", ["dense", pytest.param("images", marks=pytest.mark.slow)]
+    "kind", ["dense", pytest.param("images", marks=pytest.mark.nightly)]
 )
 def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
     params, x = params_of(kind), inputs_for(kind, 2)
@@ -134,7 +134,7 @@ def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["dense", "images"])
 def test_gradients_are_those_of_an_unroll(kind):
     """The unroll is of damped plain steps, in which no splitting takes part."""

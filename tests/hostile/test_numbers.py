@@ -15,14 +15,14 @@ from tests.test_gradients_conformance import drawn
 pytestmark = pytest.mark.usefixtures("unchecked")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SLOW = [
-    pytest.param(dtype, marks=pytest.mark.slow)
+    pytest.param(dtype, marks=pytest.mark.nightly)
     for dtype in DTYPES
     if dtype != "float32"
 ]
 MAGNITUDES = (1e-40, 1e-30, 1e-15, 1e-5, 1.0, 1e3, 1e15, 1e30)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_no_finite_state_of_float16_becomes_a_nan(name):
     """In test_gradients_conformance.py of float32; bfloat16 has its range, float64 a
@@ -45,7 +45,7 @@ def test_no_finite_state_of_float16_becomes_a_nan(name):
     assert not np.isnan(energy).any(), "the energy"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
     descent, params, y, x = drawn(name)[:4]
@@ -78,7 +78,7 @@ def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name",
     [

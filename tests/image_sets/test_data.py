@@ -1,7 +1,6 @@
 """Images from folders of classes, and sets of them."""
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
@@ -97,15 +96,4 @@ def test_sets_that_the_folders_cannot_fill_are_one_line(
     with one_line(words):
         image_sets.load(
             dataclasses.replace(options, prepared=str(tmp_path), **fields), log=quiet
-        )
-
-
-def test_a_folder_of_one_class_is_one_line(options, folders, tmp_path):
-    shutil.copytree(folders / "bars", tmp_path / "images" / "bars")
-    with one_line(r"images of train are of 1 class\(es\)"):
-        image_sets.load(
-            dataclasses.replace(
-                options, root=str(tmp_path / "images"), prepared=str(tmp_path)
-            ),
-            log=quiet,
         )

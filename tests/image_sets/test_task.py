@@ -155,7 +155,7 @@ def test_options_that_cannot_be_are_one_line(config, fields, words):
         changed(config, **fields)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals(
     config, folders, tmp_path
 ):

@@ -1,12 +1,11 @@
 """`unroll-jax generate` of runs: their weights and template."""
 
 import json
-import shutil
 
 import jax
 import pytest
 
-from tests.train.commands import quiet, refused
+from tests.train.commands import quiet
 from unroll_jax.models import generate
 from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
@@ -35,10 +34,6 @@ def command_in(folder, run):
         str(out),
     ]
     return [*words, "--temperature", "1", "--gamma", "0.5", "--seed", "3"], out
-
-
-def with_words(words, old, new):
-    return [new if word == old else word for word in words]
 
 
 @pytest.fixture(scope="module")
@@ -72,37 +67,3 @@ def test_a_run_answers_with_its_best_weights_in_its_template_by_seed_and_place(
     )
     kept = answers.tokens[0][: int(answers.lengths[0]) - bool(answers.stopped[0])]
     assert rows[0]["output"] == tokenizer.decode(kept, special=False).strip()
-
-
-def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, tmp_path, capsys):
-    words, _ = command_in(tmp_path, finished.folders[1])
-    other = tmp_path / "other"
-    shutil.copytree(
-        finished.folders[0], other, ignore=shutil.ignore_patterns("checkpoints")
-    )
-    description = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(
-        json.dumps(description | {"task": "video", "experiment": "demo"})
-    )
-    long = tmp_path / "long.txt"
-    long.write_text("a" * 80)
-    cases = (
-        (
-            with_words(words, words[1], str(other)),
-            "other is a run of demo, not of a language model",
-        ),
-        (
-            with_words(words, words[3], str(long)),
-            "prompt 1 has 83 tokens, and the decoder has places for 1 to 59",
-        ),
-        (
-            with_words(words, "5", "64"),
-            "--max-tokens must be in [1, max_positions=64), got 64",
-        ),
-        (
-            [*words, "--exit-layer", "3", "--draft-length", "1"],
-            "--exit-layer must be in [1, num_layers=3)",
-        ),
-    )
-    for command_words, message in cases:
-        assert message in refused(capsys, *command_words)

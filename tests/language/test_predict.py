@@ -8,7 +8,6 @@ import pytest
 
 from tests.language.conftest import answer_logs, wide
 from tests.tasks import without_data
-from tests.train.commands import refused
 from unroll_jax.train.__main__ import main
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -73,48 +72,3 @@ def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_refer
             np.testing.assert_allclose(one.log_probabilities, -losses[-1], rtol=1e-4)
             np.testing.assert_allclose(one.losses, losses.mean(axis=1), rtol=1e-4)
             assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
-
-
-def test_what_a_language_run_cannot_read_is_refused_in_one_line(
-    finished, tmp_path, capsys, monkeypatch
-):
-    run, there, lines = (
-        finished.folders[1],
-        tmp_path / "there.jsonl",
-        tmp_path / "lines.jsonl",
-    )
-    there.write_text("old")
-    lines.write_text('{"input": "a"}\n')
-    long = ["--text", 60 * "a", "--second", "b"]
-    assert (
-        "prompt 1 has 63 tokens, with its answer 65, and training took at most 64;"
-        in refused(capsys, "predict", str(run), *long)
-    )
-    # before the model is read
-    monkeypatch.setattr("unroll_jax.train.predict.load", None)
-    cases = (
-        ([], "predict needs prompts; give --text, or a --file of them"),
-        (
-            ["--text", "a", "b", "--second", "c"],
-            "needs one answer (--second) for each prompt, got 2 prompts and 1",
-        ),
-        (
-            ["--text", "a", "--second", "\udcff"],
-            "answer 1 must be a text of valid UTF-8, and not empty, got '\\udcff';",
-        ),
-        (
-            ["--file", str(lines)],
-            "lines.jsonl line 1 must be an object with a text 'instruction'",
-        ),
-        (
-            ["--text", "a", "--out", str(there)],
-            "there.jsonl is there already; pass another file, or --overwrite",
-        ),
-    )
-    for words, message in cases:
-        assert message in refused(capsys, "predict", str(run), *words)
-    assert there.read_text() == "old"
-    strong = ["--text", "a", "--gamma", "1e30"]
-    assert "--gamma must be finite, from 0 to 1e+09, got 1e+30" in refused(
-        capsys, "predict", str(run), *strong
-    )

@@ -237,7 +237,7 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measure
     assert np.isfinite(metrics.grad_norm)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
     usual = {"train_gamma": 0.5, "descent": DescentOptions(every=2, positions=2)}
     model = dataclasses.replace(TINY, dtype="bfloat16")

@@ -30,7 +30,7 @@ def field_matrices(weights, image):
 ODE = {"activation": "tanh", "param_dtype": jnp.float64}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("image", "augment"), [(None, 0), ((3, 4), 2)])
 def test_the_neural_ode_ends_where_scipy_says(image, augment):
@@ -72,7 +72,7 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_gradients_through_the_ode_are_those_of_finite_differences():
     model = NeuralODE(

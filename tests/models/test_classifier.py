@@ -25,7 +25,7 @@ def pooled_by_hand(outputs, pooling):
     return np.stack(rows, axis=1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("pooling", "hidden"), [("first", "tanh"), ("mean", None)])
 def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):

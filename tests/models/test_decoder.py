@@ -125,7 +125,7 @@ def test_frequencies_are_those_of_the_reference(scaling):
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     """Behind each other in one row, with padding of any kind at its end."""
@@ -213,7 +213,7 @@ def test_answers_are_those_of_the_rounded_parameters():
         np.testing.assert_array_equal(answers.tokens, expected.tokens)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_changes_beside_kernels_are_changes_of_the_kernels():
     model, tokens, rng = (
         Decoder(SMALL, unroll=1),

@@ -69,7 +69,7 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
         np.testing.assert_allclose(small, plain, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_norm_above_1_is_an_error_unless_allowed():
     options, x = (
         {**VECTORS, "num_classes": 3, "gradient": "unrolled", "num_steps": 2},
@@ -100,7 +100,7 @@ def run(params, *calls):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("draw", "options"),
-    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
+    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.nightly)],
     ids=["vectors", "images"],
 )
 def test_logits_are_read_from_the_equilibrium(draw, options):
@@ -125,7 +125,7 @@ def test_logits_are_read_from_the_equilibrium(draw, options):
     np.testing.assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
     """Of vectors: below with a regulariser, and in
@@ -152,7 +152,7 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
         assert relative_error(leaf, other) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_failure_is_reported_but_not_in_init():
     model, x = (
         DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error"),
@@ -182,7 +182,7 @@ def test_few_unrolled_steps_are_those_steps_and_no_more():
         np.testing.assert_allclose(np.asarray(logits)[row], expected, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_averaged_steps_are_those_of_equation_10():
     R = half_square(3.0)
@@ -237,7 +237,7 @@ def test_averaged_steps_are_those_of_equation_10():
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_a_regulariser_is_one_more_layer():
     layers = {
@@ -266,7 +266,7 @@ def test_a_regulariser_is_one_more_layer():
         assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_a_batch_regulariser_makes_one_equilibrium():
     options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}

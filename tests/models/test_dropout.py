@@ -30,7 +30,7 @@ MODELS = {
     "encoder": (Encoder, test_encoder.SMALL, test_encoder.random_tokens(3, 5)),
     "vit": (ViT, FRAMES, test_vit.frames(3)),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("encoder", "vit")]
+SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("encoder", "vit")]
 every_model = pytest.mark.parametrize("name", ["decoder", *SLOW])
 
 
@@ -128,7 +128,7 @@ def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
     np.testing.assert_allclose(run(weights), expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_layer_draws_for_itself_and_its_states_are_the_dropped_sums():
     """With a feed-forward part of 0, a layer adds the dropped output of attention."""
     config = test_decoder.SMALL
@@ -176,7 +176,7 @@ def test_rates_out_of_range_and_keys_of_another_number_of_rows_are_errors():
         run(RATE, dropout_key=rows_of_keys(1, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_classifier_passes_the_key_to_its_encoder():
     config, tokens = test_encoder.SMALL, test_encoder.random_tokens(3, 5)
     model = Classifier(Encoder(config, dropout=RATE), 4)

@@ -55,7 +55,8 @@ OTHERS = [case for case in CASES if case != "plain"]
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "case", ["plain", *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)]
+    "case",
+    ["plain", *(pytest.param(case, marks=pytest.mark.nightly) for case in OTHERS)],
 )
 def test_all_outputs_equal_the_reference_also_without_a_layer(
     case,
@@ -69,7 +70,7 @@ def test_all_outputs_equal_the_reference_also_without_a_layer(
         np.testing.assert_allclose(run(lost), expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_layers_start_with_cosines_and_scaled_identities():
     model, x = make(train_attention=True, attention_scale=0.5), jnp.zeros((TOKENS, DIM))
     D, V = model.init(jax.random.key(0), x)["params"]["layers"]

@@ -99,7 +99,7 @@ def test_without_a_mask_only_padding_is_absent():
     chex.assert_trees_all_equal(*both(random_params(model)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
     model, tokens = Encoder(SMALL, unroll=1), jnp.array([[3] * 5, [0] * 5])
     results = jax.jit(

@@ -114,7 +114,7 @@ every_model = pytest.mark.parametrize("name", CASES)
 every_layer = pytest.mark.parametrize(
     "name",
     [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly)
         for name in OWN_LAYERS
     ],
 )
@@ -268,7 +268,7 @@ SLOW = ("roberta", "pooling first", "dust, self_loops=False")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PADDED],
+    [pytest.param(n, marks=pytest.mark.nightly) if n in SLOW else n for n in PADDED],
 )
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     model, inputs, fillings = PADDED[name]

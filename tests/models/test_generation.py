@@ -65,7 +65,7 @@ def expected_answer(params, prompt, count, key=None, noise=0.0):
     return text[len(prompt) :]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_greedy_answers_equal_those_of_full_passes(noise):
@@ -87,7 +87,7 @@ def test_greedy_answers_equal_those_of_full_passes(noise):
     assert not answers.stopped.any()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_random_answer_does_not_depend_on_its_batch():
     options = {
         "max_tokens": COUNT,
@@ -126,7 +126,7 @@ def test_each_row_ends_with_its_first_stop():
     assert answers.lengths[1] <= 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_program_serves_a_bucket_of_lengths(
     monkeypatch,
 ):

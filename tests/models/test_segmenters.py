@@ -65,7 +65,7 @@ def upsampled(logits, shape):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("x64")
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
     model = segmenter(
@@ -143,7 +143,7 @@ def test_a_classifier_behind_a_stem_sees_features_of_the_stem():
     ("wide", "shape"),
     [
         (FeedForwardNetwork(3, convolutional=False, widths=(8,)), (2, 4)),
-        pytest.param(segmenter(), (1, 8, 8, 2), marks=pytest.mark.slow),
+        pytest.param(segmenter(), (1, 8, 8, 2), marks=pytest.mark.nightly),
     ],
 )
 def test_bfloat16_states_keep_float32_parameters_and_logits(wide, shape):

@@ -118,7 +118,7 @@ def exact_answers(params, prompt, temperature):
     return shares
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["plain", "drafted"])
 def test_sampled_answers_have_the_distribution_of_the_model(way):
     params, prompt = small_params(config=TINY), [1, 2]

@@ -73,7 +73,7 @@ def test_all_outputs_equal_the_reference(case):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("reading", ["residual", "state"])
 def test_layer_0_starts_as_the_noisy_input(
     reading,

@@ -1,5 +1,5 @@
 """The transformer of digits at tiny sizes: its readout and losses by NumPy, its
-methods, and its tables."""
+methods."""
 
 import dataclasses
 
@@ -67,25 +67,3 @@ def test_weights_of_zero_are_plain_training_and_every_method_trains(
     np.testing.assert_allclose(
         bounds, digits.CHANCE * (1.0 - alpha) ** np.arange(3), rtol=1e-5
     )
-
-
-def test_the_command_has_a_row_for_every_method(monkeypatch, capsys):
-    def train(method, setting, data):
-        losses = np.tile([2.5, 1.0, 0.5, 0.4], (2, 1))
-        return (
-            np.tile([0.0, 0.25, 0.5, 1.0], (2, 1)),
-            losses,
-            losses,
-            np.ones((2, 3)),
-            np.array([3.0, 4.0]),
-        )
-
-    monkeypatch.setattr(digits, "train", train)
-    monkeypatch.setattr(digits, "QUICK", dataclasses.replace(TINY, layers=3))
-    digits.main(["--quick"])
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in capsys.readouterr().out.splitlines()
-        if " +- " in line
-    ]
-    assert [row[0] for row in rows] == [*digits.methods(3), *digits.exits(3)]

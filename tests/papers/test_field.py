@@ -1,13 +1,12 @@
 """The study of published layers: does it descend?"""
 
-import jax
 import numpy as np
 import pytest
 
-from papers.field import DEPTH, LAYERS, draw_sets, linear_floor, plot, study, table
+from papers.field import DEPTH, plot, study, table
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_proved_steps_descend_and_public_ones_do_not():
     rows = [
         row
@@ -30,11 +29,3 @@ def test_proved_steps_descend_and_public_ones_do_not():
         [bar.get_height() for bar in bars[::DEPTH]],
         [0.0, 100.0 * rows[0].falls[0], 100.0 * (1.0 - rows[0].falls[0])],
     )
-
-
-def test_the_floor_is_below_the_noise():
-    assert 0.3 < linear_floor() < 0.5
-    noisy, clean = draw_sets(jax.random.key(5), 256)  # as many as for the floor
-    np.testing.assert_array_equal(draw_sets(jax.random.key(5), 256)[0], noisy)
-    assert noisy.shape == clean.shape == (256, 8, 16)
-    assert sum("ours" in name for name in LAYERS) == 3

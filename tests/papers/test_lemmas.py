@@ -6,7 +6,7 @@ import pytest
 
 from unroll_jax.energies import OptEqParams, deep_opteq, opteq
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 # Xie et al. (2021), Lemmas 1, 2 and 4: feed-forward networks as OptEq
 

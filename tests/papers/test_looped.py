@@ -241,7 +241,7 @@ def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
     assert "loops" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("task", "method", "far"),
     [

@@ -40,7 +40,7 @@ def descend(y):
     return unit(y - 0.5 / len(y) * slope)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("rule", "step"),
     [("normalised attention", attend), ("gradient step", descend)],
@@ -67,7 +67,7 @@ def test_growth_is_the_rise_on_the_unit_interval_also_over_the_slope_at_0():
     np.testing.assert_allclose(similarity.growth("softmax"), [rise, rise], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_slower_growth_keeps_tokens_dissimilar_only_under_steps_of_one_length():
     """Section 7 claims it for log(z + 2) under weights that sum to 1."""
 

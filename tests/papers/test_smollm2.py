@@ -176,7 +176,7 @@ def test_files_of_other_models_and_damaged_ones_are_errors_of_one_line(
 
 
 @pytest.mark.oracle("gguf", "torch", "transformers")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_logits_and_tokens_are_those_that_transformers_reads_from_the_file(tmp_path):
     import gguf
     import torch

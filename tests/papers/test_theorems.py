@@ -55,7 +55,7 @@ def test_the_sample_complexity_is_vacuous_for_all_networks():
     assert theorems.sample_complexity(1.0, 3840) > 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_gap_is_from_the_last_loss_to_a_lagrangian():
     sets = theorems.draw_sets(jax.random.key(2), 64)
     trained = theorems.train(jax.random.key(3), sets, 10, rate=1.0)

@@ -14,13 +14,12 @@ import pytest
 from papers.xie2021.__main__ import main
 from papers.xie2021.robustness import RobustnessConfig, attack, robustness
 from tests.supervised.conftest import small, start, stripes, traced
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.images import is_certifiable
 from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.image_models import lipschitz_bound, scores
 
-pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.nightly]
 __all__ = ["start", "stripes"]  # fixtures
 RADII = (0.05, 0.3, 1.0)
 
@@ -192,21 +191,6 @@ def test_logits_are_scaled_down_to_the_lipschitz_limit():
         np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
 
 
-def test_the_lipschitz_bound_of_plain_networks_multiplies_norms():
-    """Pixels are divided by their deviation."""
-    config = small("image-dnn")
-    task, _, init, _ = traced(config)
-    params = init().params
-    norms = [
-        float(np.linalg.norm(leaf, 2))
-        for leaf in jax.tree.leaves(params)
-        if np.ndim(leaf) > 1
-    ]
-    bound = lipschitz_bound(config.network, params, (4, 4), task.inner.spec.std)
-    assert len(norms) == 4
-    np.testing.assert_allclose(bound, math.prod(norms) / 0.3, rtol=0.01)
-
-
 def test_only_certified_norms_are_certified():
     network = small("image-opteq").network
     changes = (
@@ -219,19 +203,6 @@ def test_only_certified_norms_are_certified():
         is_certifiable(dataclasses.replace(network, **change)) for change in changes
     ] == [False] * 4
     assert is_certifiable(dataclasses.replace(network, way="unrolled"))
-
-
-def test_figures_do_not_depend_on_the_batch_size():
-    config = RobustnessConfig((), noises=(0.5,), attacks=(0.3,), attack_examples=7)
-    tasks = [
-        traced(dataclasses.replace(small("image-dnn"), batch_size=size))
-        for size in (3, 16)
-    ]
-    one, other = (
-        robustness(each.task, tasks[0].init().params, config) for each in tasks
-    )
-    assert one == other
-    assert one["attacked_examples"] == 7
 
 
 def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(
@@ -263,9 +234,3 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(
         "certified_accuracy.0.1",
     ):
         assert words in page
-
-
-@pytest.mark.parametrize(("name", "limit"), [("image-dnn", 0.0), ("image-mon", 1.0)])
-def test_a_limit_that_cannot_be_held_is_refused(name, limit):
-    with pytest.raises(UserError, match="lipschitz"):
-        dataclasses.replace(small(name), lipschitz=limit).check()

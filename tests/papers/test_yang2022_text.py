@@ -20,10 +20,9 @@ from papers.yang2022.energies import (
 )
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence, as_numbers, choose, words_of
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 DIM, LAYERS = 4, 3
 NAMES = ("fig5", "fig6", "fig6_plain")
 STACKS = {
@@ -125,23 +124,6 @@ def test_energies_equal_the_equations_at_every_layer(name, lengths):
     assert measured.lengths.tolist() == list(lengths)
 
 
-def test_training_lowers_the_loss_and_keeps_the_spectrum():
-    stack = Stack(DIM, 2, residual=True)
-    first = started(stack)
-    network, losses = train_network(
-        stack, first, [sentences(6)] * 40, learning_rate=0.5
-    )
-    assert losses[-1] < 0.1 * losses[0]
-    for W_f in (first.layer.W_f, network.layer.W_f):
-        np.testing.assert_allclose(W_f, W_f.T, atol=1e-6)
-        values = np.linalg.eigvalsh(np.asarray(W_f))
-        assert values[0] >= -1e-5
-        assert values[-1] <= 0.95 + 1e-5
-    for before, after in zip(first.layer[:3], network.layer[:3], strict=True):
-        assert not np.array_equal(before, after)
-    np.testing.assert_array_equal(network.words, first.words)
-
-
 def test_a_batch_with_trained_words_learns_what_the_words_say():
     texts = sentences(3, 5, 9, 4)
     stack = Stack(DIM, 2, residual=True)
@@ -180,16 +162,6 @@ def test_the_first_step_follows_the_cross_entropy():
     np.testing.assert_allclose(
         trained.classifier.bias, -0.5 * (chances - np.array([1.0, 0.0])), rtol=1e-4
     )
-
-
-def test_a_loss_that_is_not_finite_is_told():
-    (good,), (bad,) = sentences(3), sentences(4)
-    start = started(Stack(DIM, 2))
-    start = start._replace(words=start.words.at[3].set(np.inf))
-    with pytest.raises(
-        UserError, match=r"not finite at training step 1; lower --learning-rate 0\.5"
-    ):
-        train_network(Stack(DIM, 2), start, [[good], [bad], [good]], learning_rate=0.5)
 
 
 def test_every_step_falls_stands_or_rises():

@@ -19,8 +19,7 @@ from unroll_jax.constrained import column_sums, held_out_report, level_constrain
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.report import layered_report, make_report, write
 from unroll_jax.train.report.page import Picture, Report, write_files
-from unroll_jax.train.report.records import Run, read_runs
-from unroll_jax.train.report.specs import REPORTS
+from unroll_jax.train.report.records import read_runs
 from unroll_jax.train.report.tables import (
     comparison,
     constraints,
@@ -29,7 +28,7 @@ from unroll_jax.train.report.tables import (
     make_tables,
     scores,
 )
-from unroll_jax.train.report.words import on_runs, verdict, warnings
+from unroll_jax.train.report.words import verdict, warnings
 
 FIGURES = {"layer_losses", "multipliers", "violations", "score_curve", "ratios"}
 FLOORS = {
@@ -264,33 +263,6 @@ FALLING = {
 
 @pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, []),
-        (
-            {"multipliers": [0.0, 3.0, 3.0, 2.0]},
-            ["Constrained: Multipliers of layers before the last end at 2 in the mean"],
-        ),
-        ({"layer_losses": [30.0, 2.6, 10.1, 0.66]}, ["Constrained: f_0 rose from "]),
-        (
-            {"bounds": [5.5, 3.67, 11.0, 0.5], "feasible": False},
-            ["Constrained: The bound 0.5 of layer 3 is not met"],
-        ),
-    ],
-)
-def test_signs_of_constraints_that_do_harm_are_warnings(make_run, changes, words):
-    calm = {"multipliers": [0.0, 0.5, 0.0, 0.0]}
-    folders = [
-        make_run("plain", evaluation=PLAIN),
-        make_run("constrained", evaluation=FALLING | calm | changes),
-    ]
-    lines = reported(folders).warnings
-    assert len(lines) == len(words)
-    assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
-
-
-@pytest.mark.usefixtures("without_drawing")
-@pytest.mark.parametrize(
     ("plain", "ours", "rises"),
     [
         (None, 4.0, []),
@@ -325,17 +297,6 @@ def test_f_0_rises_above_the_plain_run_not_above_the_first_batch(
     assert [
         line.partition(": a layer")[0] for line in reported(folders).warnings
     ] == rises
-
-
-@pytest.mark.usefixtures("without_drawing")
-def test_several_settings_have_a_sentence_each_and_feasible_means_every_seed(make_run):
-    folders = [
-        make_run("constrained", seed=seed, evaluation={"feasible": seed == 0})
-        for seed in (0, 1)
-    ]
-    report = reported([*folders, make_run("constrained", num_layers=5)])
-    assert "NOT feasible on the test split: 1 of 2 runs" in report.verdict[0]
-    assert report.verdict[1].startswith("5 layers")
 
 
 def test_what_weakens_a_comparison_is_listed(make_run):
@@ -391,19 +352,6 @@ def test_a_loss_far_above_that_of_training_is_a_warning(make_run, loss, overfits
     lines = reported([folder]).warnings
     assert [line.partition(":")[0] for line in lines] == ["Plain overfits"] * overfits
     assert all(f"{loss} on the test split" in line for line in lines)
-
-
-@pytest.mark.parametrize(("accuracy", "overfits"), [(0.44, True), (0.95, False)])
-def test_an_accuracy_far_below_that_of_training_is_a_warning(accuracy, overfits):
-    rows = [{"kind": "train", "step": 1, "accuracy": 1.0}]
-    evaluation = {"accuracy": accuracy, "best_step": 1}
-    status = {"state": "finished", "steps": 1}
-    spec = REPORTS["image-dnn"]
-    run = Run(Path("net"), {}, status, evaluation, rows, spec, layered=False)
-    lines = on_runs("net", [run])
-    assert [line.partition(";")[0] for line in lines] == [
-        "net overfits: accuracy 100.0% in training, 44.0% on the test split"
-    ] * overfits
 
 
 @pytest.mark.usefixtures("without_drawing")

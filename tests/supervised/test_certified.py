@@ -104,7 +104,7 @@ def test_networks_that_do_not_fit_are_one_line():
             dataclasses.replace(SMALL, network=changed).check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_convolutional_steps_are_certified_too(tmp_path, monkeypatch):
     data = Stripes()
     monkeypatch.setattr(

@@ -113,7 +113,7 @@ MUON = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("shapes", "config", "decay"), MUON.values(), ids=MUON)
 def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(
     shapes, config, decay

@@ -2,7 +2,6 @@
 any error of the user."""
 
 import os
-import re
 import subprocess
 import sys
 from unittest.mock import Mock
@@ -106,34 +105,6 @@ def test_a_default_that_another_option_rules_out_is_resolved(command):
     config.check()
     field, value = RESOLVED[command]
     assert value_of(config, field) == value
-
-
-# By command: what the error of a mistake among its options says.
-MISTAKES = {
-    "text-encoder --model.dim 50": "--model.num-heads must be a divisor of --model.dim 50, got 4",
-    "sft-tiny --model.num-heads 1": "--model.num-key-value-heads must be a divisor of --model.num-heads 1, got 2",
-    "sft-tiny --model.pretrained x --model.num-layers 2": "--model.num-layers 2 has no effect without a model that is drawn (--model.pretrained None); leave it out",
-    "text-ut --model.no-frozen": "--model.no-frozen has no effect without --model.embeddings; leave it out",
-    "cifar10-opteq --network.no-convolutional": "--network.stem must be () for dense layers",
-    "cifar10-opteq --data.source digits": "--augment must be False for digits",
-    "demo --constraints.alpha 0.1 3": "--constraints.alpha must be less than 1, got 3.0",
-    "demo --steps 0": "--steps must be greater than or equal to 1, got 0",
-    "demo --epochs 3": "Unrecognized options: --epochs, 3; such runs have --steps",
-    "demo --stesp 3": "Unrecognized options: --stesp, 3 (did you mean --steps?)",
-    "demo --data.set-size 7": "--data.set-size must be a multiple of --data.classes 2",
-}
-
-
-@pytest.mark.parametrize("command", MISTAKES)
-def test_a_mistake_is_one_line_with_the_option_as_typed(command):
-    with on_command_line(), one_line(re.escape(MISTAKES[command])):
-        configured("run", command.split())[1].check()
-
-
-def test_a_mistake_in_a_sweep_is_one_line_with_the_option_as_typed(capsys):
-    line = refused(capsys, "sweep", "demo", "--over.seed", "0,1", "--dual.every", "0")
-    assert "--dual.every must be greater than or equal to 1" in line
-    assert "config" not in line
 
 
 TOML = """

@@ -203,27 +203,6 @@ def test_a_run_resumes_by_its_folder_with_the_free_options_that_it_had_last(
     assert read_object(path) == changed
 
 
-BROKEN = [
-    ("options.toml", b"stepz = 3", "--stepz"),
-    ("options.toml", b"steps = [", "cannot be read"),
-    ("options.toml", b"steps = 'x'", "--steps"),
-    ("config.json", b"{", "is damaged ("),
-    ("config.json", b'{"steps": 4}', "is missing; give a TOML file"),
-    (
-        "config.json",
-        b'{"version": "0.3", "steps": 4, "steps": 5}',
-        "steps is there more than once",
-    ),
-    ("config.json", b'{"version": "0.3", "stesp": 4}', "there is no option stesp"),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "words"), BROKEN)
-def test_a_file_that_does_not_fit_is_one_line(name, content, words, tmp_path, capsys):
-    (tmp_path / name).write_bytes(content)
-    assert words in refused(capsys, "run", "video-ut", "--config", name)
-
-
 def test_a_whole_number_beyond_64_bits_is_a_float_as_model_max_length_of_many_tokenizers():
     values = strict_json(
         b"[1000000000000000019884624838656, 18446744073709551615, -9223372036854775808]"

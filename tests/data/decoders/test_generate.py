@@ -100,23 +100,6 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(
     ]
 
 
-def test_a_bad_option_is_refused_in_one_line(llama, prompts, capsys):
-    for words, message in (
-        ("--exit-layer 1", "--exit-layer and --draft-length go together"),
-        (
-            "--max-tokens 390",
-            (
-                "tokens, and the decoder has places for 1 to 10 before an answer of"
-                " --max-tokens"
-            ),
-        ),
-        ("--temperature -1", "--temperature must be finite and at least 0, got -1.0"),
-    ):
-        assert message in refused(
-            capsys, "generate", str(llama), "--prompts", str(prompts), *words.split()
-        )
-
-
 def test_a_model_without_a_template_answers_texts_as_they_are(llama, prompts, capsys):
     (llama / "tokenizer_config.json").write_text("{}")
     words = ["generate", str(llama), "--prompts", str(prompts)]

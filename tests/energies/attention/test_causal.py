@@ -96,7 +96,7 @@ def test_fixed_points_are_tokens_like_the_first(form):
     np.testing.assert_allclose(gradient, 0.0, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @every_form
 def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
     """Blocks of four do not divide six tokens, and some of those are absent."""
@@ -125,7 +125,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_array_of_all_pairs_is_held():
     n = 2048
     y = jax.ShapeDtypeStruct((n, 4), jnp.float32)

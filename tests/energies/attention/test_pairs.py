@@ -40,7 +40,7 @@ def total(rho, z, values, graph=None, **options):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "bounded"),
     [("softmax", False), ("softmax", True), ("plain softmax", True), ("log", False)],
@@ -86,7 +86,7 @@ def test_the_softmax_sums_know_what_any_rho_would_compute():
         chex.assert_trees_all_close(actual, expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_derivatives_of_second_order_equal_finite_differences_in_both_modes():
     function = jax.jit(functools.partial(total, RHOS["softmax"], bounded=True))
     check_grads(
@@ -113,7 +113,7 @@ def temporary_bytes(layer, n, *batch):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
 def test_memory_is_that_of_a_block(rho, form):
     layer = uj.attention(rho=rho, form=form, block=16)
@@ -123,7 +123,7 @@ def test_memory_is_that_of_a_block(rho, form):
     assert temporary_bytes(layer, 1024, 3) < 3.5 * memory[1024]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_long_sequences_are_taken_in_blocks_unasked():
     layer = uj.attention(form="softmax")
     assert temporary_bytes(layer, 8192) < 4 * 8192**2 / 2

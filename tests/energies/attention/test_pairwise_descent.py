@@ -58,7 +58,10 @@ def systems(kind, rho):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "kind",
-    ["heads", *(pytest.param(k, marks=pytest.mark.slow) for k in ("causal", *FORMS))],
+    [
+        "heads",
+        *(pytest.param(k, marks=pytest.mark.nightly) for k in ("causal", *FORMS)),
+    ],
 )
 def test_no_step_raises_its_energy(kind):
     """200 points for each rho and layer, over six orders of magnitude of scale, most of

@@ -60,7 +60,7 @@ def test_values_and_derivatives_are_those_of_the_matrix(sides):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("backend")
 def test_derivatives_of_second_order_in_both_modes():
     twice = jax.jit(

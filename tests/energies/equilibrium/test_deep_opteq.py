@@ -25,7 +25,7 @@ DEEP = {
 
 @pytest.mark.parametrize(
     ("kind", "batch"),
-    [("dense", (2, 3)), pytest.param("conv", (3,), marks=pytest.mark.slow)],
+    [("dense", (2, 3)), pytest.param("conv", (3,), marks=pytest.mark.nightly)],
 )
 def test_a_deep_step_applies_every_layer(kind, batch):
     layers = DEEP[kind]()

@@ -89,7 +89,7 @@ def test_the_energy_is_convex_up_to_norm_1():
     assert np.any(chords(1.5, v) > 1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @every_kind
 def test_initial_weights_contract(kind):
     init = KINDS[kind][0]()[0].init

@@ -208,7 +208,7 @@ def test_the_prox_of_an_activation_solves_its_equation(name):
         np.testing.assert_allclose(np.ravel(prox), exact, **limits, err_msg=str(ratio))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_solved_prox_is_differentiable_twice():
     points, width = np.linspace(-3.0, 3.0, 8), 1e-5
     points = np.stack([points, points + width, points - width])
