@@ -32,6 +32,7 @@ BENCHMARKS = {
     "gpu": "correctness and speed on the GPU of this machine",
 }
 ON_REQUEST = ("gpu",)  # run only where they are named
+QUICK_WITH_PEERS = ("gradients",)  # whose quick table has peers too
 OPTIONS = ("--quick", "--peers", "--no-peers", "--only", "--out", "--compare", "--help")
 
 
@@ -42,20 +43,22 @@ def main(arguments: list[str]) -> int:
         return _compare(*options.compare)
 
     kept = keep_memory()
-    peers = not options.quick if options.peers is None else options.peers
     if options.quick:
         print("quick: smaller sizes, fewer runs; bars were set for the full ones")
-    conditions = _conditions(quick=options.quick, peers=peers, kept=kept)
+    conditions = _conditions(quick=options.quick, kept=kept)
     by_default = [name for name in BENCHMARKS if name not in ON_REQUEST]
 
     for name in options.names or by_default:
         print(f"== {name}: {BENCHMARKS[name]}", flush=True)
+        peers = options.peers
+        if peers is None:
+            peers = name in QUICK_WITH_PEERS or not options.quick
         parts = {"only": options.only, "out": options.out} if name in ON_REQUEST else {}
         module = importlib.import_module(f"benchmarks.{name}")
         record = module.main(quick=options.quick, peers=peers, **parts)
         # None: there was nothing to measure, as on a machine without a GPU
         if record is not None:
-            write(record, name, options.out, conditions)
+            write(record, name, options.out, conditions | {"peers": peers})
     return 0
 
 
@@ -109,7 +112,7 @@ def _parser() -> _Parser:
     parser.add_argument(
         "--peers",
         action=argparse.BooleanOptionalAction,
-        help="other libraries too; --quick: not",
+        help="other libraries too; --quick: only those of gradients",
     )
     parser.add_argument(
         "--only", type=_parts, metavar="PART,...", help="parts of gpu, in this order"
@@ -146,7 +149,7 @@ def _unknown(what: str, word: str, known: Collection[str]) -> str:
     return f"unknown {what} {word!r}{hint}; choose from {', '.join(known)}"
 
 
-def _conditions(*, quick: bool, peers: bool, kept: bool) -> dict[str, Any]:
+def _conditions(*, quick: bool, kept: bool) -> dict[str, Any]:
     """Returns the machine (by name only), versions, allocator and options."""
     versions = environment()
     names = ("platform", "cpu", "accelerator")
@@ -160,7 +163,6 @@ def _conditions(*, quick: bool, peers: bool, kept: bool) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "quick": quick,
-        "peers": peers,
         "machine": machine,
         "versions": versions,
         "allocator": allocator,

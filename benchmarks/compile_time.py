@@ -13,12 +13,12 @@ import unroll_jax as uj
 from benchmarks.plain_layers import PLAIN
 from benchmarks.record import Record
 from benchmarks.timing import table
-from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import TrainState, init_state, jit_step
 from unroll_jax.train.core.task import NoData
-from unroll_jax.train.data.video import VideoSpec
-from unroll_jax.train.tasks.video import make
+from unroll_jax.train.tasks.video.data import VideoSpec
+from unroll_jax.train.tasks.video.options import ModelConfig, VideoConfig
+from unroll_jax.train.tasks.video.task import make
 
 __all__ = ["main", "training_step", "unrolled_gradient"]
 

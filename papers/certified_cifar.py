@@ -26,9 +26,9 @@ from unroll_jax.certificates import (
     space_to_depth,
     unit_columns,
 )
-from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.config.options import Count, NonNegative, Positive, options
-from unroll_jax.train.data import images as pictures
+from unroll_jax.train.tasks.images import data as pictures
+from unroll_jax.train.tasks.images.options import ImageConfig
 
 __all__ = ["CifarConfig", "main"]
 

@@ -19,9 +19,13 @@ from jaxtyping import Array, Float
 from unroll_jax.models import Decoder
 from unroll_jax.models.language.decoder import decoder_logits
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.answers import AnswerTokenizer
-from unroll_jax.train.data.instructions import Conversation, Prompt, read_prompts
 from unroll_jax.train.loading import Opened, open_decoder
+from unroll_jax.train.tasks.language.answers import AnswerTokenizer
+from unroll_jax.train.tasks.language.instructions import (
+    Conversation,
+    Prompt,
+    read_prompts,
+)
 
 __all__ = ["Judge", "Verdict", "main", "verdict"]
 

@@ -16,8 +16,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from unroll_jax.models import DecoderConfig
 from unroll_jax.train.config.errors import UserError, one_line
-from unroll_jax.train.data.pretrained.decoders import decoder_slots
-from unroll_jax.train.data.pretrained.llama import config_values
+from unroll_jax.train.data.pretrained.decoders import config_values, decoder_slots
 from unroll_jax.train.system.files import check_out, to_bytes
 
 __all__ = ["convert", "main"]

@@ -39,14 +39,14 @@ MAX_PAGE = 150
 LONG_TODAY = {
     "train/predict.py: command",
     # makers of tasks, whose functions close over the options and the data
-    "train/tasks/certified.py: make",
-    "train/tasks/image_sets.py: make",
-    "train/tasks/images.py: classification",
-    "train/tasks/language.py: make",
-    "train/tasks/own.py: own_task",
-    "train/tasks/sparse_coding.py: make",
-    "train/tasks/text.py: make",
-    "train/tasks/video.py: make",
+    "train/tasks/certified/task.py: make",
+    "train/tasks/image_sets/task.py: make",
+    "train/tasks/images/task.py: classification",
+    "train/tasks/language/task.py: make",
+    "train/tasks/own/task.py: own_task",
+    "train/tasks/sparse_coding/task.py: make",
+    "train/tasks/text/task.py: make",
+    "train/tasks/video/task.py: make",
     "train/report/__init__.py",
     "tests/data/test_errors.py",
     "tests/energies/test_layer_norm.py: "
@@ -57,7 +57,7 @@ LONG_TODAY = {
     "test_steps_and_gradients_are_those_of_present_tokens",
 }
 MIN_FILE_OF_TRAIN = 40
-MAX_FILES_OF_TRAIN = 114
+MAX_FILES_OF_TRAIN = 99
 MAX_PUBLIC_NAMES = 236
 MAX_SHARE_OF_CHECKS = 0.11  # of the library's statements; the aim is .06
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -165,7 +165,8 @@ def test_files_and_functions_have_a_size_one_can_read(place):
 def test_files_of_the_application_are_few_and_none_is_tiny():
     paths = tracked("train")
     assert len(paths) <= MAX_FILES_OF_TRAIN
-    files = [path for path in paths if path.stem != "__init__"]
+    # options lie beside their task, however few
+    files = [path for path in paths if path.stem not in ("__init__", "options")]
     assert [p for p in files if len(lines_of(p)) < MIN_FILE_OF_TRAIN] == []
 
 

@@ -19,9 +19,9 @@ import unroll_jax as uj
 from benchmarks.__main__ import BENCHMARKS
 from unroll_jax import train
 from unroll_jax.certificates import Outcome
+from unroll_jax.train import cli as commands
 from unroll_jax.train.__main__ import COMMANDS
-from unroll_jax.train.config import commands
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "explanation" / "statements.md").read_text(encoding="utf-8")

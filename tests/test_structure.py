@@ -12,9 +12,9 @@ import sys, unroll_jax
 assert not {"jax", "numpy", "unroll_jax.energies"} & set(sys.modules)
 import unroll_jax.train
 assert not {"jax", "numpy", "unroll_jax.train.main"} & set(sys.modules)
-import unroll_jax.train.config.data
+import unroll_jax.train.config.run
 assert not {"numpy", "jax", "tensorflow_datasets", "av"} & set(sys.modules)
-import unroll_jax.train.registry, unroll_jax.train.experiments
+import unroll_jax.train.registry, unroll_jax.train.cli
 assert not {"jax", "flax", "matplotlib", "orbax", "tensorflow", "huggingface_hub", "tokenizers"} & set(sys.modules)
 """
 # The name is the function, though a module of the library imports the file of the same

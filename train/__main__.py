@@ -14,9 +14,16 @@ from unroll_jax import __version__
 
 try:
     from . import main as commands
-    from .cli import HELP, parse, unknown
-    from .config.commands import EvaluateArguments, Membership
+    from .cli import (
+        HELP,
+        EvaluateArguments,
+        GenerateArguments,
+        PredictArguments,
+        parse,
+        unknown,
+    )
     from .config.errors import Interrupted, UserError, on_command_line, one_line
+    from .config.run import Membership
     from .system import machine
     from .system.files import system_errors
     from .system.terminal import safe_output
@@ -34,10 +41,10 @@ CLOSED_PIPE = 141
 TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
 # the commands that take every option of a configuration
 WITH_CONFIG = ("run", "demo", "plan", "sweep")
-# predict, generate
-OF_OTHERS = {field.name for field in dataclasses.fields(EvaluateArguments)} | {
-    "gamma",
-    "seed",
+OF_OTHERS = {
+    field.name
+    for kind in (EvaluateArguments, PredictArguments, GenerateArguments)
+    for field in dataclasses.fields(kind)
 }
 OF_PREPARE = {
     "root": "--from",

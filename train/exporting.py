@@ -10,20 +10,29 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from .cli import parse
-from .config.commands import ExportArguments, ExportFormat
+from .cli import ExportArguments, ExportFormat, parse
 from .config.errors import UserError
 from .config.options import to_json
 from .config.run import FREE, RunConfig
-from .config.tokens import LanguageConfig
+from .core.evaluate import best_checkpoint, evaluated_step
 from .core.folder import read_config
 from .core.metrics import read_metrics
 from .core.objective import multipliers_in_order
 from .core.plan import make_plan
 from .core.task import Log, Row, Task
 from .data.pretrained.folders import COPIED, TEMPLATE
-from .evaluate import best_checkpoint, evaluated_step
-from .loading import by_config, open_run, options_of
+from .loading import (
+    CARD,
+    CONFIG,
+    FORMAT,
+    MARK,
+    MODEL,
+    by_config,
+    claim,
+    named_arrays,
+    open_run,
+    options_of,
+)
 from .registry import TASKS
 from .system.files import (
     check_out,
@@ -33,7 +42,7 @@ from .system.files import (
     write_all,
 )
 from .system.machine import environment
-from .weights import CARD, CONFIG, FORMAT, MARK, MODEL, claim, named_arrays
+from .tasks.language.options import LanguageConfig
 
 OWN = (
     "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L"

@@ -14,21 +14,19 @@ from unroll_jax.models.language.generation import make_request
 from unroll_jax.models.language.sampling import row_keys
 from unroll_jax.models.language.speculative import check_draft
 
-from .cli import parse
-from .config.commands import GenerateArguments
+from .cli import GenerateArguments, parse
 from .config.errors import UserError, one_line
 from .core.task import Log
-from .data.answers import AnswerTokenizer
-from .data.instructions import Prompt, read_prompts
 from .loading import Opened, open_decoder
 from .system.files import check_file, expanded, write_json
-from .tasks.common import check_noise
+from .tasks.language.answers import AnswerTokenizer
+from .tasks.language.instructions import Prompt, read_prompts
 
 MAX_TOKENS = 256  # of an answer, unless an option sets it
 
 
 class Settings(NamedTuple):
-    """Options for answering prompts, see `config.commands.GenerateArguments`."""
+    """Options for answering prompts, see `cli.GenerateArguments`."""
 
     chat: bool = True
     max_tokens: int = MAX_TOKENS
@@ -146,13 +144,6 @@ def _check_options(parsed: GenerateArguments) -> None:
         raise UserError(
             "--exit-layer and --draft-length go together; give both, or neither"
         )
-    for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
-        value = getattr(parsed, name)
-        if value is not None and value < 1:
-            raise UserError(
-                f"--{name.replace('_', '-')} must be at least 1, got {value}"
-            )
-    check_noise(parsed.gamma, parsed.seed)
 
 
 def _alpaca_row(answer: Answer, generator: str) -> dict[str, str]:

@@ -8,14 +8,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cli import HELP, configured, parse, unknown
-from .config.commands import EvaluateArguments, PrepareArguments, ReportArguments
-from .config.data import MODULES, sources_of
+from .cli import (
+    HELP,
+    EvaluateArguments,
+    PrepareArguments,
+    ReportArguments,
+    configured,
+    parse,
+    unknown,
+)
 from .config.errors import UserError, kind_of
 from .config.options import check_left_out, differences, to_json
 from .config.run import RunConfig
-from .experiments import EXPERIMENTS
-from .registry import functions_of, open_task, prepare_data
+from .registry import (
+    EXPERIMENTS,
+    MODULES,
+    functions_of,
+    open_task,
+    prepare_data,
+    sources_of,
+)
 from .system.files import check_out, require_writable
 from .system.machine import keep_programs, require_device
 
@@ -78,6 +90,7 @@ def fit(
     name, trained, config = _target(what)
     given, config = config, config.resolved()
     config.check()  # before imports that take seconds
+    from .core.evaluate import evaluate_run, is_evaluated
     from .core.folder import (
         check_experiment,
         check_first,
@@ -87,7 +100,6 @@ def fit(
     )
     from .core.loop import train_run
     from .core.metrics import check_callbacks
-    from .evaluate import evaluate_run, is_evaluated
     from .report import write_report
     from .system.distributed import first_does, first_only, ignore_sigterm, is_first
 
@@ -141,7 +153,7 @@ def plan(arguments: list[str]) -> None:
         config = config.resolved()
         config.check()  # before what takes seconds to import
         from .core.folder import check_first
-        from .core.memory import describe_memory, simulate
+        from .core.plan import describe_memory, simulate
 
         keep_programs()
         simulate(config.mesh)
@@ -154,7 +166,7 @@ def plan(arguments: list[str]) -> None:
 def evaluate_again(arguments: list[str]) -> None:
     """`unroll-jax evaluate RUN`: the best checkpoint again."""
     parsed = parse(EvaluateArguments, arguments, "unroll-jax evaluate")
-    from .evaluate import evaluate_run
+    from .core.evaluate import evaluate_run
     from .loading import open_run
     from .system.distributed import first_only, ignore_sigterm
 
@@ -169,7 +181,7 @@ def evaluate_again(arguments: list[str]) -> None:
         usual = EvaluateArguments(parsed.run)
         check_left_out(parsed, ["on_root"], "--on-source", usual)
     else:
-        from .tasks.video import on_other_video
+        from .tasks.video.task import on_other_video
 
         other["on"], other["place"] = on_other_video(
             task, parsed.on_source, parsed.on_root, log
@@ -254,8 +266,8 @@ def _show_names(*, everything: bool) -> None:
     for name, row in EXPERIMENTS.items():
         if not (everything or row.has_run):
             continue
-        module = functions_of(row.config).task.partition(":")[0].rpartition(".")[2]
-        group = module.replace("_", " ")
+        # of tasks.NAME.task
+        group = functions_of(row.config).task.split(".")[1].replace("_", " ")
         groups.setdefault(group, f"{group}\n")
         groups[group] += f"  {name:28} {row.summary}\n"
         shown += 1

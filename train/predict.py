@@ -7,20 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from .cli import parse
-from .config.commands import PredictArguments
+from .cli import PredictArguments, parse
 from .config.errors import UserError
-from .config.tokens import LanguageConfig, TextRunConfig
 from .core.folder import read_config
 from .core.task import Row
-from .data.instructions import read_prompts
 from .data.rows import read_text
-from .loading import Model, load
+from .loading import Model, is_export, load, read_export
 from .system.files import check_file, write_all
 from .system.terminal import Table, as_text
-from .tasks.common import check_noise
-from .tasks.language import paired
-from .weights import is_export, read_export
+from .tasks.language.instructions import read_prompts
+from .tasks.language.options import LanguageConfig
+from .tasks.language.task import paired
+from .tasks.text.options import TextRunConfig
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects
 WIDEST = 80  # characters of a text in a title
@@ -39,7 +37,6 @@ def command(arguments: list[str]) -> None:
         raise UserError(
             "--file takes the place of --text and --second; give one or the other"
         )
-    check_noise(parsed.gamma, parsed.seed)
     config = _config_of(parsed.run)
     out = None
     if parsed.out is not None:

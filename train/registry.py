@@ -1,27 +1,21 @@
-"""The registry of tasks, a row each. Modules are named, and imported when they are
-used."""
+"""The registry: options, module and experiments of every task. Modules are named, and
+imported when they are used."""
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from .config.certified import CertifiedConfig
-from .config.constrained import OwnConfig
-from .config.data import MODULES, SourceConfig
 from .config.errors import UserError
-from .config.image_sets import ImageSetConfig
-from .config.images import (
-    ImageFeedForwardConfig,
-    ImageMonConfig,
-    ImageOdeConfig,
-    ImageOptEqConfig,
-    SceneFcnConfig,
-    SceneOptEqConfig,
-)
-from .config.run import RunConfig
-from .config.sparse_coding import SparseCodingConfig
-from .config.tokens import LanguageConfig, TextEncoderConfig, TextUnrolledConfig
-from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
+from .config.run import Experiment, RunConfig, SourceConfig
+from .tasks.certified import options as certified
+from .tasks.image_sets import options as image_sets
+from .tasks.images import experiments as image_experiments
+from .tasks.images import options as images
+from .tasks.language import options as language
+from .tasks.own import options as own
+from .tasks.sparse_coding import options as sparse_coding
+from .tasks.text import options as text
+from .tasks.video import options as video
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = (
@@ -47,14 +41,14 @@ class Registered(NamedTuple):
 
 
 _VIDEO = Functions(
-    task="tasks.video",
+    task="tasks.video.task",
     predict=(
         'frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames,'
         " 160, 160) without noise"
     ),
 )
 _TEXT = Functions(
-    task="tasks.text",
+    task="tasks.text.task",
     predict=(
         '(prediction,) = model.predict(["a text"])  # of pairs, with'
         ' seconds=["another"]\nprediction.label, prediction.probabilities[-1]  # by'
@@ -62,35 +56,35 @@ _TEXT = Functions(
     ),
 )
 _IMAGES = Functions(
-    task="tasks.images",
+    task="tasks.images.task",
     predict=(
         'prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
         "prediction.label, prediction.probabilities"
     ),
 )
 _CERTIFIED = Functions(
-    task="tasks.certified",
+    task="tasks.certified.task",
     predict=(
         'answer = model.predict("picture.png")  # or uint8 arrays, one or a'
         " list\nanswer.label, answer.probabilities, answer.radius"
     ),
 )
 _SPARSE_CODING = Functions(
-    task="tasks.sparse_coding",
+    task="tasks.sparse_coding.task",
     predict=(
         'coded = model.predict("picture.png")  # or uint8 arrays, one or a'
         " list\ncoded.code, coded.image"
     ),
 )
 _IMAGE_SETS = Functions(
-    task="tasks.image_sets",
+    task="tasks.image_sets.task",
     predict=(
         'images = model.predict(["a.png", "b.png"])  # or uint8 arrays; a set without'
         " its noise, uint8"
     ),
 )
 _LANGUAGE = Functions(
-    task="tasks.language",
+    task="tasks.language.task",
     predict=(
         '(answer,) = model.predict(["a prompt"], answers=["an'
         " answer\"])\nanswer.log_probabilities, answer.losses  # of the answer's"
@@ -99,7 +93,7 @@ _LANGUAGE = Functions(
     ),
 )
 _SCENES = _IMAGES._replace(
-    task="tasks.images",
+    task="tasks.images.task",
     predict=(
         'classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the'
         " class of each pixel"
@@ -107,22 +101,45 @@ _SCENES = _IMAGES._replace(
 )
 
 TASKS: dict[str, Registered] = {
-    "video": Registered(VideoConfig, _VIDEO),
-    "video-dust": Registered(VideoDustConfig, _VIDEO),
-    "video-vit": Registered(VideoViTConfig, _VIDEO),
-    "image-sets": Registered(ImageSetConfig, _IMAGE_SETS),
-    "sparse-coding": Registered(SparseCodingConfig, _SPARSE_CODING),
-    "text-encoder": Registered(TextEncoderConfig, _TEXT),
-    "text-ut": Registered(TextUnrolledConfig, _TEXT),
-    "image-opteq": Registered(ImageOptEqConfig, _IMAGES),
-    "image-mon": Registered(ImageMonConfig, _IMAGES),
-    "image-ode": Registered(ImageOdeConfig, _IMAGES),
-    "image-dnn": Registered(ImageFeedForwardConfig, _IMAGES),
-    "certified": Registered(CertifiedConfig, _CERTIFIED),
-    "segment-opteq": Registered(SceneOptEqConfig, _SCENES),
-    "segment-fcn": Registered(SceneFcnConfig, _SCENES),
-    "language": Registered(LanguageConfig, _LANGUAGE),
-    "own": Registered(OwnConfig, None),
+    "video": Registered(video.VideoConfig, _VIDEO),
+    "video-dust": Registered(video.VideoDustConfig, _VIDEO),
+    "video-vit": Registered(video.VideoViTConfig, _VIDEO),
+    "image-sets": Registered(image_sets.ImageSetConfig, _IMAGE_SETS),
+    "sparse-coding": Registered(sparse_coding.SparseCodingConfig, _SPARSE_CODING),
+    "text-encoder": Registered(text.TextEncoderConfig, _TEXT),
+    "text-ut": Registered(text.TextUnrolledConfig, _TEXT),
+    "image-opteq": Registered(images.ImageOptEqConfig, _IMAGES),
+    "image-mon": Registered(images.ImageMonConfig, _IMAGES),
+    "image-ode": Registered(images.ImageOdeConfig, _IMAGES),
+    "image-dnn": Registered(images.ImageFeedForwardConfig, _IMAGES),
+    "certified": Registered(certified.CertifiedConfig, _CERTIFIED),
+    "segment-opteq": Registered(images.SceneOptEqConfig, _SCENES),
+    "segment-fcn": Registered(images.SceneFcnConfig, _SCENES),
+    "language": Registered(language.LanguageConfig, _LANGUAGE),
+    "own": Registered(own.OwnConfig, None),
+}
+
+
+# By the class of their options: the modules within train/ that prepare data.
+MODULES: dict[type[SourceConfig], str] = {
+    video.DataConfig: "tasks.video.data",
+    images.ImageConfig: "tasks.images.data",
+    sparse_coding.CodeConfig: "tasks.sparse_coding.data",
+    image_sets.SetConfig: "tasks.image_sets.data",
+    images.SceneConfig: "tasks.images.data",
+    text.TextConfig: "tasks.text.data",
+    language.InstructionConfig: "tasks.language.instructions",
+}
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    **image_sets.EXPERIMENTS,
+    **video.EXPERIMENTS,
+    **image_experiments.EXPERIMENTS,
+    **certified.EXPERIMENTS,
+    **sparse_coding.EXPERIMENTS,
+    **text.EXPERIMENTS,
+    **language.EXPERIMENTS,
 }
 
 
@@ -135,6 +152,11 @@ def functions_of(config: RunConfig) -> Functions:
         "a task of your own is known to Python alone; pass the task itself"
         f" {FROM_PYTHON}"
     )
+
+
+def sources_of(kind: type[SourceConfig]) -> tuple[str, ...]:
+    """The names of the data of a class of options."""
+    return get_args(get_type_hints(kind)["source"])
 
 
 def imported(module: str) -> Any:
@@ -151,7 +173,7 @@ def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
 def prepare_data(data: SourceConfig, log: Callable[[str], None]) -> None:
     """Prepares the data of a configuration, unless that is done: on no device, and
     without the task."""
-    imported(f"data.{MODULES[type(data)]}").prepare(data, log=log)
+    imported(MODULES[type(data)]).prepare(data, log=log)
 
 
 def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 __all__ = ["continue_conjugate_gradient"]
 
@@ -20,7 +20,6 @@ class _CG(NamedTuple):
     direction: Array
     square: Array
     steps: Array
-    sound: Bool[Array, " b"]
 
 
 def continue_conjugate_gradient(
@@ -47,11 +46,10 @@ def continue_conjugate_gradient(
         return jnp.sum(a * b, axis=-1)
 
     def unfinished(carry: _CG) -> Array:
-        active = carry.sound & (carry.square > bound)
-        return jnp.any(active) & (carry.number < max_steps)
+        return jnp.any(carry.square > bound) & (carry.number < max_steps)
 
     def body(carry: _CG) -> _CG:
-        active = carry.sound & (carry.square > bound)
+        active = carry.square > bound
         image = product(carry.direction)
         curvature = dot(carry.direction, image)
         descends = active & (curvature > 0.0)
@@ -61,12 +59,13 @@ def continue_conjugate_gradient(
         w = carry.w + length[:, None] * carry.direction
         residual = carry.residual - length[:, None] * image
         square = jnp.where(active, dot(residual, residual), carry.square)
+        # 0 ends a row. NaN of a product stays NaN, and does too.
+        square = jnp.where(active & (curvature <= 0.0), 0.0, square)
 
         # The next direction is conjugate to all before it.
         ratio = square / jnp.where(carry.square > 0.0, carry.square, 1.0)
         ratio = jnp.where(active, ratio, 0.0)
         direction = residual + ratio[:, None] * carry.direction
-        sound = carry.sound & ((curvature > 0.0) | ~active)
         return _CG(
             number=carry.number + 1,
             w=w,
@@ -74,7 +73,6 @@ def continue_conjugate_gradient(
             direction=direction,
             square=square,
             steps=carry.steps + active.astype(jnp.int32),
-            sound=sound,
         )
 
     square = dot(residual, residual)
@@ -86,7 +84,6 @@ def continue_conjugate_gradient(
         direction=residual,
         square=square,
         steps=none,
-        sound=square == square,  # NaN in, NaN out
     )
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.w, end.residual, end.steps

@@ -18,6 +18,7 @@ __all__ = [
     "infinite_outside",
     "linear",
     "over",
+    "power_inverse",
     "powers_of_two",
     "round_up",
     "safe_sqrt",
@@ -52,6 +53,18 @@ def powers_of_two(
         return jax.lax.bitcast_convert_type(bits, sizes.dtype)
 
     return power(-exponent), power(exponent)
+
+
+def power_inverse(power: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns 1 / ``power`` for powers of two of `powers_of_two`.
+
+    XLA recomputes bits in every kernel that reads them. A division is its own kernel.
+    """
+    limits = jnp.finfo(power.dtype)
+    integer = jnp.dtype(f"int{limits.bits}")
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(power), integer)
+    ones = 2 * (1 - int(limits.minexp)) << int(limits.nmant)
+    return jax.lax.bitcast_convert_type(ones - bits, power.dtype)
 
 
 def unit_powers(

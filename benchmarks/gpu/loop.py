@@ -11,13 +11,13 @@ import numpy as np
 
 from benchmarks.record import Record
 from benchmarks.timing import counted_compilations
-from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.core.loop import train_run
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.sharding.mesh import put
-from unroll_jax.train.tasks.own import own_task
+from unroll_jax.train.sharding import put
+from unroll_jax.train.tasks.own.options import OwnConfig
+from unroll_jax.train.tasks.own.task import own_task
 
 __all__ = ["FULL", "QUICK", "Sizes", "measure"]
 

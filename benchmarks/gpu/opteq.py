@@ -12,8 +12,8 @@ import optax
 from benchmarks.gpu.ahead import Program, product_flops
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, matmul_rate
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.tasks.image_models import build
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.images.models import build
 
 __all__ = ["FULL", "QUICK", "Sizes", "measure", "programs"]
 

@@ -4,6 +4,7 @@ The libraries are timed at their best.
 """
 
 import os
+from importlib import metadata
 
 import jax
 import numpy as np
@@ -25,7 +26,10 @@ BARS = {"dense, median": 0.8, "general, worst": 1.3}  # of the best peer's time
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
-    """Prints times of all problems and libraries, first calls, and the sweeps."""
+    """Prints times of all problems and libraries, first calls, and the sweeps.
+
+    A quick run prints the first table only, of the problems with a bar.
+    """
     print(
         f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM}"
         " inputs, batch 64 (images: 4) if no other is named, float32,"
@@ -34,6 +38,7 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     )
     if peers:
         print(SAME_ALLOCATOR)
+        print(f"versions: {', '.join(map(_version, ('jax', *LIBRARIES)))}")
     record = Record()
     rows = []
     results = {}
@@ -59,9 +64,17 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         "compile: seconds to trace and compile; least: of the peers' best ways.\n"
     )
     record.figures |= _judge(results)
-    record.figures |= time_calls(peers=peers) | sweeps(quick=quick)
+    if not quick:
+        record.figures |= time_calls(peers=peers) | sweeps()
     record.draw = record.draw_times
     return record
+
+
+def _version(library: str) -> str:
+    try:
+        return f"{library} {metadata.version(library)}"
+    except metadata.PackageNotFoundError:
+        return f"{library} is not installed"
 
 
 def _repeats(cell: Cell, *, quick: bool) -> int:
@@ -79,12 +92,12 @@ def _step_seconds(cell: Cell) -> float:
 
 def _cells(*, quick: bool) -> list[Cell]:
     dense = problems.dense_cell
-    batches = (128, 1) if quick else (1, 128, 1024)
-    general = [problems.tanh_cell(batch=batch) for batch in batches]
+    if quick:
+        tanh = [problems.tanh_cell(batch=batch) for batch in (128, 1)]
+        return [dense(256, 0.99, "random"), *tanh, problems.rotation_cell()]
+    general = [problems.tanh_cell(batch=batch) for batch in (1, 128, 1024)]
     general += [problems.deep_cell(), problems.transformer_cell()]
     general.append(problems.conv_cell(8, 16))
-    if quick:
-        return [dense(256, 0.99, "random"), dense(256, 0.999, "spread"), *general]
     cells = []
     for dim in DIMS:
         for kind in ("random", "spread"):

@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from unroll_jax.train.__main__ import USAGE
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import EXPERIMENTS
 
 
 class Usage(SphinxDirective):

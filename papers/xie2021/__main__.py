@@ -5,10 +5,10 @@ import sys
 from papers.command import run_command
 from papers.xie2021.robustness import RobustnessConfig, robustness
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.images import ImageTaskConfig
-from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.core.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.system.files import read_object, write_json
+from unroll_jax.train.tasks.images.options import ImageTaskConfig
 
 
 def evaluate(config: RobustnessConfig) -> None:

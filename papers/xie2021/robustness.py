@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from optax.projections import projection_l2_ball
 from pydantic import Field
 
-from unroll_jax.train.config.images import is_certifiable
 from unroll_jax.train.config.options import Count, Levels, options
 from unroll_jax.train.core.evaluate import NOISE_SEED
 from unroll_jax.train.core.task import Params, Row, Task
-from unroll_jax.train.sharding.mesh import gathered
+from unroll_jax.train.sharding import gathered
 from unroll_jax.train.tasks.common import on_batches, to_unit
-from unroll_jax.train.tasks.image_models import lipschitz_bound
+from unroll_jax.train.tasks.images.models import lipschitz_bound
+from unroll_jax.train.tasks.images.options import is_certifiable
 
 # Total length of an attack's steps, in radii: from any start they can reach the far
 # side of the ball.

@@ -33,9 +33,9 @@ from papers.yang2022.synthetic_plots import (
 )
 from papers.yang2022.vectors import Embeddings, glove_embeddings
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.text import TextBatch, TextConfig, load
 from unroll_jax.train.data.words import tokenise
 from unroll_jax.train.system.files import check_out, expanded
+from unroll_jax.train.tasks.text.data import TextBatch, TextConfig, load
 
 DPI = 110
 DATA_SETS: tuple[Literal["sst2", "imdb"], ...] = ("sst2", "imdb")

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unroll_jax.train.data.text import TextBatch
 from unroll_jax.train.data.words import tokenise
+from unroll_jax.train.tasks.text.data import TextBatch
 
 SMALLEST_BUCKET = 16
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from unroll_jax.train.config.errors import UserError, option_text
-from unroll_jax.train.system.reading import open_regular
+from unroll_jax.train.system.files import open_regular
 
 
 class Embeddings:

@@ -1,5 +1,7 @@
 """The benchmark of gradients: its exact answers against autodiff, and its race."""
 
+from importlib import metadata
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +61,7 @@ def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
 WAYS = ("Picard, cg", "Anderson 5, cg", "FixedPointIteration, CG", "Picard")
 
 
-def test_a_problem_is_raced_with_every_installed_peer(monkeypatch):
+def test_a_problem_is_raced_with_every_installed_peer(monkeypatch, capsys):
     def few(cell, ways=jax_peers.ways):
         return {
             library: {name: way for name, way in of_library.items() if name in WAYS}
@@ -69,9 +71,10 @@ def test_a_problem_is_raced_with_every_installed_peer(monkeypatch):
     cell = dense_cell(8, 0.9, "random", batch=2)
     monkeypatch.setattr(jax_peers, "ways", few)
     monkeypatch.setattr(gradients, "_cells", lambda *, quick: [cell] if quick else [])
-    monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
+    monkeypatch.setattr(gradients, "sweeps", lambda: {"swept": 1.0})
     monkeypatch.setattr(gradients, "time_calls", lambda *, peers: {})
     figures = gradients.main(quick=True, peers=True).figures
+    assert f"jaxopt {metadata.version('jaxopt')}" in capsys.readouterr().out
     raced = {
         name
         for name in jax_peers.LIBRARIES
@@ -85,7 +88,7 @@ def test_a_problem_is_raced_with_every_installed_peer(monkeypatch):
         assert figures[f"{name} mebibytes"] > 0.0
     record = gradients.main(quick=True, peers=False)
     units = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
-    assert set(record.figures) == {
-        f"{cell.name}, unroll_jax {unit}" for unit in units
-    } | {"swept"}
+    assert set(record.figures) == {f"{cell.name}, unroll_jax {unit}" for unit in units}
+    # Sweeps, which take longest, are for full runs.
+    assert gradients.main(quick=False, peers=False).figures == {"swept": 1.0}
     assert record.floors[f"{cell.name}, unroll_jax seconds"]["seconds"] > 0.0

@@ -11,15 +11,16 @@ import pytest
 from PIL import Image
 
 from tests.train.commands import quiet
-from unroll_jax.train.config.data import (
-    DataConfig,
-    ImageConfig,
-    InstructionConfig,
-    SceneConfig,
-    SetConfig,
-    TextConfig,
-)
-from unroll_jax.train.data import image_sets, images, instructions, text, video
+from unroll_jax.train.tasks.image_sets import data as image_sets
+from unroll_jax.train.tasks.image_sets.options import SetConfig
+from unroll_jax.train.tasks.images import data as images
+from unroll_jax.train.tasks.images.options import ImageConfig, SceneConfig
+from unroll_jax.train.tasks.language import instructions
+from unroll_jax.train.tasks.language.options import InstructionConfig
+from unroll_jax.train.tasks.text import data as text
+from unroll_jax.train.tasks.text.options import TextConfig
+from unroll_jax.train.tasks.video import data as video
+from unroll_jax.train.tasks.video.options import DataConfig
 
 LOADERS: dict[str, tuple[Any, Callable[..., Any]]] = {
     **dict.fromkeys(("photos", "video"), (DataConfig, video.load)),

@@ -16,8 +16,8 @@ from tests.errors import assert_fails, one_line
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.clips import find_clips, split_clips, standard_frame
 from unroll_jax.train.data.files import SPLITS, fingerprint_below
-from unroll_jax.train.data.media import open_media
-from unroll_jax.train.data.video import open_footage, patch_sequences, windows
+from unroll_jax.train.data.pictures import open_media
+from unroll_jax.train.tasks.video.data import open_footage, patch_sequences, windows
 
 LAYOUTS = {  # the clips of train, validation and test, and ignored ones
     "UCSD Ped2": (

@@ -12,8 +12,8 @@ from PIL import Image
 
 from tests.data.conftest import truncate, write_video
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import images
-from unroll_jax.train.data.instructions import read_prompts
+from unroll_jax.train.tasks.images import data as images
+from unroll_jax.train.tasks.language.instructions import read_prompts
 
 
 def picture(seed=0, shape=(5, 6, 3)):
@@ -310,6 +310,9 @@ BAD = [
         {"train.tsv": GOOD, "validation.parquet": "PAR1"},
         "'validation.parquet' looks like ... rename it if it is none",
     ),
+    ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
+    ("table", {"train.tsv": GOOD, "test.tsv.gz": ""}, "'test.tsv.gz' looks like"),
+    ("table", {"train.tsv": GOOD, "validate.tsv": GOOD}, "'validate.tsv' looks like"),
     (
         "table",
         {"train.tsv": GOOD, "train.csv": ""},
@@ -344,6 +347,8 @@ BAD = [
         {"a.jsonl": '{"instruction": "a", "output": ""}'},
         "has no answered instruction in train",
     ),
+    ("alpaca", {"train.json": ANSWERS, "test.csv": ""}, "'test.csv' looks like"),
+    ("alpaca", {"train.json": ANSWERS, "test/1.json": ANSWERS}, "'test' looks like"),
     ("alpaca", {"test.json": ANSWERS, "a.txt": ""}, "holds no train file"),
     (
         "alpaca",

@@ -11,24 +11,23 @@ import pytest
 
 from papers.yang2022.vectors import glove_embeddings
 from tests.errors import assert_fails, one_line
-from unroll_jax.train.config.data import DataConfig, ImageConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.metrics import read_metrics, read_predictions
 from unroll_jax.train.data.clips import video_frames
 from unroll_jax.train.data.files import files_below, fingerprint_files
-from unroll_jax.train.data.images import prepare as prepare_images
-from unroll_jax.train.data.instructions import read_prompts
-from unroll_jax.train.data.media import is_picture
-from unroll_jax.train.data.pictures import picture_of
-from unroll_jax.train.data.prepare import resolve_source
+from unroll_jax.train.data.pictures import is_picture, picture_of
+from unroll_jax.train.data.prepared import resolve_source
 from unroll_jax.train.data.pretrained.folders import open_safetensors, read_tokenizer
 from unroll_jax.train.data.rows import read_rows
-from unroll_jax.train.data.text import TEXTS
-from unroll_jax.train.data.video import SOURCES
-from unroll_jax.train.system.files import read_object
-from unroll_jax.train.system.reading import open_regular, read_regular
-from unroll_jax.train.weights import claim
+from unroll_jax.train.loading import claim
+from unroll_jax.train.system.files import open_regular, read_object, read_regular
+from unroll_jax.train.tasks.images.data import prepare as prepare_images
+from unroll_jax.train.tasks.images.options import ImageConfig
+from unroll_jax.train.tasks.language.instructions import read_prompts
+from unroll_jax.train.tasks.text.data import TEXTS
+from unroll_jax.train.tasks.video.data import SOURCES
+from unroll_jax.train.tasks.video.options import DataConfig
 
 
 def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_path):

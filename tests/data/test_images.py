@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 from tests.data.conftest import pack, write_pictures
 from tests.data.test_errors import RECORDS, SCENES
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data import images
 from unroll_jax.train.data.files import SPLITS
+from unroll_jax.train.tasks.images import data as images
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
 
@@ -104,6 +104,14 @@ def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(
     assert "  passing over 2 images outside of the splits, as 'extra/001.png'" in lines
     assert "  test holds no images of dog" in lines
     assert any("passing over 3 file(s) of other kinds" in line for line in lines)
+
+
+def test_folders_of_classes_may_differ_in_the_form_of_unicode(opened, tmp_path):
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    counts = {f"train/{composed}": 20, "train/dog": 20, f"test/{decomposed}": 3}
+    data = opened("image_folder", write_pictures(tmp_path / "images", counts))
+    assert data.class_names == (composed, "dog")
+    assert data.whole("test").labels.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("packed", [False, True])

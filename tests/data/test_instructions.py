@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import one_line
-from unroll_jax.train.data.answers import (
+from unroll_jax.train.data.files import SPLITS
+from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from unroll_jax.train.tasks.language.answers import (
     ALPACA,
     AnswerTokenizer,
     PackedBatch,
@@ -19,9 +21,11 @@ from unroll_jax.train.data.answers import (
     kept_positions,
     pack,
 )
-from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.instructions import Conversation, Prompt, read_prompts
-from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from unroll_jax.train.tasks.language.instructions import (
+    Conversation,
+    Prompt,
+    read_prompts,
+)
 
 
 def test_made_up_instructions_differ_and_have_the_right_answers(opened):
@@ -73,7 +77,10 @@ def test_files_of_both_suffixes_are_splits_and_a_single_file_is_train(opened, tm
             lines = "\n".join(map(json.dumps, entries))
             text = lines if name.endswith("l") else json.dumps(entries)
             (tmp_path / folder / name).write_text(text)
-    data = opened("alpaca", tmp_path / "two")
+    (tmp_path / "two" / "more.json").write_text("[]")
+    lines: list[str] = []
+    data = opened("alpaca", tmp_path / "two", lines.append)
+    assert "  passing over 1 other file(s), as 'more.json'" in lines
     assert [data.num_examples(split) for split in SPLITS] == [18, 2, 20]
     assert {one.prompt[:10] for one in data.whole("test")} == {"test.jsonl"}
     data = opened("alpaca", tmp_path / "one")

@@ -9,9 +9,8 @@ from tests.data.conftest import pack, write_pictures, write_video
 from tests.data.test_clips import read
 from tests.errors import assert_fails
 from unroll_jax.train.data.clips import is_video
-from unroll_jax.train.data.media import is_picture
-from unroll_jax.train.data.pictures import picture_of
-from unroll_jax.train.data.video import frames_of
+from unroll_jax.train.data.pictures import is_picture, picture_of
+from unroll_jax.train.tasks.video.data import frames_of
 
 CLASSES = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}
 # By EXIF orientation: the upright picture; for videos, a, b, c, d of the matrix from

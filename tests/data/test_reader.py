@@ -10,8 +10,15 @@ import tensorflow_datasets as tfds
 
 from tests.train.commands import quiet
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.prepare import Builder, Kind, Originals, _write
-from unroll_jax.train.data.reader import in_order, read_ahead, shuffled
+from unroll_jax.train.data.prepared import (
+    Builder,
+    Kind,
+    Originals,
+    _write,
+    in_order,
+    read_ahead,
+    shuffled,
+)
 
 
 def identity(numbers: np.ndarray) -> np.ndarray:

@@ -242,15 +242,21 @@ def test_labels_that_look_the_same_are_one_class_and_those_that_look_alike_are_l
         "cafe\u0301",
         "\ufeffcaf\u00e9",
         "caf\u00e9\u200b",
+        "caf\u00e9\ufe0f",  # whose category is not Cf
+        "caf\u00e9\u3164",
         "Bar",
         "bar",
+        "1",
+        "01",
     ]
-    rows = [f'text {number}, "{labels[number % 6]}"\n' for number in range(60)]
+    count = len(labels)
+    rows = [f'text {row}, "{labels[row % count]}"\n' for row in range(10 * count)]
     (tmp_path / "t.csv").write_text("text,label\n" + "".join(rows), encoding="utf-8")
     lines: list[str] = []
     data = opened("table", tmp_path / "t.csv", lines.append)
-    assert data.class_names == ("Bar", "bar", "caf\u00e9")
+    assert data.class_names == ("01", "1", "Bar", "bar", "caf\u00e9")
     assert any("'Bar' and 'bar' look alike" in line for line in lines)
+    assert any("'01' and '1' look alike" in line for line in lines)
 
 
 def test_changed_originals_are_prepared_afresh_and_others_once(opened, sst2):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.train.commands import quiet
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.data.text import load
-from unroll_jax.train.data.tokens import TokenBatch, TokenData
-from unroll_jax.train.data.words import WordTokenizer, learn_words, tokenise
+from unroll_jax.train.data.words import WordTokenizer, tokenise
+from unroll_jax.train.tasks.text.data import load
+from unroll_jax.train.tasks.text.options import TextConfig
+from unroll_jax.train.tasks.text.tokens import TokenBatch, TokenData, learn_words
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
 SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
@@ -199,18 +199,6 @@ def test_truncation_is_counted_and_logged_once_a_split(texts, data):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda data: data.batches("train", batch_size=0, seed=0),
-            "batch_size must be at least 1, got 0",
-        ),
-        (
-            lambda data: data.batches("train", batch_size=1, seed=-1),
-            "seed must be at least 0, got -1",
-        ),
-        (
-            lambda data: data.batches("train", batch_size=1, seed=0, start_step=-1),
-            "start_step must be at least 0",
-        ),
         (
             lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2),
             "max_length must be at least 3, got 2",

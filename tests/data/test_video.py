@@ -12,15 +12,15 @@ import pytest
 
 from tests.data.conftest import write_pictures
 from tests.errors import one_line
-from unroll_jax.train.config.data import DataConfig
 from unroll_jax.train.data.files import SPLITS
-from unroll_jax.train.data.video import (
+from unroll_jax.train.tasks.video.data import (
     load,
     open_footage,
     patch_sequences,
     prepare,
     windows,
 )
+from unroll_jax.train.tasks.video.options import DataConfig
 
 # frames of clips: a and b train, c validates, d tests
 FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}
@@ -150,8 +150,8 @@ def test_records_that_change_under_a_reader_are_an_error(prepared):
 # more.
 PROGRAM = """
 import os, signal, sys
-from unroll_jax.train.config.data import DataConfig
-from unroll_jax.train.data.video import load, prepare
+from unroll_jax.train.tasks.video.options import DataConfig
+from unroll_jax.train.tasks.video.data import load, prepare
 root, shared, other = sys.argv[1:]
 print("ready", flush=True)
 data = load(DataConfig("video", root, shared), log=lambda line: None)

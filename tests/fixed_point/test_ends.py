@@ -265,6 +265,20 @@ def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_poi
             assert near or not np.any(info.converged), (solver, width, p)
 
 
+def test_a_state_that_jumps_by_any_factor_and_drifts_on_does_not_converge():
+    """Its square in units of the jump is 0. The drift is a millionth of the state, less
+    than the tolerance allows of a state that has not grown."""
+
+    def step(size, z, x):
+        far = jnp.where(z < 1e-2 * size, size, z + 1e-6 * size)
+        return jnp.where(z < 5.0, z + 1.0, far)
+
+    run = programs(step, ["anderson", "picard", "damped"], max_steps=100)
+    for size in map(np.float32, (1e10, 1e18, 1e22, 1e30, 1e37)):
+        for solver, (_, info) in run(size, np.zeros((1, 1), np.float32)).items():
+            assert info.status.tolist() == [MAX_STEPS], (solver, size)
+
+
 def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor_the_answer():
     """With relu it is positively homogeneous. Squares of these sizes are outside
     float32's range."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.commands import Membership
+from unroll_jax.train.config.run import Membership
 
 CONTROLS = re.compile(
     r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"

@@ -9,7 +9,7 @@ from tests.hostile.command import Command
 from tests.hostile.given import Given, both, files, folders, link
 from tests.hostile.runs import as_file, as_folder, edited, gone, text, values
 from unroll_jax.train.core.folder import identity
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import EXPERIMENTS
 
 
 def run(folder: Path, experiment: str = "video-ut", name: str = "run") -> None:

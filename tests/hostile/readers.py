@@ -17,17 +17,17 @@ from tests.hostile.given import files
 from tests.report.conftest import write_run
 from unroll_jax.train.core.folder import identity, read_config
 from unroll_jax.train.core.metrics import read_metrics
-from unroll_jax.train.data.instructions import read_prompts
 from unroll_jax.train.data.pretrained.architectures import (
     read_config as read_encoder_config,
 )
 from unroll_jax.train.data.pretrained.chat import folder_tokenizer
+from unroll_jax.train.data.pretrained.decoders import read_decoder_config
 from unroll_jax.train.data.pretrained.folders import open_folder, read_json
-from unroll_jax.train.data.pretrained.llama import read_decoder_config
 from unroll_jax.train.data.rows import read_rows
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.report import layered_report
 from unroll_jax.train.report.records import read_runs
+from unroll_jax.train.tasks.language.instructions import read_prompts
 
 __all__ = ["READERS", "changed"]
 CONFIG = EXPERIMENTS["video-ut"].config

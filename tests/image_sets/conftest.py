@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.data import SetConfig
-from unroll_jax.train.config.image_sets import ImageSetConfig
-from unroll_jax.train.config.video import ModelConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.data import image_sets
-from unroll_jax.train.data.image_sets import SetData
-from unroll_jax.train.tasks import image_sets as task_module
-from unroll_jax.train.tasks.image_sets import make
+from unroll_jax.train.tasks.image_sets import data as image_sets
+from unroll_jax.train.tasks.image_sets import task as task_module
+from unroll_jax.train.tasks.image_sets.data import SetData
+from unroll_jax.train.tasks.image_sets.options import ImageSetConfig, SetConfig
+from unroll_jax.train.tasks.image_sets.task import make
+from unroll_jax.train.tasks.video.options import ModelConfig
 
 CLASSES, COUNT = ("bars", "dots", "plain"), 20
 

@@ -9,8 +9,8 @@ from PIL import Image
 from tests.errors import one_line
 from tests.image_sets.conftest import CLASSES, COUNT
 from tests.train.commands import quiet
-from unroll_jax.train.data import image_sets
-from unroll_jax.train.data.image_sets import NUM_SETS, SetSpec
+from unroll_jax.train.tasks.image_sets import data as image_sets
+from unroll_jax.train.tasks.image_sets.data import NUM_SETS, SetSpec
 
 
 def test_folders_of_classes_become_stratified_splits_of_grey_images_of_one_size(

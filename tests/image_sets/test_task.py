@@ -13,14 +13,13 @@ from tests.image_sets.conftest import changed
 from tests.reference import unrolled_layer
 from tests.tasks import assert_resumes, perturbed, trained_losses, without_data
 from tests.train.commands import quiet, read
-from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.data import SetConfig
-from unroll_jax.train.config.image_sets import BOUNDS, INPUT_LOSS
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.task import Trial
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.floors import LINEAR, ClassGaussians
-from unroll_jax.train.tasks.image_sets import (
+from unroll_jax.train.tasks.image_sets.options import BOUNDS, INPUT_LOSS, SetConfig
+from unroll_jax.train.tasks.image_sets.task import (
     MEAN,
     MIXTURE,
     floors,
@@ -176,7 +175,7 @@ def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals
     }
     pictures = [next((folders / "dots").iterdir()), np.zeros((9, 9), np.uint8)]
     with without_data(
-        runs[-1], tmp_path / "model", "unroll_jax.train.tasks.image_sets.load"
+        runs[-1], tmp_path / "model", "unroll_jax.train.tasks.image_sets.task.load"
     ) as models:
         denoised, same = (model.predict(pictures, gamma=0.1) for model in models)
     assert (denoised.shape, denoised.dtype) == ((2, 4, 4), np.uint8)
@@ -209,7 +208,9 @@ def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(
     )
     assert near.reference > loss
     assert bounds_of(given, **wide) == given
-    monkeypatch.setattr("unroll_jax.train.tasks.image_sets.load", lambda *_, **__: data)
+    monkeypatch.setattr(
+        "unroll_jax.train.tasks.image_sets.task.load", lambda *_, **__: data
+    )
     for constraints, bounds in (
         (BOUNDS, f"--constraints.reference {far.reference:.4g} "),
         (given, None),

@@ -14,12 +14,15 @@ import pytest
 
 from tests.data.decoders.conftest import llama_tensors, write_llama
 from tests.models import decoder_reference as reference
-from unroll_jax.train.config.data import InstructionConfig
-from unroll_jax.train.config.tokens import DecoderOptions, LanguageConfig
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.language import open_task
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.language.options import (
+    DecoderOptions,
+    InstructionConfig,
+    LanguageConfig,
+)
+from unroll_jax.train.tasks.language.task import open_task
 
 TINY = DecoderOptions(
     dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12

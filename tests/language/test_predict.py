@@ -46,7 +46,7 @@ def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_refer
         [row["output"] for row in ROWS],
     )
     with without_data(
-        run, tmp_path / "model", "unroll_jax.train.data.instructions.load"
+        run, tmp_path / "model", "unroll_jax.train.tasks.language.instructions.load"
     ) as models:
         readings = [model.predict(prompts, answers=answers) for model in models]
         assert main(["predict", str(run), "--file", str(file), "--out", str(out)]) == 0

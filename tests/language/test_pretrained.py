@@ -10,14 +10,14 @@ from tests.data.decoders.conftest import llama_tensors
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from unroll_jax.train import load
-from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.tokens import DecoderOptions, DescentOptions
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, state_like
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.language import open_task
+from unroll_jax.train.tasks.language.options import DecoderOptions, DescentOptions
+from unroll_jax.train.tasks.language.task import open_task
 
 pytestmark = pytest.mark.xdist_group("language")
 

@@ -8,8 +8,8 @@ import pytest
 from tests.tasks import assert_resumes
 from tests.train.commands import read
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.data.answers import Tokens, arrays
-from unroll_jax.train.tasks.language import floors
+from unroll_jax.train.tasks.language.answers import Tokens, arrays
+from unroll_jax.train.tasks.language.task import floors
 
 pytestmark = pytest.mark.xdist_group("language")
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from tests.language.conftest import TINY, answer_logs, wide
-from unroll_jax.train.config.tokens import DescentOptions
 from unroll_jax.train.core.evaluate import evaluate, read
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import first_state, init_state, train_step
 from unroll_jax.train.core.task import Trial
-from unroll_jax.train.data import instructions
-from unroll_jax.train.data.answers import PackedBatch
-from unroll_jax.train.tasks.language import choose, make
-from unroll_jax.train.tasks.language_model import layers_read
+from unroll_jax.train.tasks.language import instructions
+from unroll_jax.train.tasks.language.answers import PackedBatch
+from unroll_jax.train.tasks.language.model import layers_read
+from unroll_jax.train.tasks.language.options import DescentOptions
+from unroll_jax.train.tasks.language.task import choose, make
 
 pytestmark = pytest.mark.xdist_group("language")
 

@@ -14,11 +14,11 @@ from tests.train.commands import quiet
 from unroll_jax.models import Decoder, decoder_logits
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.answers import AnswerTokenizer
-from unroll_jax.train.data.instructions import Prompt
 from unroll_jax.train.exporting import export
 from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
+from unroll_jax.train.tasks.language.answers import AnswerTokenizer
+from unroll_jax.train.tasks.language.instructions import Prompt
 
 pytestmark = pytest.mark.xdist_group("language")
 PROMPTS = [Prompt("7?"), Prompt("Say bado.")]

@@ -11,9 +11,9 @@ from tests.data.decoders.conftest import write_llama
 from tests.errors import one_line
 from tests.models import decoder_reference as reference
 from tests.train.commands import quiet
-from unroll_jax.train.data.answers import AnswerTokenizer
-from unroll_jax.train.data.instructions import Conversation, Prompt
 from unroll_jax.train.loading import open_decoder
+from unroll_jax.train.tasks.language.answers import AnswerTokenizer
+from unroll_jax.train.tasks.language.instructions import Conversation, Prompt
 
 ROWS = [
     Prompt("ab?", answer="abba"),

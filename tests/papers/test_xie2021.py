@@ -14,10 +14,10 @@ import pytest
 from papers.xie2021.__main__ import main
 from papers.xie2021.robustness import RobustnessConfig, attack, robustness
 from tests.supervised.conftest import small, start, stripes, traced
-from unroll_jax.train.config.images import is_certifiable
 from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.main import report as write_report
-from unroll_jax.train.tasks.image_models import lipschitz_bound, scores
+from unroll_jax.train.tasks.images.models import lipschitz_bound, scores
+from unroll_jax.train.tasks.images.options import is_certifiable
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.nightly]
 __all__ = ["start", "stripes"]  # fixtures

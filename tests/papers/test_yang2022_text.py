@@ -20,7 +20,7 @@ from papers.yang2022.energies import (
 )
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence, as_numbers, choose, words_of
-from unroll_jax.train.data.text import TextBatch
+from unroll_jax.train.tasks.text.data import TextBatch
 
 pytestmark = pytest.mark.nightly
 DIM, LAYERS = 4, 3

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unroll_jax.train.config.constrained import OwnConfig
-from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.sharding.mesh import keep_rows
-from unroll_jax.train.tasks.own import own_task
+from unroll_jax.train.sharding import keep_rows
+from unroll_jax.train.tasks.own.options import OwnConfig
+from unroll_jax.train.tasks.own.task import own_task
 
 LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = (
     6,

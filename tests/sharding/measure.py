@@ -13,20 +13,28 @@ import numpy as np
 
 from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
-from unroll_jax.train.config.commands import Membership
-from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
-from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
+from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
+from unroll_jax.train.config.run import Membership
 from unroll_jax.train.core.checkpoint import Checkpoints
-from unroll_jax.train.core.memory import compile_step, memory_of
-from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.plan import compile_step, make_plan, memory_of
 from unroll_jax.train.core.step import init_state, jit_step, state_like
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.data.video import VideoSpec
-from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
-from unroll_jax.train.sharding.rules import path_name
+from unroll_jax.train.sharding import (
+    describe_mesh,
+    local_rows,
+    make_mesh,
+    path_name,
+    put,
+)
 from unroll_jax.train.system.distributed import fetch, is_first, join
 from unroll_jax.train.system.machine import order_collectives
-from unroll_jax.train.tasks import video as video_tasks
+from unroll_jax.train.tasks.video import task as video_tasks
+from unroll_jax.train.tasks.video.data import VideoSpec
+from unroll_jax.train.tasks.video.options import (
+    ModelConfig,
+    VideoConfig,
+    VideoPrimalConfig,
+)
 
 MESHES = {
     "one": "data=1",

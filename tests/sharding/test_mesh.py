@@ -12,14 +12,14 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from tests.errors import one_line
 from tests.train.conftest import CLIPS
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.sharding.mesh import (
+from unroll_jax.train.sharding import (
     AXES,
     describe_mesh,
     keep_rows,
     make_mesh,
     parse_mesh,
+    shardings,
 )
-from unroll_jax.train.sharding.rules import shardings
 
 
 def test_axes_come_in_any_order_and_have_size_1_unless_named():
@@ -60,7 +60,7 @@ def test_a_mesh_that_does_not_fit_devices_or_batch_names_both_and_the_way_out(
 def test_a_plan_tells_the_memory_of_a_step_and_runs_none(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS
+        "unroll_jax.train.tasks.video.task.load", lambda config, *, log: CLIPS
     )
     assert (
         main(

@@ -10,13 +10,16 @@ import pytest
 from sklearn.linear_model import Lasso
 
 from tests.tasks import InMemory
-from unroll_jax.train.config.constraints import ConstraintConfig
-from unroll_jax.train.config.data import CodeConfig
-from unroll_jax.train.config.sparse_coding import ListaConfig, SparseCodingConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.data.codes import CodeBatch, CodeSpec
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.sparse_coding import make
+from unroll_jax.train.tasks.sparse_coding.data import CodeBatch, CodeSpec
+from unroll_jax.train.tasks.sparse_coding.options import (
+    CodeConfig,
+    ListaConfig,
+    SparseCodingConfig,
+)
+from unroll_jax.train.tasks.sparse_coding.task import make
 
 SIZES = {"train": 48, "validation": 12, "test": 20}
 SIDE, ATOMS, SPARSITY = 4, 20, 0.1
@@ -91,7 +94,7 @@ def task_of(config: SparseCodingConfig) -> Task:
 
 def give(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS
+        "unroll_jax.train.tasks.sparse_coding.task.load", lambda config, *, log: BLOBS
     )
 
 

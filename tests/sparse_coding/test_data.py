@@ -10,11 +10,11 @@ from PIL import Image
 from tests.errors import one_line
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
 from tests.train.commands import quiet
-from unroll_jax.train.config.data import CodeConfig
-from unroll_jax.train.data import codes
-from unroll_jax.train.data.codes import make_dictionary, solve_lasso
 from unroll_jax.train.data.pictures import LabelledImages, PictureSet
-from unroll_jax.train.data.prepare import Source
+from unroll_jax.train.data.prepared import Source
+from unroll_jax.train.tasks.sparse_coding import data as codes
+from unroll_jax.train.tasks.sparse_coding.data import make_dictionary, solve_lasso
+from unroll_jax.train.tasks.sparse_coding.options import CodeConfig
 
 SIGNALS = BLOBS.whole("train").images / np.float32(255.0)
 

@@ -59,7 +59,9 @@ def test_codes_come_from_a_run_and_from_its_export_without_data(finished, tmp_pa
     image = BLOBS.whole("test").images[0].reshape(4, 4)
     Image.fromarray(image).save(tmp_path / "image.png")
     with without_data(
-        finished[0][-1], tmp_path / "model", "unroll_jax.train.tasks.sparse_coding.load"
+        finished[0][-1],
+        tmp_path / "model",
+        "unroll_jax.train.tasks.sparse_coding.task.load",
     ) as models:
         expected = task_of(small()).predict(models[0].params, image)
         codes = [

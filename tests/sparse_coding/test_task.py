@@ -8,12 +8,12 @@ from tests.errors import one_line
 from tests.models.test_lista import soft
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, small, task_of
 from tests.tasks import perturbed, trained_losses
-from unroll_jax.train.config.sparse_coding import ListaConfig
 from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.task import Trial
-from unroll_jax.train.data.codes import CodeBatch
-from unroll_jax.train.tasks.sparse_coding import PENALTIES, linear_coder, noisy
+from unroll_jax.train.tasks.sparse_coding.data import CodeBatch
+from unroll_jax.train.tasks.sparse_coding.options import ListaConfig
+from unroll_jax.train.tasks.sparse_coding.task import PENALTIES, linear_coder, noisy
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
 NOISE = small(steps=30, model=ListaConfig(num_layers=3, weights="noise"))

@@ -11,15 +11,19 @@ import numpy as np
 import pytest
 
 from tests.tasks import InMemory
-from unroll_jax.train.config.data import ImageConfig, SceneConfig
-from unroll_jax.train.config.images import SceneTaskConfig, SupervisedConfig
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import first_state, jit_step
 from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.pictures import NOT_COUNTED, ImageSpec, PictureBatch
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.images import make
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.images.options import (
+    ImageConfig,
+    SceneConfig,
+    SceneTaskConfig,
+    SupervisedConfig,
+)
+from unroll_jax.train.tasks.images.task import make
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
 SMALL = {
@@ -114,7 +118,7 @@ def traced(config: SupervisedConfig) -> Traced:
 def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
     data = Stripes()
     monkeypatch.setattr(
-        "unroll_jax.train.data.images.load", lambda config, *, log: data
+        "unroll_jax.train.tasks.images.data.load", lambda config, *, log: data
     )
     return data
 
@@ -134,7 +138,8 @@ DATA = {ImageConfig: Stripes(), SceneConfig: Fields()}
 
 def give(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "unroll_jax.train.data.images.load", lambda config, *, log: DATA[type(config)]
+        "unroll_jax.train.tasks.images.data.load",
+        lambda config, *, log: DATA[type(config)],
     )
 
 

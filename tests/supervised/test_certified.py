@@ -10,11 +10,11 @@ from tests.errors import one_line
 from tests.supervised.conftest import Stripes
 from tests.tasks import without_data
 from tests.train.commands import quiet, read
-from unroll_jax.train.config.certified import CertifiedConfig, CertifiedNetwork
-from unroll_jax.train.config.data import ImageConfig
 from unroll_jax.train.config.run import OptimizerConfig
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.certified import make
+from unroll_jax.train.tasks.certified.options import CertifiedConfig, CertifiedNetwork
+from unroll_jax.train.tasks.certified.task import make
+from unroll_jax.train.tasks.images.options import ImageConfig
 
 pytestmark = pytest.mark.xdist_group("images")
 RADII = (0.05, 0.2, 0.4)
@@ -38,7 +38,9 @@ def trained(tmp_path_factory):
     data = Stripes()
     folders = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
+        patch.setattr(
+            "unroll_jax.train.tasks.images.data.load", lambda config, *, log: data
+        )
         for kind in ("steps", "plain"):
             network = dataclasses.replace(SMALL.network, kind=kind)
             options = dataclasses.replace(SMALL, network=network)
@@ -69,7 +71,7 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
 ):
     pictures = list(stripes.splits["test"].images[:4])
     with without_data(
-        trained["steps"], tmp_path / "model", "unroll_jax.train.data.images.load"
+        trained["steps"], tmp_path / "model", "unroll_jax.train.tasks.images.data.load"
     ) as (model, exported):
         answers = model.predict(pictures)
         for one, other in zip(answers, exported.predict(pictures), strict=True):
@@ -108,7 +110,7 @@ def test_networks_that_do_not_fit_are_one_line():
 def test_convolutional_steps_are_certified_too(tmp_path, monkeypatch):
     data = Stripes()
     monkeypatch.setattr(
-        "unroll_jax.train.data.images.load", lambda config, *, log: data
+        "unroll_jax.train.tasks.images.data.load", lambda config, *, log: data
     )
     network = CertifiedNetwork(num_layers=2, width=8, convolutional=True, block=2)
     options = dataclasses.replace(SMALL, network=network)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from unroll_jax.train.config.images import OptEqConfig
-from unroll_jax.train.tasks.image_models import (
+from unroll_jax.train.tasks.images.models import (
     build,
     feature_figures,
     flip,
@@ -16,6 +15,7 @@ from unroll_jax.train.tasks.image_models import (
     scores,
     standardise,
 )
+from unroll_jax.train.tasks.images.options import OptEqConfig
 
 SHIFT = 4
 augment = jax.jit(flip_and_shift)

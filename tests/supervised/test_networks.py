@@ -11,8 +11,8 @@ import pytest
 
 from tests.energies.opteq_reference import conv_matrix
 from unroll_jax.fixed_point import EquilibriumInfo
-from unroll_jax.train.experiments.images import CAMVID, CIFAR10, SUPERVISED
-from unroll_jax.train.tasks.image_models import build, sees_vectors, weight_norms
+from unroll_jax.train.tasks.images.experiments import CAMVID, CIFAR10, EXPERIMENTS
+from unroll_jax.train.tasks.images.models import build, sees_vectors, weight_norms
 
 SHAPES = {
     "digits": ((8, 8, 1), 10),
@@ -31,7 +31,7 @@ def guessed(descent, params, start, *, batch_ndim, **options):
 
 @functools.cache
 def parameters(name, of):
-    (shape, classes), network = SHAPES[of], SUPERVISED[name].config.network
+    (shape, classes), network = SHAPES[of], EXPERIMENTS[name].config.network
     if hasattr(network, "num_steps"):
         network = dataclasses.replace(network, num_steps=1)
     images = np.zeros(

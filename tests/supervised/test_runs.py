@@ -13,9 +13,9 @@ from tests.train.commands import quiet, read
 from unroll_jax.train import load
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.experiments.images import QUICK
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.images.experiments import QUICK
 
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 
@@ -71,7 +71,7 @@ def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(
         DATA[type(small(experiment).data)].splits["test"],
     )
     with without_data(
-        run, tmp_path / "model", "unroll_jax.train.data.images.load"
+        run, tmp_path / "model", "unroll_jax.train.tasks.images.data.load"
     ) as models:
         each = [model.predict(list(pictures)) for model in models]
     for predictions in each:

@@ -16,9 +16,9 @@ from unroll_jax.train.core.evaluate import read, validate
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import describe_step
 from unroll_jax.train.data.pictures import NOT_COUNTED
-from unroll_jax.train.tasks import images
-from unroll_jax.train.tasks.image_models import SOLVE, adjoint_probe
-from unroll_jax.train.tasks.images import make
+from unroll_jax.train.tasks.images import task as images
+from unroll_jax.train.tasks.images.models import SOLVE, adjoint_probe
+from unroll_jax.train.tasks.images.task import make
 
 pytestmark = pytest.mark.xdist_group("images")
 

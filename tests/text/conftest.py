@@ -12,14 +12,17 @@ import jax.numpy as jnp
 import pytest
 
 from tests.data.pretrained.conftest import write_folder
-from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
+from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
 from unroll_jax.train.core.task import Task
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.text import make
-from unroll_jax.train.tasks.text_model import TextInputs, load_inputs
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.text.model import TextInputs, load_inputs
+from unroll_jax.train.tasks.text.options import (
+    EncoderOptions,
+    TextConfig,
+    UnrolledConfig,
+)
+from unroll_jax.train.tasks.text.task import make
 
 __all__ = ["write_folder"]
 MODELS = {

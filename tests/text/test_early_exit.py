@@ -6,7 +6,7 @@ import scipy.stats
 
 from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.core.task import Trial
-from unroll_jax.train.tasks.text import (
+from unroll_jax.train.tasks.text.task import (
     choose_threshold,
     evaluate_exits,
     exits,

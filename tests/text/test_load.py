@@ -10,14 +10,13 @@ from tests.errors import one_line
 from tests.text.conftest import MODELS
 from tests.train.commands import quiet
 from unroll_jax.train import load
-from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
-from unroll_jax.train.core.evaluate import read
+from unroll_jax.train.core.evaluate import best_checkpoint, read
 from unroll_jax.train.core.loop import train_run
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.task import Trial
-from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
-from unroll_jax.train.tasks.text import open_task
+from unroll_jax.train.tasks.text.options import EncoderOptions, UnrolledConfig
+from unroll_jax.train.tasks.text.task import open_task
 
 pytestmark = pytest.mark.slow
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")

@@ -9,13 +9,13 @@ from tests.errors import one_line
 from tests.train.commands import quiet
 from unroll_jax.train import load
 from unroll_jax.train.config.options import differences
-from unroll_jax.train.config.tokens import EncoderOptions
+from unroll_jax.train.core.evaluate import best_checkpoint
 from unroll_jax.train.core.loop import train_run
 from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.loading import open_run
-from unroll_jax.train.tasks.text import make
-from unroll_jax.train.tasks.text_model import load_inputs
+from unroll_jax.train.tasks.text.model import load_inputs
+from unroll_jax.train.tasks.text.options import EncoderOptions
+from unroll_jax.train.tasks.text.task import make
 
 # "fine" comes before "dull" by number, as it is more frequent by one.
 ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [

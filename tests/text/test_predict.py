@@ -15,7 +15,7 @@ from tests.train.commands import quiet, refused
 from unroll_jax.train import Model, load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.predict import read_texts
-from unroll_jax.train.tasks.text_model import build_module, from_json
+from unroll_jax.train.tasks.text.model import build_module, from_json
 
 TEXTS = [
     "the plot was dull .",

@@ -5,10 +5,10 @@ import pytest
 from tests.tasks import assert_resumes
 from tests.text.conftest import MANY, PARTS
 from tests.train.commands import quiet, read
-from unroll_jax.train.config.tokens import UnrolledConfig
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.tokens import area_under
+from unroll_jax.train.tasks.text.options import UnrolledConfig
+from unroll_jax.train.tasks.text.tokens import area_under
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 

@@ -7,16 +7,15 @@ import pytest
 from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS, bert_tensors
-from unroll_jax.train.config.tokens import EncoderOptions, UnrolledConfig
 from unroll_jax.train.core.evaluate import NOISE_SEED, read, validate
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.core.task import Trial
-from unroll_jax.train.data.tokens import TokenBatch
 from unroll_jax.train.tasks.common import gaussian
-from unroll_jax.train.tasks.text import READ_TOGETHER
-from unroll_jax.train.tasks.text_model import build_module
-from unroll_jax.train.tasks.tokens import noise_variance
+from unroll_jax.train.tasks.text.model import build_module
+from unroll_jax.train.tasks.text.options import EncoderOptions, UnrolledConfig
+from unroll_jax.train.tasks.text.task import READ_TOGETHER
+from unroll_jax.train.tasks.text.tokens import TokenBatch, noise_variance
 
 pytestmark = pytest.mark.xdist_group("text-runs")  # whose tasks are compiled once
 

@@ -23,15 +23,15 @@ from tests.started import environment
 from tests.tasks import InMemory
 from tests.train.commands import quiet, read
 from tests.train.own import linear
-from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.core.step import init_state, state_like
 from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
-from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.tasks import video
+from unroll_jax.train.tasks.video import task as video
+from unroll_jax.train.tasks.video.data import VideoSpec
+from unroll_jax.train.tasks.video.options import ModelConfig, VideoConfig
 
 RUN = runs.RUN.split()
 # A run that resumes at step 4 has a sum of one violation.
@@ -251,13 +251,15 @@ first = _once(init_state)
 @contextlib.contextmanager
 def clips_in_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
+        patch.setattr(
+            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: CLIPS
+        )
         patch.setattr(video, "make", traced_task)
         patch.setattr(
             "unroll_jax.train.core.loop.init_state",
             lambda *run: jax.tree.map(jnp.copy, first(*run)),
         )
-        for module in ("core.loop", "core.step", "evaluate"):
+        for module in ("core.loop", "core.step", "core.evaluate"):
             patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
         patch.setattr(
             "unroll_jax.train.report.write_report", lambda *arguments, **options: None

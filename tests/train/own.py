@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 
-from unroll_jax.train.config.constrained import OwnConfig
-from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.config.run import PrimalConfig
-from unroll_jax.train.tasks.own import own_task
+from unroll_jax.train.tasks.own.options import OwnConfig
+from unroll_jax.train.tasks.own.task import own_task
 
 # a run may go on to more steps
 STEADY = PrimalConfig(schedule="constant", warmup_share=0.0)

@@ -16,16 +16,16 @@ from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.own import TRAIN, VALIDATION, layer_losses, linear
 from unroll_jax.train import load
-from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.options import options
 from unroll_jax.train.config.run import RunConfig
+from unroll_jax.train.core.evaluate import evaluate_run
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.task import Plan, Task
-from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.sharding.mesh import make_mesh
+from unroll_jax.train.sharding import make_mesh
+from unroll_jax.train.tasks.own.options import OwnConfig
 
 pytestmark = pytest.mark.xdist_group("own-runs")
 

@@ -15,9 +15,9 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
 from unroll_jax.train.config.errors import UserError, on_command_line
 from unroll_jax.train.config.options import value_of, with_value
-from unroll_jax.train.data import text
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.text import data as text
 
 
 @pytest.mark.usefixtures("in_memory")
@@ -127,7 +127,7 @@ TOML_MISTAKES = {
 
 def test_a_file_of_options_has_groups_and_the_command_line_overrides_it(tmp_path):
     path = tmp_path / "options.toml"
-    path.write_text(TOML)
+    path.write_text("\ufeff" + TOML, encoding="utf-8")  # as Notepad writes it
     _, config = configured("run", ["demo", "--config", str(path), "--steps", "50"])
     names = ("steps", "constraints.alpha", "constraints.first_alpha", "data.set_size")
     assert [value_of(config, name) for name in names] == [50, (0.3,), None, 8]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_names, one_line
-from unroll_jax.train.config.constrained import OwnConfig
 from unroll_jax.train.config.errors import UserError, on_command_line
 from unroll_jax.train.config.options import (
     Text,
@@ -18,9 +17,9 @@ from unroll_jax.train.config.options import (
     to_json,
 )
 from unroll_jax.train.config.run import RunConfig
-from unroll_jax.train.config.video import VideoConfig
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.registry import TASKS
+from unroll_jax.train.registry import EXPERIMENTS, TASKS
+from unroll_jax.train.tasks.own.options import OwnConfig
+from unroll_jax.train.tasks.video.options import VideoConfig
 
 LAST = {"constraints.last": 0.1, "constraints.reference": None}
 # Options that rule out the value of the last one.

@@ -15,7 +15,7 @@ from tests.train.ladder import batches, planned, train
 from unroll_jax.train.core.objective import INFEASIBLE, judge
 from unroll_jax.train.core.plan import dual_of, make_plan
 from unroll_jax.train.core.step import first_state, train_step
-from unroll_jax.train.tasks.video import make
+from unroll_jax.train.tasks.video.task import make
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 STEPS, RATE = 9, 0.3

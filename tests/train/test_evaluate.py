@@ -14,7 +14,7 @@ from unroll_jax.train.core.metrics import ratio_figures
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state
 from unroll_jax.train.tasks.common import add_noise, to_unit
-from unroll_jax.train.tasks.video_models import build_video_model
+from unroll_jax.train.tasks.video.models import build_video_model
 
 USUAL = {
     "constraints.resilience": 2.0,

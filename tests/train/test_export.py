@@ -25,7 +25,7 @@ from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.exporting import export
-from unroll_jax.train.weights import (
+from unroll_jax.train.loading import (
     FORMAT,
     Export,
     claim,

@@ -12,12 +12,13 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 import pytest
 
+from tests.errors import one_line as raises_line
 from tests.train.commands import files_of, quiet, status_of
 from tests.train.conftest import evaluated_again, words_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError, one_line
 from unroll_jax.train.exporting import export
-from unroll_jax.train.system.files import check_file, write_all
+from unroll_jax.train.system.files import check_file, check_out, write_all
 
 pytestmark = [
     pytest.mark.xdist_group("video-runs"),
@@ -98,7 +99,7 @@ def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(
     finished, refusing, monkeypatch
 ):
     monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.load",
+        "unroll_jax.train.tasks.video.task.load",
         lambda *_, **__: pytest.fail("data were read first"),
     )
     before = files_of(finished)
@@ -141,6 +142,15 @@ def test_a_pipe_or_a_device_is_never_replaced(tmp_path):
 
 
 @pytest.mark.slow
+def test_nothing_is_written_among_the_checkpoints_of_a_run(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    assert check_out(tmp_path / "checkpoints" / "41").name == "41"  # of no run
+    (tmp_path / "config.json").write_text("{}")
+    for out in ("checkpoints", "checkpoints/41", "checkpoints/41/inside"):
+        with raises_line("is in the checkpoints of the run"):
+            check_out(tmp_path / out)
+
+
 def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(
     of_processes, few_clips, tmp_path, monkeypatch
 ):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import traceback
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -13,17 +15,19 @@ import pytest
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.own import STEADY, TRAIN, VALIDATION, layer_losses, linear
-from unroll_jax.train.config.constrained import OwnConfig
-from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train import main
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import jit_step, state_like
 from unroll_jax.train.core.task import Trial
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
+from unroll_jax.train.registry import EXPERIMENTS
+from unroll_jax.train.tasks.own.options import OwnConfig
 
 pytestmark = pytest.mark.xdist_group("own-runs")
+CODE = Path(main.__file__).parent
 
 
 class Ear(Callbacks):
@@ -32,6 +36,23 @@ class Ear(Callbacks):
     def __init__(self, heard, **kinds):
         for event, kind in kinds.items():
             setattr(self, event, lambda row, kind=kind: heard.append((kind, row)))
+
+
+@pytest.mark.usefixtures("without_a_report")
+def test_three_frames_lie_above_the_step_and_six_between_it_and_the_maths(tmp_path):
+    stacks = []
+
+    def losses(params, batch):
+        frames = traceback.extract_stack()
+        ours = [frame for frame in frames if CODE in Path(frame.filename).parents]
+        stacks.append([frame.name for frame in ours])
+        return layer_losses(params, batch)
+
+    fit(linear(losses=losses, steps=1), out=tmp_path / "run", log=quiet)
+    (stack,) = [names for names in stacks if "train_step" in names]
+    where = stack.index("step")
+    assert stack[:where] == ["fit", "train_run", "train", "_compile"]
+    assert len(stack[where:]) == 6
 
 
 @pytest.mark.usefixtures("without_a_report")
@@ -112,6 +133,18 @@ REFUSED = [
     (
         {"train": TRAIN | {"row": np.zeros(64, "i4,f4")}},
         "train['row'] must be an array of numbers",
+    ),
+    (
+        {"train": TRAIN | {"row": np.rec.array(np.zeros(64, "i4,f4"))}},
+        "train['row'] must be an array of numbers with a row a sample, got",
+    ),
+    (
+        {"train": TRAIN | {"row": np.zeros(64, np.longdouble)}},
+        "train['row'] must be an array of numbers with a row a sample",
+    ),
+    (
+        {"train": TRAIN | {"row": jax.random.split(jax.random.key(0), 64)}},
+        "train['row'] must be an array of numbers with a",
     ),
     (
         {"train": TRAIN | {"row": np.arange(64) + 2**40}},

@@ -15,16 +15,16 @@ from tests.errors import one_line
 from tests.train.commands import files_of, quiet, read, status_of
 from tests.train.own import STEADY, linear
 from unroll_jax.train import load
-from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.images import ImageFeedForwardConfig
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.core.evaluate import evaluate_run
 from unroll_jax.train.core.folder import READS, VERSION
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
 from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.evaluate import evaluate_run
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
+from unroll_jax.train.tasks.images.options import ImageFeedForwardConfig
 
 pytestmark = [
     pytest.mark.xdist_group("own-runs"),
@@ -118,10 +118,11 @@ def test_a_name_that_no_report_could_read_is_refused_before_the_first_step(
 
 def test_figures_of_data_that_are_no_json_are_refused_before_the_first_step(tmp_path):
     for name in ("spec", "fingerprint"):
-        task = steady()._replace(**{name: lambda: {"size": jnp.inf}})
-        with one_line("must be finite numbers"):
-            fit(task, out=tmp_path / name, log=quiet)
-        assert not (tmp_path / name / "checkpoints").exists()
+        for wrong in ({"size": jnp.inf}, {"size": 10**30}, {1: 2}, [1]):
+            task = steady()._replace(**{name: lambda wrong=wrong: wrong})
+            with one_line("must be (finite numbers|a dict|texts)"):
+                fit(task, out=tmp_path / name, log=quiet)
+        assert not (tmp_path / name).exists()
 
 
 def test_an_evaluation_during_training_is_not_the_one_of_the_end(tmp_path):
@@ -211,12 +212,6 @@ def test_a_run_of_an_older_version_that_is_read_goes_on(run, monkeypatch):
         == read(run / "evaluation.json")["best_step"]
     )
     fit(task, out=run, log=quiet)
-
-
-def test_a_file_with_the_checksum_of_an_earlier_version_is_read(run):
-    path = run / "config.json"
-    path.write_text(json.dumps(read(path) | {"sha256_of_the_rest": "0"}))
-    load(run, task=steady(), log=quiet)
 
 
 def test_schedules_that_depend_on_the_end_are_known():

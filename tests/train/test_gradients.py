@@ -10,11 +10,11 @@ import pytest
 
 from tests.train.conftest import Clips
 from tests.train.ladder import batches, train
-from unroll_jax.train.core.parts import loss_gradient
+from unroll_jax.train.core.objective import loss_gradient
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step, state_like
-from unroll_jax.train.sharding.rules import POLICIES
-from unroll_jax.train.tasks.video import make
+from unroll_jax.train.sharding import POLICIES
+from unroll_jax.train.tasks.video.task import make
 
 BINDS = {
     "mean, started": {"constraints.reference": None, "dual.start": (0.3,)},

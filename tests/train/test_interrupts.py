@@ -13,7 +13,7 @@ from tests.train.test_processes import wait_for_checkpoint
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.core import loop
-from unroll_jax.train.data.prepare import Builder
+from unroll_jax.train.data.prepared import Builder
 from unroll_jax.train.system.machine import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -89,7 +89,7 @@ def test_a_signal_that_falls_into_a_callback_is_not_lost(number):
 
 
 # functions that a signal interrupts
-LOAD, READ = "tasks.video.load", "core.checkpoint._read_arrays"
+LOAD, READ = "tasks.video.task.load", "core.checkpoint._read_arrays"
 
 
 @pytest.mark.parametrize(

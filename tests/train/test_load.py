@@ -20,10 +20,10 @@ from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.evaluate import evaluate_trials
 from unroll_jax.train.core.folder import read_config
-from unroll_jax.train.data.video import frames_from, patch_sequences
 from unroll_jax.train.exporting import export
-from unroll_jax.train.tasks.video_models import build_video_model
-from unroll_jax.train.weights import read_export
+from unroll_jax.train.loading import read_export
+from unroll_jax.train.tasks.video.data import frames_from, patch_sequences
+from unroll_jax.train.tasks.video.models import build_video_model
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Clips`
@@ -61,7 +61,7 @@ def test_a_model_comes_back_without_its_data_and_is_as_good(
     both, exported, config, which, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.load",
+        "unroll_jax.train.tasks.video.task.load",
         lambda *_, **__: pytest.fail("data are read"),
     )
     folder = both / "constrained"

@@ -7,11 +7,15 @@ from pathlib import Path
 
 from tests.errors import one_line
 from tests.started import environment
-from unroll_jax.train.config.constrained import OwnConfig
-from unroll_jax.train.config.data import MODULES
 from unroll_jax.train.config.errors import require_extra
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.registry import TASKS, functions_of, imported
+from unroll_jax.train.registry import (
+    EXPERIMENTS,
+    MODULES,
+    TASKS,
+    functions_of,
+    imported,
+)
+from unroll_jax.train.tasks.own.options import OwnConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = "open_task", "rebuild"
@@ -27,7 +31,7 @@ def test_a_row_goes_by_the_name_of_its_options_and_names_a_module_that_is_there_
     trained = {experiment.config.task for experiment in EXPERIMENTS.values()}
     assert trained == {name for name, row in TASKS.items() if row.functions}
     for module in MODULES.values():
-        prepare = imported(f"data.{module}").prepare
+        prepare = imported(module).prepare
         assert list(inspect.signature(prepare).parameters) == ["config", "log"]
     with one_line(
         r"known to Python alone; pass the task itself from Python: fit\(task,"

@@ -10,8 +10,8 @@ from tests.train.conftest import MANY, Clips, evaluated_again
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.system.files import locked
-from unroll_jax.train.tasks import video
-from unroll_jax.train.tasks.video import make
+from unroll_jax.train.tasks.video import task as video
+from unroll_jax.train.tasks.video.task import make
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 

@@ -13,7 +13,7 @@ from scipy.fft import dctn
 
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
-from unroll_jax.train.tasks.video import make
+from unroll_jax.train.tasks.video.task import make
 
 VARIANTS = {
     "pi without a reference, layers recomputed": {

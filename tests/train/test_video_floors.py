@@ -8,12 +8,15 @@ import pytest
 from scipy import ndimage
 
 from tests.train.conftest import Clips, traced_task
-from unroll_jax.train.config.video import Disturbance, ModelConfig, VideoConfig
 from unroll_jax.train.core.evaluate import evaluate_trials
-from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
-from unroll_jax.train.tasks import video_models
-from unroll_jax.train.tasks.video import make
-from unroll_jax.train.tasks.video_models import (
+from unroll_jax.train.tasks.video import models as video_models
+from unroll_jax.train.tasks.video.data import (
+    VideoSpec,
+    disturbed_windows,
+    frames_from,
+    patch_sequences,
+)
+from unroll_jax.train.tasks.video.models import (
     CLASSICAL,
     LINEAR,
     LinearLayer,
@@ -23,7 +26,8 @@ from unroll_jax.train.tasks.video_models import (
     some_squares,
     total_variation,
 )
-from unroll_jax.train.tasks.video_samples import disturbed_windows
+from unroll_jax.train.tasks.video.options import Disturbance, ModelConfig, VideoConfig
+from unroll_jax.train.tasks.video.task import make
 
 LENGTH, PIXELS, VARIANCE = 4, 6, 0.03
 
@@ -170,7 +174,7 @@ def test_a_blur_crosses_patches_and_no_frames_and_windows_may_be_read_in_any_num
     expected = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
     np.testing.assert_allclose(seen(Disturbance("blur", 1.3)), expected, atol=1e-6)
     whole = seen(Disturbance("dropped", 0.4), gamma=0.1)
-    monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7 * 9)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.data.BATCH_SIZE", 7 * 9)
     np.testing.assert_allclose(
         seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6
     )

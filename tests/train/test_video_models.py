@@ -17,19 +17,25 @@ from tests.train.commands import quiet, read
 from tests.train.conftest import Clips
 from unroll_jax.train import load
 from unroll_jax.train.config.run import PrimalConfig
-from unroll_jax.train.config.video import (
+from unroll_jax.train.core.plan import make_plan
+from unroll_jax.train.core.step import jit_step, state_like
+from unroll_jax.train.main import evaluate_again, fit
+from unroll_jax.train.tasks.video.data import (
+    Frames,
+    Sequences,
+    VideoSpec,
+    cleaned_frames,
+    frames_from,
+    patch_sequences,
+)
+from unroll_jax.train.tasks.video.models import build_video_model
+from unroll_jax.train.tasks.video.options import (
     DustOptions,
     VideoDustConfig,
     VideoViTConfig,
     ViTOptions,
 )
-from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.core.step import jit_step, state_like
-from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
-from unroll_jax.train.main import evaluate_again, fit
-from unroll_jax.train.tasks.video import make
-from unroll_jax.train.tasks.video_models import build_video_model
-from unroll_jax.train.tasks.video_samples import Frames, Sequences, cleaned_frames
+from unroll_jax.train.tasks.video.task import make
 
 pytestmark = pytest.mark.slow
 FRAMES, SIDE, PATCH = 4, 160, 16
@@ -86,7 +92,9 @@ DATA = Windows()
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
+        patch.setattr(
+            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: DATA
+        )
         fit(CONFIGS[request.param], out=folder, experiment=request.param, log=quiet)
     return request.param, folder
 
@@ -146,7 +154,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
     original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
     monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.load",
+        "unroll_jax.train.tasks.video.task.load",
         lambda config, *, log: other if config.root else DATA,
     )
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
@@ -223,7 +231,9 @@ def test_a_pretrained_transformer_trains_from_its_weights_and_comes_back_without
         model=ViTOptions(pretrained=str(source)),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
+        patch.setattr(
+            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: DATA
+        )
         fit(run, out=out, log=quiet)
     shutil.rmtree(source)
     model = load(out)

@@ -1,1 +1,1 @@
-"""Options of every task: dataclasses that import nothing which takes time to load."""
+"""Options that all tasks share; these modules import nothing that is slow to load."""

@@ -1,5 +1,6 @@
-"""Options of every run: seed, batch, devices, parts; its optimiser."""
+"""Options of every run: seed, batch, devices, data; its optimiser; experiments."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,18 @@ class Judgement(NamedTuple):
     feasible: bool
     excess: float | None
     metric: float
+
+
+@options
+class SourceConfig:
+    """Data to train and test on, and the folder for prepared data."""
+
+    source: Text
+    """Name of the data."""
+    root: Text | None = None
+    """Path of the original files; data that the program makes need none."""
+    prepared: Text | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
 
 @options
@@ -209,3 +222,18 @@ class Experiment(NamedTuple):
     def has_run(self) -> bool:
         """True if it was run here: ``expect`` then has the results."""
         return "not yet run" not in self.expect
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """The options before a command, by which a process finds the others; all None
+    for a single process."""
+
+    coordinator: str | None = None
+    """HOST:PORT of process 0."""
+    processes: int | None = None
+    """Number of processes."""
+    process: int | None = None
+    """Number of this process, from 0."""
+    cluster: str | None = None
+    """A name of JAX's cluster detection in place of the three, or auto."""

@@ -20,8 +20,13 @@ from jax.sharding import SingleDeviceSharding
 
 from ..config.errors import UserError
 from ..system.distributed import all_of, digest, is_first, wait_for_all
-from ..system.files import steps_in, strict_json, system_errors
-from ..system.reading import check_regular_below, read_regular
+from ..system.files import (
+    check_regular_below,
+    read_regular,
+    steps_in,
+    strict_json,
+    system_errors,
+)
 from .task import Log
 
 T = TypeVar("T")

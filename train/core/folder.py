@@ -12,7 +12,7 @@ from ..config.errors import PLAIN, UNSHOWN, UserError, kind_of, on_command_line
 from ..config.options import differences, from_json, to_json
 from ..config.run import FREE, LENGTHS, PLACE, RunConfig
 from ..registry import FROM_PYTHON, PASS_IT, TASKS
-from ..sharding.mesh import make_mesh
+from ..sharding import make_mesh
 from ..system.distributed import first_does
 from ..system.files import (
     PARTIAL,
@@ -24,7 +24,7 @@ from ..system.files import (
     steps_in,
     write_json,
 )
-from .numbers import json_value
+from .metrics import json_object
 from .task import Row, Task
 
 FACTS = "model.json"  # of the data, for the model
@@ -59,7 +59,7 @@ def identity(experiment: str, config: RunConfig, fingerprint: Row) -> Row:
         "experiment": experiment,
         "task": config.task,
         **to_json(fixed),
-        "found": json_value(fingerprint, "fingerprint"),
+        "found": json_object(fingerprint, "fingerprint"),
     }
 
 
@@ -161,13 +161,16 @@ def take(
     require_writable(folder)
     if task.options.overwrite:
         clear(folder)
+    facts: Row | None = None
+    if not (folder / FACTS).exists():
+        facts = json_object(task.spec(), "spec")
     if not (folder / "config.json").exists():
         description = identity(experiment, task.options, task.fingerprint())
         description |= _latest(task.options)
         begin(folder, "config.json", description, what="run")
     held.enter_context(locked(folder))
-    if not (folder / FACTS).exists():
-        write_json(folder / FACTS, json_value(task.spec(), "spec"))
+    if facts is not None:
+        write_json(folder / FACTS, facts)
     # What later commands read is read once, before the first step.
     read_config(folder, type(task.options))
     read_object(folder / FACTS)

@@ -12,7 +12,7 @@ import jax
 from tqdm import tqdm
 
 from ..config.errors import Interrupted, UserError, one_line
-from ..sharding.mesh import describe_mesh, local_rows, put
+from ..sharding import describe_mesh, local_rows, put
 from ..system.distributed import (
     Stop,
     all_of,
@@ -28,8 +28,7 @@ from ..system.terminal import pausing, progress
 from .checkpoint import Checkpoints
 from .evaluate import validate
 from .folder import ANEW, FINISHED, go_on, read_status, take
-from .metrics import Callbacks, MetricsWriter
-from .numbers import NotFiniteError
+from .metrics import Callbacks, MetricsWriter, NotFiniteError
 from .step import (
     Metrics,
     TrainState,

@@ -1,9 +1,11 @@
-"""Measurements of a run: metrics.jsonl, callbacks, and predictions."""
+"""Measurements of a run: finite numbers, metrics.jsonl, callbacks, and predictions."""
 
 import contextlib
 import json
+import math
 import os
 import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -11,12 +13,69 @@ import numpy as np
 from jaxtyping import Float
 
 from ..config.errors import UserError, kind_of
-from ..system.files import strict_json, write_all
-from ..system.reading import LARGEST, open_regular
-from .numbers import json_numbers
+from ..system.files import LARGEST, open_regular, strict_json, write_all
 
 EVENTS = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
 PREDICTIONS = "predictions.npz"
+
+
+class NotFiniteError(UserError):
+    """A number of a training run is not finite; the loop adds the last checkpoint
+    and the way out."""
+
+
+def require_finite(
+    step: int, values: Any, what: str, *, each: str | None = None
+) -> None:
+    """Checks that a number, or each of a list, is finite; the error names the first
+    place of a list, as "layer"."""
+    broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
+    if broken.size:
+        place = "" if each is None else f", first at {each} {broken[0]}"
+        raise NotFiniteError(f"the {what} is not finite at step {step}{place}")
+
+
+def json_value(value: Any, name: str) -> Any:
+    """Returns a figure as a value of JSON, from numbers and arrays of NumPy and JAX;
+    ``name`` is for messages."""
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise UserError(f"names in {name} must be texts, got {wrong[0]!r}; mend it")
+        parts = value.items()
+        return {key: json_value(part, f"{name}[{key!r}]") for key, part in parts}
+    if isinstance(value, list | tuple):
+        parts = enumerate(value)
+        return [json_value(part, f"{name}[{place}]") for place, part in parts]
+    if hasattr(value, "tolist"):
+        return json_value(value.tolist(), name)
+    if value is None or isinstance(value, str):
+        return value
+    # the whole numbers that are read as they were written
+    if isinstance(value, int) and -(2**63) <= value < 2**64:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    given = value if isinstance(value, float) else type(value).__name__
+    raise UserError(
+        f"{name} must be finite numbers, whole ones of 64 bits, texts, None, or lists"
+        f" or dicts of these, got {given}; mend it"
+    )
+
+
+def json_object(value: Any, name: str) -> dict[str, Any]:
+    """Returns a mapping as an object of JSON."""
+    if not isinstance(value, Mapping):
+        raise UserError(
+            f"{name} must be a dict, got {type(value).__name__}; return one"
+        )
+    return json_value(value, name)
+
+
+def json_numbers(values: Iterable[Any], *, length: int = 0) -> list[float | None]:
+    """Returns numbers for JSON: null for those that are not finite, and nulls in front
+    to make up ``length``."""
+    finite = [value if math.isfinite(value) else None for value in map(float, values)]
+    return [None] * (length - len(finite)) + finite
 
 
 class Callbacks(Protocol):

@@ -10,12 +10,10 @@ import optax
 from jaxtyping import Array, Float, Int, UInt32
 
 from ..config.errors import PLAIN, UNSHOWN, UserError
-from ..sharding.mesh import keep_rows, replicated, rows
-from ..sharding.rules import shardings
+from ..sharding import keep_rows, replicated, rows, shardings
 from ..system.distributed import fetch
-from .numbers import NotFiniteError, require_finite
-from .objective import describe_objective, objective, prices
-from .parts import loss_gradient
+from .metrics import NotFiniteError, require_finite
+from .objective import describe_objective, loss_gradient, objective, prices
 from .task import Batch, Params, Plan, Row, SampleLosses, Task
 
 

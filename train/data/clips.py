@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError, option_text, require_extra
-from ..system.reading import check_regular
+from ..system.files import check_regular
 from .files import (
     KNOWN,
     SPLITS,
@@ -23,7 +23,7 @@ from .files import (
     likely_splits,
     tenth,
 )
-from .media import Media, brought_to, check_none_vanishes
+from .pictures import Media, brought_to, check_none_vanishes
 
 FRAME_SIZE = 160  # side of a frame, in pixels
 NUM_FRAMES = 20  # frames of a sequence

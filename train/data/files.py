@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..config.errors import PLAIN, UNSHOWN, UserError, one_line, option_text
-from ..system.reading import open_regular
+from ..system.files import open_regular
 
 Log = Callable[[str], None]
 Wanted = Callable[[PurePosixPath], bool]
@@ -41,12 +41,20 @@ SEED = 0
 
 # UCSD has Train and Test; ShanghaiTech and copies of Ped2 and Avenue as frames have
 # training/frames and testing/frames; Avenue has training_videos and testing_videos.
+HELD_OUT = ("eval", "evaluation", "validate", "heldout", "holdout")
 ENDINGS = ("", "_frames", "_videos")
 KNOWN = {
     **{name + end: "train" for name in ("train", "training") for end in ENDINGS},
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
     **{name + end: "test" for name in ("test", "testing") for end in ENDINGS},
 }
+# Unicode's characters that are shown as nothing (Default_Ignorable_Code_Point), and
+# marks between lines of ruby.
+INVISIBLE = re.compile(
+    "[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -91,7 +99,7 @@ def likely_splits(name: str) -> set[str]:
     splits = set()
     for word in WORD.findall(name):
         word = re.sub("^(train|test).*", r"\1", word.lower())
-        splits |= {"validation" if word == "eval" else KNOWN.get(word, "")}
+        splits |= {"validation" if word in HELD_OUT else KNOWN.get(word, "")}
     return splits - {""}
 
 
@@ -116,12 +124,21 @@ def check_no_split(unread: Iterable[str], wanted: str) -> None:
             )
 
 
+def class_name(name: str) -> str:
+    """Returns the name of a class in the composed form of Unicode, without invisible
+    characters: classes do not differ by these."""
+    return INVISIBLE.sub("", unicodedata.normalize("NFC", name)).strip()
+
+
 def log_alike(names: Iterable[str], log: Log) -> None:
-    """Warns of names of classes that differ in case, width or spaces only."""
+    """Warns of names of classes that differ in case, width, spaces or as 1 and 01
+    only."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        form = unicodedata.normalize("NFKC", name).casefold()
-        alike["".join(form.split())].append(ascii(name))
+        form = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+        with contextlib.suppress(ValueError):
+            form = str(float(form))
+        alike[form].append(ascii(name))
     for each in alike.values():
         if len(each) > 1:
             shown = " and ".join(each)

@@ -13,7 +13,7 @@ from PIL import Image
 from .clips import FRAME_SIZE, NUM_FRAMES, Clip, Splits
 from .files import SPLITS, Log, fingerprint_program, hold_out
 from .pictures import NOT_COUNTED, Examples, LabelledImages, PictureSet
-from .prepare import Source
+from .prepared import Source
 from .rows import Labelled, TextSet
 
 T = TypeVar("T", bound=tuple[Any, ...])

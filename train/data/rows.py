@@ -11,13 +11,21 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..config.errors import UserError, one_line
-from ..system.files import strict_json
-from ..system.reading import open_regular, read_regular
-from .files import KNOWN, check_no_split, check_one_name, likely_splits, three_splits
+from ..system.files import open_regular, read_regular, strict_json
+from .files import (
+    KNOWN,
+    Log,
+    check_no_split,
+    check_one_name,
+    likely_splits,
+    three_splits,
+)
 
 T = TypeVar("T")
 SUFFIXES = (".tsv", ".csv", ".jsonl")
-TABULAR = (*SUFFIXES, ".json", ".parquet", ".txt")
+# Files that may be a split which is not read.
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
+TABULAR = (*SUFFIXES, *PACKED, ".json", ".parquet", ".arrow", ".xlsx", ".txt")
 SHOWN = 10  # columns that a message lists
 # of CSV: Python's default of 131,072 letters is shorter than long reviews
 LONGEST_FIELD = 2**31 - 1
@@ -145,20 +153,25 @@ def read_rows(
         yield Row(place, fields)
 
 
-def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Path]:
+def split_files(
+    root: Path, suffixes: Sequence[str] = SUFFIXES, log: Log = lambda _: None
+) -> dict[str, Path]:
     """Returns the file of each split: train is a root that is a file, or the only file
-    of a folder; else the files of a folder are named after splits."""
+    of a folder; else the files of a folder are named after splits. The log has the
+    number of files that are not read.
+    """
     wanted = (
         f"give a {' or '.join(suffixes)} file, or a folder with train{suffixes[0]}, and"
         " optionally test and validation"
     )
     files = [root] if root.is_file() else sorted(root.iterdir())
-    tables: list[Path] = []
-    for file in files:
-        is_table = file.suffix.lower() in TABULAR and not file.name.startswith(".")
-        if is_table and not file.is_dir():
-            tables.append(file)
-    ours = [file for file in tables if file.suffix.lower() in suffixes]
+    shown = [file for file in files if not file.name.startswith(".")]
+    folders = [file for file in shown if file.is_dir()]
+    tables = [file for file in shown if file.suffix.lower() in TABULAR] + folders
+    ours: list[Path] = []
+    for file in shown:
+        if file.suffix.lower() in suffixes and file not in folders:
+            ours.append(file)
     splits: dict[str, str] = {}
     for file in ours:
         if file.stem.lower() in KNOWN:
@@ -169,6 +182,9 @@ def split_files(root: Path, suffixes: Sequence[str] = SUFFIXES) -> dict[str, Pat
     check_no_split((file.name for file in tables if file.name not in splits), wanted)
     if "train" not in splits.values():
         raise UserError(f"holds no train file; {wanted}")
+    unread = [file.name for file in shown if file.name not in splits]
+    if unread:
+        log(f"  passing over {len(unread)} other file(s), as '{unread[0]}'")
     return {splits[file.name]: file for file in ours if file.name in splits}
 
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config.errors import UserError, option_text
+from ..config.errors import UserError
 from .rows import is_empty, is_whole, without_breaks
-from .text import TextData
 
 PADDING, UNKNOWN, SEPARATOR = "<padding>", "<unknown>", "<separator>"
 # the first numbers; `tokenise` makes no such words
@@ -128,19 +127,3 @@ class WordTokenizer:
         words = list(map(tokenise, texts))
         others = None if seconds is None else list(map(tokenise, seconds))
         return encode_batch(self._tokenizer, words, others, is_pretokenized=True)
-
-
-def learn_words(data: TextData, *, at_least: int = 1) -> WordTokenizer:
-    """A tokenizer of the words that occur ``at_least`` so often in the train split,
-    the most frequent first."""
-    counts: Counter[str] = Counter()
-    for batch in data.examples("train", batch_size=256):
-        for text in (*batch.texts, *(batch.seconds or ())):
-            counts.update(tokenise(text))
-    words = [word for word, count in counts.items() if count >= at_least]
-    if not words:
-        raise UserError(
-            f"{option_text('min_count', at_least)} leaves no word; the most frequent"
-            f" occurs {max(counts.values())} times"
-        )
-    return WordTokenizer(sorted(words, key=lambda word: (-counts[word], word)))

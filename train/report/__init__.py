@@ -17,8 +17,7 @@ from ..system.terminal import Table, as_text
 from . import figures, tables, words
 from .groups import by_config, group
 from .page import SUMMARY, Picture, Report, write_files
-from .records import METHODS, Run, read_runs
-from .specs import ReportSpec
+from .records import METHODS, ReportSpec, Run, read_runs
 
 # The sections on runs whose layers have losses: figures by name, and tables.
 SECTIONS: dict[str, Sequence[str | tables.Maker]] = {

@@ -11,8 +11,7 @@ from ..core.task import VALIDATED
 from ..system.files import without_folders
 from . import tables
 from .groups import Setting, Variant, unlike
-from .records import METHODS, Run
-from .specs import ReportSpec
+from .records import METHODS, ReportSpec, Run
 
 WAYS = {
     "plain": "Plain training lowers the loss after the last layer.",

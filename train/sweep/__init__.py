@@ -5,10 +5,9 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..cli import experiment_named, parse, with_file
-from ..config.commands import SweepArguments
+from ..cli import SweepArguments, experiment_named, parse, with_file
 from ..config.errors import UserError, require_extra
-from ..experiments import EXPERIMENTS
+from ..registry import EXPERIMENTS
 from ..system.files import check_out
 from ..system.machine import keep_programs
 from .axes import AS_IN, Sweep, grid, read_axes, split_over

@@ -17,7 +17,7 @@ from ..config.errors import UserError
 from ..config.options import differences
 from ..core.folder import identity
 from ..core.metrics import read_metrics
-from ..report.specs import REPORTS
+from ..report.records import REPORTS
 from .axes import Axis, Cell, Sweep, read_value
 
 JOURNAL = "search.log"

@@ -19,8 +19,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, UInt32
 
-from ..config.commands import Membership
 from ..config.errors import UserError
+from ..config.run import Membership
 from .machine import USAGE_ERROR, handling, order_collectives
 
 # Until a dead peer is noticed; JAX's default is 100 s.

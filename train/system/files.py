@@ -4,19 +4,24 @@ one line. Any room above may import it; it imports neither JAX nor Orbax.
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
 import re
+import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import filelock
 
 from ..config.errors import PLAIN, UNSHOWN, UserError, one_line
-from .reading import read_regular
 
+LARGEST = 1 << 28  # bytes of a file that is read whole
+PIECE = 1 << 16  # bytes read at a time
 # Errors of a disk that takes no more.
 REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # Errors of the system that Orbax, TensorStore and array_record raise as others, with
@@ -34,15 +39,78 @@ QUOTED = (
     errno.EISDIR,
     errno.ENAMETOOLONG,
 )
+CHECKPOINTS = "checkpoints"  # the folder of a run folder
 PARTIAL = ".partial"  # suffix of a file that is being written
 PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
 MAX_DIGITS = 20  # of a whole number of 64 bits
-LONGEST_NAME = 255  # bytes, of file systems
-SEAL = "sha256_of_the_rest"  # a field of files of earlier runs
 WRITTEN = "give a folder that `unroll-jax run` wrote"
 RESTORE = "restore it, or move the run folder away and train again"
 PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
+
+
+@contextlib.contextmanager
+def open_regular(
+    path: Path, *, where: str, mend: str = "name another file", limit: int = sys.maxsize
+) -> Iterator[BufferedReader]:
+    """Opens a file that this run did not write: a regular one of at most ``limit``
+    bytes, no pipe and no device. Every such file is opened here. Those that a library
+    opens by their path are checked by `check_regular` before.
+    """
+    try:
+        # Opening a pipe without a writer would block.
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{where} is not a regular file; {mend}")
+            _check_size(status.st_size, limit, where, mend)
+            yield file
+    except OSError as error:
+        if error.errno is None:  # of a library, over the contents
+            raise
+        reason = error.strerror
+        if error.errno == errno.ENOENT and not path.is_absolute():
+            reason = f"{reason} in {Path.cwd()}"
+        raise UserError(f"{where} cannot be read ({reason}); {mend}") from error
+
+
+def check_regular(
+    path: Path, *, where: str = "", mend: str = "name another file"
+) -> None:
+    """Checks that `open_regular` opens a file."""
+    with open_regular(path, where=where or str(path), mend=mend):
+        pass
+
+
+def check_regular_below(folder: Path, *, mend: str) -> None:
+    """Checks that a folder has no pipes and devices, nor links to them, before a
+    library reads it."""
+    for inside, _, names in os.walk(folder):
+        for path in (Path(inside, name) for name in names):
+            # one that is deleted meanwhile, or a link to nothing, is no hindrance
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise UserError(f"{path} is not a regular file; {mend}")
+
+
+def read_regular(
+    path: Path, *, where: str, mend: str = "name another file", limit: int = LARGEST
+) -> bytes:
+    """Reads a regular file of at most ``limit`` bytes, by default 256 MiB."""
+    with open_regular(path, where=where, mend=mend, limit=limit) as file:
+        # In pieces: `read(limit)` would take the memory of ``limit``.
+        content = b"".join(
+            itertools.islice(iter(lambda: file.read(PIECE), b""), limit // PIECE + 1)
+        )
+    _check_size(len(content), limit, where, mend)
+    return content
+
+
+def _check_size(size: int, limit: int, where: str, mend: str) -> None:
+    if size > limit:
+        raise UserError(f"{where} has more than {limit >> 20} MiB; {mend}")
 
 
 def expanded(path: str, option: str) -> Path:
@@ -50,13 +118,6 @@ def expanded(path: str, option: str) -> Path:
     home folder name ``option``."""
     if UNSHOWN.search(path):
         raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
-    if too_long := [
-        part for part in Path(path).parts if len(part.encode()) > LONGEST_NAME
-    ]:
-        raise UserError(
-            f"{option} has the name {too_long[0]:.40}... of more than {LONGEST_NAME}"
-            " bytes; shorten it"
-        )
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -77,8 +138,15 @@ def caches() -> Path:
 
 def check_out(out: Path | str) -> Path:
     """Returns the folder that --out names, with ~ as the home folder; UserError if
-    it, or one above it, is a file."""
+    it, or one above it, is a file, or holds the checkpoints of a run."""
     folder = expanded(str(out), "--out")
+    for place in (folder.absolute(), *folder.absolute().parents):
+        # Folders there with a number are read as checkpoints.
+        if place.name == CHECKPOINTS and (place.parent / "config.json").exists():
+            raise UserError(
+                f"--out {out} is in the checkpoints of the run {place.parent}; pass"
+                " another"
+            )
     if not (nearest := _nearest(folder)).is_dir():
         raise UserError(
             f"cannot write to --out {out}: {nearest} is no folder; pass another"
@@ -247,7 +315,6 @@ def read_object(
             raise ValueError("not a JSON object")
     except ValueError as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
-    value.pop(SEAL, None)
     return value
 
 

@@ -206,9 +206,10 @@ def _solve(backward: Backward, product: Map, v: Array) -> tuple[Array, Equilibri
     # Powers of two bring the rows near 1, whose squares are in range.
     inverse, unit = powers_of_two(largest(v))
     scaled_v = v * inverse[:, None]
-    length = jnp.sqrt(dot(scaled_v, scaled_v))
-    direction = scaled_v / jnp.where(length > 0.0, length, 1.0)[:, None]
-    size = (unit * length)[:, None]
+    square = dot(scaled_v, scaled_v)
+    inverse_length = jax.lax.rsqrt(jnp.where(square > 0.0, square, 1.0))
+    direction = scaled_v * inverse_length[:, None]
+    size = (unit * square * inverse_length)[:, None]
     scale: Any = 1.0
     if backward.is_root:
         # The adjoint solves with s A, where A = -product has any size and s A one near
@@ -249,15 +250,17 @@ def _judge_rounding(
     residual, steps, status = info
     epsilon = backward.program.epsilon
     worst = max(LOST, ROUND_OFF * epsilon)
-    noise = epsilon * jnp.sqrt(dot(w, w))
-    reachable = jnp.minimum(ROUND_OFF * jnp.maximum(noise, epsilon), worst)
+    # Compared as squares: XLA compiles a root of its own kernel for every user.
+    square = dot(w, w)
+    is_noise = (residual / (ROUND_OFF * epsilon)) ** 2 <= jnp.maximum(square, 1.0)
     missed = status == MAX_STEPS
-    status = jnp.where(missed & (residual <= reachable), STALLED, status)
+    status = jnp.where(missed & is_noise & (residual <= worst), STALLED, status)
 
-    lost = noise > worst
+    lost = square > (worst / epsilon) ** 2
     ended = (status == MAX_STEPS) & (steps < backward.max_steps)
     singular = lost & (status <= STALLED) | ended
     status = jnp.where(singular, SINGULAR, status)
+    noise = epsilon * jnp.sqrt(square)
     residual = jnp.where(lost, jnp.maximum(residual, noise), residual)
     return EquilibriumInfo(residual, steps, status)
 

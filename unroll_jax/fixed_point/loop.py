@@ -11,7 +11,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.rows import any_rows, largest, per_row, row_constant
+from unroll_jax.fixed_point.decisions import (
+    ACCELERATED,
+    CHECK_INTERVAL,
+    ENDED,
+    PLAIN,
+    Schedule,
+    is_near_zero,
+    must_return,
+    plan_block,
+)
+from unroll_jax.fixed_point.rows import largest, per_row, row_constant
 from unroll_jax.fixed_point.solver import Map, Point, Solver
 from unroll_jax.fixed_point.status import EquilibriumInfo
 from unroll_jax.fixed_point.stopping import (
@@ -27,40 +37,6 @@ from unroll_jax.placement import vary_like
 
 __all__ = ["iterate"]
 
-# Plain steps between two checks of residuals.
-CHECK_INTERVAL = 4
-# Plain steps are quick if each makes every residual this many times smaller.
-MIN_REDUCTION = 1.25
-# Plain steps continue if so many more blocks at the last rate reach the tolerance.
-NEAR = 8
-# Accelerated steps between two comparisons with plain ones.
-TRIAL = 10
-# By then |f(z) - z| must be this share of what as many plain steps would leave.
-MIN_GAIN = 0.5
-# A row returns to its best state if |f(z) - z| rises beyond this many times its least.
-MAX_RISE = 2.0
-# Factor by which the gap must fall on a plateau of the residual, for a row to count as
-# converging to 0.
-MIN_SHRINKAGE = 4.0
-
-# The phases of a loop. PLAIN steps come first, ACCELERATED ones where these are slow.
-# Plain steps after GIVEN_UP are for good.
-ENDED, PLAIN, GIVEN_UP, ACCELERATED = range(4)
-
-
-class _Schedule(NamedTuple):
-    """The next block of steps. All rows are checked at its end.
-
-    Attributes:
-      phase: of the block.
-      block: evaluations of the map in it; one if it is accelerated.
-      number: evaluations before it.
-    """
-
-    phase: Int[Array, ""]
-    block: Int[Array, ""]
-    number: Int[Array, ""]
-
 
 class _Best(NamedTuple):
     """The best state of each row, as of the last update of the solver.
@@ -69,14 +45,12 @@ class _Best(NamedTuple):
       z: f of the state with the least gap.
       gap, residual: of that state; the residual is None if it is the gap.
       age: updates since the row last returned to its best state.
-      updates: of the solver so far.
     """
 
     z: Float[Array, "b m"]
     gap: Float[Array, " b"]
     residual: Float[Array, " b"] | None
     age: Int[Array, " b"]
-    updates: Int[Array, ""]
 
 
 class _Plateau(NamedTuple):
@@ -95,8 +69,9 @@ class _Carry(NamedTuple):
       scale: typical size of the states of a row.
       active: rows that have not ended.
       steps: evaluations of each row.
+      schedule: a `Schedule` as one array, which compiles to one kernel.
       pace: factor of |f(z) - z| in a plain step, as last seen.
-      base: gap at the last comparison of accelerated steps with plain ones.
+      base: gap where the trial of accelerated steps began.
       stall: kept only where round-off may come before the tolerance.
       plateau: kept only where states that go to 0 count as converged.
     """
@@ -107,7 +82,7 @@ class _Carry(NamedTuple):
     scale: Float[Array, " b"]
     active: Bool[Array, " b"]
     steps: Int[Array, " b"]
-    schedule: _Schedule
+    schedule: Int[Array, "5"]
     pace: Float[Array, " b"]
     base: Float[Array, " b"]
     best: _Best
@@ -121,13 +96,13 @@ def iterate(
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """Returns y = f(z) and the outcome of each row.
 
-    z is the first state within tolerance, or the best one.
+    z is the first state within tolerance, or the best state.
     """
     if solver.run is not None:
         return _run_whole(apply, z, solver.run, rule)
 
     end = jax.lax.while_loop(
-        lambda carry: carry.schedule.phase > ENDED,
+        lambda carry: carry.schedule[0] > ENDED,
         functools.partial(_run_block, apply, solver, rule),
         _start(z, solver, rule),
     )
@@ -137,9 +112,9 @@ def iterate(
 def _run_whole(
     apply: Map, z: Float[Array, "b m"], run: Callable[..., Any], rule: StopRule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
-    """The result of a complete solve. Nothing is known of its way.
+    """The result of a complete solve, whose residuals are not known on the way.
 
-    So a row that has missed the tolerance does not count as stalled at round-off.
+    A row that has missed the tolerance does not count as stalled at round-off.
     """
     first = largest(apply(z))
     end, steps = run(apply, z, rule.tol, rule.max_steps)
@@ -165,7 +140,7 @@ def _start(z: Float[Array, "b m"], solver: Solver, rule: StopRule) -> _Carry:
         scale=largest(z),
         active=row_constant(z, True),
         steps=zeros,
-        schedule=_Schedule(jnp.int32(PLAIN), block=jnp.int32(1), number=jnp.int32(0)),
+        schedule=jnp.array([PLAIN, 1, 0, 0, 0], jnp.int32),
         pace=infinite,
         base=infinite,
         best=_Best(
@@ -173,7 +148,6 @@ def _start(z: Float[Array, "b m"], solver: Solver, rule: StopRule) -> _Carry:
             gap=infinite,
             residual=None if rule.linear else infinite,
             age=zeros,
-            updates=jnp.int32(0),
         ),
         memory=solver.init(z),
         stall=Stall(infinite, zeros) if to_round_off else None,
@@ -189,7 +163,7 @@ def _finish(rule: StopRule, end: _Carry) -> tuple[Float[Array, "b m"], Equilibri
     residual = end.residual
     # At the cap, a state that goes to 0 may be within tol of its scale.
     if end.plateau is not None:
-        near_zero = missed & _is_near_zero(gap, end.plateau, rule.tol)
+        near_zero = missed & is_near_zero(gap, end.plateau.gap, rule.tol)
         residual = jnp.where(near_zero, gap, residual)
         missed = missed & ~near_zero
 
@@ -208,7 +182,7 @@ def _gap(carry: _Carry) -> Float[Array, " b"]:
 
 def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Carry:
     """One block of steps, one check of all rows, and the schedule of the next block."""
-    last = carry.schedule
+    last = Schedule(*carry.schedule)
     z, fz = _evaluate(apply, solver, carry)
     first = last.number == 0
     frozen = last.phase == ACCELERATED
@@ -222,12 +196,12 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
     plateau = _follow_plateau(sizes, carry.plateau)
     active, stall = _check_rows(rule, solver, carry, sizes, plateau, fz)
     pace = _measure_pace(rule, carry, sizes)
-    schedule, base = _plan_block(rule, solver, carry, sizes, pace, active)
+    schedule, base = _plan(rule, solver, carry, sizes, pace, active)
 
     goes_on = active if solver.extrapolates else active & (schedule.phase != ENDED)
     update = functools.partial(_update, solver, carry, sizes, z, goes_on, pace)
     if solver.extrapolates:
-        update = functools.partial(_run_if, schedule.phase > GIVEN_UP, update)
+        update = functools.partial(_run_if, schedule.phase == ACCELERATED, update)
     best, memory, after = update((carry.best, carry.memory, fz))
 
     return _Carry(
@@ -237,7 +211,7 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
         scale=sizes.scale,
         active=active,
         steps=carry.steps + jnp.where(carry.active, last.block, 0),
-        schedule=schedule,
+        schedule=jnp.stack(schedule),
         pace=pace,
         base=base,
         best=best,
@@ -248,16 +222,20 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
 
 
 def _evaluate(apply: Map, solver: Solver, carry: _Carry) -> tuple[Array, Array]:
-    """The last two states of a block of plain steps; rows that have ended stay."""
+    """The last two states of a block of plain steps. Rows that have ended stay."""
 
-    def plain_step(_: Any, pair: tuple[Array, Array]) -> tuple[Array, Array]:
-        _, z = pair
-        return z, per_row(carry.active, apply(z), z)
+    def plain_step(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        count, _, z = state
+        return count + 1, z, per_row(carry.active, apply(z), z)
 
-    pair = carry.z, carry.z
+    start = jnp.int32(0), carry.z, carry.z
     if not solver.extrapolates:
-        return plain_step(None, pair)
-    return jax.lax.fori_loop(0, carry.schedule.block, plain_step, pair)
+        return plain_step(start)[1:]
+
+    def is_within(state: tuple[Any, Array, Array]) -> Array:
+        return state[0] < Schedule(*carry.schedule).block
+
+    return jax.lax.while_loop(is_within, plain_step, start)[1:]
 
 
 def _check_rows(
@@ -272,7 +250,7 @@ def _check_rows(
     ended = sizes.residual <= rule.tol
     if plateau is not None:
         limit = min(rule.tol, 0.5 * rule.epsilon)
-        ended = ended | _is_near_zero(sizes.gap, plateau, limit)
+        ended = ended | is_near_zero(sizes.gap, plateau.gap, limit)
 
     usable = sizes.residual < jnp.inf
     if solver.extrapolates:
@@ -289,91 +267,40 @@ def _check_rows(
 
 def _measure_pace(rule: StopRule, carry: _Carry, sizes: Sizes) -> Array:
     """The factor of |f(z) - z| in a plain step of this block, or as last seen."""
+    last = Schedule(*carry.schedule)
     factor = sizes.gap / _gap(carry)
     if not rule.linear:
         # Gaps are relative to scales.
         factor *= jnp.where(carry.scale > 0.0, sizes.scale / carry.scale, 1.0)
-    several = carry.schedule.block == CHECK_INTERVAL
-    pace = factor ** jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
-    return jnp.where(carry.schedule.phase == ACCELERATED, carry.pace, pace)
+    pace = _per_step(factor, last)
+    return jnp.where(last.phase == ACCELERATED, carry.pace, pace)
 
 
-def _plan_block(
+def _per_step(factor: Array, last: Schedule) -> Array:
+    """The factor of one step, from the factor of a block."""
+    several = last.block == CHECK_INTERVAL
+    return factor ** jnp.where(several, 1.0 / CHECK_INTERVAL, 1.0)
+
+
+def _plan(
     rule: StopRule,
     solver: Solver,
     carry: _Carry,
     sizes: Sizes,
     pace: Array,
     active: Array,
-) -> tuple[_Schedule, Array]:
-    """The schedule of the next block, and the gaps to compare accelerated steps with.
-
-    A solver that does not extrapolate takes its own steps to the end.
-    """
-    last = carry.schedule
+) -> tuple[Schedule, Array]:
+    """`plan_block`. A solver that does not extrapolate takes only its own steps."""
+    last = Schedule(*carry.schedule)
+    if solver.extrapolates:
+        rate = pace
+        if not rule.linear:
+            rate = _per_step(sizes.residual / carry.residual, last)
+        return plan_block(rule, last, sizes, carry.base, rate, pace, active)
     number = last.number + last.block
-    left = rule.max_steps - number
-    if not solver.extrapolates:
-        goes_on = jnp.any(active) & (left > 0)
-        phase = jnp.where(goes_on, last.phase, ENDED)
-        return _Schedule(phase, last.block, number), carry.base
-
-    rate = sizes.residual / carry.residual
-    slow = _is_slow(rule, sizes.residual, rate, last.block)
-    far = _is_far(rule, sizes.residual, rate)
-    gains = _gains(sizes.gap, carry.base, pace)
-    any_active, any_slow, any_far, any_gains = any_rows(
-        active, active & slow, active & far, active & gains
-    )
-
-    accelerated = last.phase == ACCELERATED
-    judged = accelerated & (carry.best.updates % TRIAL == 0)
-    base = jnp.where(accelerated & ~judged, carry.base, sizes.gap)
-
-    accelerate = any_slow & (last.phase == PLAIN)
-    give_up = judged & ~any_gains
-    phase = jnp.where(accelerate, ACCELERATED, last.phase)
-    phase = jnp.where(give_up, GIVEN_UP, phase)
-    phase = jnp.where(any_active & (left > 0), phase, ENDED)
-
-    # One step does not tell how far the tolerance is.
-    check_late = (phase != ACCELERATED) & (any_far | (last.block == 1))
-    block = jnp.where(check_late, jnp.minimum(CHECK_INTERVAL, left), 1)
-    return _Schedule(phase, block, number), base
-
-
-def _is_slow(rule: StopRule, residual: Array, rate: Array, block: Array) -> Array:
-    """Rows that plain steps do not bring to the tolerance soon.
-
-    One step says little of the rate, unless the residual rises.
-    """
-    quick = rate < MIN_REDUCTION**-CHECK_INTERVAL
-    near = rate**NEAR * residual <= rule.tol
-    rises = ~(rate < 1.0)
-    return (block == CHECK_INTERVAL) & ~quick & ~near | rises
-
-
-def _is_far(rule: StopRule, residual: Array, rate: Array) -> Array:
-    """Rows that another block of plain steps leaves above the tolerance.
-
-    Checks come late until then, and after every step from there on.
-    """
-    return rate * residual > rule.tol
-
-
-def _gains(gap: Array, base: Array, pace: Array) -> Array:
-    """Rows for which a trial of accelerated steps was worth its cost."""
-    return gap < MIN_GAIN * base * pace**TRIAL
-
-
-def _returns(gap: Array, pace: Array, best: _Best) -> Array:
-    """Rows that acceleration has led astray, and that return to their best state.
-
-    Plain steps may raise the gap too, by no fault of the solver. A row does not return
-    twice in turn.
-    """
-    allowed = MAX_RISE * jnp.fmax(pace, 1.0) * best.gap
-    return ~(gap <= allowed) & (best.gap < jnp.inf) & (best.age > 0)
+    goes_on = jnp.any(active) & (number < rule.max_steps)
+    phase = jnp.where(goes_on, last.phase, ENDED)
+    return last._replace(phase=phase, number=number, updates=number), carry.base
 
 
 def _update(
@@ -389,9 +316,12 @@ def _update(
     assert solver.update is not None
     best, memory, fz = state
     age = best.age + 1
+    number = Schedule(*carry.schedule).updates
     if solver.extrapolates:
-        age = jnp.where(active & _returns(sizes.gap, pace, best), 0, age)
-    point = Point(z, fz, sizes.residual, sizes.inverse, active, age, best.updates)
+        age = jnp.where(
+            active & must_return(sizes.gap, pace, best.gap, best.age), 0, age
+        )
+    point = Point(z, fz, sizes.residual, sizes.inverse, active, age, number)
     after, memory = solver.update(point, memory)
     if solver.extrapolates:
         after = per_row(age == 0, best.z, after)
@@ -406,7 +336,6 @@ def _update(
         gap=jnp.where(better, sizes.gap, best.gap),
         residual=residual,
         age=age,
-        updates=best.updates + 1,
     )
     return best, memory, after
 
@@ -419,16 +348,6 @@ def _follow_plateau(sizes: Sizes, plateau: _Plateau | None) -> _Plateau | None:
         residual=jnp.where(halved, sizes.residual, plateau.residual),
         gap=jnp.where(halved, sizes.gap, plateau.gap),
     )
-
-
-def _is_near_zero(gap: Array, plateau: _Plateau, limit: float) -> Array:
-    """Rows that go to 0, and are within ``limit`` of their scale.
-
-    On the way to 0 a relative residual is meaningless: it is constant, 1 / c - 1 for
-    f(z) = c z. There gap and state have shrunk to a quarter since the residual last
-    halved. Near another fixed point z* they stop, about 2 |z*| from 0.
-    """
-    return (gap <= plateau.gap / MIN_SHRINKAGE) & (gap <= limit)
 
 
 def _run_if(condition: Array, function: Callable[[Any], Any], state: Any) -> Any:

@@ -22,6 +22,7 @@ from unroll_jax.arguments import (
 )
 from unroll_jax.fixed_point.rows import dot, norm, row_constant, squares, zeros
 from unroll_jax.fixed_point.solver import Map, Point, Solver
+from unroll_jax.numerics import power_inverse
 
 __all__ = [
     "SOLVERS",
@@ -121,7 +122,7 @@ def anderson(window: int = 5) -> Solver:
 
     On a linear map it is GMRES truncated to the window, with little loss if the
     Jacobian is symmetric. Plain steps come first, while each makes every residual 1.25
-    times smaller. They return for good if ten accelerated steps do no better. An
+    times smaller. They return for good if a trial of accelerated steps gains little. An
     example whose residual rises to twice its least restarts at its best state.
 
     Args:
@@ -156,7 +157,7 @@ def anderson(window: int = 5) -> Solver:
         image_change = image - last_image
 
         # Updates since each vector was written.
-        place = point.number % window
+        place = jax.lax.rem(point.number, jnp.full_like(point.number, window))
         lag = place - jnp.arange(window, dtype=jnp.int32)
         since = jnp.where(lag > 0, lag, lag + window)
         live = since <= point.age[:, None]
@@ -173,8 +174,9 @@ def anderson(window: int = 5) -> Solver:
         Q = _write(basis.Q, place, usable, q * scale)
         U = _write(basis.U, place, usable, u * scale)
         live = live | (lag == 0)
-        after = image - combine(jnp.where(live, project(Q, d), 0.0), U)
-        return unit * after, _Basis(Q, U, point.z, point.fz)
+        coefficients = jnp.where(live, unit * project(Q, d), 0.0)
+        after = point.fz - combine(coefficients, U)
+        return after, _Basis(Q, U, point.z, point.fz)
 
     return Solver(init=init, update=update, extrapolates=True)
 
@@ -381,7 +383,7 @@ def _in_units(point: Point, *states: Float[Array, "b m"]) -> tuple[Array, ...]:
     """
     inverse = point.inverse[:, None]
     scaled = [inverse * state for state in (point.z, point.fz, *states)]
-    return 1.0 / inverse, *scaled
+    return power_inverse(inverse), *scaled
 
 
 def _write(

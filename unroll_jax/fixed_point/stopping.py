@@ -43,6 +43,8 @@ GROWTH = 30.0
 # Units of rows are at least this share of their scale: a state on its way to 0 keeps
 # differences that can be squared.
 LEAST_UNIT = 1e-6
+# Scales are at least this many roots of the least normal number, in units of a row.
+LEAST_SCALE = 8.0
 # A row is far from the accuracy of the whole state beyond this many tolerances.
 FAR = 100.0
 
@@ -138,7 +140,7 @@ def relative_sizes(
     """The sizes of rows from squares of |f(z) - z| and |f(z)|, in the rows' units.
 
     The scale comes from the first state or step. Later steps may at most double it, and
-    not while it is ``frozen``.
+    not while it is ``frozen``. It never falls.
     """
     # Squares, in units of the row.
     past = (scale * inverse) ** 2
@@ -146,11 +148,14 @@ def relative_sizes(
     step = jnp.where(first, square, step)
     grown = jnp.fmax(past, step)
     # An infinite scale would make every residual 0.
-    scale = jnp.minimum(jnp.sqrt(grown), jnp.finfo(inverse.dtype).max * inverse)
-    scale = jax.lax.optimization_barrier(scale / inverse)
+    limits = jnp.finfo(inverse.dtype)
+    reached = jnp.minimum(jnp.sqrt(grown), limits.max * inverse) / inverse
+    scale = jax.lax.optimization_barrier(jnp.maximum(scale, reached))
 
-    # An outgrown state is known only to round-off of its size.
-    known = (scale * inverse) ** 2
+    # An outgrown state is known only to round-off of its size. After a jump by 1e19 the
+    # square of the scale would be 0, and every residual relative to the state.
+    least = jnp.where(scale > 0.0, LEAST_SCALE * limits.tiny**0.5, 0.0)
+    known = jnp.maximum(scale * inverse, least) ** 2
     limit = GROWTH**2 * known
     known_to = jnp.maximum(square, rule.epsilon**2 * size)
     square = jnp.where(size > limit, known_to, square)

@@ -79,8 +79,8 @@ def test_tensors_of_a_file_may_have_several_dtypes_and_are_cast_to_the_one_that_
 SHARED_OUT = """
 import jax, numpy as np
 from tests.data.decoders.test_decoders import State, load
-from unroll_jax.train.sharding.mesh import make_mesh
-from unroll_jax.train.sharding.rules import shardings
+from unroll_jax.train.sharding import make_mesh
+from unroll_jax.train.sharding import shardings
 
 mesh = make_mesh("fsdp=4,tensor=2", batch_size=4)
 shared = load(FOLDER, place=lambda shapes: shardings(State(shapes), mesh).params).params

@@ -9,9 +9,9 @@ from tests.errors import one_line
 from tests.train.commands import refused
 from unroll_jax.models import generate
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.data.instructions import Prompt
 from unroll_jax.train.generation import Settings, answer
 from unroll_jax.train.loading import open_decoder
+from unroll_jax.train.tasks.language.instructions import Prompt
 
 ROWS = [
     {"instruction": "ab"},

@@ -1,5 +1,6 @@
 """Tokenizers and chat templates of folders, and errors for bad ones."""
 
+import base64
 import json
 
 import jinja2
@@ -67,6 +68,23 @@ LIMITED = {
     "products": ("{{ messages[0].content * 100000000000 }}", "MemoryError"),
     "formats": ("{{ '{:>2000000000}'.format(1) }}", "MemoryError"),
     "filters": ("{{ 'x'|center(2000000000) }}", "MemoryError"),
+    "long texts": ("{{ 'x' * 5000000 }}", "a chat gets 5,000,000 characters"),
+    "half a letter": ("{{ '\\ud800' }}", "surrogates not allowed"),
+}
+REPLACE = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 300}
+GREEDY = {
+    "normalizer": REPLACE,
+    "normalizer in a sequence": {
+        "type": "Sequence",
+        "normalizers": [REPLACE | {"content": "e" * 20}] * 2,
+    },
+    "normalizer before words": {"type": "Prepend", "prepend": "x" * 300},
+    "normalizer by patterns": REPLACE | {"pattern": {"Regex": "(?=.)"}},
+    "normalizer of a table": {
+        "type": "Precompiled",
+        "precompiled_charsmap": base64.b64encode(bytes(4) + b"x" * 300).decode(),
+    },
+    "decoder": REPLACE,
 }
 
 
@@ -98,6 +116,30 @@ def test_a_template_has_limits_of_time_and_memory(
     monkeypatch.setattr("unroll_jax.train.data.pretrained.chat.MOST_SECONDS", 1)
     with one_line("cannot be used", words):
         tokenizer_of(template).chat(MESSAGES)
+
+
+@pytest.mark.parametrize(("name", "part"), GREEDY.items(), ids=GREEDY)
+def test_a_tokenizer_that_multiplies_characters_is_refused(write_folder, name, part):
+    folder = write_folder()
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values[name.partition(" ")[0]] = part
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    with one_line("characters of one; it must make at most 256"):
+        folder_tokenizer(folder)
+
+
+def test_a_pattern_without_end_is_told_in_one_line(write_folder):
+    folder = write_folder()
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["pre_tokenizer"] = {
+        "type": "Split",
+        "pattern": {"Regex": "(a|aa)+$"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    with one_line("cannot be used as a tokenizer"):
+        folder_tokenizer(folder).encode(["a" * 60 + "b"])
 
 
 def test_loops_render_as_those_of_plain_jinja(tokenizer_of):

@@ -12,10 +12,13 @@ import pytest
 from tests.data.decoders.conftest import CONFIG, llama_tensors
 from tests.errors import one_line
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
-from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
-from unroll_jax.train.data.pretrained.decoders import open_decoder_source
-from unroll_jax.train.data.pretrained.llama import config_values, read_decoder_config
+from unroll_jax.train.data.pretrained.decoders import (
+    config_values,
+    open_decoder_source,
+    read_decoder_config,
+)
+from unroll_jax.train.tasks.language.answers import ALPACA, AnswerTokenizer
 
 SMALL = {
     "dim": 8,

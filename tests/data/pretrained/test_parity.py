@@ -12,7 +12,7 @@ import pytest
 from tests.data.pretrained.conftest import ROBERTA_WORDS, WORDS, word_tokenizer
 from unroll_jax.models import Classifier, Encoder
 from unroll_jax.train.data.pretrained.encoders import load_pretrained, start_from
-from unroll_jax.train.data.tokens import token_batch
+from unroll_jax.train.tasks.text.tokens import token_batch
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
 SIZES = {

@@ -9,7 +9,7 @@ from tests.data.pretrained.conftest import ROBERTA_WORDS, WORDS, word_tokenizer
 from tests.errors import assert_fails
 from unroll_jax.models import EncoderConfig
 from unroll_jax.train.data.pretrained.encoders import EncoderTokenizer, load_tokenizer
-from unroll_jax.train.data.tokens import token_batch
+from unroll_jax.train.tasks.text.tokens import token_batch
 
 CONFIG = EncoderConfig(20, 8, 2, 2, 12, max_positions=8)
 ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.started import environment
 from tests.train.commands import refused
-from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.sweep.axes import Sweep, grid, read_axes
+from unroll_jax.train.tasks.video.options import VideoConfig
 
 
 def cells_of(over):
@@ -98,7 +98,7 @@ assert main(["sweep", "video-ut", "--over.seed", "x"]) == 2
 assert not {"jax", "matplotlib"} & set(sys.modules)
 assert main(["run", "video-ut", "--constraints.alpha", "2"]) == 2
 assert main(["list"]) == 0
-import unroll_jax.train.core.loop, unroll_jax.train.data.video
+import unroll_jax.train.core.loop, unroll_jax.train.tasks.video.data
 assert not {"tensorflow", "matplotlib"} & set(sys.modules)
 """
     subprocess.run(

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.video import VideoConfig
-from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.sweep.axes import Sweep, grid, read_axes
+from unroll_jax.train.tasks.video.options import VideoConfig
 
 pytest.importorskip("optuna")
 

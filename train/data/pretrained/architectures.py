@@ -149,14 +149,9 @@ def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
     def make(
         *, activation: str, max_positions: int, padding_token: int, **sizes: Any
     ) -> EncoderConfig:
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {', '.join(ACTIVATIONS)}, got"
-                f" {activation!r}"
-            )
         offset = padding_token + 1 if architecture.positions_after_padding else 0
         return EncoderConfig(
-            activation=ACTIVATIONS[activation],
+            activation=activation_of(activation),
             max_positions=max_positions - offset,
             position_offset=offset,
             padding_token=padding_token,
@@ -171,6 +166,14 @@ def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
         required=architecture.required,
         where=where,
     )
+
+
+def activation_of(name: str) -> str:
+    """Returns our name of an activation in config.json."""
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"activation must be one of {known}, got {name!r}")
+    return ACTIVATIONS[name]
 
 
 def read_fields(

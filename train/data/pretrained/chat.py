@@ -17,7 +17,13 @@ from ...config.errors import UserError
 from ...system.files import to_bytes
 from ..rows import read_text
 from .architectures import LARGEST
-from .folders import TEMPLATE, make_tokenizer, read_json, read_tokenizer
+from .folders import (
+    TEMPLATE,
+    make_tokenizer,
+    read_json,
+    read_tokenizer,
+    usable_tokenizer,
+)
 
 # How byte-level tokenizers split texts.
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -81,16 +87,20 @@ class ChatTokenizer:
     ) -> list[np.ndarray]:
         """Encodes texts; ``special`` adds the tokens at the ends, which chat
         templates already contain."""
-        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=special)
+        with usable_tokenizer(self.where):
+            encoded = self._tokenizer.encode_batch(
+                list(texts), add_special_tokens=special
+            )
         return [np.array(each.ids, np.int32) for each in encoded]
 
     def decode(
         self, tokens: Sequence[int] | np.ndarray, *, special: bool = True
     ) -> str:
         """Decodes tokens; ``special`` keeps special ones."""
-        return self._tokenizer.decode(
-            [int(token) for token in tokens], skip_special_tokens=not special
-        )
+        with usable_tokenizer(self.where):
+            return self._tokenizer.decode(
+                [int(token) for token in tokens], skip_special_tokens=not special
+            )
 
     def chat(self, messages: Sequence[Message], *, answer: bool = False) -> str:
         """Returns the text of a conversation; with ``answer`` it ends where an

@@ -100,7 +100,8 @@ class EncoderTokenizer:
                 f" and the encoder has {limit} positions, got {max_length}"
             )
         self._tokenizer.enable_truncation(length)
-        encoded = encode_batch(self._tokenizer, texts, seconds)
+        with folders.usable_tokenizer("the encoder's tokenizer.json"):
+            encoded = encode_batch(self._tokenizer, texts, seconds)
         if self.config.token_types > 1:
             return encoded
         return encoded._replace(token_types=list(map(np.zeros_like, encoded.tokens)))

@@ -1,7 +1,9 @@
 """Folders of pretrained weights in the layout of Hugging Face: local or on its hub,
 read as JSON and safetensors."""
 
+import base64
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +14,13 @@ import numpy as np
 from flax import traverse_util
 
 from ...config.errors import UserError, one_line
-from ...system.files import expanded, read_object, strict_json
-from ...system.reading import check_regular, read_regular
+from ...system.files import (
+    check_regular,
+    expanded,
+    read_object,
+    read_regular,
+    strict_json,
+)
 from ..files import Log
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -24,6 +31,9 @@ SHARDS = "model-*.safetensors"
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
 SHOWN = 5  # tensors in one line
 MOST_TOKENS = 1 << 24  # of a vocabulary; the largest of models has a million
+# Characters that a normaliser or a decoder may put in the place of one: Unicode's
+# compatibility forms have up to 18, of 33 bytes.
+MOST_GROWTH = 256
 # Files that are copied with a decoder.
 COPIED = (
     *("generation_config.json", "tokenizer.json", "tokenizer_config.json"),
@@ -137,9 +147,9 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def make_tokenizer(text: str) -> Any:
-    """Makes a ``tokenizers.Tokenizer`` of its JSON; the error for numbers of tokens
-    that would fill memory is one line. The package makes a table as long as the largest
-    number of a token, and pads to any length.
+    """Makes a ``tokenizers.Tokenizer`` of its JSON; the error for numbers of tokens, or
+    replacements of characters, that would fill memory is one line. The package makes a
+    table as long as the largest number of a token, and pads and replaces to any length.
     """
     import tokenizers  # imported here: most runs need none
 
@@ -150,6 +160,13 @@ def make_tokenizer(text: str) -> Any:
         raise ValueError(
             f"a token number or length is {largest}; it must be below {MOST_TOKENS:,}"
         )
+    for name in ("normalizer", "decoder"):
+        growth = _growth(values.get(name))
+        if growth > MOST_GROWTH:
+            raise ValueError(
+                f"its {name} can make {growth:,} characters of one; it must make at"
+                f" most {MOST_GROWTH}"
+            )
     return tokenizers.Tokenizer.from_str(text)
 
 
@@ -162,8 +179,35 @@ def _largest(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _growth(part: Any) -> int:
+    """Returns the most characters that a normaliser or decoder puts in the place of
+    one: those in a sequence multiply."""
+    if isinstance(part, list):
+        return math.prod(map(_growth, part))
+    if not isinstance(part, dict):
+        return 1
+    if "precompiled_charsmap" in part:
+        return _longest_of(part["precompiled_charsmap"])
+    if "prepend" in part:
+        return 1 + len(str(part["prepend"]))
+    if "pattern" in part:
+        # a regular expression may match nothing, before each character
+        replaced = len(part["pattern"].get("String", ""))
+        added = len(str(part.get("content", "")))
+        return max(1, -(-added // replaced)) if replaced else 1 + added
+    return _growth([*part.get("normalizers", []), *part.get("decoders", [])])
+
+
+def _longest_of(charsmap: Any) -> int:
+    """Returns the bytes of the longest replacement in a table of SentencePiece: the
+    length of a tree, the tree, and texts that end in zeros."""
+    table = base64.b64decode(charsmap or "")
+    start = 4 + int.from_bytes(table[:4], "little")
+    return max(map(len, table[start:].split(b"\0")), default=1) or 1
+
+
 @contextlib.contextmanager
-def usable_tokenizer(file: Path) -> Iterator[None]:
+def usable_tokenizer(file: Path | str) -> Iterator[None]:
     """Reports an error of the package ``tokenizers`` in one line that names the
     file."""
     try:

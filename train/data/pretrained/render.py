@@ -12,6 +12,9 @@ import jinja2.ext
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+# Of one chat: tokenizers take about a hundred bytes of memory for each.
+MOST_CHARACTERS = 1 << 22
+
 
 def render(
     template: str, chats: list[dict[str, Any]], seconds: int, most_bytes: int
@@ -29,7 +32,7 @@ def render(
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
     compiled = environment.from_string(template)
-    return [compiled.render(**chat) for chat in chats]
+    return [_checked(compiled.render(**chat)) for chat in chats]
 
 
 class Generation(jinja2.ext.Extension):
@@ -43,6 +46,14 @@ class Generation(jinja2.ext.Extension):
         line = next(parser.stream).lineno
         contents = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(contents, lineno=line)
+
+
+def _checked(text: str) -> str:
+    """Returns the text of a chat, which must be UTF-8 and can be tokenized."""
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"a chat gets {len(text):,} characters")
+    text.encode()
+    return text
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:

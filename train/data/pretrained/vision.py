@@ -17,7 +17,7 @@ from unroll_jax.models import ViT, ViTConfig
 from ...config.errors import UserError
 from ..files import Log
 from . import folders
-from .architectures import ACTIVATIONS, read_fields
+from .architectures import activation_of, read_fields
 
 # Fields of `ViTConfig`, and sizes of images, by their names in config.json.
 NUMBERS = {
@@ -130,15 +130,10 @@ def _config(
     def make(
         *, image: int, side: int, channels: int, activation: str, **fields: Any
     ) -> ViTConfig:
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {', '.join(ACTIVATIONS)}, got"
-                f" {activation!r}"
-            )
         sizes.update(side=side, channels=channels)
         return ViTConfig(
             **fields,
-            activation=ACTIVATIONS[activation],
+            activation=activation_of(activation),
             num_patches=(image // side) ** 2,
             pixels=side**2 * (1 if grey else channels),
             class_token=True,

@@ -16,7 +16,7 @@ from unroll_jax.energies.attention.kernel_choice import (
     energy_by,
     neighbourhood_by,
 )
-from unroll_jax.energies.attention.least_squares import least_squares
+from unroll_jax.energies.attention.least_squares import SOLUTIONS, least_squares
 from unroll_jax.energies.attention.pairwise import FORMS
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 from unroll_jax.energies.attention.sums import combine
@@ -26,6 +26,8 @@ from unroll_jax.placement import vary_like
 
 __all__ = ["HeadsParams", "multihead_attention", "multihead_attention_example"]
 
+# The backward pass keeps solutions of least squares, which take longest.
+SAVE_SOLUTIONS = jax.checkpoint_policies.save_only_these_names(SOLUTIONS)
 # Of each head, with its own fans.
 XAVIER = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
 
@@ -148,14 +150,13 @@ def multihead_attention(
     ) -> tuple[Array, Float[Array, "*batch"]]:
         # The solve takes longer. To store what comes before it takes more time to
         # compile than the backward pass takes to compute it again.
-        @functools.partial(jax.checkpoint, prevent_cse=False)
-        def pull(W: Array, y: Array, x: Any, present: Any) -> tuple[Array, ...]:
+        @functools.partial(jax.checkpoint, prevent_cse=False, policy=SAVE_SOLUTIONS)
+        def descend(W: Array, y: Array, x: Any, present: Any) -> tuple[Array, ...]:
             arrays = tokens._replace(y=y, x=x, present=present)
-            return pull_of(W, arrays, energy=energy)
+            total, roots, offset = pull_of(W, arrays, energy=energy)
+            return y - step_size * _solve(W, roots, offset), total
 
-        total, roots, offset = pull(params.W_a, tokens.y, tokens.x, tokens.present)
-        move = _solve(params.W_a, roots, offset)
-        return tokens.y - step_size * move, total
+        return descend(params.W_a, tokens.y, tokens.x, tokens.present)
 
     def pull_of(
         W: Float[Array, "h d k"], tokens: Tokens, *, energy: bool

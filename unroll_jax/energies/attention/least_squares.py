@@ -5,12 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.numerics import over
 
-__all__ = ["least_squares"]
+__all__ = ["SOLUTIONS", "least_squares"]
+
+# Name of the solutions for policies of `jax.checkpoint`.
+SOLUTIONS = "solutions_of_least_squares"
 
 # The error of three steps is the cube of the error of one, see below.
 PROXIMAL_STEPS = 3
@@ -35,23 +39,55 @@ def least_squares(
     # the same time block each other.
     dim, columns = W.shape
     dual = columns <= dim
-    trace = jnp.sum(root**2 * jnp.sum(W**2, axis=0), axis=-1, keepdims=True)
-    trace = jax.lax.stop_gradient(trace)
-    lift = jnp.where(trace == 0.0, 1.0, jnp.sqrt(jnp.finfo(W.dtype).eps) * trace)
 
     # Dual: x = W S c with S W^T W S c = S offset, S = diag(root).
     # Primal: W S^2 W^T x = W S^2 offset.
     right = root * offset if dual else (root**2 * offset) @ W.T
+    solution = _proximal_steps(dual, W, root, right)[-1]
+    return (root * solution) @ W.T if dual else solution
 
-    # The backward pass keeps c, and computes the products again.
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def product(c: Array) -> Array:
-        if dual:
-            return root * ((root * c) @ W.T @ W)
-        return (root**2 * (c @ W)) @ W.T
+
+def _product(dual: bool, W: Array, root: Array, c: Array) -> Array:
+    if dual:
+        return root * ((root * c) @ W.T @ W)
+    return (root**2 * (c @ W)) @ W.T
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _proximal_steps(
+    dual: bool, W: Array, root: Array, right: Array
+) -> Float[Array, "k b m"]:
+    """The solutions after one, two and three proximal steps."""
+    none = jnp.zeros((PROXIMAL_STEPS, *right.shape), right.dtype)
+    return _solve_in_steps(dual, W, root, right + none)
+
+
+@_proximal_steps.defjvp
+def _(dual: bool, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """M dx_k + t dx_k = dg - dM x_k + t dx_{k-1}: the same steps, for another g each.
+
+    All products of dM are taken at once, outside of the loop over the steps.
+    """
+    W, root, right = primals
+    dW, droot, dright = tangents
+    solutions = checkpoint_name(_proximal_steps(dual, W, root, right), SOLUTIONS)
+    _, change = jax.jvp(
+        lambda W, root: _product(dual, W, root, solutions), (W, root), (dW, droot)
+    )
+    return solutions, _solve_in_steps(dual, W, root, dright - change)
+
+
+def _solve_in_steps(
+    dual: bool, W: Array, root: Array, rights: Float[Array, "k b m"]
+) -> Float[Array, "k b m"]:
+    """Proximal steps from 0, each for its own right-hand side; linear in these."""
+    limits = jnp.finfo(W.dtype)
+    trace = jnp.sum(root**2 * jnp.sum(W**2, axis=0), axis=-1, keepdims=True)
+    trace = jax.lax.stop_gradient(trace)
+    lift = jnp.where(trace == 0.0, 1.0, limits.eps**0.5 * trace)
 
     def lifted_product(c: Array) -> Array:
-        return product(c) + lift * c
+        return _product(dual, W, root, c) + lift * c
 
     def solve(_: Any, left: Array) -> Array:
         size = jnp.max(jnp.abs(left), axis=-1, keepdims=True)
@@ -61,16 +97,15 @@ def least_squares(
             jnp.zeros_like(left),
             left,
             bound=ACCURACY**2 * jnp.sum(left**2, axis=-1),
-            max_steps=2 * min(dim, columns),
+            max_steps=2 * min(W.shape),
         )
         return size * solved
 
-    def proximal_step(solution: Array, _: None) -> tuple[Array, None]:
+    def proximal_step(solution: Array, right: Array) -> tuple[Array, Array]:
+        left = right - _product(dual, W, root, solution)
         change = jax.lax.custom_linear_solve(
-            lifted_product, right - product(solution), solve, symmetric=True
+            lifted_product, left, solve, symmetric=True
         )
-        return solution + change, None
+        return solution + change, solution + change
 
-    start = jnp.zeros_like(right)
-    solution, _ = jax.lax.scan(proximal_step, start, length=PROXIMAL_STEPS)
-    return (root * solution) @ W.T if dual else solution
+    return jax.lax.scan(proximal_step, jnp.zeros_like(rights[0]), rights)[1]

@@ -95,14 +95,18 @@ def combine(
       pulls: pairs of a log-weight and points (*batch, n, d). The first log-weight is
         (*batch, n, 1), and the others broadcast to it.
     """
-    template, _ = pulls[0]
-    zeros = jnp.zeros_like(template)  # adding them copies its sharding to constants
-    logs = jnp.stack([jnp.asarray(log, template.dtype) + zeros for log, _ in pulls])
-    total = jax.nn.logsumexp(logs, axis=0)
-    weights = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
-    # Term by term: stacking the points would copy them.
+    dtype = pulls[0][0].dtype
+    # Term by term: stacking would copy, and compile to more kernels.
+    logs = [jnp.asarray(log, dtype) for log, _ in pulls]
+    largest = functools.reduce(jnp.maximum, logs)
+    largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
+    weights = [jnp.exp(log - largest) for log in logs]
+    degree = functools.reduce(jnp.add, weights)
+    none = degree == 0.0
+    divisor = jnp.where(none, 1.0, degree)
+    total = largest + jnp.where(none, -jnp.inf, jnp.log(divisor))
     terms = [weight * point for weight, (_, point) in zip(weights, pulls, strict=True)]
-    return total, functools.reduce(jnp.add, terms)
+    return total, functools.reduce(jnp.add, terms) / divisor
 
 
 @jax.custom_jvp

@@ -1,0 +1,161 @@
+"""No constant of the loop decides what counts as converged: each is halved and
+doubled on problems whose ends are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixed_point.test_lista import dictionaries, lista_problem
+from unroll_jax import fixed_point as fp
+from unroll_jax.energies import ListaParams
+from unroll_jax.fixed_point import (
+    adjoints,
+    decisions,
+    derivatives,
+    loop,
+    solvers,
+    stopping,
+)
+from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONFINITE
+from unroll_jax.fixed_point.stopping import StopRule
+
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.nightly]
+MODULES = decisions, loop, stopping, solvers, adjoints, derivatives
+RULE = StopRule(1e-5, 1000, float(np.finfo(np.float32).eps))
+WIDTH = 16
+# Of factors and shares near 1, the distance to 1 is halved and doubled.
+VALUES = {
+    "CHECK_INTERVAL": (2, 8),
+    "MIN_REDUCTION": (1.125, 1.5),
+    "NEAR_BLOCKS": (4, 16),
+    "TRIAL_STEPS": (5, 20),
+    "MIN_GAIN": (0.25, 1.0),
+    "MAX_RISE": (1.5, 4.0),
+    "MIN_SHRINKAGE": (2.0, 8.0),
+    "GROWTH": (15.0, 60.0),
+    "ROUND_OFF": (8.0, 32.0),
+    "IDLE_CHECKS": (5, 20),
+    "LEAST_UNIT": (5e-7, 2e-6),
+    "LEAST_SCALE": (4.0, 16.0),
+    "NEW_DIRECTION": (0.005, 0.02),
+}
+
+
+def spectrum(least, most):
+    draw = np.random.default_rng(5).normal(size=(WIDTH, WIDTH))
+    basis, _ = np.linalg.qr(draw)
+    return (basis * np.linspace(least, most, WIDTH)) @ basis.T
+
+
+def turned(factor):
+    draw = np.random.default_rng(6).normal(size=(WIDTH, WIDTH))
+    return factor * np.linalg.qr(draw)[0]
+
+
+# Affine maps z A + 1, from 0. Fixed points are direct solves.
+AFFINE = {
+    "alternates": spectrum(-0.9, 0.5),
+    "is slow": spectrum(0.0, 0.99),
+    "turns": turned(0.95),
+    "leaves in some directions": spectrum(-1.2, 0.9),
+}
+# Maps of each entry, their starts, ends, and fixed points or None.
+ENTRIES = {
+    "shrinks to 0": (lambda z: 0.95 * z, 1.0, CONVERGED, 0.0),
+    "has a small fixed point": (lambda z: 0.9 * z + 1e-4, 10.0, CONVERGED, 1e-3),
+    "drifts": (lambda z: z + jax.nn.softplus(-z) + 0.1, 0.0, MAX_STEPS, None),
+    "overflows": (lambda z: jnp.exp(2.0 * z), 0.5, NONFINITE, None),
+    "leaves its domain": (
+        lambda z: jnp.where(z > 2.0, jnp.nan, z + 1.0),
+        0.5,
+        NONFINITE,
+        None,
+    ),
+    "jumps and drifts": (
+        lambda z: jnp.where(z < 5.0, z + 1.0, jnp.where(z < 1e20, 1e22, z + 1e16)),
+        0.0,
+        MAX_STEPS,
+        None,
+    ),
+}
+
+
+def solve_all():
+    """The states and ends of all problems, each with its own loop."""
+    maps = [each[0] for each in ENTRIES.values()]
+
+    def solve(kind, A, start):
+        def apply(z):
+            images = [z @ A + 1.0, *(f(z) for f in maps)]
+            return jnp.select([kind == k for k in range(len(images))], images)
+
+        return loop.iterate(apply, start[None], fp.anderson(), RULE)
+
+    ones = np.ones(WIDTH, np.float32)
+    kinds = [0] * len(AFFINE) + list(range(1, len(maps) + 1))
+    matrices = [*AFFINE.values(), *[np.zeros((WIDTH, WIDTH))] * len(maps)]
+    starts = [0.0 * ones] * len(AFFINE) + [each[1] * ones for each in ENTRIES.values()]
+    run = jax.jit(jax.vmap(solve))
+    z, info = run(np.array(kinds), np.float32(matrices), np.float32(starts))
+    return np.asarray(z[:, 0]), info.status[:, 0].tolist()
+
+
+def solve_codes():
+    """How many codes of overcomplete dictionaries converge, and how many wrongly."""
+    count, dim, atoms = sizes = 300, 5, 9
+    layer, *_, is_right = lista_problem(*sizes)
+    D, x = (np.float32(array) for array in dictionaries(count, dim, atoms))
+
+    def solve(D, x):
+        apply = lambda z: layer.step(ListaParams(D), z, x)
+        return loop.iterate(apply, jnp.zeros((1, atoms)), fp.anderson(), RULE)
+
+    z, info = jax.jit(jax.vmap(solve))(D, x)
+    converged = np.ravel(info.converged)
+    wrong = converged & ~np.ravel(is_right(np.asarray(z, np.float64)))
+    return converged.sum(), wrong.sum()
+
+
+def check_ends():
+    z, status = solve_all()
+    expected = [CONVERGED] * len(AFFINE) + [each[2] for each in ENTRIES.values()]
+    assert dict(zip([*AFFINE, *ENTRIES], status, strict=True)) == dict(
+        zip([*AFFINE, *ENTRIES], expected, strict=True)
+    )
+    for place, A in enumerate(AFFINE.values()):
+        truth = np.linalg.solve(np.eye(WIDTH) - A.T, np.ones(WIDTH))
+        assert np.abs(z[place] - truth).max() < 3e-3 * np.abs(truth).max()
+    for place, (_, start, _, truth) in enumerate(ENTRIES.values(), len(AFFINE)):
+        if truth is not None:
+            assert np.abs(z[place] - truth).max() < 2e-6 * start + 1e-3 * truth
+
+
+def set_constant(monkeypatch, name, value):
+    """In every module that reads it."""
+    for module in MODULES:
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, value)
+
+
+def test_every_constant_of_the_loop_is_moved():
+    names = {name for name in vars(decisions) if name.isupper()}
+    phases = {"ENDED", "PLAIN", "GIVEN_UP", "ACCELERATED"}
+    assert names - phases <= set(VALUES)
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("side", ["less", "more"])
+def test_no_constant_decides_how_a_problem_ends(name, side, monkeypatch):
+    set_constant(monkeypatch, name, VALUES[name][side == "more"])
+    check_ends()
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("side", ["less", "more"])
+def test_no_constant_makes_a_wrong_code_converge(name, side, monkeypatch):
+    set_constant(monkeypatch, name, VALUES[name][side == "more"])
+    converged, wrong = solve_codes()
+    assert wrong == 0
+    assert converged >= 200

@@ -1,0 +1,1 @@
+"""Classify images with certified radii."""

@@ -1,0 +1,348 @@
+"""Classification of images with certified radii, beside plain and normalised networks;
+attacks by projected gradients."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+import unroll_jax as uj
+from unroll_jax.certificates import (
+    certified_radius,
+    lipschitz,
+    margin_loss,
+    pad_channels,
+    space_to_depth,
+    unit_columns,
+)
+from unroll_jax.energies import convex_potential, convex_potential_conv
+from unroll_jax.norm_bounds import matrix_norm_bound
+
+from ...config.errors import OptionError
+from ...core.task import Log, Params, Row, Task
+from ...data.pictures import ImageSpec, picture_of
+from ...system.distributed import fetch
+from ..common import each_of, to_unit
+from ..images.task import Classifier, classification, load_images, without_images
+from .options import CertifiedConfig, CertifiedNetwork
+
+READ_TOGETHER = 2500  # images, in an evaluation
+BEYOND = 1.1  # radii are certified up to so many times the largest that is asked for
+SEED = 0  # of random starts, the same for every run
+SHARE = 1.0 / 8.0  # of the budget that a step moves by
+
+
+class Certified(NamedTuple):
+    """The answer to an image.
+
+    Attributes:
+      label: of the most probable class.
+      probabilities: of all, (classes,).
+      radius: within which no disturbance of the pixels in [0, 1], measured in the
+        Euclidean norm, changes the label.
+    """
+
+    label: str
+    probabilities: np.ndarray
+    radius: float
+
+
+def open_task(options: CertifiedConfig, log: Log) -> Task:
+    """Returns the task on the data of its options, prepared on first use."""
+    return make(options, load_images(options, log))
+
+
+def rebuild(options: CertifiedConfig, spec: Row) -> Task:
+    """Returns the task of `Task.spec` without data, to predict."""
+    return make(options, without_images(spec))
+
+
+def make(options: CertifiedConfig, data: Any) -> Task:
+    """Returns the task: the margin loss of a network whose features are 1-Lipschitz.
+
+    The margin of an answer over the distance of two columns of the head is a radius
+    within which no disturbance of the image changes it.
+
+    Source: Meunier et al. (2022), "A dynamical system perspective for Lipschitz neural
+    networks"; Araujo et al. (2023), "A unified algebraic perspective on Lipschitz
+    neural networks"; for the loss Prach and Lampert (2022).
+    """
+    spec: ImageSpec = data.spec
+    network = options.network
+    size = _state_size(network, spec.shape)
+    bounded = network.kind != "plain"
+
+    def head_of(params: Params) -> Float[Array, "features classes"]:
+        return unit_columns(params["head"]) if bounded else params["head"]
+
+    def init(key: jax.Array) -> Params:
+        key_layers, key_head = jax.random.split(key)
+        keys = jax.random.split(key_layers, network.num_layers)
+        layers = jax.vmap(_layer(network).init)(keys)
+        if not bounded:
+            layers = layers._replace(W=math.sqrt(2.0) * layers.W)
+        head = jax.random.normal(key_head, (size, spec.num_classes)) / math.sqrt(size)
+        return {"layers": layers, "head": head, "bias": jnp.zeros(spec.num_classes)}
+
+    def apply(params: Params, pixels: Array, probe: Any) -> tuple[Array, None]:
+        z = _first_state(network, pixels)
+
+        def act(z: Array, layer: Any) -> tuple[Array, None]:
+            if network.kind == "steps":
+                return _layer(network).step(layer, z, None), None
+            return jax.nn.relu(z @ layer.W.T + layer.b), None
+
+        z, _ = jax.lax.scan(act, z, _bounded_layers(network, params["layers"]))
+        return z.reshape(len(z), -1) @ head_of(params) + params["bias"], None
+
+    def loss(params: Params, logits: Array, labels: Any) -> Array:
+        return margin_loss(
+            logits,
+            jnp.asarray(labels).astype(jnp.int32),
+            head_of(params) if bounded else None,
+            offset=options.offset,
+            temperature=options.temperature,
+        )
+
+    base = classification(options, data, Classifier(init, apply, loss), make)
+
+    def radii_of(
+        params: Params, pictures: np.ndarray, labels: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns logits and radii, computed in float64: negative where a label is not
+        the answer, 0 for a network without a useful bound."""
+        with jax.enable_x64(True):
+            wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
+            pixels = jnp.asarray(pictures, jnp.float64) / 255.0
+            logits, _ = _apply_wide(apply, wide, pixels)
+            bound = lipschitz(
+                *_parts(network, wide),
+                x=pixels,
+                radius=BEYOND * max(*options.radii, *options.attacks),
+                dtype="float64",
+            )
+            given = None if labels is None else jnp.asarray(labels, jnp.int32)
+            radius = certified_radius(logits, head_of(wide), labels=given, bound=bound)
+            return np.asarray(logits), np.asarray(radius)
+
+    def read_test(params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Returns of every test image whether the answer is right, and its radius."""
+        right, radii = [], []
+        for batch in data.examples("test", batch_size=READ_TOGETHER):
+            labels = np.asarray(batch.labels)
+            logits, radius = radii_of(params, batch.images, labels)
+            right.append(logits.argmax(axis=-1) == labels)
+            radii.append(radius)
+        return np.concatenate(right), np.concatenate(radii)
+
+    def row(params: Params, reading: Any) -> Row:
+        """Radii of a validation leave out rounding; unbounded networks have none."""
+        figures = base.row(params, reading)
+        if not bounded:
+            return figures | {"certified": 0.0}
+        head = head_of(jax.tree.map(jnp.asarray, fetch(params)))
+        found = []
+        for batch in data.examples("validation", batch_size=READ_TOGETHER):
+            logits = base.inner.read(params, batch.images)
+            labels = jnp.asarray(batch.labels).astype(jnp.int32)
+            radii = certified_radius(jnp.asarray(logits), head, labels=labels)
+            found.append(np.asarray(radii))
+        shares = _shares(np.concatenate(found), options.radii)
+        return figures | {"certified": float(np.mean(list(shares.values())))}
+
+    def baselines(params: Params, readings: Any) -> Row:
+        host = fetch(params)
+        right, radii = read_test(host)
+        shares = _shares(radii, options.radii)
+        figures = base.baselines(params, readings) | {
+            "clean_accuracy": float(np.mean(right)),
+            "certified": float(np.mean(list(shares.values()))),
+            "certified_accuracy": shares,
+            "median_radius": float(np.median(radii)),
+            # right answers that the smallest disturbances may change
+            "smallest_radii": _smallest(radii),
+        }
+        if options.attacks:
+            figures |= _attack(host, base, options, radii)
+        return figures
+
+    def predict(params: Params, inputs: Any) -> Any:
+        """Returns the `Certified` of an image (a file, or a uint8 array), or of each of
+        a list, scaled as the train images."""
+        given, several = each_of(inputs)
+        pictures = np.stack([picture_of(one, spec.shape) for one in given])
+        logits, radii = radii_of(fetch(params), pictures)
+        shares = np.asarray(jax.nn.softmax(logits))
+        found = [
+            Certified(spec.class_names[int(one.argmax())], share, float(radius))
+            for one, share, radius in zip(logits, shares, radii, strict=True)
+        ]
+        return found if several else found[0]
+
+    return base._replace(
+        row=row,
+        # without a bound, the accuracy decides
+        best=lambda row: row["certified"] + 1e-3 * row["accuracy"] - 1e-9 * row["loss"],
+        baselines=baselines,
+        predict=predict,
+        summary=summary,
+    )
+
+
+def summary(evaluation: Row) -> str:
+    """Returns clean accuracy, and the certified one by radius."""
+    shares = evaluation["certified_accuracy"].items()
+    certified = ", ".join(f"{share:.1%} at {radius}" for radius, share in shares)
+    return f"accuracy {evaluation['clean_accuracy']:.1%}, certified {certified}"
+
+
+def _attack(params: Params, task: Task, options: CertifiedConfig, radii: Any) -> Row:
+    """Returns accuracies under attacks, and their gap to the certified ones on the
+    images that are attacked."""
+    data = task.inner.data
+    total = data.num_examples("test")
+    count = min(options.attack_examples, total)
+    numbers = np.arange(count) * total // count
+    batch = data.read("test", numbers)
+    pixels = to_unit(batch.images)
+    labels = jnp.asarray(batch.labels).astype(jnp.int32)
+    shares = {}
+    gaps = {}
+    for radius in sorted(options.attacks):
+        standing = attacked(
+            task.inner.logits, params, pixels, labels, radius, options.attack_steps
+        )
+        shares[str(radius)] = float(np.mean(standing))
+        certified = float(np.mean(radii[numbers] > radius))
+        gaps[str(radius)] = shares[str(radius)] - certified
+    return {
+        "attack_accuracy": shares,
+        "attack_gap": gaps,
+        "attacked_examples": count,
+        "attack_steps": options.attack_steps,
+    }
+
+
+def _smallest(radii: np.ndarray) -> list[int]:
+    """Returns the numbers of ten images at most with the smallest radii above 0."""
+    order = np.argsort(radii)
+    return [int(place) for place in order[radii[order] > 0.0][:10]]
+
+
+def _shares(radii: np.ndarray, limits: tuple[float, ...]) -> dict[str, float]:
+    return {str(limit): float(np.mean(radii > limit)) for limit in sorted(limits)}
+
+
+def _layer(network: CertifiedNetwork) -> uj.Descent:
+    make = convex_potential_conv if network.convolutional else convex_potential
+    return make(network.width, network.width)
+
+
+def _first_state(network: CertifiedNetwork, pixels: Array) -> Array:
+    """Returns pixels padded with zeros, as rows or as images of blocks."""
+    if not network.convolutional:
+        return pad_channels(pixels.reshape(len(pixels), -1), network.width)
+    return pad_channels(space_to_depth(pixels, network.block), network.width)
+
+
+def _state_size(network: CertifiedNetwork, shape: tuple[int, ...]) -> int:
+    """Returns the number of features; a `UserError` where an image does not fit."""
+    height, width, channels = shape
+    block = network.block
+    if height % block or width % block:
+        raise OptionError("network.block", f"a divisor of {height} and {width}", block)
+    least = channels * block**2
+    places = (height // block) * (width // block)
+    if not network.convolutional:
+        least, places = least * places, 1
+    if network.width < least:
+        allowed = f"at least the {least} numbers of a state's place in these images"
+        raise OptionError("network.width", allowed, network.width)
+    return network.width * places
+
+
+def _bounded_layers(network: CertifiedNetwork, layers: Any) -> Any:
+    """Returns the layers as they enter the products."""
+    if network.kind != "spectral":
+        return layers
+    norms = jax.vmap(matrix_norm_bound)(layers.W)
+    return layers._replace(W=layers.W / norms[:, None, None])
+
+
+def _parts(network: CertifiedNetwork, params: Params) -> Iterator[Any]:
+    """Yields the parts of the chain, for its Lipschitz constant."""
+    yield lambda pixels: _first_state(network, pixels)
+    layers = _bounded_layers(network, params["layers"])
+    if network.kind == "steps":
+        yield layers
+    else:
+        for W, b in zip(layers.W, layers.b, strict=True):
+            yield W.T
+            yield lambda z, b=b: jax.nn.relu(z + b)
+    yield lambda z: z.reshape(len(z), -1)
+
+
+_apply_wide = jax.jit(
+    lambda apply, params, pixels: apply(params, pixels, None), static_argnums=0
+)
+
+
+def attacked(
+    logits: Callable[[Any, Array], Array],
+    params: Any,
+    pixels: Float[Array, "n *event"],
+    labels: Int[Array, " n"],
+    budget: float,
+    num_steps: int,
+) -> Bool[np.ndarray, " n"]:
+    """Returns which images keep their label at all points of two attacks: from the
+    image itself, and from a random start within the budget."""
+    random = jax.random.normal(jax.random.key(SEED), pixels.shape, pixels.dtype)
+    standing = np.ones(len(labels), bool)
+    for start in (jnp.zeros_like(random), random):
+        found = _survivors(logits, params, pixels, labels, budget, start, num_steps)
+        standing &= np.asarray(found)
+    return standing
+
+
+@functools.partial(jax.jit, static_argnames=("logits", "num_steps"))
+def _survivors(
+    logits: Callable[[Any, Array], Array],
+    params: Any,
+    pixels: Array,
+    labels: Array,
+    budget: Any,
+    start: Array,
+    num_steps: int,
+) -> Array:
+    axes = tuple(range(1, pixels.ndim))
+
+    def margin(moved: Array) -> Array:
+        found = logits(params, pixels + moved)
+        chosen = labels[:, None] == jnp.arange(found.shape[-1])
+        others = jnp.max(jnp.where(chosen, -jnp.inf, found), axis=-1)
+        return jnp.sum(jnp.where(chosen, found, 0.0), axis=-1) - others
+
+    def length(moved: Array) -> Array:
+        return jnp.sqrt(jnp.sum(moved**2, axis=axes, keepdims=True))
+
+    def project(moved: Array) -> Array:
+        return moved * jnp.minimum(1.0, budget / jnp.maximum(length(moved), 1e-12))
+
+    def step(carry: tuple[Array, Array], _: None) -> tuple[Any, None]:
+        moved, right = carry
+        slope = jax.grad(lambda moved: jnp.sum(margin(moved)))(moved)
+        towards = slope / jnp.maximum(length(slope), 1e-12)
+        moved = project(moved - SHARE * budget * towards)
+        return (moved, right & (margin(moved) > 0.0)), None
+
+    first = project(start)
+    unmoved = margin(jnp.zeros_like(first)) > 0.0
+    carry = first, unmoved & (margin(first) > 0.0)
+    (_, standing), _ = jax.lax.scan(step, carry, length=num_steps)
+    return standing

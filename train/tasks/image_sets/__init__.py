@@ -1,0 +1,1 @@
+"""Denoise sets of grey images."""

@@ -1,0 +1,268 @@
+"""Denoising of sets of images: the unrolled transformer, whose tokens are images
+that attend to each other."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt8, UInt32
+
+from unroll_jax.models import cosine_bases
+
+from ...core.evaluate import noise_trials, perturbation
+from ...core.task import Log, NoData, Params, Row, Task, Trial
+from ...data.files import SPLITS
+from ...data.pictures import picture_of
+from ...sharding import keep_rows
+from ..common import (
+    add_noise,
+    check_noise,
+    check_reference,
+    each_of,
+    feasibility_words,
+    keyed,
+    loop_options,
+    on_batches,
+    to_bytes,
+    to_unit,
+    train_batches,
+    unrolled_transformer,
+)
+from ..floors import LINEAR, ClassGaussians, fit_linear
+from .data import SetData, SetSpec, load
+from .options import BOUNDS, INPUT_LOSS, ImageSetConfig
+
+SCORE = "half_squared_error"
+READ_TOGETHER = 250  # sets, in an evaluation: no gradient is kept, so more fit
+MEAN, MIXTURE = "mean of the set", "Gaussian of each class"
+# of the Gaussians' variances, of pixels in [0, 1]; chosen on validation
+RIDGES = (1e-4, 1e-3, 3e-3, 1e-2)
+
+Sets = Float[Array, "batch tokens pixels"]
+
+
+class Noisy(NamedTuple):
+    """Sets of images in [0, 1], the same with noise, and a key of layer noise for
+    each."""
+
+    clean: Sets
+    noisy: Sets
+    keys: UInt32[Array, "batch 2"]
+
+
+def in_proportion(config: ImageSetConfig, spec: SetSpec) -> ImageSetConfig:
+    """Returns the configuration with default bounds, which are of digits, in
+    proportion to the input's loss."""
+    given, loss = (
+        config.constraints,
+        0.5 * spec.size**2 * config.train_gamma * spec.pixel_std,
+    )
+    share = loss / INPUT_LOSS
+    is_default = (given.reference, given.floor) == (BOUNDS.reference, BOUNDS.floor)
+    if not is_default or share == 0.0 or abs(share - 1.0) < 0.01:
+        return config
+    reference, floor = (
+        None if bound is None else share * bound
+        for bound in (BOUNDS.reference, BOUNDS.floor)
+    )
+    return dataclasses.replace(
+        config, constraints=dataclasses.replace(given, reference=reference, floor=floor)
+    )
+
+
+def open_task(options: ImageSetConfig, log: Log) -> Task:
+    """Returns the task on the data of its options, prepared on first use."""
+    data = load(options.data, log=log)
+    given = options.constraints
+    scaled = in_proportion(options, data.spec).constraints
+    if scaled != given:
+        log(
+            "the bounds for digits, in proportion to the loss of these images:"
+            f" --constraints.reference {scaled.reference:.4g} and"
+            f" --constraints.floor {scaled.floor:.4g}"
+        )
+    return make(options, data)
+
+
+def rebuild(options: ImageSetConfig, spec: Row) -> Task:
+    """Returns the task of `Task.spec` without data, to predict."""
+    return make(options, NoData(SetSpec.from_json(spec)))
+
+
+def make(options: ImageSetConfig, data: Any) -> Task:
+    """Returns the task: f_l is the mean over sets and images of 1/2 |x_t - Phi_l,t|^2,
+    pixels in [0, 1]; layer 0 is the noisy input.
+
+    Source: the model of Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
+    """
+    spec = data.spec
+    options = in_proportion(options, spec)
+    pixels, dtype = spec.size**2, jnp.promote_types(options.model.dtype, jnp.float32)
+    variance = options.train_gamma * spec.pixel_std
+    check_reference(options, 0.5 * pixels * variance)
+    model = unrolled_transformer(
+        options.model,
+        pixels,
+        param_dtype=dtype,
+        self_loops=options.model.self_loops,
+        **loop_options(options),
+    )
+
+    apply: Any = model.apply
+
+    def corrupt(
+        batch: UInt8[Array, "batch tokens pixels"], trial: Trial, key: jax.Array
+    ) -> Noisy:
+        of_images, of_layers = jax.random.split(key)
+        clean = to_unit(batch, dtype)
+        noisy = add_noise(clean, trial.gamma * spec.pixel_std, of_images)
+        keys = jax.random.key_data(jax.random.split(of_layers, len(batch)))
+        return Noisy(clean, noisy, keys)
+
+    def losses(params: Params, batch: Noisy, trial: Trial) -> Any:
+        def record(y: Array) -> Array:
+            squares = jnp.sum((keep_rows(y) - batch.clean) ** 2, axis=-1)
+            return 0.5 * jnp.mean(squares, axis=-1)
+
+        found = apply(
+            params,
+            keep_rows(batch.noisy),
+            record=record,
+            perturb=perturbation(trial, batch.keys),
+        )
+        return found.T, {}
+
+    def baselines(params: Params, readings: Any) -> Row:
+        inputs = {
+            label: float(np.mean(readings[trial]["losses"][:, 0], dtype=np.float64))
+            for label, trial in task.trials[SCORE].items()
+        }
+        tested = tuple(
+            (str(gamma), gamma * spec.pixel_std) for gamma in options.noise_levels
+        )
+        found = floors(data, variance, tested)
+        return {f"noisy_{SCORE}": inputs, "floors": found}
+
+    def fingerprint() -> Row:
+        return {
+            "pixel_std": spec.pixel_std,
+            "class_names": list(spec.class_names),
+            "images": {split: data.num_images(split) for split in SPLITS},
+        }
+
+    @on_batches
+    def denoised(params: Params, batch: Any, gamma: Any, key: jax.Array) -> Array:
+        return apply(params, corrupt(batch, Trial(gamma), key).noisy)[-1]
+
+    def predict(
+        params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0
+    ) -> np.ndarray:
+        """Returns a set of images without its noise: uint8 (images, size, size), for a
+        list of files or uint8 arrays. Images are converted to the size of the train
+        images and to grey. Noise of a strength ``gamma`` may be added.
+        """
+        check_noise(gamma, seed)
+        shape = (spec.size, spec.size, 1)
+        given = [picture_of(one, shape).reshape(-1) for one in each_of(inputs)[0]]
+        clean = denoised(params, np.stack(given)[None], gamma, jax.random.key(seed))
+        return to_bytes(np.asarray(clean[0])).reshape(-1, *shape[:2])
+
+    trial = Trial(float(options.train_gamma))
+    turned = options.primal.basis == "cosine" and options.primal.name != "muon"
+    task = Task(
+        options=options,
+        num_layers=options.model.num_layers,
+        # the same for every key
+        init=lambda key: dict(model.init(key, jnp.zeros((1, 1, pixels)))),
+        batches=train_batches(data, options.batch_size),
+        examples=lambda split, trial: data.examples(split, batch_size=READ_TOGETHER),
+        losses=losses,
+        make=lambda other: make(other, data),
+        predict=predict,
+        summary=summary,
+        corrupt=corrupt,
+        trial=trial,
+        trials=noise_trials(
+            SCORE,
+            options.noise_levels,
+            trial,
+            layer_noises=options.test_layer_noises,
+            lost=options.model.num_layers,
+        ),
+        baselines=baselines,
+        bases=cosine_bases(pixels) if turned else None,
+        fingerprint=fingerprint,
+        spec=spec.to_json,
+    )
+    return task
+
+
+def summary(evaluation: Row) -> str:
+    """Returns the loss at the noise of training, of the input and of the linear layer,
+    and feasibility."""
+    gamma = str(float(evaluation["train_gamma"]))
+    error = evaluation[SCORE][gamma]
+    noisy = evaluation[f"noisy_{SCORE}"][gamma]
+    linear = evaluation["floors"][LINEAR][gamma]
+    return (
+        f"half squared error {error:.3f} against {noisy:.3f} of its input and"
+        f" {linear:.3f} of one linear layer at gamma {gamma},"
+        f" {feasibility_words(evaluation)}"
+    )
+
+
+@functools.lru_cache(maxsize=1)  # the runs of one command are judged by the same
+def floors(
+    data: SetData, trained: float, tested: tuple[tuple[str, float], ...]
+) -> dict[str, dict[str, float]]:
+    """Half squared errors on the test split, under noise of the variances ``tested``,
+    without a network. The linear layer is fitted for the variance ``trained``; the
+    mixture of Gaussians knows the variance of each test.
+    """
+    layer = fit_linear(data.examples("train", batch_size=READ_TOGETHER), trained)
+    classes = [images / 255.0 for images in data.by_class("train")]
+    mixtures = [ClassGaussians.fit(classes, ridge) for ridge in RIDGES]
+
+    def of_images(mixture):
+        return lambda noisy, s: mixture(noisy.reshape(-1, noisy.shape[-1]), s).reshape(
+            noisy.shape
+        )
+
+    mixture = min(
+        map(of_images, mixtures),
+        key=lambda one: _error(one, data, "validation", trained),
+    )
+    denoisers: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+        LINEAR: lambda noisy, _: np.asarray(layer(jnp.asarray(noisy))),
+        MEAN: lambda noisy, _: noisy.mean(axis=1, keepdims=True),
+        MIXTURE: mixture,
+    }
+    return {
+        name: {label: _error(one, data, "test", variance) for label, variance in tested}
+        for name, one in denoisers.items()
+    }
+
+
+def _error(
+    denoise: Callable[[np.ndarray, float], np.ndarray],
+    data: SetData,
+    split: str,
+    variance: float,
+) -> float:
+    """Half the squared error of an image, under the noise of the networks'
+    evaluation."""
+    errors = []
+    for batch, key in keyed(data.examples(split, batch_size=READ_TOGETHER)):
+        clean = to_unit(batch)
+        noisy = np.asarray(add_noise(clean, variance, jax.random.split(key)[0]))
+        errors.append(
+            0.5
+            * np.sum(
+                (denoise(noisy, variance) - np.asarray(clean)) ** 2, axis=-1
+            ).reshape(-1)
+        )
+    return float(np.mean(np.concatenate(errors), dtype=np.float64))

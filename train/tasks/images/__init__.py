@@ -1,0 +1,1 @@
+"""Classify images, and label the pixels of scenes."""

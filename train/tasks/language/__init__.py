@@ -1,0 +1,1 @@
+"""Fine-tune language models on perturbed embeddings."""

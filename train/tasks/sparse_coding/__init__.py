@@ -1,0 +1,1 @@
+"""Find sparse codes of images."""

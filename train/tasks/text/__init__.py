@@ -1,0 +1,1 @@
+"""Classify texts whose embeddings are perturbed."""

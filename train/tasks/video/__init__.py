@@ -1,0 +1,1 @@
+"""Denoise grey video."""
