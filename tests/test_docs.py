@@ -41,6 +41,10 @@ FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, of benchmarks, and
 # of papers.certified.
 OTHERS = {
+    # of `papers.judge` and `papers.searched`
+    *("--against", "--rates", "--seeds"),
+    # of AlpacaEval, whose options have underscores
+    *("--model", "--reference"),
     "--help",
     "--all",
     "--bounds",
