@@ -13,13 +13,25 @@ STEPS = 1000
 
 
 def draw(names: dict[str, Any], out: Path) -> None:
-    """Draws energies by layer, residuals by example, and a bound with its price by
+    """Draws accuracy by radius, residuals by example, and a bound with its price by
     step, given the programs' names."""
     figure, (left, middle, right) = plt.subplots(
         1, 3, figsize=(11, 3), layout="constrained"
     )
-    names["trace"].plot(left)
-    left.set_title("energy of 8 sets of tokens")
+    radii = np.sort(names["radius"])
+    above = 100.0 * (1.0 - np.arange(len(radii)) / len(radii))
+    right_ones = radii > 0.0
+    left.step(radii[right_ones], above[right_ones], label="certified")
+    attacked = 100.0 * np.mean(names["margin"] > 0.0)
+    left.plot(0.5, attacked, "o", color="C1", label="attacked")
+    left.set(
+        title="accuracy on 400 digits",
+        xlabel="radius (L2, pixels in [0, 1])",
+        ylabel="accuracy (%)",
+        xlim=(0, None),
+        ylim=(0, 102),
+    )
+    left.legend()
     info = names["info"]
     residuals = np.asarray(info.residual)
     converged = np.asarray(info.converged)

@@ -20,6 +20,7 @@ import unroll_jax as uj
 from papers.digits import table
 from unroll_jax.certificates import (
     LipschitzBound,
+    attack,
     certified_radius,
     lipschitz,
     margin_loss,
@@ -235,52 +236,23 @@ def certified(
     return np.array([clean, *(np.mean(radius > limit) for limit in RADII)])
 
 
-def attacked(params: Params, data: Data, kind: str) -> np.ndarray:
-    """Accuracies under projected gradients on the margin, from the image and from a
-    random start; of both the worse."""
-    images, labels = map(jnp.asarray, data)
-    random = np.random.default_rng(0).normal(size=images.shape).astype(np.float32)
-    shares = []
-    for limit in ATTACKS:
-        both = [
-            _survivors(params, images, labels, limit, start, kind)
-            for start in (0.0 * random, random)
-        ]
-        shares.append(np.mean(both[0] & both[1]))
-    return np.array(shares)
-
-
 @functools.partial(jax.jit, static_argnames="kind")
-def _survivors(
-    params: Params,
-    images: Array,
-    labels: Array,
-    budget: Array,
-    start: Array,
-    kind: str,
-) -> Array:
-    """Which images are right at all points of an attack."""
-    chosen = labels[:, None] == jnp.arange(CLASSES)
+def attacked(params: Params, data: Data, kind: str) -> Array:
+    """Accuracies under projected gradients, from the image and from a random start."""
+    images, labels = map(jnp.asarray, data)
 
-    def margin(moved: Array) -> Array:
-        logits = logits_of(params, images + moved, kind)
-        others = jnp.max(jnp.where(chosen, -jnp.inf, logits), axis=-1)
-        return jnp.sum(jnp.where(chosen, logits, 0.0), axis=-1) - others
+    def share(limit: float) -> Array:
+        least = attack(
+            lambda moved: logits_of(params, moved, kind),
+            images,
+            labels,
+            limit,
+            jax.random.key(0),
+            num_steps=ATTACK_STEPS,
+        )
+        return jnp.mean(least > 0.0)
 
-    def project(moved: Array) -> Array:
-        lengths = jnp.linalg.norm(moved, axis=-1, keepdims=True)
-        return moved * jnp.minimum(1.0, budget / jnp.maximum(lengths, 1e-12))
-
-    def step(carry: tuple[Array, Array], _: None) -> tuple[Any, None]:
-        moved, right = carry
-        slope = jax.grad(lambda moved: jnp.sum(margin(moved)))(moved)
-        lengths = jnp.linalg.norm(slope, axis=-1, keepdims=True)
-        moved = project(moved - budget / 8.0 * slope / jnp.maximum(lengths, 1e-12))
-        return (moved, right & (margin(moved) > 0.0)), None
-
-    start = project(start)
-    carry = start, margin(start) > 0.0
-    return jax.lax.scan(step, carry, length=ATTACK_STEPS)[0][1]
+    return jnp.stack([share(limit) for limit in ATTACKS])
 
 
 def trials() -> list[Setting]:

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.stats import spearmanr
 
-from papers.yang2022.energies import Stack, init_network
+from papers.yang2022.energies import Stack, init_network, mean_cosine
 from unroll_jax import attention, unroll
 from unroll_jax.energies import RHOS, AttentionParams, Rho
 from unroll_jax.energies.attention.rho import log, resolve_rho
 
-__all__ = ["LAYERS", "RULES", "growth", "main", "mean_cosine", "similarities"]
+__all__ = ["LAYERS", "RULES", "growth", "main", "similarities"]
 
 SETS, TOKENS, DIM, LAYERS = 64, 32, 16, 12
 SHOWN = (1, 2, 4, LAYERS)
@@ -41,15 +41,6 @@ def growth(rho: str | Rho) -> tuple[float, float]:
     zero = jnp.zeros(())
     rise = known.value(jnp.ones(())) - known.value(zero)
     return float(rise), float(rise / known.slope(zero))
-
-
-def mean_cosine(y: Float[Array, "*batch n d"]) -> Float[Array, "*batch"]:
-    """Returns the mean cosine of two different tokens. A token of 0 counts as 0."""
-    unit = _unit(y)
-    total = jnp.sum(jnp.sum(unit, axis=-2) ** 2, axis=-1)
-    own = jnp.sum(unit**2, axis=(-2, -1))
-    count = y.shape[-2]
-    return (total - own) / (count * (count - 1))
 
 
 def similarities(
@@ -97,7 +88,8 @@ def _transformer(rho: str | Rho, seed: int) -> Callable[[Array], Array]:
     """The layer of the paper's Fig. 5 with random weights, ReLU too."""
     stack = Stack(DIM)
     layer = stack._replace(rho=rho).layer()  # pyright: ignore[reportArgumentType]
-    return _layers(layer.step, init_network(stack, 2, seed=seed).layer)
+    network = init_network(stack, 2, jnp.zeros((1, DIM)), seed=seed)
+    return _layers(layer.step, network.layer)
 
 
 #: Layers to compare rho in, by name.
@@ -110,7 +102,12 @@ RULES: dict[str, Callable[..., Callable[[Array], Array]]] = {
 
 def _layers(step: Callable[..., Array], params: Any) -> Callable[[Array], Array]:
     def run(tokens: Array) -> Array:
-        options = {"num_layers": LAYERS, "record": lambda _, y, __: mean_cosine(y)}
+        present = jnp.ones(tokens.shape[:-1], bool)
+
+        def record(_: Any, y: Array, __: Any) -> Array:
+            return mean_cosine(y, present)
+
+        options = {"num_layers": LAYERS, "record": record}
         exact = jax.tree.map(lambda leaf: leaf.astype(tokens.dtype), params)
         return unroll(step, exact, tokens, None, **options)[1]
 

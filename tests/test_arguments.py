@@ -33,7 +33,7 @@ FUNCTIONS = functions()
 # The ranges of all arguments, which the tests below read from the functions.
 RANGES = r"""
 at least 0: implicit_root.batch_ndim
-at least 1: anderson.window attention.block attention.dim attention.rank certify.num_layers certify.num_points
+at least 1: anderson.window attack.num_steps attention.block attention.dim attention.rank certify.num_layers certify.num_points
     chunked_cross_entropy.chunk convex_equilibrium.dim convex_equilibrium.width convex_potential.dim
     convex_potential.width convex_potential_conv.channels convex_potential_conv.width cosine_dictionary.dim
     cosine_dictionary.num_atoms crate.dim crate.head_dim crate.num_heads delta_rule.chunk_size
@@ -84,7 +84,7 @@ one of ('uniform', 'log_normal_poisson'): sample_loops.distribution
 one of ('xla', 'pallas'): multihead_attention.kernel
 one of ('zero', 'sgd'): nu_pi.start
 positive and finite: absolute.strength activation.step_size alternating.f_step_size alternating.g_step_size
-    averaged.smoothness cauchy.scale decorrelation.strength descent_constant.g_step_size descent_constraints.reference
+    attack.radius averaged.smoothness cauchy.scale decorrelation.strength descent_constant.g_step_size descent_constraints.reference
     dual_ascent.resilience dust.attention_scale energy_transformer.epsilon energy_transformer.step_size
     fast_weights.step_size feedforward.step_size geman_mcclure.scale growing_penalty.maximum half_square.strength
     hopfield.inverse_temperature hyper_set.epsilon hyper_set.step_size implicit_argmin.step_size

@@ -9,6 +9,7 @@ import pytest
 import unroll_jax as uj
 from unroll_jax.certificates import (
     LipschitzBound,
+    attack,
     certified_radius,
     lipschitz,
     margin_loss,
@@ -251,3 +252,57 @@ def test_labels_of_few_bits_name_one_class_of_many(dtype):
     loss = margin_loss(logits, labels, offset=0.5, temperature=1.0)
     wide = margin_loss(logits, labels.astype(np.int32), offset=0.5, temperature=1.0)
     np.testing.assert_array_equal(loss, wide)
+
+
+LINEAR = np.random.default_rng(0).normal(size=(5, 3))
+
+
+def linear_logits(x):
+    return x @ jnp.asarray(LINEAR, x.dtype)
+
+
+@pytest.mark.parametrize("random_start", [False, True])
+def test_attack_finds_the_smallest_margin_of_a_linear_classifier(random_start):
+    x = np.random.default_rng(1).normal(size=(6, 5))
+    y = np.array([0, 1, 2, 0, 1, 2])
+    radius = 0.3
+    key = jax.random.key(0) if random_start else None
+    found = attack(linear_logits, jnp.float32(x), jnp.asarray(y), radius, key)
+
+    apart = LINEAR[:, y].T[:, :, None] - LINEAR  # (samples, 5, classes)
+    margins = np.einsum("nd,ndc->nc", x, apart)
+    margins = margins - radius * np.linalg.norm(apart, axis=1)
+    margins[np.arange(6), y] = np.inf
+    # with several classes the descent may turn: it is never below the closed form
+    assert np.all(found >= margins.min(axis=1) - 1e-5)
+    np.testing.assert_allclose(found, margins.min(axis=1), atol=2e-2)
+
+
+def test_attack_without_a_slope_keeps_the_margin():
+    def flat(x):
+        return jnp.zeros((len(x), 2)).at[:, 0].set(1.0) + 0.0 * x
+
+    found = attack(flat, jnp.ones((2, 2)), jnp.array([0, 1]), 0.5)
+    assert found.tolist() == [1.0, -1.0]
+
+
+def test_attack_gives_nan_for_nan_and_traced_arguments_out_of_range():
+    x = jnp.ones((3, 5)).at[1, 0].set(jnp.nan)
+
+    @jax.jit
+    def traced(labels, radius):
+        return attack(linear_logits, x, labels, radius)
+
+    found = traced(jnp.array([0, 1, 7]), 0.1)
+    assert np.isnan(found).tolist() == [False, True, True]
+    assert np.all(np.isnan(traced(jnp.array([0, 1, 2]), -0.1)))
+    with pytest.raises(ValueError, match=r"labels must be in 0\.\.2, got 0 to 7"):
+        attack(linear_logits, x, jnp.array([0, 1, 7]), 0.1)
+
+
+def test_constant_labels_are_checked_under_jit():
+    x = jnp.ones((2, 5))
+    labels = jnp.array([0, 2])
+    radius = jax.jit(lambda x: certified_radius(linear_logits(x), labels=labels))(x)
+    expected = certified_radius(linear_logits(x), labels=labels)
+    np.testing.assert_allclose(radius, expected, rtol=1e-6)

@@ -2,10 +2,13 @@
 (docs/explanation/statements.md)."""
 
 import ast
+import fnmatch
 import re
 from pathlib import Path
 
 import pytest
+
+from unroll_jax.train.registry import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "explanation" / "statements.md").read_text(encoding="utf-8")
@@ -66,3 +69,17 @@ def test_every_statement_has_a_test_or_a_reason(
             assert name in {
                 node.name for node in functions if isinstance(node, ast.FunctionDef)
             }, f"{label}: {name}"
+
+
+def test_every_row_of_the_papers_has_a_test_and_a_state():
+    page = (ROOT / "docs" / "explanation" / "rows.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.M)
+    assert [int(number) for number, *_ in rows] == list(range(1, 106))
+    states = re.compile("checked|ran |one ran|contradicted|not run")
+    for number, _, place, evidence, state in rows:
+        assert states.match(state), number
+        for name in re.findall(r"`([\w/]+\.py)`", evidence):
+            assert (ROOT / "tests" / name).is_file(), f"{number}: {name}"
+        for name in re.findall(r"`([a-z0-9]+-[\w*-]+)[` ]", place):
+            is_command = name == "unroll-jax"
+            assert is_command or fnmatch.filter(EXPERIMENTS, name), f"{number}: {name}"

@@ -1,7 +1,7 @@
 """Options of `python -m papers.yang2022`: the figures to draw, and their data."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,15 @@ from unroll_jax.train.config.options import (
 )
 
 NUMBERS = (1, 2, 3, 4, 5, 6)
+RhoName = Literal[
+    "softmax",
+    "log",
+    "cauchy",
+    "geman_mcclure",
+    "power",
+    "student",
+    "truncated_quadratic",
+]
 
 
 @options
@@ -56,10 +65,20 @@ class FiguresConfig:
     The paper's code has 1."""
     num_texts: Count = 200
     """Test texts of Figs. 5 and 6."""
+    rho: RhoName = "softmax"
+    """Function of the pair energy in Fig. 6."""
+    texts: Literal["both", "sst2", "imdb"] = "both"
+    """Data sets of Figs. 5 and 6."""
     steps: Count = 2000
-    """Training steps of Fig. 6, one text each."""
+    """Training steps of Fig. 6."""
+    batch_size: Count = 1
+    """Texts of a step."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Optimizer of Fig. 6; the paper has plain gradient descent."""
     learning_rate: Positive = 0.01
-    """Of the gradient descent of Fig. 6."""
+    """Its learning rate."""
+    train_words: bool = False
+    """Train word vectors too in Fig. 6; the paper's are frozen."""
     tokens: Width = 500
     """Rows of Y in Figs. 2 and 3."""
     width: Width = 128

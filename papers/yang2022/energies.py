@@ -1,12 +1,13 @@
 """The transformer of Figs. 5 and 6: energies by component and layer, and training."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Bool, Float
 
 from papers.yang2022.sentences import Sentence, bucket, pad
@@ -68,10 +69,14 @@ class Classifier(NamedTuple):
 
 
 class Network(NamedTuple):
-    """One tied layer and the classifier that it is trained under."""
+    """One tied layer, the classifier that it is trained under, and word vectors.
+
+    Vectors have the shape (vocabulary, d).
+    """
 
     layer: TransformerParams
     classifier: Classifier
+    words: Array | np.ndarray
 
 
 class LayerEnergies(NamedTuple):
@@ -81,6 +86,7 @@ class LayerEnergies(NamedTuple):
       components: name of `COMPONENTS` to (texts, layers + 1).
       infinite: (texts, layers + 1), True if the penalty of ReLU is infinite, because
         an entry of Y is negative.
+      cosine: (texts, layers + 1), the mean cosine of two words.
       lengths: (texts,), numbers of words.
       logits: (texts, classes).
       labels: (texts,).
@@ -88,6 +94,7 @@ class LayerEnergies(NamedTuple):
 
     components: dict[str, np.ndarray]
     infinite: np.ndarray
+    cosine: np.ndarray
     lengths: np.ndarray
     logits: np.ndarray
     labels: np.ndarray
@@ -99,7 +106,9 @@ class LayerEnergies(NamedTuple):
         return parts["pairs"] + parts["residual"] + parts["features"]
 
 
-def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
+def init_network(
+    stack: Stack, num_classes: int, words: Array | np.ndarray, *, seed: int
+) -> Network:
     """Xavier-normal W_a, W_f, B and classifier.
 
     W_f becomes W_f W_f^T with its eigenvalues clipped to `SPECTRUM`.
@@ -110,7 +119,8 @@ def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
     layer = stack.layer().init(key_layer)
     layer = layer._replace(W_f=clip_spectrum(W_f @ W_f.T, *SPECTRUM))
     weights = xavier(key_classifier, (stack.dim, num_classes))
-    return Network(layer, Classifier(weights, jnp.zeros(num_classes)))
+    classifier = Classifier(weights, jnp.zeros(num_classes))
+    return Network(layer, classifier, jnp.asarray(words))
 
 
 def layer_energies(
@@ -122,28 +132,32 @@ def layer_energies(
     resolution.
     """
     with jax.enable_x64(True):
-        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network)
+        exact = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), network)
         forward = _forward(stack)
-        results = [forward(exact, *_pad(text, np.float64)) for text in sentences]
+        results = [forward(exact, *_pad([text], one=True)) for text in sentences]
         results = jax.device_get(results)
     traces, logits = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
     infinite = traces.pop("infinite")
-    lengths = np.array([len(text.vectors) for text in sentences])
+    cosine = traces.pop("cosine")
+    lengths = np.array([len(text.words) for text in sentences])
     labels = np.array([text.label for text in sentences])
-    return LayerEnergies(traces, infinite, lengths, logits, labels)
+    return LayerEnergies(traces, infinite, cosine, lengths, logits, labels)
 
 
 def train_network(
     stack: Stack,
     network: Network,
-    sentences: Sequence[Sentence],
+    batches: Iterable[Sequence[Sentence]],
     *,
     learning_rate: float,
+    optimizer: str = "sgd",
+    train_words: bool = False,
 ) -> tuple[Network, np.ndarray]:
-    """Gradient descent on the cross-entropy of one text after another.
+    """Trains on the mean cross-entropy of one batch of texts after another.
 
-    Word vectors are not trained. After each step sym(W_f) is projected on the matrices
-    with spectrum in `SPECTRUM`, so that the feed-forward step descends.
+    Word vectors are trained if ``train_words`` is set. After each step sym(W_f) is
+    projected on the matrices with spectrum in `SPECTRUM`, so that the feed-forward step
+    descends.
 
     Returns:
       The trained network and the loss at each step.
@@ -151,10 +165,14 @@ def train_network(
     Raises:
       UserError: if a loss is not finite.
     """
-    step = _training_step(stack, learning_rate)
+    primal = _optimizer(optimizer, learning_rate, train_words)
+    step = _training_step(stack, primal)
+    tree: Any = network  # a pytree to optax
+    state = primal.init(tree)
     losses = []
-    for text in sentences:
-        network, value = step(network, *_pad(text, np.float32), text.label)
+    for texts in batches:
+        labels = np.array([text.label for text in texts])
+        network, state, value = step(network, state, *_pad(texts), labels)
         losses.append(value)
     values = np.array(jax.device_get(losses))
     if not np.isfinite(values).all():
@@ -166,13 +184,24 @@ def train_network(
     return network, values
 
 
+@functools.cache
+def _optimizer(
+    name: str, learning_rate: float, train_words: bool
+) -> optax.GradientTransformation:
+    optimizer = getattr(optax, name)(learning_rate)
+    rules: Any = {"trained": optimizer, "frozen": optax.set_to_zero()}
+    words = "trained" if train_words else "frozen"
+    return optax.partition(rules, Network._make(["trained", "trained", words]))
+
+
 # Cached: two data sets share the program of a length.
 @functools.cache
 def _forward(stack: Stack) -> Callable[..., tuple[Any, Array]]:
     layer = stack.layer()
     options = {"num_layers": stack.num_layers, "record": _record(stack)}
 
-    def forward(network: Network, tokens: Array, present: Array) -> tuple[Any, Array]:
+    def forward(network: Network, words: Array, present: Array) -> tuple[Any, Array]:
+        tokens = _vectors(network, words, present)
         x = Anchor(tokens, present)
         y, trace = unroll(layer, network.layer, tokens, x, **options)
         return trace, _logits(network.classifier, y, present)
@@ -180,25 +209,28 @@ def _forward(stack: Stack) -> Callable[..., tuple[Any, Array]]:
     return jax.jit(forward)
 
 
-@functools.cache
 def _training_step(
-    stack: Stack, learning_rate: float
-) -> Callable[..., tuple[Network, Array]]:
+    stack: Stack, optimizer: optax.GradientTransformation
+) -> Callable[..., tuple[Network, Any, Array]]:
     layer = stack.layer()
     options = {"num_layers": stack.num_layers, "record": None, "remat": True}
 
-    def loss(network: Network, tokens: Array, present: Array, label: Array) -> Array:
+    def loss(network: Network, words: Array, present: Array, labels: Array) -> Array:
+        tokens = _vectors(network, words, present)
         x = Anchor(tokens, present)
         y, _ = unroll(layer, network.layer, tokens, x, **options)
-        return -jax.nn.log_softmax(_logits(network.classifier, y, present))[label]
+        logits = _logits(network.classifier, y, present)
+        chances = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return jnp.mean(chances)
 
     def step(
-        network: Network, tokens: Array, present: Array, label: Array
-    ) -> tuple[Network, Array]:
-        value, slope = jax.value_and_grad(loss)(network, tokens, present, label)
-        moved = jax.tree.map(lambda leaf, g: leaf - learning_rate * g, network, slope)
+        network: Any, state: Any, words: Array, present: Array, labels: Array
+    ) -> tuple[Network, Any, Array]:
+        value, slope = jax.value_and_grad(loss)(network, words, present, labels)
+        updates, state = optimizer.update(slope, state, network)
+        moved: Any = optax.apply_updates(network, updates)
         W_f = clip_spectrum(moved.layer.W_f, *SPECTRUM)
-        return moved._replace(layer=moved.layer._replace(W_f=W_f)), value
+        return moved._replace(layer=moved.layer._replace(W_f=W_f)), state, value
 
     return jax.jit(step)
 
@@ -222,17 +254,46 @@ def _record(
             "features": parts.feedforward.energy(params, y, x),
             "paper": none if stack.residual else pull,
             "infinite": jnp.any((y < 0.0) & present),
+            "cosine": mean_cosine(y, jnp.asarray(x.present)),
         }
 
     return record
 
 
-def _pad(text: Sentence, dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    return pad(text.vectors.astype(dtype), bucket(len(text.vectors)))
+def mean_cosine(
+    y: Float[Array, "*batch n d"], present: Bool[Array, "*batch n"]
+) -> Float[Array, "*batch"]:
+    """Returns the mean cosine of two different tokens; NaN for fewer than two.
+
+    A token of 0 has the cosine 0 with all others.
+    """
+    norm = jnp.linalg.norm(y, axis=-1, keepdims=True)
+    unit = jnp.where(present[..., None], y / jnp.where(norm == 0.0, 1.0, norm), 0.0)
+    total = jnp.sum(jnp.sum(unit, axis=-2) ** 2, axis=-1)
+    squares = jnp.sum(unit**2, axis=(-2, -1))
+    count = jnp.sum(present, axis=-1)
+    return (total - squares) / (count * (count - 1))
+
+
+def _pad(
+    texts: Sequence[Sentence], *, one: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pads texts to one length. The result has no batch axis if ``one`` is set."""
+    length = bucket(max(len(text.words) for text in texts))
+    padded = [pad(text.words, length) for text in texts]
+    words, present = map(np.stack, zip(*padded, strict=True))
+    return (words[0], present[0]) if one else (words, present)
+
+
+def _vectors(network: Network, words: Array, present: Array) -> Float[Array, "*b n d"]:
+    vectors = jnp.asarray(network.words)[words]
+    return jnp.where(present[..., None], vectors, 0.0)
 
 
 def _logits(
-    classifier: Classifier, y: Float[Array, "n d"], present: Bool[Array, " n"]
-) -> Float[Array, " classes"]:
-    pooled = jnp.sum(jnp.where(present[:, None], y, 0.0), axis=0) / jnp.sum(present)
+    classifier: Classifier, y: Float[Array, "*b n d"], present: Bool[Array, "*b n"]
+) -> Float[Array, "*b classes"]:
+    rows = present[..., None]
+    total = jnp.sum(jnp.where(rows, y, 0.0), axis=-2)
+    pooled = total / jnp.sum(rows, axis=-2)
     return pooled @ classifier.weights + classifier.bias

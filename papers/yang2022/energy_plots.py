@@ -77,6 +77,7 @@ def layer_numbers(energies: LayerEnergies) -> dict[str, Any]:
         "mean_energy_per_word": mean_per_word(energies.total),
         "mean_component_per_word": {k: mean_per_word(v) for k, v in parts.items()},
         "share_of_texts_with_infinite_penalty": energies.infinite.mean(0).tolist(),
+        "mean_cosine_of_words": np.nanmean(energies.cosine, axis=0).tolist(),
         "share_of_labels_predicted": float(correct),
         "words": lengths.tolist(),
         "energy": energies.total.tolist(),

@@ -11,14 +11,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from papers.yang2022.config import NUMBERS, FiguresConfig, check_figures, chosen
-from papers.yang2022.energies import Stack, init_network, layer_energies, train_network
+from papers.yang2022.energies import (
+    Network,
+    Stack,
+    init_network,
+    layer_energies,
+    train_network,
+)
 from papers.yang2022.energy_plots import (
     component_picture,
     energy_picture,
     layer_numbers,
     rho_picture,
 )
-from papers.yang2022.sentences import Sentence, choose, embed, words_of
+from papers.yang2022.sentences import Sentence, as_numbers, choose, words_of
 from papers.yang2022.synthetic_plots import (
     Drawing,
     draw_descent_regions,
@@ -46,8 +52,9 @@ class Corpus(NamedTuple):
     """The texts of one data set."""
 
     test: list[Sentence]
-    train: list[Sentence]
+    train: Callable[[], Iterator[list[Sentence]]]  # batches
     num_classes: int
+    words: np.ndarray  # vectors, (vocabulary, d)
     coverage: float  # share of the test words in the embedding file
 
 
@@ -84,7 +91,8 @@ def _drawings(
     if 4 in numbers:
         yield "fig4", draw_proximal_regions(config)
     if {5, 6} & set(numbers):
-        corpora = {name: _corpus(name, config, numbers, log) for name in DATA_SETS}
+        names = DATA_SETS if config.texts == "both" else (config.texts,)
+        corpora = {name: _corpus(name, config, numbers, log) for name in names}
         if 5 in numbers:
             yield from _random_weights(config, corpora)
         if 6 in numbers:
@@ -99,7 +107,7 @@ def _random_weights(
     energies = {}
     for name, corpus in corpora.items():
         stack = _stack(config, corpus, residual=False)
-        network = init_network(stack, corpus.num_classes, seed=config.seed)
+        network = _start(stack, corpus, config)
         for rho in ("softmax", *OTHER_RHOS):
             measured = layer_energies(stack._replace(rho=rho), network, corpus.test)
             energies.setdefault(rho, {})[name] = measured
@@ -130,14 +138,16 @@ def _trained_weights(
     """
     energies = {}
     facts = {}
-    rate = config.learning_rate
+    kept: dict[str, Any] = {
+        "learning_rate": config.learning_rate,
+        "optimizer": config.optimizer,
+        "train_words": config.train_words,
+    }
     for name, corpus in corpora.items():
         start = time.monotonic()
-        stack = _stack(config, corpus, residual=residual)
-        network = init_network(stack, corpus.num_classes, seed=config.seed)
-        network, losses = train_network(
-            stack, network, corpus.train, learning_rate=rate
-        )
+        stack = _stack(config, corpus, residual=residual)._replace(rho=config.rho)
+        network = _start(stack, corpus, config)
+        network, losses = train_network(stack, network, corpus.train(), **kept)
         seconds = time.monotonic() - start
         log(f"  {name}: {len(losses)} training steps in {seconds:.1f} s")
         energies[name] = layer_energies(stack, network, corpus.test)
@@ -160,12 +170,16 @@ def _trained_weights(
 
 def _stack(config: FiguresConfig, corpus: Corpus, *, residual: bool) -> Stack:
     return Stack(
-        corpus.test[0].vectors.shape[1],
+        corpus.words.shape[1],
         config.num_layers,
         residual,
         attention_step_size=config.attention_step_size,
         step_size=config.feedforward_step_size,
     )
+
+
+def _start(stack: Stack, corpus: Corpus, config: FiguresConfig) -> Network:
+    return init_network(stack, corpus.num_classes, corpus.words, seed=config.seed)
 
 
 def _lengths(config: FiguresConfig) -> str:
@@ -188,13 +202,23 @@ def _corpus(
         return data.read(split, chosen)
 
     test = read("test", config.num_texts)
-    train = read("train", config.steps if 6 in numbers else 0)
-    embeddings = _embeddings(config, words_of([test, train]))
+    size = config.batch_size
+    train = read("train", size * config.steps if 6 in numbers else 0)
+    vocabulary = words_of([test, train])
+    embeddings = _embeddings(config, set(vocabulary))
     words = itertools.chain.from_iterable(map(tokenise, test.texts))
+
+    def batches() -> Iterator[list[Sentence]]:
+        for start in range(0, len(train.texts), size):
+            part = slice(start, start + size)
+            some = TextBatch(train.texts[part], train.labels[part])
+            yield as_numbers(some, vocabulary)
+
     return Corpus(
-        embed(test, embeddings),
-        embed(train, embeddings),
+        as_numbers(test, vocabulary),
+        batches,
         len(data.class_names),
+        embeddings(list(vocabulary)),
         float(np.mean([embeddings.covers(word) for word in words])),
     )
 
@@ -207,7 +231,7 @@ def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:
 
 def _facts(corpus: Corpus) -> dict[str, Any]:
     return {
-        "dim": corpus.test[0].vectors.shape[1],
+        "dim": corpus.words.shape[1],
         "share_of_words_in_embedding_file": corpus.coverage,
     }
 

@@ -1,10 +1,9 @@
-"""Texts as the tokens of Figs. 5 and 6: a vector per word, at full length."""
+"""Texts as the tokens of Figs. 5 and 6: a number per word, at full length."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from papers.yang2022.vectors import Embeddings
 from unroll_jax.train.data.words import tokenise
 from unroll_jax.train.tasks.text.data import TextBatch
 
@@ -12,9 +11,9 @@ SMALLEST_BUCKET = 16
 
 
 class Sentence(NamedTuple):
-    """A text of (words, dim) vectors, and its label."""
+    """A text of (words,) numbers in the vocabulary, and its label."""
 
-    vectors: np.ndarray
+    words: np.ndarray
     label: int
 
 
@@ -25,18 +24,21 @@ def choose(num_texts: int, count: int, *, seed: int) -> np.ndarray:
     return np.concatenate([np.arange(0), *rounds])[:count]
 
 
-def words_of(batches: list[TextBatch]) -> set[str]:
-    """The words of all texts, to read their vectors."""
+def words_of(batches: list[TextBatch]) -> dict[str, int]:
+    """Numbers the different words of all texts."""
     words = set()
     for batch in batches:
         words.update(*map(tokenise, batch.texts))
-    return words
+    return {word: number for number, word in enumerate(sorted(words))}
 
 
-def embed(batch: TextBatch, embeddings: Embeddings) -> list[Sentence]:
-    """The vectors of all words of every text."""
-    pairs = zip(batch.texts, batch.labels.tolist(), strict=True)
-    return [Sentence(embeddings(tokenise(text)), label) for text, label in pairs]
+def as_numbers(batch: TextBatch, vocabulary: dict[str, int]) -> list[Sentence]:
+    """Returns the numbers of all words of every text."""
+    sentences = []
+    for text, label in zip(batch.texts, batch.labels.tolist(), strict=True):
+        words = [vocabulary[word] for word in tokenise(text)]
+        sentences.append(Sentence(np.array(words, np.int32), label))
+    return sentences
 
 
 def bucket(length: int) -> int:
@@ -51,12 +53,12 @@ def bucket(length: int) -> int:
     return size
 
 
-def pad(vectors: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pads the vectors of a text with zeros.
+def pad(words: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pads the numbers of a text's words with zeros.
 
     Returns:
-      Vectors (length, dim), and True for those of the text, (length,).
+      Numbers (length,), and True for those of the text, (length,).
     """
-    padded = np.zeros((length, vectors.shape[1]), vectors.dtype)
-    padded[: len(vectors)] = vectors
-    return padded, np.arange(length) < len(vectors)
+    padded = np.zeros(length, np.int32)
+    padded[: len(words)] = words
+    return padded, np.arange(length) < len(words)

@@ -20,7 +20,7 @@ def cosines(y):
 def test_the_mean_cosine_is_that_of_all_pairs_of_different_tokens():
     y = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
     expected = [cosines(tokens) for tokens in y]
-    actual = similarity.mean_cosine(jnp.asarray(y))
+    actual = similarity.mean_cosine(jnp.asarray(y), jnp.ones((3, 5), bool))
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -19,8 +19,7 @@ from papers.yang2022.energies import (
     train_network,
 )
 from papers.yang2022.energy_plots import layer_numbers, moves
-from papers.yang2022.sentences import Sentence, choose, embed, words_of
-from papers.yang2022.vectors import Embeddings
+from papers.yang2022.sentences import Sentence, as_numbers, choose, words_of
 from unroll_jax.train.tasks.text.data import TextBatch
 
 pytestmark = pytest.mark.nightly
@@ -33,17 +32,20 @@ STACKS = {
 }
 
 
+WORDS = np.random.default_rng(0).normal(size=(50, DIM)).astype(np.float32)
+
+
 def sentences(*lengths):
-    generator = np.random.default_rng(0)
+    ends = np.cumsum(lengths)
     return [
-        Sentence(generator.normal(size=(n, DIM)).astype(np.float32), i % 2)
-        for i, n in enumerate(lengths)
+        Sentence(np.arange(end - n, end, dtype=np.int32), i % 2)
+        for i, (n, end) in enumerate(zip(lengths, ends, strict=True))
     ]
 
 
 @functools.cache
 def started(stack):
-    return jax.jit(lambda: init_network(stack, 2, seed=0))()
+    return jax.jit(lambda: init_network(stack, 2, WORDS, seed=0))()
 
 
 def weights_of(network):
@@ -96,7 +98,7 @@ def test_energies_equal_the_equations_at_every_layer(name, lengths):
     network, texts = started(stack), sentences(*lengths)
     measured = layer_energies(stack, network, texts)
     for number, text in enumerate(texts):
-        X = text.vectors.astype(np.float64)
+        X = WORDS[text.words].astype(np.float64)
         states = states_of(X, network, stack)
         for layer, Y in enumerate(states):
             expected = energies_of(Y, X, network, residual=stack.residual)
@@ -114,14 +116,47 @@ def test_energies_equal_the_equations_at_every_layer(name, lengths):
             network.classifier.weights
         ) + np.asarray(network.classifier.bias)
         np.testing.assert_allclose(measured.logits[number], logits, rtol=1e-9)
+        for layer, Y in enumerate(states if len(X) > 1 else []):
+            unit = Y / np.maximum(np.linalg.norm(Y, axis=1, keepdims=True), 1e-300)
+            pairs = [unit[u] @ unit[v] for u in range(len(Y)) for v in range(u)]
+            actual = measured.cosine[number, layer]
+            assert actual == pytest.approx(np.mean(pairs), abs=1e-9)
     assert measured.lengths.tolist() == list(lengths)
+
+
+def test_a_batch_with_trained_words_learns_what_the_words_say():
+    texts = sentences(3, 5, 9, 4)
+    stack = Stack(DIM, 2, residual=True)
+    network, losses = train_network(
+        stack,
+        started(stack),
+        [texts] * 200,
+        learning_rate=0.05,
+        optimizer="adam",
+        train_words=True,
+    )
+    assert losses[-1] < 0.1 * losses[0]
+    moved = np.any(np.asarray(network.words) != WORDS, axis=1)
+    assert moved.tolist() == [place < 21 for place in range(50)]
+    found = layer_energies(stack, network, texts).logits.argmax(-1)
+    assert found.tolist() == [0, 1, 0, 1]
+
+
+def test_the_first_step_of_a_batch_follows_the_mean_of_its_texts():
+    stack = Stack(DIM, 2)
+    network, texts = started(stack), sentences(7, 3)
+    logits = layer_energies(stack, network, texts).logits
+    trained, _ = train_network(stack, network, [texts], learning_rate=0.5)
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    slope = np.mean(chances - np.eye(2), axis=0)
+    np.testing.assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
 
 
 def test_the_first_step_follows_the_cross_entropy():
     stack, texts = Stack(DIM, 2), sentences(7)
     network = started(stack)
     logits = layer_energies(stack, network, texts).logits[0]
-    trained, losses = train_network(stack, network, texts, learning_rate=0.5)
+    trained, losses = train_network(stack, network, [texts], learning_rate=0.5)
     chances = np.exp(logits) / np.exp(logits).sum()
     assert losses[0] == pytest.approx(-np.log(chances[0]), rel=1e-5)
     np.testing.assert_allclose(
@@ -139,7 +174,12 @@ def test_every_step_falls_stands_or_rises():
         "paper": nothing,
     }
     measured = LayerEnergies(
-        components, nothing > 0, np.array([2, 5]), np.eye(2), np.array([0, 0])
+        components,
+        nothing > 0,
+        nothing,
+        np.array([2, 5]),
+        np.eye(2),
+        np.array([0, 0]),
     )
     outcome = moves(measured)
     assert outcome["falls"].tolist() == [[True, False, False], [False, True, False]]
@@ -159,13 +199,13 @@ def test_texts_are_chosen_once_each_while_there_are_others():
     assert choose(10, 0, seed=0).tolist() == []
 
 
-def test_every_word_of_a_text_has_its_vector():
+def test_every_word_of_a_text_has_its_number():
     batch = TextBatch(["A fine film.", "Dull"], np.array([1, 0]))
-    assert words_of([batch]) == {"a", "fine", "film", ".", "dull"}
-    embeddings = Embeddings(3, {}, length=1.0)
-    first, second = embed(batch, embeddings)
-    np.testing.assert_array_equal(first.vectors, embeddings(["a", "fine", "film", "."]))
-    assert (first.label, second.label, second.vectors.shape) == (1, 0, (1, 3))
+    vocabulary = words_of([batch])
+    assert vocabulary == {".": 0, "a": 1, "dull": 2, "film": 3, "fine": 4}
+    first, second = as_numbers(batch, vocabulary)
+    assert (first.words.tolist(), first.label) == ([1, 4, 3, 0], 1)
+    assert (second.words.tolist(), second.label) == ([2], 0)
 
 
 @pytest.fixture

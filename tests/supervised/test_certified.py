@@ -12,6 +12,7 @@ from tests.tasks import without_data
 from tests.train.commands import quiet, read
 from unroll_jax.train.config.run import OptimizerConfig
 from unroll_jax.train.main import fit
+from unroll_jax.train.report import write_report
 from unroll_jax.train.tasks.certified.options import CertifiedConfig, CertifiedNetwork
 from unroll_jax.train.tasks.certified.task import fitted, make
 from unroll_jax.train.tasks.images.options import ImageConfig
@@ -61,6 +62,17 @@ def test_no_attack_beats_a_certificate_and_networks_without_bounds_have_none(tra
     assert all(one <= other for one, other in zip(certified, attacked, strict=True))
     gaps = [evaluation["attack_gap"][str(radius)] for radius in RADII]
     np.testing.assert_allclose(gaps, np.subtract(attacked, certified), atol=1e-12)
+
+    # percentiles of ten images, of which the report draws the curve
+    percentiles = np.array(evaluation["radius_percentiles"])
+    for radius in RADII:
+        above = np.mean(percentiles > radius)
+        assert above == pytest.approx(
+            evaluation["certified_accuracy"][str(radius)], abs=0.11
+        )
+    smallest = [*evaluation["smallest_radii"].values()]
+    assert smallest == sorted(smallest)
+    assert smallest[0] > 0.0
 
     plain = read(trained["plain"] / "evaluation.json")
     assert plain["certified_accuracy"]["0.4"] <= plain["attack_accuracy"]["0.4"]
@@ -135,3 +147,10 @@ def test_convolutional_steps_are_certified_too(tmp_path, monkeypatch):
         certified = evaluation["certified_accuracy"][radius]
         assert certified <= evaluation["attack_accuracy"][radius]
     assert evaluation["certified"] > 0.5
+
+
+def test_the_report_draws_curves_and_the_smallest_radii(trained, tmp_path):
+    summary = write_report([*trained.values()], tmp_path / "report", log=quiet)
+    names = {path.stem for path in (tmp_path / "report").glob("*.png")}
+    assert {"certified", "nearest", "nearest_2"} <= names
+    assert len(summary["runs"]) == 2

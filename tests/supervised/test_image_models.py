@@ -2,16 +2,20 @@
 are in test_steps.py."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn import metrics
 
 from unroll_jax.train.tasks.images.models import (
+    build,
+    feature_figures,
     flip,
     flip_and_shift,
     scores,
     standardise,
 )
+from unroll_jax.train.tasks.images.options import OptEqConfig
 
 SHIFT = 4
 augment = jax.jit(flip_and_shift)
@@ -87,3 +91,75 @@ def test_scores_of_a_confusion_matrix_are_scikit_learns():
     assert actual.class_accuracy == pytest.approx(np.mean(recalls))
     overlaps = metrics.jaccard_score(right, guess, labels=either, average=None)
     assert actual.intersection_over_union == pytest.approx(np.mean(overlaps))
+
+
+def _numpy_equilibrium(x, params, way, regulariser, strength):
+    """(samples, 4): 20 steps of one dense layer in float64, by Sections 4.1 and 4.2."""
+    W, U, b = (np.float64(params["layer_1"][name]) for name in ("W", "U", "b"))
+    z = np.zeros((len(x), W.shape[1]))
+
+    def slope(z):
+        if regulariser == "absolute":
+            return np.sign(z)
+        if regulariser == "half_square":
+            return z
+        if not z.any():
+            return z  # features of 0 correlate with nothing
+        step, slopes = 1e-6, np.zeros_like(z)
+        for place in np.ndindex(z.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = z.copy()
+                moved[place] += sign * step
+                unit = moved / np.linalg.norm(moved, axis=0)
+                ends.append(0.5 * np.linalg.norm(unit.T @ unit - np.eye(4)) ** 2)
+            slopes[place] = (ends[0] - ends[1]) / (2.0 * step)
+        return slopes
+
+    for k in range(1, 21):
+        new = np.maximum(z @ W.T + x @ U.T + b, 0.0) @ W
+        if way == "averaged":
+            # eta = 1, p = .5, c = .2, and L_R = strength
+            gamma, beta, weight = 0.5 / strength, k**-0.5, k**-0.2
+            away = (1.0 - gamma * weight) * z - gamma * slope(z)
+            z = beta * away + (1.0 - beta) * new
+        elif regulariser == "absolute":
+            z = np.sign(new) * np.maximum(np.abs(new) - strength, 0.0)
+        elif regulariser == "half_square":
+            z = new / (1.0 + strength)
+        else:
+            z = new - strength * slope(new)
+    return z
+
+
+@pytest.mark.parametrize("way", ["unrolled", "averaged"])
+@pytest.mark.parametrize(
+    ("regulariser", "strength"),
+    [("absolute", 0.02), ("half_square", 0.5), ("decorrelation", 0.05)],
+)
+def test_features_of_every_regulariser_are_those_of_numpy(way, regulariser, strength):
+    options = {"regulariser_step": strength}
+    if way == "averaged":
+        # half_square states its own
+        strength = 1.0 if regulariser == "half_square" else 50.0
+        options = {"regulariser_smoothness": strength}
+        if regulariser == "half_square":
+            options = {}
+    network = OptEqConfig(
+        convolutional=False,
+        channels=4,
+        widths=(6,),
+        features=None,
+        max_norm=None,
+        way=way,
+        regulariser=regulariser,
+        **options,
+    )
+    module = build(network, 3)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), jnp.float32)
+    params = module.init(jax.random.key(0), x)
+    _, states = module.apply(params, x, mutable=["intermediates"])
+    found = feature_figures(states, 5)
+    z = _numpy_equilibrium(np.float64(x), params["params"], way, regulariser, strength)
+    np.testing.assert_allclose(found["feature_absolute"], np.abs(z).mean(1), rtol=1e-4)
+    np.testing.assert_allclose(found["feature_square"], (z**2).mean(1), rtol=1e-4)

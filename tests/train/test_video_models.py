@@ -3,16 +3,20 @@ the way back from it."""
 
 import copy
 import dataclasses
+import json
 import math
+import shutil
 
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.conftest import Clips
 from unroll_jax.train import load
+from unroll_jax.train.config.run import PrimalConfig
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import jit_step, state_like
 from unroll_jax.train.main import evaluate_again, fit
@@ -193,3 +197,87 @@ def test_dust_may_have_one_dictionary_for_all_layers():
         batch = next(task.batches(0, 0, None))
         jit_step(task, plan).eval_shape(state, batch)
     assert shapes[0] == (2, *shapes[1])
+
+
+def test_a_pretrained_transformer_trains_from_its_weights_and_comes_back_without_them(
+    tmp_path,
+):
+    """A folder of 768 = 3 x 256 entries, images of 32 x 32 pixels and one layer, whose
+    positions are interpolated to frames of 160 x 160."""
+    source, out = tmp_path / "vit", tmp_path / "run"
+    source.mkdir()
+    config = {
+        "model_type": "vit",
+        "hidden_size": 768,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "image_size": 32,
+    }
+    (source / "config.json").write_text(json.dumps(config))
+    levels = {"image_mean": [0.25] * 3, "image_std": [0.5] * 3}
+    (source / "preprocessor_config.json").write_text(json.dumps(levels))
+    shapes = vit_shapes(768, 8)
+    draw = np.random.default_rng(0)
+    weights = {
+        name: draw.normal(0, 0.02, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    save_file(weights, source / "model.safetensors")
+    options = SMALL | {"steps": 1, "validate_every": 1, "method": "plain"}
+    run = VideoViTConfig(
+        **options,
+        primal=PrimalConfig(1e-12, warmup_share=0.0),
+        model=ViTOptions(pretrained=str(source)),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: DATA
+        )
+        fit(run, out=out, log=quiet)
+    shutil.rmtree(source)
+    model = load(out)
+    params = model.params["params"]
+    kernel = weights["embeddings.patch_embeddings.projection.weight"].sum(1)
+    found = params["embeddings"]["patch"]["kernel"]
+    np.testing.assert_allclose(found, kernel.reshape(768, -1).T, atol=1e-6)
+    position = np.asarray(params["embeddings"]["position"])
+    stored = weights["embeddings.position_embeddings"][0]
+    assert position.shape == (101, 768)
+    np.testing.assert_allclose(position[0], stored[0], atol=1e-6)
+    # the middle of the frame is the mean of the four squares
+    middle = position[1:].reshape(10, 10, -1)[4:6, 4:6].mean((0, 1))
+    np.testing.assert_allclose(middle, stored[1:].mean(0), atol=1e-5)
+    assert model.task.spec()["vit"]["mean"] == 0.25
+    frame = DATA.frames["test"][0, 0]
+    assert model.predict(frame).shape == (SIDE, SIDE)
+
+
+def test_sizes_of_a_pretrained_transformer_are_not_given_again():
+    options = ViTOptions(pretrained="folder", num_layers=2)
+    with one_line("model.num_layers=2 has no effect"):
+        VideoViTConfig(model=options).check()
+
+
+def vit_shapes(width, hidden):
+    shapes = {
+        "embeddings.cls_token": (1, 1, width),
+        "embeddings.position_embeddings": (1, 5, width),
+        "embeddings.patch_embeddings.projection.weight": (width, 3, PATCH, PATCH),
+        "embeddings.patch_embeddings.projection.bias": (width,),
+        "layernorm.weight": (width,),
+        "layernorm.bias": (width,),
+    }
+    for name, shape in {
+        "attention.attention.query": (width, width),
+        "attention.attention.key": (width, width),
+        "attention.attention.value": (width, width),
+        "attention.output.dense": (width, width),
+        "layernorm_before": (width,),
+        "layernorm_after": (width,),
+        "intermediate.dense": (hidden, width),
+        "output.dense": (width, hidden),
+    }.items():
+        shapes[f"encoder.layer.0.{name}.weight"] = shape
+        shapes[f"encoder.layer.0.{name}.bias"] = shape[:1]
+    return shapes

@@ -158,13 +158,14 @@ def evaluate(
             "test_gammas": sorted({float(gamma) for gamma in options.test_gammas}),
             "num_layers": task.num_layers,
         }
-    task.keep(params, folder)
+    baselines = task.baselines(params, readings)
+    task.keep(params, folder, baselines)
     return {
         **of_method,
         "seed": options.seed,
         task.size: len(losses),
         **scores,
-        **task.baselines(params, readings),
+        **baselines,
         "parameters": num_parameters(params),
         **describe_layers(plan, losses, opt_state),
     }

@@ -114,7 +114,8 @@ class Task(NamedTuple):
       join: ``([reading of a batch, ...], split) -> reading``; None puts rows one after
         the other.
       size: name of the number of test samples in evaluation.json.
-      keep: ``(params, folder)`` writes further files of an evaluation: pictures.
+      keep: ``(params, folder, figures)`` writes further files of an evaluation, such as
+        pictures; the figures are those of `baselines`.
       counts: ``batch -> (samples,)``: how many losses each sample's loss sums, for
         means over these; None for means over samples.
       probe: ``rows -> zeros`` of `Trial.probe` for so many samples; None for none.
@@ -157,7 +158,7 @@ class Task(NamedTuple):
     reading: Callable[[Params, str, Trial], Reading] | None = None
     join: Callable[[list[Reading], str], Reading] | None = None
     size: str = "num_examples"
-    keep: Callable[[Params, Path], object] = no_figures
+    keep: Callable[[Params, Path, Row], object] = no_figures
     counts: Callable[[Batch], Float[Array, "samples"]] | None = None
     probe: Callable[[int], Any] | None = None
     summarise: Callable[..., Mapping[str, Array]] = figure_means

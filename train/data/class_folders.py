@@ -46,6 +46,7 @@ Folders = tuple[str, ...]
 Place = Callable[[Folders], tuple[Folders, str, Folders] | None]
 Filed = dict[str, list[OriginalFile]]  # the files of each class
 # Cityscapes.
+CITYSCAPES_ADDRESS = "https://www.cityscapes-dataset.com"
 CITYSCAPES_LAYOUT = (
     "ROOT/leftImg8bit/train/CITY/NAME_leftImg8bit.png with its label ids in"
     " ROOT/gtFine/train/CITY/NAME_gtFine_labelIds.png, and so for val"

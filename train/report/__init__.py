@@ -153,6 +153,32 @@ def _ranking(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[str]:
     return [words.ranked(spec, scores, notes), without]
 
 
+def _certified_pictures(
+    rows: Mapping[str, Sequence[Run]], class_names: Sequence[str]
+) -> list[Picture]:
+    """Certified accuracy by radius, and of each network the test images that the
+    smallest disturbances may change."""
+    evaluations = {
+        name: [run.evaluation for run in each] for name, each in rows.items()
+    }
+    caption = (
+        "Share of the test images that no disturbance up to a radius can change, and"
+        " dots: the share that attacks of that length leave right."
+    )
+    pictures = [Picture("certified", caption, figures.certified(evaluations))]
+    caption = (
+        "Right answers with the smallest radii, of the first seed: label and radius."
+    )
+    for place, (name, each) in enumerate(rows.items(), start=1):
+        first = each[0]
+        radii = [*first.evaluation["smallest_radii"].values()]
+        shown = read_predictions(first.folder)
+        drawn = figures.nearest(name, shown, radii, class_names)
+        file = f"nearest_{place}" if place > 1 else "nearest"
+        pictures.append(Picture(file, caption, drawn, wide=True))
+    return pictures
+
+
 def _pictures(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[Any]:
     """Confusion matrices, and of scenes the predictions of each network."""
     names = next(iter(rows.values()))[0].evaluation["class_names"]
@@ -170,6 +196,8 @@ def _pictures(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[Any]:
         scenes = figures.scenes(predicted, names)
         caption = "Test scenes, labels, predictions."
         pictures.append(Picture("predictions", caption, scenes, wide=True))
+    if spec.metric == "certified":
+        pictures += _certified_pictures(rows, names)
     caption = (
         "Share of the test data of each class predicted as each class, in percent."
     )

@@ -128,6 +128,56 @@ def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Fi
     return figure
 
 
+@without_mathtext
+def certified(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Certified accuracy by radius, a line for each network and seed, and accuracy
+    under attacks as dots."""
+    figure, axes = _panel("certified accuracy")
+    axes.set(xlabel="radius (L2, pixels in [0, 1])", ylabel="accuracy (%)")
+    colours = itertools.cycle([colour for colour, _ in STYLES.values()])
+    for (name, seeds), colour in zip(evaluations.items(), colours, strict=False):
+        for seed in seeds:
+            radii = np.array(seed["radius_percentiles"], float)
+            # of the images, 100 - p percent have more than the percentile p
+            right = radii > 0.0
+            ends = np.r_[0.0, radii[right]]
+            above = 100.0 - np.arange(101.0)[right]
+            shares = np.r_[100.0 * seed["clean_accuracy"], above]
+            axes.step(ends, shares, color=colour, label=f"{name}, certified")
+            for radius, share in seed.get("attack_accuracy", {}).items():
+                axes.scatter(
+                    float(radius),
+                    100.0 * share,
+                    color=colour,
+                    label=f"{name}, attacked",
+                )
+    axes.set(xlim=(0, None), ylim=(0, 102))
+    handles, labels = axes.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    figure.legend([*entries.values()], [*entries], loc="outside lower center")
+    return figure
+
+
+@without_mathtext
+def nearest(
+    name: str, shown: Predictions, radii: Sequence[float], class_names: Sequence[str]
+) -> Figure:
+    """Rightly classified test images with the smallest radii."""
+    count = len(shown.labels)
+    figure = Figure(figsize=(WIDTH, 1.9), layout="constrained")
+    figure.suptitle(name, fontsize="medium")
+    row = np.atleast_1d(figure.subplots(1, max(count, 1)))
+    for axes in row:
+        axes.set_axis_off()
+    for axes, image, label, radius in zip(
+        row, shown.images, shown.labels, radii, strict=False
+    ):
+        grey = image.shape[-1] == 1
+        axes.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None)
+        axes.set_title(f"{class_names[int(label)]}\n{radius:.2g}", fontsize="small")
+    return figure
+
+
 def _panel(title: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=PANEL, layout="constrained")
     axes = figure.subplots()

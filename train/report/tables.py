@@ -223,7 +223,9 @@ def evaluation_table(rows: Mapping[str, Sequence[Run]]) -> Table:
     for name, runs in rows.items():
         columns[name] = [flat(run.evaluation) for run in runs]
         for figures in columns[name]:
-            figures.pop("confusion", None)  # the matrix has a picture
+            # these have pictures
+            for name in ("confusion", "radius_percentiles", "smallest_radii"):
+                figures.pop(name, None)
     return as_table("Figures of the evaluation", by_name(columns))
 
 

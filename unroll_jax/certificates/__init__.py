@@ -8,6 +8,7 @@ Example:
   (1.0, 0)
 """
 
+from unroll_jax.certificates.attacks import attack
 from unroll_jax.certificates.certify import Certificate, Outcome, certify
 from unroll_jax.certificates.contraction import (
     contraction_bound,
@@ -52,6 +53,7 @@ __all__ = [
     "LipschitzBound",
     "Outcome",
     "apollonian_ball",
+    "attack",
     "certified_radius",
     "certify",
     "contraction_bound",

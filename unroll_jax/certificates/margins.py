@@ -15,7 +15,7 @@ from unroll_jax.certificates.lipschitz_bound import LipschitzBound
 from unroll_jax.numerics import compute_dtype
 from unroll_jax.spectral import norm
 
-__all__ = ["certified_radius", "margin_loss"]
+__all__ = ["as_places", "certified_radius", "margin_loss"]
 
 # Classes whose differences to all others are in memory at a time.
 CLASSES_AT_ONCE = 32
@@ -76,7 +76,7 @@ def certified_radius(
 
     dtype = compute_dtype(logits, head)
     wide = logits.astype(dtype)
-    places = jnp.argmax(wide, axis=-1) if labels is None else _places(labels, wide)
+    places = jnp.argmax(wide, axis=-1) if labels is None else as_places(labels, wide)
     margins = jnp.take_along_axis(wide, places[..., None], axis=-1) - wide
     distances, errors = _pairs(wide, head, places, bound)
 
@@ -134,7 +134,7 @@ def margin_loss(
     """
     _check_head(head, logits.shape[-1])
     wide = logits.astype(compute_dtype(logits, head))
-    places = _places(labels, wide)
+    places = as_places(labels, wide)
     margins = jnp.take_along_axis(wide, places[..., None], axis=-1) - wide
     if head is not None:
         distances = _distances(head.astype(wide.dtype))[places]
@@ -186,7 +186,7 @@ def _check_head(head: Array | None, classes: int) -> None:
         require(fits, "head", f"be (d, {classes})", f"shape {head.shape}")
 
 
-def _places(labels: Any, logits: Array) -> Array:
+def as_places(labels: Any, logits: Array) -> Array:
     """Labels as indices, -1 made one that is out of range; a ValueError for known
     ones that are no class."""
     check_dtype("labels", labels, jnp.integer)
@@ -195,7 +195,9 @@ def _places(labels: Any, logits: Array) -> Array:
     require(got == shape, "labels", f"have shape {shape}, as the logits", got)
     classes = logits.shape[-1]
     if not isinstance(labels, Tracer) and np.size(labels):
-        ends = int(np.min(labels)), int(np.max(labels))
+        # as NumPy's, as JAX traces the minimum of a constant under `jit`
+        known = np.asarray(labels)
+        ends = int(known.min()), int(known.max())
         inside = ends[0] >= 0 and ends[1] < classes
         require(inside, "labels", f"be in 0..{classes - 1}", f"{ends[0]} to {ends[1]}")
     labels = jnp.asarray(labels)

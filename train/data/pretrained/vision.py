@@ -1,6 +1,8 @@
 """Pretrained vision transformers: a `ViTModel` of `transformers`, from a folder or from
 the hub."""
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,17 +67,20 @@ def load_vit(
     *,
     grey: bool = False,
     reading: str = "state",
+    num_patches: int | None = None,
     option: str = "pretrained",
     log: Log = print,
 ) -> PretrainedViT:
     """Reads a vision transformer. A patch has its channels one after the other, each
-    row by row, and images have the size of config.json: positions are not interpolated.
+    row by row.
 
     Args:
       source: a folder of `transformers`, or its name on the hub.
       key: of the readout's layer to pixels, which a folder lacks.
       grey: takes patches of one channel, as if all channels were equal.
       reading: of `ViTConfig`. Norms before "residual" and "linear" are the folder's.
+      num_patches: of a square image; None takes the size of config.json. Positions of
+        another size are interpolated, by cubic splines between patches.
       option: the source's name in errors.
       log: takes lines.
     """
@@ -97,7 +102,21 @@ def load_vit(
     params = traverse_util.unflatten_dict(read)
     params["readout"] = draw(key) | params.get("readout", {})
     log(f"vit of {config.num_layers} layers, {config.dim} wide")
+    if num_patches not in (None, config.num_patches):
+        embeddings = params["embeddings"]
+        embeddings["position"] = _resized(embeddings["position"], num_patches)
+        config = dataclasses.replace(config, num_patches=num_patches)
     return PretrainedViT(config, params)
+
+
+def _resized(position: np.ndarray, num_patches: int) -> np.ndarray:
+    """Returns positions (1 + num_patches, dim) of another square of patches; the class
+    token comes first."""
+    before, after = math.isqrt(len(position) - 1), math.isqrt(num_patches)
+    squares = position[1:].reshape(before, before, -1)
+    shape = (after, after, squares.shape[-1])
+    resized = jax.image.resize(squares, shape, "cubic", antialias=False)
+    return np.concatenate([position[:1], np.asarray(resized).reshape(-1, shape[-1])])
 
 
 def _config(

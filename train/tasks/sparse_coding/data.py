@@ -30,12 +30,13 @@ from ...data.prepared import (
     open_prepared,
     prepare_from,
 )
+from ...system.terminal import progress
 from ..images.data import cut_images, image_sources, sized
 from .options import CodeConfig
 
 CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
-AT_ONCE = 4096  # signals that one program solves
+AT_ONCE = 1024  # signals that one program solves
 # Of the move of a code in a step of ISTA, relative to the code; where it is reached,
 # codes of learned dictionaries are within 1e-6 of the solution, relative and in
 # squares.
@@ -221,13 +222,16 @@ def _records(
 ) -> Iterator[Record]:
     """Yields images with their codes, solved some at a time."""
     total = 0.0
+    bar = progress(f"codes of {split}", total=len(images))
     for start in range(0, len(images), AT_ONCE):
         some = images[start : start + AT_ONCE]
         signals = some.astype(np.float32) / 255.0
         codes = lasso_codes(signals, spec.dictionary, sparsity, what=split, log=log)
         total += float(np.sum(np.float64(codes) ** 2))
+        bar.update(len(some))
         for image, code in zip(some, codes, strict=True):
             yield {"image": image, "code": code}
+    bar.close()
     if not total:
         raise UserError(
             f"at data.sparsity={sparsity:g} every code of {split} is 0; lower it"

@@ -58,7 +58,11 @@ from ...data.prepared import (
 from ..common import keyed, to_bytes, to_unit
 from .options import BLUR, SALT_AND_PEPPER, DataConfig, Disturbance
 
-WANTED = "a video file (AVI, MP4), or a folder or archive of frames or videos"
+ADDRESS = "http://www.svcl.ucsd.edu/projects/anomaly/dataset.htm"
+WANTED = (
+    "a video file (AVI, MP4), or a folder or archive of frames or videos; UCSD Ped2 is"
+    f" at {ADDRESS}"
+)
 VIDEO = Kind("video", "1.2.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 Batch = UInt8[np.ndarray, "batch tokens pixels"]

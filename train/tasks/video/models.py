@@ -14,7 +14,9 @@ from jaxtyping import Array, Float
 
 from unroll_jax.models import DUST, ViT, ViTConfig, cosine_bases, dictionary_bases
 
-from ...core.task import Params, Row
+from ...config.errors import UserError, option_text
+from ...core.task import Log, Params, Row
+from ...data.pretrained.vision import PretrainedViT, load_vit
 from ..common import (
     ATTENTION_SCALE,
     START,
@@ -51,10 +53,37 @@ class VideoModel(NamedTuple):
     reads_input: bool = False  # layer 0 is the input itself
 
 
+def load_pretrained(
+    config: VideoRunConfig, spec: VideoSpec, log: Log
+) -> PretrainedViT | None:
+    """Reads the vision transformer that a configuration names; None if it names
+    none."""
+    source = getattr(config.model, "pretrained", None)
+    if source is None:
+        return None
+    found = load_vit(
+        source,
+        jax.random.key(config.seed),
+        grey=True,
+        num_patches=spec.frame_side**2 // spec.token_dim,
+        option="--model.pretrained",
+        log=log,
+    )
+    if found.config.pixels != spec.token_dim:
+        raise UserError(
+            f"{option_text('model.pretrained', source)} has patches of"
+            f" {found.config.pixels} pixels; give one of {spec.token_dim}"
+        )
+    return found
+
+
 def build_video_model(
-    config: VideoRunConfig, spec: VideoSpec, param_dtype: Any
+    config: VideoRunConfig,
+    spec: VideoSpec,
+    param_dtype: Any,
+    pretrained: PretrainedViT | None = None,
 ) -> VideoModel:
-    """Builds the model of a configuration."""
+    """Builds the model of a configuration, or the one that is given."""
     model, dim, loop, tokens = (
         config.model,
         spec.token_dim,
@@ -63,10 +92,16 @@ def build_video_model(
     )
     options, dtype = dataclasses.asdict(model), jnp.dtype(model.dtype)
     del options["dtype"]
+    options.pop("pretrained", None)
+    num_layers = model.num_layers
     of_input, of_frames = isinstance(model, ModelConfig), isinstance(model, ViTOptions)
     if isinstance(model, ViTOptions):
         tokens = spec.frame_side**2 // dim
-        module: nn.Module = ViT(ViTConfig(tokens, dim, **options), dtype=dtype, **loop)
+        vit = ViTConfig(tokens, dim, **options)
+        if pretrained is not None:
+            vit = pretrained.config
+            num_layers = vit.num_layers
+        module: nn.Module = ViT(vit, dtype=dtype, **loop)
     elif isinstance(model, DustOptions):
         options |= {
             "attention_scale": ATTENTION_SCALE,
@@ -80,14 +115,15 @@ def build_video_model(
         module = unrolled_transformer(model, dim, **START, **options)
 
     def init(key: jax.Array) -> Params:
+        # a prediction has the configuration, and loads the run's parameters
+        if pretrained is not None and pretrained.params:
+            return {"params": jax.tree.map(jnp.asarray, pretrained.params)}
         return dict(module.init(key, jnp.zeros((1, tokens, dim))))
 
     bases = (
         None if of_frames else cosine_bases(dim) if of_input else dictionary_bases(dim)
     )
-    return VideoModel(
-        module, model.num_layers, init, bases, of_frames, reads_input=of_input
-    )
+    return VideoModel(module, num_layers, init, bases, of_frames, reads_input=of_input)
 
 
 def total_variation(

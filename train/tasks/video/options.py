@@ -25,6 +25,7 @@ from ...config.options import (
     Positive,
     Text,
     Width,
+    check_left_out,
     options,
 )
 from ...config.run import Experiment, PrimalConfig, SourceConfig
@@ -38,6 +39,12 @@ SIZES = {
     BLUR: (100.0, "a deviation in pixels"),
     DROPPED: (1.0, "a share"),
 }
+
+
+# Options of a vision transformer that a pretrained one has.
+SIZES_OF_VIT = [
+    f"model.{name}" for name in ("num_layers", "dim", "num_heads", "hidden_dim")
+]
 
 
 class Disturbance(NamedTuple):
@@ -144,8 +151,11 @@ class ViTOptions:
     """A vision transformer that sees the patches of one frame at a time, and whose
     every state is the frame."""
 
+    pretrained: Text | None = None
+    """Folder with config.json, model.safetensors and preprocessor_config.json (ViT), or
+    a repository of the Hugging Face hub; None draws one, of the sizes below."""
     num_layers: Depth = 3
-    """Depth L."""
+    """Depth L, without pretrained weights; the next three options likewise."""
     dim: Width = 256
     """Width, a multiple of the 256 pixels of a patch."""
     num_heads: Depth = 4
@@ -252,8 +262,12 @@ class VideoViTConfig(VideoRunConfig):
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(3e-3))
 
     def check(self) -> None:
-        """Checks the rules of video, and the transformer's sizes."""
+        """Checks the rules of video, and the sizes of a transformer that is drawn."""
         super().check()
+        if self.model.pretrained is not None:
+            drawn = option_text("model.pretrained", None)
+            check_left_out(self, SIZES_OF_VIT, f"a model that is drawn ({drawn})")
+            return
         check_heads(self.model)
         if self.model.dim % PATCH_PIXELS:
             allowed = f"a multiple of the {PATCH_PIXELS} pixels of a patch"
@@ -329,7 +343,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "video-vit": _denoising(
         VideoViTConfig(),
-        "a vision transformer, drawn, denoising the frames of video",
+        "a vision transformer, drawn or pretrained (--model.pretrained), denoising the"
+        " frames of video",
         "feasible, 51% below its tightest bound; RMSE at gamma 0.15: 10.7"
         " (linear layer 12.0); 3 to 5 minutes",
     ),

@@ -11,11 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unroll_jax.models import ViTConfig
+
 from ...config.errors import UserError, require_extra
 from ...core.evaluate import noise_trials
 from ...core.task import Log, NoData, Params, Row, Task, Trial
 from ...data.clips import SPLITS
+from ...data.pretrained.vision import PretrainedViT
 from ...sharding import keep_rows
+from ...system.distributed import weights_checksum
 from ..common import (
     add_noise,
     check_noise,
@@ -37,7 +41,7 @@ from .data import (
     frames_of,
     load,
 )
-from .models import build_video_model, floors
+from .models import build_video_model, floors, load_pretrained
 from .options import (
     INPUT_LOSS,
     REFERENCE,
@@ -62,17 +66,23 @@ class Noisy(NamedTuple):
 def open_task(options: VideoRunConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
     require_extra("video")  # evaluation has a floor of scikit-image
-    task = make(options, load(options.data, log=log))
+    data = load(options.data, log=log)
+    task = make(options, data, load_pretrained(options, data.spec, log))
     log_reference(options, task.options, log)
     return task
 
 
 def rebuild(options: VideoRunConfig, spec: Row) -> Task:
     """Returns the task of `Task.spec` without data, to predict."""
-    return make(options, NoData(VideoSpec.from_json(spec)))
+    rest = dict(spec)
+    vit = rest.pop("vit", None)
+    pretrained = None if vit is None else PretrainedViT(ViTConfig(**vit), {})
+    return make(options, NoData(VideoSpec.from_json(rest)), pretrained)
 
 
-def make(options: VideoRunConfig, data: Any) -> Task:
+def make(
+    options: VideoRunConfig, data: Any, pretrained: PretrainedViT | None = None
+) -> Task:
     """Returns the task: f_l is the mean over samples and tokens of 1/2 |x_t -
     Phi_l,t|^2, pixels in [0, 1].
 
@@ -86,7 +96,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
     spec: VideoSpec = data.spec
     dtype = jnp.promote_types(options.model.dtype, jnp.float32)
     variance = options.train_gamma * spec.pixel_std
-    model = build_video_model(options, spec, dtype)
+    model = build_video_model(options, spec, dtype, pretrained)
     if model.reads_input:
         input_loss = 0.5 * spec.token_dim * variance
         options = with_reference(options, REFERENCE, input_loss / INPUT_LOSS)
@@ -143,9 +153,14 @@ def make(options: VideoRunConfig, data: Any) -> Task:
         return {
             "pixel_std": spec.pixel_std,
             "sequences": {split: data.num_examples(split) for split in SPLITS},
-            # of earlier runs
-            "weights_checksum": None,
+            "weights_checksum": weights_checksum(pretrained and pretrained.params),
         }
+
+    def describe() -> Row:
+        """Returns all that a model needs without the clips and the weights."""
+        if pretrained is None:
+            return spec.to_json()
+        return spec.to_json() | {"vit": dataclasses.asdict(pretrained.config)}
 
     @on_batches
     def denoised(params: Params, batch: Any, gamma: Any, key: jax.Array) -> Clips:
@@ -189,7 +204,7 @@ def make(options: VideoRunConfig, data: Any) -> Task:
         batches=train_batches(samples, options.batch_size),
         examples=examples,
         losses=losses,
-        make=lambda other: make(other, data),
+        make=lambda other: make(other, data, pretrained),
         predict=predict,
         summary=summary,
         corrupt=corrupt,
@@ -203,8 +218,8 @@ def make(options: VideoRunConfig, data: Any) -> Task:
         num_examples=None if isinstance(data, NoData) else samples.count("train"),
         examples_are="frames" if model.of_frames else "sequences",
         fingerprint=fingerprint,
-        spec=spec.to_json,
-        inner=data,
+        spec=describe,
+        inner=(data, pretrained),
     )
     return task
 
@@ -243,9 +258,10 @@ def on_other_video(
     name = Path(root).resolve() if root else Path(source)
     file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
     # whose unit of noise stays the train split's
-    data = task.inner.with_test(load(other, log=log))
+    data, pretrained = task.inner
+    data = data.with_test(load(other, log=log))
     changed = dataclasses.replace(options, data=other)
-    return make(changed, data), file
+    return make(changed, data, pretrained), file
 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:
