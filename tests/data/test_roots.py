@@ -55,8 +55,9 @@ def test_a_source_that_is_given_stays_and_none_needs_a_root():
     assert usual.source == "digits"
     given = dataclasses.replace(usual, source="cifar10", root="somewhere")
     assert given.source == "cifar10"
-    # a missing root is an error of one line where it is prepared
-    assert ImageConfig(root="nowhere").source == "image_folder"
+    # a root that cannot be read is an error of one line where it is prepared
+    for root in ("nowhere", "~nobody/images", 300 * "x"):
+        assert ImageConfig(root=root).source == "image_folder"
 
 
 COUNTS = {"cat": 12, "dog": 12}
