@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # They were raised three times since, on 28 and 29 November 2026: mends of faults, layers
 # that are certified and rows of the papers, with tests. CONTRIBUTING.md has the aims.
 MAX_NODES = {
-    "unroll_jax": 112_100,
-    "train": 117_600,
-    "benchmarks": 38_900,
-    "papers": 32_200,
-    "tests": 322_800,
+    "unroll_jax": 113_800,
+    "train": 122_500,
+    "benchmarks": 38_910,
+    "papers": 31_810,
+    "tests": 330_600,
 }
 # One thought a line: more nodes in a line of code than this are dense to read.
 MAX_NODES_PER_LINE = {
@@ -30,7 +30,7 @@ MAX_NODES_PER_LINE = {
     "papers": 9.5,
     "tests": 10.5,
 }
-MAX_LINES = {"docs": 4_915, "CHANGELOG.md": 211}
+MAX_LINES = {"docs": 4_960, "CHANGELOG.md": 150}
 MAX_FILE = 450  # lines
 MAX_BODY = 60  # lines of code of a function
 MAX_PAGE = 150
@@ -57,7 +57,7 @@ LONG_TODAY = {
     "test_steps_and_gradients_are_those_of_present_tokens",
 }
 MIN_FILE_OF_TRAIN = 40
-MAX_FILES_OF_TRAIN = 99
+MAX_FILES_OF_TRAIN = 100
 MAX_PUBLIC_NAMES = 236
 MAX_SHARE_OF_CHECKS = 0.11  # of the library's statements; the aim is .06
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
