@@ -111,7 +111,7 @@ def load_inputs(options: LanguageConfig, log: Log) -> LanguageInputs:
 def byte_share(data: LanguageInputs) -> float:
     """Returns the entropy of a byte of the train answers over that of the built-in
     ones; 1 without data, or for other tokens."""
-    if data.packed is None or data.source.summary is not None:
+    if data.packed is None or data.source.path is not None:
         return 1.0
     train = data.packed.whole("train")
     counts = np.bincount(train.labels[train.weights > 0.0])
