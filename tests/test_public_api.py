@@ -26,7 +26,7 @@ NAMES = {
     ),
     "unroll_jax.certificates": (
         """
-        Ball Certificate Curvature LipschitzBound Outcome apollonian_ball certified_radius certify
+        Ball Certificate Curvature LipschitzBound Outcome apollonian_ball attack certified_radius certify
         contraction_bound conv_norm_bound curvature descent_constant equilibrium_lipschitz error_bound
         gradient_ratio in_descent_region in_proximal_region jacobian_penalty jacobian_radius lipschitz
         margin_loss matrix_norm_bound orthant_alignment orthonormal pad_channels pairwise_smoothness
