@@ -47,7 +47,7 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
     program = """
         import os, signal, sys, time
         from pathlib import Path
-        from unroll_jax.train.cli import Membership
+        from unroll_jax.train.config.run import Membership
         from unroll_jax.train.system.distributed import ignore_sigterm, join
         address, at_its_end, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
         join(Membership(address, 2, number))
@@ -111,7 +111,7 @@ def test_a_coordinator_on_loopback_answers_only_there_and_a_process_that_waits_f
     port, other = free_port(), free_port()
     program = f"""
         import jax, socket
-        from unroll_jax.train.cli import Membership
+        from unroll_jax.train.config.run import Membership
         from unroll_jax.train.system import distributed
 
         def answers(host):

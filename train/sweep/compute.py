@@ -30,7 +30,8 @@ from ..core.folder import (
 )
 from ..core.loop import train_run
 from ..core.metrics import read_metrics
-from ..core.plan import make_plan
+from ..core.plan import in_steps, make_plan
+from ..core.task import Log, Task
 from ..registry import open_task, prepare_data
 from ..report.records import REPORTS, floats
 from ..report.tables import as_table, text_of
@@ -79,14 +80,25 @@ def has_ended(folder: Path) -> bool:
 def check_folders(sweep: Sweep, cells: Iterable[Cell]) -> None:
     """Raises UserError if the folder of a cell holds a run with other options,
     before anything is computed."""
+    way_out = "pass another --out, or move that folder away"
     for cell in cells:
         if (path := sweep.folder / cell.name / "config.json").exists():
-            expected = identity(
-                sweep.experiment, cell.config, read_object(path).get("found", {})
-            )
-            check_same(
-                path.parent, expected, "pass another --out, or move that folder away"
-            )
+            found = read_object(path).get("found", {})
+            expected = identity(sweep.experiment, cell.config, found)
+            try:
+                check_same(path.parent, expected, way_out)
+            except UserError:
+                # Data are opened only here: some defaults and epochs depend on them.
+                options = _opened(cell, lambda line: None).options
+                expected = identity(sweep.experiment, options, found)
+                check_same(path.parent, expected, way_out)
+
+
+def _opened(cell: Cell, log: Log) -> Task:
+    """Returns the task of a cell on its data."""
+    task = open_task(cell.config, log)
+    options = in_steps(cell.config, task)
+    return task if options == cell.config else task.make(options)
 
 
 def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> dict[str, str]:
@@ -121,7 +133,7 @@ def _compute(sweep: Sweep, cell: Cell, tested: bool = True) -> str:
             from .search import search
 
             return search(sweep, cell, functools.partial(_compute, sweep))
-        task = open_task(cell.config, print)
+        task = _opened(cell, print)
         plan = make_plan(task)
         train_run(task, plan, folder, experiment=sweep.experiment, log=print)
         if tested:
