@@ -107,8 +107,8 @@ def test_the_floors_are_fitted_on_the_train_split_and_meet_the_noise_that_the_mo
     clips, changed, monkeypatch
 ):
     # ten sequences: two batches
-    for module in ("video", "video_samples"):
-        monkeypatch.setattr(f"unroll_jax.train.tasks.{module}.BATCH_SIZE", 7)
+    for module in ("task", "data"):
+        monkeypatch.setattr(f"unroll_jax.train.tasks.video.{module}.BATCH_SIZE", 7)
     nothing, fitted = LinearLayer(np.eye(16), np.zeros((16, 16)), np.zeros(16)), []
 
     def spy(batches, variance):
