@@ -92,7 +92,7 @@ LINES = [
         beside({"run/evaluation.json": f'{{"num_layers": 1{"0" * 400}}}'}),
     ),
     ("report nowhere run", "nowhere", run),
-    ("predict run --text good", "video-ut", run),
+    ("predict run --text good", "is a run on pictures or clips", run),
     ("predict run --file /dev/zero", "--file /dev/zero", beside({}, "text-ut")),
     ("predict run --file texts", "--file texts", beside({"texts": ""}, "text-ut")),
 ]
