@@ -138,15 +138,12 @@ def test_a_file_above_the_limit_is_not_read(tmp_path):
         pass
 
 
-@pytest.mark.parametrize(
-    ("root", "words"), [("a b.csv", "from {here}"), ("x" * 300, "255 bytes")]
-)
 def test_a_missing_file_is_told_with_the_folder_that_it_was_looked_for_in(
-    monkeypatch, tmp_path, root, words
+    monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    with one_line(words.format(here=tmp_path), "data.root"):
-        resolve_source(SOURCES, DataConfig("video", root))
+    with one_line(f"from {tmp_path}", "data.root"):
+        resolve_source(SOURCES, DataConfig("video", "a b.csv"))
     assert_fails(
         lambda path: read_regular(path, where=str(path)), Path("a b.csv"), str(tmp_path)
     )
