@@ -207,7 +207,9 @@ def _show(answers: Sequence[Answer]) -> None:
 def _of_images(model: Model, files: Sequence[Path]) -> Iterator[Answer]:
     """Yields class and probabilities of each picture, and its certified radius if the
     task has one."""
-    names = model.task.inner.spec.class_names
+    spec = model.task.inner.spec
+    names = spec.class_names
+    size = f"{spec.shape[0]} x {spec.shape[1]}"
     predictions = model.predict([str(file) for file in files])
     for file, one in zip(files, predictions, strict=True):
         shares = np.asarray(one.probabilities, np.float64)
@@ -226,8 +228,8 @@ def _of_images(model: Model, files: Sequence[Path]) -> Iterator[Answer]:
             row["radius"] = one.radius
             shown["radius"] = f"{one.radius:.3f}"
             note = (
-                "radius: no disturbance of the pixels in [0, 1] of less Euclidean norm"
-                " changes the class"
+                "radius: no disturbance of less Euclidean norm changes the class of"
+                f" the picture as the network sees it, {size} with pixels in [0, 1]"
             )
         yield Answer(shares, row, _table("", {k: [v] for k, v in shown.items()}, note))
 

@@ -165,7 +165,9 @@ def _certified_pictures(
         "Share of the test images that no disturbance up to a radius can change, and"
         " dots: the share that attacks of that length leave right."
     )
-    pictures = [Picture("certified", caption, figures.certified(evaluations))]
+    pictures = [
+        Picture("certified", caption, figures.certified(evaluations), wide=True)
+    ]
     caption = (
         "Right answers with the smallest radii, of the first seed: label and radius."
     )

@@ -132,18 +132,20 @@ def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Fi
 def certified(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Certified accuracy by radius, a line for each network and seed, and accuracy
     under attacks as dots."""
-    figure, axes = _panel("certified accuracy")
+    figure = Figure(figsize=(WIDTH, PANEL[1]), layout="constrained")
+    axes = figure.subplots()
+    tidy(axes, "certified accuracy")
     axes.set(xlabel="radius (L2, pixels in [0, 1])", ylabel="accuracy (%)")
     colours = itertools.cycle([colour for colour, _ in STYLES.values()])
     for (name, seeds), colour in zip(evaluations.items(), colours, strict=False):
         for seed in seeds:
-            radii = np.array(seed["radius_percentiles"], float)
-            # of the images, 100 - p percent have more than the percentile p
-            right = radii > 0.0
-            ends = np.r_[0.0, radii[right]]
-            above = 100.0 - np.arange(101.0)[right]
-            shares = np.r_[100.0 * seed["clean_accuracy"], above]
-            axes.step(ends, shares, color=colour, label=f"{name}, certified")
+            radii, shares = np.reshape(seed["certified_curve"], (-1, 2)).T
+            # up to a radius, the images that have no smaller one are right
+            ends = np.r_[0.0, radii, radii[-1:]]
+            above = 100.0 * np.r_[shares[:1], shares, 0.0 * shares[-1:]]
+            if len(radii):
+                title = f"{name}, certified"
+                axes.step(ends, above, where="pre", color=colour, label=title)
             for radius, share in seed.get("attack_accuracy", {}).items():
                 axes.scatter(
                     float(radius),

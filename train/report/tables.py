@@ -221,12 +221,14 @@ def evaluation_table(rows: Mapping[str, Sequence[Run]]) -> Table:
     """Returns every figure of evaluations, a column for all seeds of a model."""
     columns: dict[str, list[dict[str, Any]]] = {}
     for name, runs in rows.items():
-        columns[name] = [flat(run.evaluation) for run in runs]
-        for figures in columns[name]:
-            # these have pictures
-            for name in ("confusion", "radius_percentiles", "smallest_radii"):
-                figures.pop(name, None)
+        columns[name] = [flat(_without_drawn(run.evaluation)) for run in runs]
     return as_table("Figures of the evaluation", by_name(columns))
+
+
+def _without_drawn(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the figures that no picture shows."""
+    drawn = ("confusion", "certified_curve", "smallest_radii")
+    return {name: value for name, value in evaluation.items() if name not in drawn}
 
 
 def by_name(columns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Row]:

@@ -68,9 +68,10 @@ class CertifiedConfig(SupervisedConfig):
         default_factory=lambda: OptimizerConfig(learning_rate=1e-2)
     )
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
-    network: CertifiedNetwork = dataclasses.field(  # pyright: ignore[reportIncompatibleVariableOverride] (no network of the others)
+    network: CertifiedNetwork = dataclasses.field(  # pyright: ignore
         default_factory=CertifiedNetwork
     )
+    """The network that is certified, which is none of the others."""
 
     def check(self) -> None:
         """Checks the rules of images, and of the network."""
@@ -88,7 +89,7 @@ class CertifiedConfig(SupervisedConfig):
     @property
     def title(self) -> str:
         """The kind of layers."""
-        return f"certified {self.network.kind}"
+        return f"certified-{self.network.kind}"
 
 
 def _certified(

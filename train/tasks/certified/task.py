@@ -27,7 +27,7 @@ from unroll_jax.energies import convex_potential, convex_potential_conv
 from unroll_jax.norm_bounds import matrix_norm_bound
 
 from ...config.errors import OptionError
-from ...core.metrics import Predictions, json_numbers, write_predictions
+from ...core.metrics import Predictions, write_predictions
 from ...core.task import Log, Params, Row, Task
 from ...data.pictures import ImageSpec, picture_of
 from ...system.distributed import fetch
@@ -41,7 +41,7 @@ READ_TOGETHER = 2500  # images, in an evaluation
 # sides of blocks of larger ones, the first that divides an image
 WIDEST_DENSE = 1024
 BLOCKS = (4, 2, 1)
-BEYOND = 1.1  # radii are certified up to so many times the largest that is asked for
+POINTS = 400  # of the curve of certified accuracy, at most
 
 
 class Certified(NamedTuple):
@@ -156,7 +156,8 @@ def make(options: CertifiedConfig, data: Any) -> Task:
             bound = lipschitz(
                 *_parts(network, wide),
                 x=pixels,
-                radius=BEYOND * max(*options.radii, *options.attacks),
+                # no two images are further apart
+                radius=math.sqrt(math.prod(spec.shape)),
                 dtype="float64",
             )
             given = None if labels is None else jnp.asarray(labels, jnp.int32)
@@ -197,8 +198,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
             "certified": float(np.mean(list(shares.values()))),
             "certified_accuracy": shares,
             "median_radius": float(np.median(radii)),
-            # at each percent, for the picture of certified accuracy by radius
-            "radius_percentiles": json_numbers(_percentiles(radii)),
+            "certified_curve": _curve(radii),
             # right answers that the smallest disturbances may change
             "smallest_radii": _smallest(radii),
         }
@@ -292,9 +292,14 @@ def _smallest(radii: np.ndarray) -> dict[str, float]:
     return {str(place): float(radii[place]) for place in chosen}
 
 
-def _percentiles(radii: np.ndarray) -> np.ndarray:
-    """Returns the radii that 0, 1, .., 100% of the images have at most."""
-    return np.percentile(radii, np.arange(101), method="lower")
+def _curve(radii: np.ndarray) -> list[list[float]]:
+    """Returns radii above 0, `POINTS` at most, each with the share of the images that
+    have no smaller one."""
+    order = np.sort(radii)
+    first = np.searchsorted(order, 0.0, side="right")
+    count = min(POINTS, len(order) - first)
+    places = np.unique(np.linspace(first, len(order) - 1, count).astype(int))
+    return [[float(order[place]), 1.0 - place / len(order)] for place in places]
 
 
 def _shares(radii: np.ndarray, limits: tuple[float, ...]) -> dict[str, float]:
