@@ -361,7 +361,7 @@ ROWS = [
         "nonnegative where[1] 0",
     ),
     # labels of 8 bits are compared with 300 classes
-    ("unroll_jax/certificates/margins.py", "test_margins.py", "_places astype 0"),
+    ("unroll_jax/certificates/margins.py", "test_margins.py", "as_places astype 0"),
     # rounding lifts a radius, and lowers a bound of norms
     (
         "unroll_jax/certificates/margins.py",
