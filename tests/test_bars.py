@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # that are certified and rows of the papers, with tests. CONTRIBUTING.md has the aims.
 MAX_NODES = {
     "unroll_jax": 113_800,
-    "train": 122_600,
+    "train": 122_800,
     "benchmarks": 38_910,
     "papers": 31_810,
     "tests": 330_600,
