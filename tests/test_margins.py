@@ -306,3 +306,12 @@ def test_constant_labels_are_checked_under_jit():
     radius = jax.jit(lambda x: certified_radius(linear_logits(x), labels=labels))(x)
     expected = certified_radius(linear_logits(x), labels=labels)
     np.testing.assert_allclose(radius, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
+def test_attack_does_not_depend_on_the_scale_of_logits(scale):
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(6, 5)), jnp.float32)
+    y = jnp.array([0, 1, 2, 0, 1, 2])
+    expected = attack(linear_logits, x, y, 0.3)
+    found = attack(lambda x: scale * linear_logits(x), x, y, 0.3)
+    np.testing.assert_allclose(found / scale, expected, rtol=1e-4)

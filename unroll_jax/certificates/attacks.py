@@ -11,6 +11,7 @@ from unroll_jax.arguments import POSITIVE, at_least, checked
 from unroll_jax.arrays import check_dtype
 from unroll_jax.certificates.margins import as_places
 from unroll_jax.numerics import compute_dtype
+from unroll_jax.spectral import norm, unit
 
 __all__ = ["attack"]
 
@@ -59,7 +60,6 @@ def attack(
       [3.0]
     """
     check_dtype("x", x)
-    axes = tuple(range(1, x.ndim))
     # a traced radius out of range moves x to NaN
     radius = jnp.where(radius > 0.0, radius, jnp.nan).astype(x.dtype)
 
@@ -73,18 +73,14 @@ def attack(
         own = jnp.sum(jnp.where(chosen, outputs, 0.0), axis=-1)
         return jnp.where((places >= 0) & (places < classes), own - others, jnp.nan)
 
-    def unit(moved: Array) -> Array:
-        length = jnp.sqrt(jnp.sum(moved**2, axis=axes, keepdims=True))
-        return moved / jnp.maximum(length, jnp.finfo(moved.dtype).tiny)
-
     def project(moved: Array) -> Array:
-        length = jnp.sqrt(jnp.sum(moved**2, axis=axes, keepdims=True))
-        return jnp.where(length > radius, radius * unit(moved), moved)
+        length = norm(moved, batch_ndim=1).reshape(-1, *(1 for _ in x.shape[1:]))
+        return jnp.where(length > radius, radius * unit(moved, batch_ndim=1), moved)
 
     def descend(carry: tuple[Array, Array], _: None) -> tuple[Any, None]:
         moved, least = carry
         (_, now), slope = jax.value_and_grad(_sum_and_each(margin), has_aux=True)(moved)
-        moved = project(moved - STEP * radius * unit(slope))
+        moved = project(moved - STEP * radius * unit(slope, batch_ndim=1))
         return (moved, jnp.minimum(least, now)), None
 
     def least_from(start: Array) -> Array:
@@ -96,7 +92,7 @@ def attack(
     if key is None:
         return least
     random = jax.random.normal(key, x.shape, x.dtype)
-    return jnp.minimum(least, least_from(radius * unit(random)))
+    return jnp.minimum(least, least_from(radius * unit(random, batch_ndim=1)))
 
 
 def _sum_and_each(margin: Callable[[Array], Array]) -> Callable[[Array], Any]:

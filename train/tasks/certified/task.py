@@ -50,8 +50,9 @@ class Certified(NamedTuple):
     Attributes:
       label: of the most probable class.
       probabilities: of all, (classes,).
-      radius: within which no disturbance of the pixels in [0, 1], measured in the
-        Euclidean norm, changes the label.
+      radius: within which no disturbance of the image changes the label, in the
+        Euclidean norm. The image is as the network sees it: scaled to the size of the
+        train images, with pixels in [0, 1].
     """
 
     label: str
