@@ -63,29 +63,6 @@ def test_every_part_measures_on_any_device(name, monkeypatch):
         value > 0.0 for figure, value in figures.items() if figure.endswith("seconds")
     )
     assert figures.get("loop_compiled_in_20_steps", 0) == 0
-    if name == "precision":
-        assert all(
-            value <= 1e-5
-            for figure, value in figures.items()
-            if figure.endswith("highest residual")
-        )
-        assert all(
-            value < 1e-3
-            for figure, value in figures.items()
-            if figure.endswith("highest gradient error")
-        )
-    if name == "decoder":
-        model = DECODER.model
-        flops = (
-            6 * figures["parameters"] + 6 * model.num_layers * model.dim * model.tokens
-        )
-        rate = figures["plain_tokens_a_second"] * flops
-        assert figures["plain_share_of_peak"] == pytest.approx(
-            rate / figures["peak_flops_a_second"]
-        )
-        assert figures["plain_tokens_a_second"] == pytest.approx(
-            4 * 8 / figures["plain_seconds"]
-        )
 
 
 @pytest.mark.skipif(

@@ -61,16 +61,6 @@ def test_augmented_images_are_moved_or_mirrored_at_most():
     assert len(found) > 15
 
 
-def test_wrong_options_are_one_line(monkeypatch, capsys, tmp_path):
-    assert cifar.main(["--temperature", "0"]) == 2
-    assert "--temperature must be" in capsys.readouterr().err
-    monkeypatch.setenv("UNROLL_DATA", str(tmp_path))
-    assert cifar.main([]) == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    assert f"--root {tmp_path}" in message
-
-
 def test_images_are_evenly_spread_over_the_classes(data):
     few = cifar.evenly(data, 4)
     assert few.labels.tolist() == [0, 0, 1, 1]

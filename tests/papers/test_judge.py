@@ -8,7 +8,6 @@ import pytest
 
 from papers.judge import Judge, main, verdict
 from tests.data.decoders.conftest import write_llama
-from tests.errors import one_line
 from tests.models import decoder_reference as reference
 from tests.train.commands import quiet
 from unroll_jax.train.loading import open_decoder
@@ -58,7 +57,7 @@ def test_the_likelihood_of_answers_is_that_of_their_tokens(opened):
         assert value == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_a_preference_is_the_share_of_its_letter_in_both_orders(opened):
+def test_a_preference_is_the_share_of_its_letter(opened):
     judge = Judge(opened)
     others = [row._replace(answer="a") for row in ROWS]
     found = judge.preferences(ROWS, others)
@@ -87,8 +86,3 @@ def test_files_of_generate_are_judged_by_commands(folder, tmp_path, capsys):
     assert "standard error" in capsys.readouterr().out
     assert main([str(folder), str(tmp_path / "none.json")]) == 2
     assert "error: ANSWERS" in capsys.readouterr().err
-
-
-def test_answers_of_other_prompts_are_not_compared(opened):
-    with one_line("different prompts"):
-        Judge(opened).preferences(ROWS[:1], ROWS[1:2])

@@ -130,7 +130,7 @@ def test_parameters_are_the_dequantised_tensors_with_rows_in_our_order(name, tmp
 
 
 @pytest.mark.oracle("gguf")
-def test_the_tokenizer_splits_numbers_into_digits_and_keeps_its_special_tokens(
+def test_the_tokenizer_splits_numbers_and_keeps_special_tokens(
     tmp_path,
 ):
     import gguf
@@ -149,9 +149,7 @@ def test_the_tokenizer_splits_numbers_into_digits_and_keeps_its_special_tokens(
 
 
 @pytest.mark.oracle("gguf")
-def test_files_of_other_models_and_damaged_ones_are_errors_of_one_line(
-    tmp_path, capsys
-):
+def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, capsys):
     import gguf
 
     kind = gguf.GGMLQuantizationType.F32
@@ -177,7 +175,7 @@ def test_files_of_other_models_and_damaged_ones_are_errors_of_one_line(
 
 @pytest.mark.oracle("gguf", "torch", "transformers")
 @pytest.mark.nightly
-def test_logits_and_tokens_are_those_that_transformers_reads_from_the_file(tmp_path):
+def test_logits_and_tokens_are_those_of_transformers(tmp_path):
     import gguf
     import torch
     import transformers

@@ -15,7 +15,6 @@ from papers.xie2021.__main__ import main
 from papers.xie2021.robustness import RobustnessConfig, attack, robustness
 from tests.supervised.conftest import small, start, stripes, traced
 from unroll_jax.train.core.evaluate import read
-from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.images.models import lipschitz_bound, scores
 from unroll_jax.train.tasks.images.options import is_certifiable
 
@@ -205,9 +204,7 @@ def test_only_certified_norms_are_certified():
     assert is_certifiable(dataclasses.replace(network, way="unrolled"))
 
 
-def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(
-    start, stripes, tmp_path, capsys
-):
+def test_a_run_is_evaluated_with_disturbed_pixels(start, stripes, tmp_path, capsys):
     start(small("image-dnn"), "image-dnn")
     folder = tmp_path / "run"
     before = json.loads((folder / "evaluation.json").read_text())
@@ -215,22 +212,10 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(
     assert main([str(folder), "--attacks", "0.3", "0.1", "--attack-steps", "3"]) == 0
     content = (folder / "evaluation.json").read_text()
     evaluation = json.loads(content)
-    assert (
-        list(evaluation["attack_accuracy"])
-        == list(evaluation["certified_accuracy"])
-        == ["0.1", "0.3"]
-    )
+    for name in ("attack_accuracy", "certified_accuracy"):
+        assert list(evaluation[name]) == ["0.1", "0.3"]
     assert list(evaluation["noise_accuracy"]) == ["0.2"]
     assert before.items() <= evaluation.items()
-    for words in (["--noises", "0"], ["--attacks", "0.1", "0.1"]):
-        assert main([str(folder), *words]) == 2
-        assert words[0] in capsys.readouterr().err
+    assert main([str(folder), "--noises", "0"]) == 2
+    assert "--noises" in capsys.readouterr().err
     assert (folder / "evaluation.json").read_text() == content
-    write_report([str(folder), "--out", str(tmp_path / "report")])
-    page = (tmp_path / "report" / "index.html").read_text()
-    for words in (
-        "noise_accuracy.0.2",
-        "attack_accuracy.0.3",
-        "certified_accuracy.0.1",
-    ):
-        assert words in page
