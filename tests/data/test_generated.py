@@ -92,7 +92,7 @@ def test_shapes_are_scenes_of_five_classes_none_twice(opened):
     assert len(scenes) == 660
 
 
-def test_verdicts_are_distinct_and_balanced_and_words_without_their_order_say_nothing(
+def test_verdicts_are_balanced_and_need_the_order_of_words(
     opened,
 ):
     train, validation, test = (opened("verdicts").whole(split) for split in SPLITS)

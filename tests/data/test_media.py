@@ -62,7 +62,7 @@ def test_videos_are_read_whatever_they_are_called(tmp_path):
     assert [len(clips) for clips in read(tmp_path / "clips").values()] == [1, 1, 1]
 
 
-def test_a_gif_is_a_picture_or_a_video_by_its_frames(tmp_path):
+def test_a_gif_is_a_picture_or_a_video(tmp_path):
     frames = [
         Image.fromarray(np.full((32, 32), 10 * number, np.uint8))
         for number in range(21)
@@ -85,7 +85,7 @@ def test_a_gif_is_a_picture_or_a_video_by_its_frames(tmp_path):
         "",
     ],
 )
-def test_a_text_is_neither_and_a_list_of_other_files_opens_none(tmp_path, text):
+def test_a_text_is_neither_picture_nor_video(tmp_path, text):
     write_video(tmp_path / "b.avi", 21)
     for name in ("a", "a.txt", "a.m3u8", "a.nfo"):
         (tmp_path / name).write_text(text)
@@ -96,9 +96,7 @@ def test_a_text_is_neither_and_a_list_of_other_files_opens_none(tmp_path, text):
 @pytest.mark.parametrize(
     ("source", "mode"), [("image_folder", "w"), ("class_folders", "zip")]
 )
-def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(
-    opened, tmp_path, source, mode
-):
+def test_an_empty_folder_of_a_class_is_an_error(opened, tmp_path, source, mode):
     top = "train/" if source == "image_folder" else ""
     root = write_pictures(
         tmp_path / "images", CLASSES if top else {"cat": 40, "dog": 40}
@@ -109,7 +107,7 @@ def test_an_empty_folder_of_a_class_is_an_error_in_an_archive_too(
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
-def test_pictures_are_turned_upright_by_their_exif_unless_it_is_damaged(tmp_path, kind):
+def test_pictures_are_turned_upright_by_their_exif(tmp_path, kind):
     pixels = np.kron(
         np.random.default_rng(0).integers(0, 2, (3, 5)) * 255, np.ones((16, 16))
     ).astype(np.uint8)

@@ -35,7 +35,7 @@ def take(
 @pytest.mark.parametrize(
     ("num_records", "batches", "batch_size"), [(10, 15, 4), (3, 6, 10), (40, 30, 4)]
 )
-def test_an_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epochs(
+def test_an_epoch_visits_each_record_once_in_new_order(
     num_records, batches, batch_size
 ):
     epochs = take(num_records, batches, batch_size=batch_size).reshape(-1, num_records)
@@ -46,7 +46,7 @@ def test_an_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epo
 
 
 @pytest.mark.parametrize("start", [0, 1000])
-def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_them(
+def test_batches_depend_on_seed_and_step_also_in_processes(
     start,
 ):
     batches, parts = (
@@ -65,7 +65,7 @@ def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_
     assert (take(100, 50, seed=3) != take(100, 50, seed=4)).any()
 
 
-def test_in_order_gives_each_record_once_and_a_short_last_batch():
+def test_in_order_gives_each_record_once():
     batches = list(read_ahead(in_order(10, identity, batch_size=4)))
     assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 

@@ -101,7 +101,7 @@ def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
     )
 
 
-def test_bounds_are_the_stated_ones_and_complementary_slackness_is_of_the_tightened(
+def test_bounds_are_stated_and_slackness_is_of_the_tightened(
     evaluated,
 ):
     task, _, evaluation = evaluated()
@@ -133,7 +133,7 @@ def test_every_seed_and_method_is_tested_on_the_same_noise(evaluated):
     }
 
 
-def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_summed_in_float64_and_nan_does():
+def test_losses_of_zero_do_not_spoil_ratios_and_nan_does():
     losses = np.array([[1.0, 2**24, 0.0], [0.0, 0.0, 0.0], [4.0, 2.0, 0.0]], np.float32)
     figures = ratio_figures(losses)
     assert (figures["mean_ratio"], figures["mean_ratio_all"]) == (

@@ -125,7 +125,7 @@ def test_violations_and_gradient_are_those_of_numpy(steps, name):
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
-def test_deep_supervision_is_a_fixed_sum_of_losses_also_in_parts(steps, name):
+def test_deep_supervision_is_a_sum_of_losses_also_in_parts(steps, name):
     f, in_params, metrics = steps[name]
     weights = np.array(SUPERVISED[name][1])
     np.testing.assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
@@ -187,29 +187,16 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
     )
 
 
-def test_a_bound_on_the_last_loss_needs_no_reference_and_ranks_by_the_early_losses_in_double_precision(
-    changed,
-):
+def test_a_bound_on_the_last_loss_ranks_by_early_losses(changed):
+    """In double precision, and without a reference."""
     turned = {
         "constraints.last": 0.2,
         "constraints.reference": None,
         "layer_weights": (0.3,),
     }
-    config = changed(**turned, **{"constraints.bounds": "cumulative"})
-    config.check()
-    row = {
-        "layer_losses": [2.0, 0.7, 0.1],
-        "minimised": 0.7,
-        "feasible": True,
-        "worst_excess": 0.0,
-    }
-    assert config.judge(row).metric == 0.7
-    assert changed().judge(row).metric == 0.1
+    changed(**turned, **{"constraints.bounds": "cumulative"}).check()
     _, plan = planned(changed(**turned))
     samples = np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]])
     state = plan.optimizer.init(jnp.zeros(2))
     row, score = judge(plan, samples, state)  # warnings are errors
-    assert (row["minimised"], score) == (
-        pytest.approx(0.3 * 0.6),
-        pytest.approx(-0.3 * 0.6),
-    )
+    assert row["minimised"] == -score == pytest.approx(0.3 * 0.6)

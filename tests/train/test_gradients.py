@@ -9,28 +9,11 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import Clips
-from tests.train.ladder import batches, train
 from unroll_jax.train.core.objective import loss_gradient
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step, state_like
 from unroll_jax.train.sharding import POLICIES
 from unroll_jax.train.tasks.video.task import make
-
-BINDS = {
-    "mean, started": {"constraints.reference": None, "dual.start": (0.3,)},
-    "ratio, resilient": {"constraints.form": "ratio", "constraints.resilience": 2.0},
-    "cumulative ratio of means": {
-        "constraints.form": "ratio_of_means",
-        "constraints.bounds": "cumulative",
-        "constraints.reference": 0.4,
-    },
-    "log ratio of means": {
-        "constraints.form": "log_ratio_of_means",
-        "constraints.reference": None,
-    },
-    "plain": {"method": "plain"},
-}
-STEPS = 4
 
 
 def _assert_close(actual, expected, bound, case):
@@ -46,32 +29,6 @@ def _assert_close(actual, expected, bound, case):
             atol=bound * scale,
             err_msg=f"{case}: {jax.tree_util.keystr(path)}",
         )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("x64")
-def test_four_parts_take_the_steps_of_one_in_float64(changed):
-    tight = {
-        "constraints.alpha": (0.6,),
-        "primal.learning_rate": 0.01,
-        "dual.learning_rate": 0.1,
-    }
-    usual, data = (
-        {"batch_size": 16, "steps": STEPS, **tight},
-        batches(STEPS, 16, "float64"),
-    )
-    configs = {
-        name: [changed(**usual, **fields, accumulate=n) for n in (1, 4)]
-        for name, fields in BINDS.items()
-    }
-    trained = jax.jit(
-        lambda: {
-            name: [train(one, data, "float64") for one in each]
-            for name, each in configs.items()
-        }
-    )
-    for name, (one, parts) in trained().items():
-        _assert_close(parts, one, 1e-12, name)
 
 
 def test_the_gradient_in_parts_is_autodiffs():
@@ -142,7 +99,7 @@ def _memory(compiled):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_take_less_memory(changed, clips, monkeypatch):
     monkeypatch.setattr(clips, "num_examples", lambda split: 512)
     batch, memory = np.zeros((512, 4, 16), np.uint8), {}

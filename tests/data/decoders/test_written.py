@@ -60,9 +60,7 @@ def params_of(config, dtype=jnp.float32):
 @pytest.mark.parametrize(
     ("kind", "tied"), [("llama", True), *((kind, False) for kind in FAMILIES)]
 )
-def test_a_family_is_read_and_written_with_its_biases_and_norms(
-    write_folder, kind, tied
-):
+def test_a_family_is_read_and_written_with_its_biases(write_folder, kind, tied):
     more, leaf, architecture = FAMILIES[kind]
     draw, tensors = np.random.default_rng(1), llama_tensors()
     if tied:
@@ -88,7 +86,7 @@ def test_a_family_is_read_and_written_with_its_biases_and_norms(
     assert (values["model_type"], values["architectures"]) == (kind, [architecture])
 
 
-def test_config_json_reads_as_the_decoder_and_has_the_fields_of_transformers(
+def test_config_json_has_the_fields_of_transformers(
     write_folder,
 ):
     for config in CONFIGS:
@@ -121,13 +119,13 @@ def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
     assert (values, files) == (CONFIG | more, {"chat_template.jinja": b"{{ 1 }}"})
 
 
-def test_a_folder_that_names_no_stop_gets_that_of_its_tokenizer(write_folder):
+def test_a_folder_without_a_stop_gets_its_tokenizers(write_folder):
     source = source_of(write_folder(config={"eos_token_id": None}))
     _, files = source.to_transformers(params_of(source.config), "")
     assert json.loads(files["config.json"])["eos_token_id"] == [257]
 
 
-def test_the_template_of_alpaca_is_one_of_jinja_for_one_question():
+def test_the_template_of_alpaca_is_for_one_question():
     given = byte_tokenizer().to_spec() | {
         "named": {"bos_token": "<|user|>", "eos_token": "<|end|>"}
     }
