@@ -43,9 +43,7 @@ def whole(finished, tmp_path_factory):
     return out.read_text()
 
 
-def test_a_run_answers_with_its_best_weights_in_its_template_by_seed_and_place(
-    finished, whole
-):
+def test_a_run_answers_with_its_best_weights_by_seed(finished, whole):
     rows = json.loads(whole)
     assert [row["instruction"] for row in rows] == [row["instruction"] for row in ROWS]
     assert {row["generator"] for row in rows} == {"constrained-gamma0.5"}

@@ -124,7 +124,7 @@ def test_the_five_steps_move_everything_that_they_compare(arrays, model, dtype):
     assert np.ptp(run["0/prices/violations"]) > 0.1
 
 
-def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whole(
+def test_parameters_and_optimiser_state_are_in_shares(
     measurements,
 ):
     every = measurements["parts"]
@@ -152,7 +152,7 @@ def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whol
 LAYERS, MATRICES = 3, 3 * 256 * 256  # of the video model, and the numbers in a layer
 
 
-def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(
+def test_copies_on_data_reduce_gradients_once_a_layer(
     measurements,
 ):
     assert measurements["communication"]["one"] == [], "one device communicates nothing"
@@ -170,7 +170,7 @@ def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(
     )
 
 
-def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(
+def test_shares_are_gathered_layer_by_layer(
     measurements,
 ):
     """W is added to its transpose, which is elsewhere: the two all-to-all."""
@@ -207,7 +207,7 @@ def test_a_checkpoint_is_read_on_another_mesh(measurements, key):
     assert measurements["moved"][key]["parts"] == measurements["parts"][f"video/{key}"]
 
 
-def test_without_a_mesh_all_devices_that_divide_the_batch_are_used_and_the_idle_are_named(
+def test_without_a_mesh_all_devices_are_used(
     measurements,
 ):
     assert measurements["default"] == [

@@ -66,9 +66,7 @@ def colours(monkeypatch):
     return images
 
 
-def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(
-    colours, tmp_path
-):
+def test_prepared_images_come_with_solutions_of_the_lasso(colours, tmp_path):
     config = CodeConfig(
         dictionary="random", sparsity=0.2, validation_share=0.5, prepared=str(tmp_path)
     )

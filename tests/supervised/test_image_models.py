@@ -37,9 +37,7 @@ def places(result, image):
                 yield row, column, mirrored
 
 
-def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself_by_the_key_alone(
-    batch, getkey
-):
+def test_every_image_is_a_shifted_or_mirrored_copy(batch, getkey):
     key = getkey()
     result, same, other = (
         np.asarray(augment(each, batch)) for each in (key, key, getkey())
@@ -72,7 +70,7 @@ def test_a_scene_and_its_labels_are_mirrored_alike(batch, getkey):
     assert sum(mirrored) + sum(kept) == len(batch)
 
 
-def test_pixels_are_normalised_by_the_mean_and_deviation_of_each_channel(batch):
+def test_pixels_are_normalised_by_each_channel(batch):
     pixels = batch / 255.0
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
     result = np.asarray(jax.jit(standardise)(np.float32(pixels), mean, std))

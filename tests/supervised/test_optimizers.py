@@ -46,7 +46,7 @@ def test_a_schedule_is_its_formula(schedule):
     )
 
 
-def test_a_warm_up_rises_in_a_line_and_the_rest_is_what_it_was():
+def test_a_warm_up_rises_in_a_line():
     warm = rates(schedule="cosine", warmup_share=0.2)
     np.testing.assert_allclose(
         warm[:20], 2.0 * (1 + np.arange(20) * 19 / 20) / 20, rtol=1e-5
@@ -115,9 +115,7 @@ MUON = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("shapes", "config", "decay"), MUON.values(), ids=MUON)
-def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(
-    shapes, config, decay
-):
+def test_muon_makes_singular_values_of_steps_equal(shapes, config, decay):
     """The first step is U V^T of the gradient, as far as its Newton-Schulz iteration
     goes: within 0.6 to 1.3."""
     rng = np.random.default_rng(0)

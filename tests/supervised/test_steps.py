@@ -17,14 +17,13 @@ from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import describe_step
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.tasks.images import task as images
-from unroll_jax.train.tasks.images.models import SOLVE, adjoint_probe
 from unroll_jax.train.tasks.images.task import make
 
 pytestmark = pytest.mark.xdist_group("images")
 
 
 @pytest.mark.slow
-def test_parts_of_a_batch_count_by_their_labels_and_are_augmented_and_recomputed_as_the_whole_is():
+def test_parts_of_a_batch_count_by_their_labels():
     # Parts take every other scene: one part has almost no labels that count.
     scenes, ends = Fields().splits["train"], []
     scenes.labels[::2, 1:] = NOT_COUNTED
@@ -45,7 +44,7 @@ def test_parts_of_a_batch_count_by_their_labels_and_are_augmented_and_recomputed
         )
 
 
-def test_scenes_without_a_label_that_counts_cost_nothing_and_have_no_gradient():
+def test_scenes_without_a_label_that_counts_cost_nothing():
     options = dataclasses.replace(small("segment-fcn"), augment=True)
     task, _, init, step = traced(options)
     scenes = next(task.batches(0, 0, None))
@@ -55,10 +54,9 @@ def test_scenes_without_a_label_that_counts_cost_nothing_and_have_no_gradient():
     assert result.value == result.layer_losses[-1] == result.grad_norm == 0.0
 
 
-def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_into_batches(
-    monkeypatch,
-):
-    data, slope = Fields(), np.float32(3.0)
+def test_the_loss_of_a_split_is_over_labels_that_count(monkeypatch):
+    """However they fall into batches."""
+    data = Fields()
     scenes = data.splits["validation"]
     scenes.labels[:8, 1:] = NOT_COUNTED  # of the first batch of two
     scenes.labels[0, 1:] = 0
@@ -72,19 +70,14 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     fake = SimpleNamespace(apply=logits_of, init=lambda key, seen: jnp.zeros(()))
     monkeypatch.setattr(images, "build", lambda network, num_classes: fake)
     task = make(options, data)
-    reading = read(task, jnp.asarray(slope), "validation", task.trial)
-    matrix = reading["confusion"]
-    there, logits = scenes.labels != NOT_COUNTED, slope * scenes.images[..., :2] / 255.0
+    reading = read(task, jnp.float32(3.0), "validation", task.trial)
+    there = scenes.labels != NOT_COUNTED
     labels = scenes.labels[there].astype(int)
-    logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
-    np.testing.assert_allclose(
-        reading["losses"].mean(),
-        -np.mean(logs[np.arange(len(labels)), labels]),
-        rtol=1e-6,
-    )
-    np.testing.assert_array_equal(
-        matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1))
-    )
+    logits = 3.0 * scenes.images[..., :2][there] / 255.0
+    losses = -log_softmax(logits, axis=-1)[np.arange(len(labels)), labels]
+    np.testing.assert_allclose(reading["losses"].mean(), losses.mean(), rtol=1e-6)
+    expected = metrics.confusion_matrix(labels, np.argmax(logits, axis=-1))
+    np.testing.assert_array_equal(reading["confusion"], expected)
     # The same answers, the second ones of less loss.
     plan = make_plan(task)
     (one, first), (other, second) = (
@@ -93,9 +86,6 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     assert one[options.best_by] == other[options.best_by]
     assert second > first
     assert other["loss"] < one["loss"]
-
-
-ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
 
 
 def validation_row(config):
@@ -118,27 +108,15 @@ def test_rows_hold_the_residuals_and_iterations_of_both_solves():
     row, *_ = describe_step(task, plan, 1, jax.device_get(figures))
     for residual, iterations, converged in (
         ("residual", "iterations", "converged"),
-        ADJOINT,
+        ("adjoint_residual", "adjoint_iterations", "adjoint_converged"),
     ):
         assert 0.0 < row[residual] <= 1e-5, residual
         assert row[iterations] >= 1.0, iterations
         assert row[converged] == 1.0, converged
 
 
-def test_where_no_adjoint_system_is_solved_there_is_no_figure():
-    network = small("image-opteq").network
-    for way in ("unrolled", "averaged"):
-        assert adjoint_probe(dataclasses.replace(network, way=way), 8) is None
-    task, figures = (
-        traced(small("image-dnn")).task,
-        {name: np.ones(2) for name in ("right", *SOLVE)},
-    )
-    row, _ = task.describe(task.summarise(figures, np.ones(2), None))
-    assert [row[name] for name in (*SOLVE, *ADJOINT)] == [1.0] * 3 + [None] * 3
-
-
 @pytest.mark.slow
-def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layers():
+def test_validation_rows_hold_the_norms_of_the_weights():
     row, params = validation_row(network_of(small("image-opteq"), tol=1e-5))
     norms = [
         np.linalg.norm(params["params"][name]["W"], 2)

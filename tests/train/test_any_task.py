@@ -144,7 +144,7 @@ def test_a_figure_that_is_not_finite_is_refused(run):
         ("mean", "task must be the task that was trained"),
     ],
 )
-def test_a_folder_and_a_task_that_do_not_fit_are_refused(run, task, words):
+def test_a_folder_and_another_task_are_refused(run, task, words):
     for call in (load, export):
         with one_line(words):
             call(run, task=task, log=quiet)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -14,7 +13,6 @@ import pytest
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.own import STEADY, TRAIN, VALIDATION, layer_losses, linear
-from unroll_jax.train import main
 from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
@@ -24,7 +22,6 @@ from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.own.options import OwnConfig
 
 pytestmark = pytest.mark.xdist_group("own-runs")
-CODE = Path(main.__file__).parent
 
 
 class Ear(Callbacks):

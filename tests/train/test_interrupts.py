@@ -35,7 +35,7 @@ def heard():
         (signal.SIGTERM, 0, "asked to end by SIGTERM"),
     ],
 )
-def test_a_run_saves_the_step_it_is_in_and_goes_on(
+def test_a_run_saves_its_step_and_goes_on(
     both, start, config, tmp_path, at_batch, number, code, words
 ):
     at_batch(4, lambda batch: signal.raise_signal(number))
@@ -118,7 +118,7 @@ def test_commands_end_in_one_line_and_change_nothing(
     assert files_of(trained) == before
 
 
-def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(
+def test_a_state_that_is_not_finite_is_not_saved(
     start, changed, tmp_path, at_batch, monkeypatch
 ):
     def compile_step(*arguments):

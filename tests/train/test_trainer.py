@@ -12,7 +12,6 @@ from tests.errors import one_line
 from tests.train.commands import files_of, read
 from tests.train.own import STEADY, VALIDATION, linear
 from unroll_jax.train import load
-from unroll_jax.train.config.run import PrimalConfig
 from unroll_jax.train.core.metrics import read_metrics, scalars
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import evaluated_params, init_state, jit_step
@@ -34,7 +33,7 @@ def trained(folder, **options):
     return run, log
 
 
-def test_the_average_is_the_weighted_mean_of_all_parameters_so_far():
+def test_the_average_is_the_weighted_mean_of_all_parameters():
     task = linear(ema=DECAY, primal=QUICK)
     plan = make_plan(task)
     state = init_state(task, plan, 0)
@@ -68,7 +67,7 @@ def test_frozen_parameters_have_no_average_and_stay():
     np.testing.assert_allclose(averaged["w"], state.params["w"], rtol=1e-6)
 
 
-def test_a_run_with_an_average_resumes_bit_for_bit_and_loads_it(tmp_path):
+def test_a_run_with_an_average_resumes_bit_for_bit(tmp_path):
     options = {"ema": DECAY, "primal": QUICK, "steps": 8}
     whole, _ = trained(tmp_path / "whole", **options)
     again = tmp_path / "again"
@@ -90,7 +89,7 @@ def test_a_run_with_an_average_resumes_bit_for_bit_and_loads_it(tmp_path):
     np.testing.assert_allclose(losses, row["layer_losses"], rtol=1e-5)
 
 
-def test_a_run_stops_after_validations_without_a_better_one_and_may_go_on(tmp_path):
+def test_a_run_stops_early_and_may_go_on(tmp_path):
     options = {"steps": 12, "primal": STILL}
     run, log = trained(tmp_path / "run", early_stop=2, **options)
     # the first is the best
@@ -119,32 +118,6 @@ def test_an_early_stop_counts_on_over_an_interruption(tmp_path):
     assert read(run / "status.json")["steps"] == 8
 
 
-def test_a_finished_run_has_a_line_on_more_steps(tmp_path):
-    run, _ = trained(tmp_path / "steady")
-    _, log = trained(run)
-    assert any("for more steps, raise --steps; to train anew" in line for line in log)
-    trained(run, steps=8)
-    assert read(run / "status.json")["steps"] == 8
-    falling = {"primal": PrimalConfig(schedule="cosine")}
-    run, _ = trained(tmp_path / "falling", **falling)
-    _, log = trained(run, **falling)
-    assert any("no more steps can follow, as its schedule" in line for line in log)
-    with one_line("schedule or warm-up depend on the end of a run"):
-        trained(run, steps=8, **falling)
-
-
-def test_a_model_prints_task_steps_score_and_feasibility(tmp_path):
-    run, _ = trained(tmp_path / "run", primal=QUICK)
-    model = load(run, task=linear(primal=QUICK))
-    shown = str(model)
-    row = model.card["validation"]
-    assert "task own" in shown
-    assert f"step {model.card['step']} of 6, 64 parameters" in shown
-    assert f"validation loss: {row['layer_losses'][-1]:.4g}" in shown
-    assert ("NOT feasible" in shown) is not row["feasible"]
-    assert f"{abs(row['worst_excess']):.1%}" in shown
-
-
 def events(folder):
     """The scalars of the event files of a folder, by tag and step, read as the format
     of TFRecord says."""
@@ -162,7 +135,7 @@ def events(folder):
     return found
 
 
-def test_tensorboard_has_the_rows_of_metrics_once_and_after_a_resume(tmp_path):
+def test_tensorboard_has_the_rows_of_metrics_once(tmp_path):
     pytest.importorskip("tensorboardX")
     options = {"log": ("tensorboard",), "primal": QUICK}
     run, _ = trained(tmp_path / "run", **options)
@@ -180,7 +153,7 @@ def test_tensorboard_has_the_rows_of_metrics_once_and_after_a_resume(tmp_path):
         np.testing.assert_allclose(value, expected[name], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_and_biases_takes_rows_offline_under_one_number(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -194,9 +167,7 @@ def test_weights_and_biases_takes_rows_offline_under_one_number(tmp_path, monkey
     assert all(b"train/loss" in path.read_bytes() for path in files)
 
 
-def test_a_tracker_that_is_not_installed_is_named_before_a_folder_is_made(
-    tmp_path, monkeypatch
-):
+def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("tensorboard", "wandb"):
         with one_line(rf"pip install 'unroll_jax\[{name}\]'"):

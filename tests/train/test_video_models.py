@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.data.pretrained.test_vision import CONFIG, tensors
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.conftest import Clips
 from unroll_jax.train import load
 from unroll_jax.train.config.run import PrimalConfig
-from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.core.step import jit_step, state_like
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.tasks.video.data import (
     Frames,
@@ -124,7 +123,7 @@ def test_frames_that_nothing_changes_come_back(frames):
     )
 
 
-def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_frames(
+def test_a_run_comes_back_without_its_data(
     run,
 ):
     name, folder = run
@@ -150,7 +149,7 @@ def test_a_run_says_what_it_reached_and_comes_back_without_its_data_to_clean_fra
     np.testing.assert_allclose(cleaned, expected, atol=0.51)
 
 
-def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
+def test_a_run_is_tested_on_other_video_at_its_noise(run, monkeypatch):
     _, folder = run
     original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
     monkeypatch.setattr(
@@ -177,7 +176,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
             evaluate_again([str(folder), *options])
 
 
-def test_layer_0_of_dust_is_learned_so_its_bound_is_free():
+def test_layer_0_of_dust_is_learned_so_unbound():
     config = CONFIGS["video-dust"]
     low = dataclasses.replace(
         config, constraints=dataclasses.replace(config.constraints, reference=1e-3)
@@ -185,44 +184,19 @@ def test_layer_0_of_dust_is_learned_so_its_bound_is_free():
     assert make(low, DATA).num_layers == 2
 
 
-def test_dust_may_have_one_dictionary_for_all_layers():
-    config = CONFIGS["video-dust"]
-    shapes = []
-    for tied in (False, True):
-        model = dataclasses.replace(config.model, tied=tied)
-        task = make(dataclasses.replace(config, model=model), DATA)
-        plan = make_plan(task)
-        state = state_like(task, plan)
-        shapes.append(state.params["params"]["layers"].D.shape)
-        batch = next(task.batches(0, 0, None))
-        jit_step(task, plan).eval_shape(state, batch)
-    assert shapes[0] == (2, *shapes[1])
-
-
-def test_a_pretrained_transformer_trains_from_its_weights_and_comes_back_without_them(
+def test_a_pretrained_transformer_trains_and_comes_back(
     tmp_path,
 ):
     """A folder of 768 = 3 x 256 entries, images of 32 x 32 pixels and one layer, whose
     positions are interpolated to frames of 160 x 160."""
     source, out = tmp_path / "vit", tmp_path / "run"
     source.mkdir()
-    config = {
-        "model_type": "vit",
-        "hidden_size": 768,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 8,
-        "image_size": 32,
-    }
-    (source / "config.json").write_text(json.dumps(config))
+    config = CONFIG | {"num_hidden_layers": 1, "num_attention_heads": 2}
+    config |= {"hidden_size": 768, "intermediate_size": 8, "patch_size": PATCH}
+    (source / "config.json").write_text(json.dumps(config | {"image_size": 32}))
     levels = {"image_mean": [0.25] * 3, "image_std": [0.5] * 3}
     (source / "preprocessor_config.json").write_text(json.dumps(levels))
-    shapes = vit_shapes(768, 8)
-    draw = np.random.default_rng(0)
-    weights = {
-        name: draw.normal(0, 0.02, shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+    weights = tensors(768, 8, side=PATCH, positions=5, layers=1)
     save_file(weights, source / "model.safetensors")
     options = SMALL | {"steps": 1, "validate_every": 1, "method": "plain"}
     run = VideoViTConfig(
@@ -257,27 +231,3 @@ def test_sizes_of_a_pretrained_transformer_are_not_given_again():
     options = ViTOptions(pretrained="folder", num_layers=2)
     with one_line("model.num_layers=2 has no effect"):
         VideoViTConfig(model=options).check()
-
-
-def vit_shapes(width, hidden):
-    shapes = {
-        "embeddings.cls_token": (1, 1, width),
-        "embeddings.position_embeddings": (1, 5, width),
-        "embeddings.patch_embeddings.projection.weight": (width, 3, PATCH, PATCH),
-        "embeddings.patch_embeddings.projection.bias": (width,),
-        "layernorm.weight": (width,),
-        "layernorm.bias": (width,),
-    }
-    for name, shape in {
-        "attention.attention.query": (width, width),
-        "attention.attention.key": (width, width),
-        "attention.attention.value": (width, width),
-        "attention.output.dense": (width, width),
-        "layernorm_before": (width,),
-        "layernorm_after": (width,),
-        "intermediate.dense": (hidden, width),
-        "output.dense": (width, hidden),
-    }.items():
-        shapes[f"encoder.layer.0.{name}.weight"] = shape
-        shapes[f"encoder.layer.0.{name}.bias"] = shape[:1]
-    return shapes

@@ -26,33 +26,35 @@ CONFIG = {
     "patch_size": SIDE,
 }
 PARTS = {
-    "attention.attention.query": (48, 48),
-    "attention.attention.key": (48, 48),
-    "attention.attention.value": (48, 48),
-    "attention.output.dense": (48, 48),
-    "layernorm_before": (48,),
-    "layernorm_after": (48,),
-    "intermediate.dense": (40, 48),
-    "output.dense": (48, 40),
+    "attention.attention.query": "ww",
+    "attention.attention.key": "ww",
+    "attention.attention.value": "ww",
+    "attention.output.dense": "ww",
+    "layernorm_before": "w",
+    "layernorm_after": "w",
+    "intermediate.dense": "hw",
+    "output.dense": "wh",
 }
 
 
-def tensors():
+def tensors(width=48, hidden=40, *, side=SIDE, positions=10, layers=2):
     shapes = {
-        "embeddings.cls_token": (1, 1, 48),
-        "embeddings.position_embeddings": (1, 10, 48),
-        "embeddings.patch_embeddings.projection.weight": (48, 3, SIDE, SIDE),
-        "embeddings.patch_embeddings.projection.bias": (48,),
-        "layernorm.weight": (48,),
-        "layernorm.bias": (48,),
+        "embeddings.cls_token": (1, 1, width),
+        "embeddings.position_embeddings": (1, positions, width),
+        "embeddings.patch_embeddings.projection.weight": (width, 3, side, side),
+        "embeddings.patch_embeddings.projection.bias": (width,),
+        "layernorm.weight": (width,),
+        "layernorm.bias": (width,),
     }
-    for layer in range(2):
-        for name, shape in PARTS.items():
+    sizes = {"w": width, "h": hidden}
+    for layer in range(layers):
+        for name, letters in PARTS.items():
+            shape = tuple(sizes[letter] for letter in letters)
             shapes[f"encoder.layer.{layer}.{name}.weight"] = shape
             shapes[f"encoder.layer.{layer}.{name}.bias"] = shape[:1]
     generator = np.random.default_rng(0)
     return {
-        name: generator.normal(0, 0.3, shape).astype(np.float32)
+        name: generator.normal(0, 0.02, shape).astype(np.float32)
         for name, shape in shapes.items()
     }
 

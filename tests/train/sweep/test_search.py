@@ -50,7 +50,7 @@ def made(folder, over=OVER, trials=5, config=None):
     return sweep, grid(sweep)
 
 
-def test_the_best_of_the_trials_is_tested_alone_and_a_second_search_trains_nothing(
+def test_the_best_of_the_trials_is_tested_alone(
     tmp_path,
 ):
     sweep, cells = made(tmp_path / "sweep")
@@ -72,7 +72,7 @@ def test_the_best_of_the_trials_is_tested_alone_and_a_second_search_trains_nothi
     assert (again, again.tested) == ([], [best])
 
 
-def test_whole_numbers_keep_their_digits_and_one_number_may_stand_for_all_layers(
+def test_whole_numbers_keep_their_digits(
     tmp_path,
 ):
     over = {"steps": "10000:99999", "constraints.alpha": "0.1:0.3"}
@@ -103,7 +103,7 @@ def test_more_trials_extend_a_search_and_other_options_are_refused(tmp_path):
             search(other, cell, Trained(other))
 
 
-def test_an_interrupted_search_goes_on_with_the_values_of_one_that_was_not(tmp_path):
+def test_an_interrupted_search_goes_on_with_its_values(tmp_path):
     whole, (cell, _) = made(tmp_path / "whole")
     expected = Trained(whole)
     search(whole, cell, expected)
@@ -141,7 +141,7 @@ def test_processes_share_the_trials_and_the_last_one_tests(tmp_path):
     assert len(mine.tested) == 1
 
 
-def test_a_trial_that_fails_counts_and_all_that_fail_are_the_message(tmp_path):
+def test_a_trial_that_fails_counts(tmp_path):
     sweep, cells = made(tmp_path / "sweep", trials=3)
     trained = Trained(sweep)
 
