@@ -87,24 +87,6 @@ def test_a_benchmark_runs_without_peers(module, monkeypatch):
     assert not [name for name in record.figures if "torch" in name]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["gorwth"], ["'gorwth'", "growth?"]),
-        (["gpu", "--only", "pairs,decodr"], ["--only", "'decodr'", "decoder?"]),
-    ],
-)
-def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        benchmarks.main(arguments)
-    error = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    for word in words:
-        assert word in error
-
-
 CONDITIONS = {
     "date": "2026-01-01",
     "quick": False,

@@ -45,18 +45,6 @@ def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(opened):
     assert pairs(*(digits.whole(split) for split in SPLITS)) == pairs(expected)
 
 
-def test_validation_is_cut_from_train(opened, tmp_path):
-    data = opened(
-        "image_folder",
-        write_pictures(tmp_path / "images", FOLDERS),
-        validation_share=0.4,
-    )
-    assert sizes(data) == [30, 20, 7]
-    assert np.bincount(data.whole("validation").labels).tolist() == [8, 12]
-    files = read((tmp_path / "images/train").glob("*/*")), np.repeat([0, 1], [20, 30])
-    assert pairs(*(data.whole(split) for split in SPLITS[:2])) == pairs(files)
-
-
 @pytest.mark.parametrize(
     ("suffix", "shape", "mode", "reverse"),
     [
@@ -101,14 +89,6 @@ def test_a_validation_folder_is_kept_and_other_files_are_logged(opened, tmp_path
     assert "  passing over 2 images outside of the splits, as 'extra/001.png'" in lines
     assert "  test holds no images of dog" in lines
     assert any("passing over 3 file(s) of other kinds" in line for line in lines)
-
-
-def test_folders_of_classes_may_differ_in_the_form_of_unicode(opened, tmp_path):
-    composed, decomposed = "caf\u00e9", "cafe\u0301"
-    counts = {f"train/{composed}": 20, "train/dog": 20, f"test/{decomposed}": 3}
-    data = opened("image_folder", write_pictures(tmp_path / "images", counts))
-    assert data.class_names == (composed, "dog")
-    assert data.whole("test").labels.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("packed", [False, True])

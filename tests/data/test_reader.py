@@ -15,7 +15,6 @@ from unroll_jax.train.data.prepared import (
     Kind,
     Originals,
     _write,
-    in_order,
     read_ahead,
     shuffled,
 )
@@ -63,11 +62,6 @@ def test_batches_depend_on_seed_and_step_also_in_processes(
         for rows, some in zip(parts, of_processes, strict=True):
             np.testing.assert_array_equal(some[step], batch[rows])
     assert (take(100, 50, seed=3) != take(100, 50, seed=4)).any()
-
-
-def test_in_order_gives_each_record_once():
-    batches = list(read_ahead(in_order(10, identity, batch_size=4)))
-    assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_no_more_than_a_few_records_are_in_memory(tmp_path):

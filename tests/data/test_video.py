@@ -131,16 +131,6 @@ def test_damaged_prepared_data_say_how_to_redo_them(prepared, name, damage):
         load(config)
 
 
-def test_records_that_change_under_a_reader_are_an_error(prepared):
-    config, folder = prepared
-    data = load(config)
-    with (folder / RECORDS.format("train")).open("r+b") as records:
-        records.seek(100_000)
-        records.write(bytes(100_000))
-    with one_line("delete that folder and run again", str(folder)):
-        list(data.examples("train", batch_size=50))
-
-
 # Prepares what another process prepares too, reads it, and is killed while it prepares
 # more.
 PROGRAM = """

@@ -16,20 +16,11 @@ from papers.looped.__main__ import main
 from papers.looped.exits import exit_loops, exit_threshold, state_changes
 from papers.looped.network import LoopedNetwork
 from papers.looped.study import Study, violations
-from papers.looped.tasks import addition, mazes, prefix_sums, shortest_path
+from papers.looped.tasks import addition, mazes, shortest_path
 
 TINY = Study(
     steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6
 )
-
-
-def test_targets_of_prefix_sums_are_parities():
-    inputs, targets = prefix_sums(np.random.default_rng(0), 3, 9)
-    assert (inputs.shape, targets.shape) == ((3, 9, 1), (3, 9))
-    for row, parities in zip(inputs[..., 0], targets, strict=True):
-        assert [
-            int((row[: place + 1] == 1).sum()) % 2 for place in range(9)
-        ] == parities.tolist()
 
 
 def test_mazes_are_trees_whose_path_is_the_only_one():

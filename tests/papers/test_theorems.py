@@ -20,18 +20,6 @@ def test_the_best_denoiser_is_the_posterior_mean():
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
-def test_noise_of_two_sizes_has_the_coupled_distance():
-    """E |e| of n standard normal entries is close to sqrt(n - 1/2), and sets of one
-    key differ by (s' - s) e."""
-    noisy, other = (
-        theorems.draw_sets(jax.random.key(1), 4096, size)[0] for size in (0.7, 1.0)
-    )
-    move = np.mean(np.linalg.norm(np.asarray(other - noisy).reshape(4096, -1), axis=1))
-    np.testing.assert_allclose(
-        move, 0.3 * np.sqrt(theorems.TOKENS * theorems.DIM - 0.5), rtol=0.01
-    )
-
-
 def test_the_sample_complexity_is_vacuous_for_all_networks():
     """Means of losses in [0, 1], the worst for Hoeffding's inequality among them,
     exceed it as rarely as it claims."""

@@ -19,8 +19,7 @@ from papers.yang2022.energies import (
     train_network,
 )
 from papers.yang2022.energy_plots import layer_numbers, moves
-from papers.yang2022.sentences import Sentence, as_numbers, words_of
-from unroll_jax.train.tasks.text.data import TextBatch
+from papers.yang2022.sentences import Sentence
 
 pytestmark = pytest.mark.nightly
 DIM, LAYERS = 4, 3
@@ -125,24 +124,6 @@ def test_energies_equal_the_equations_at_every_layer(name, lengths):
     assert measured.lengths.tolist() == list(lengths)
 
 
-def test_a_batch_with_trained_words_learns_what_the_words_say():
-    texts = sentences(3, 5, 9, 4)
-    stack = Stack(DIM, 2, residual=True)
-    network, losses = train_network(
-        stack,
-        started(stack),
-        [texts] * 200,
-        learning_rate=0.05,
-        optimizer="adam",
-        train_words=True,
-    )
-    assert losses[-1] < 0.1 * losses[0]
-    moved = np.any(np.asarray(network.words) != WORDS, axis=1)
-    assert moved.tolist() == [place < 21 for place in range(50)]
-    found = layer_energies(stack, network, texts).logits.argmax(-1)
-    assert found.tolist() == [0, 1, 0, 1]
-
-
 def test_the_first_step_of_a_batch_follows_its_mean():
     stack = Stack(DIM, 2)
     network, texts = started(stack), sentences(7, 3)
@@ -180,15 +161,6 @@ def test_every_step_falls_stands_or_rises():
     )
     assert numbers["mean_energy_per_word"][0] == (10.0 / 2 + 1e4 / 5) / 2
     assert numbers["share_of_labels_predicted"] == 0.5
-
-
-def test_every_word_of_a_text_has_its_number():
-    batch = TextBatch(["A fine film.", "Dull"], np.array([1, 0]))
-    vocabulary = words_of([batch])
-    assert vocabulary == {".": 0, "a": 1, "dull": 2, "film": 3, "fine": 4}
-    first, second = as_numbers(batch, vocabulary)
-    assert (first.words.tolist(), first.label) == ([1, 4, 3, 0], 1)
-    assert (second.words.tolist(), second.label) == ([2], 0)
 
 
 @pytest.fixture

@@ -202,17 +202,6 @@ def test_what_weakens_a_comparison_is_listed(make_run):
 
 
 @pytest.mark.usefixtures("without_drawing")
-def test_a_run_that_trains_is_not_final(make_run):
-    running = {"state": "running", "steps": 60}
-    folder = make_run(status=running, evaluation={"best_step": 4})
-    report = reported([make_run("plain"), folder])
-    assert "not final" in report.verdict[0].partition("constrained")[2]
-    assert "not final" not in report.verdict[0].partition("constrained")[0]
-    (line,) = report.warnings
-    assert "60 steps): its figures are of the checkpoint of step 4." in line
-
-
-@pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize(("loss", "overfits"), [(0.7, False), (1.4, True)])
 def test_a_loss_far_above_that_of_training_is_a_warning(make_run, loss, overfits):
     """The training rows end at .7 or, of the run that overfits, at half the loss."""

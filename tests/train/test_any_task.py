@@ -2,7 +2,6 @@
 and exported; their errors."""
 
 import contextlib
-import json
 import shutil
 from pathlib import Path
 from typing import ClassVar
@@ -149,13 +148,6 @@ def test_a_folder_and_another_task_are_refused(run, task, words):
         with one_line(words):
             call(run, task=task, log=quiet)
     assert not (run / "export").exists()
-
-
-def test_an_option_that_a_task_lacks_is_refused(run):
-    config = read(run / "config.json") | {"momentum": 0.9}
-    (run / "config.json").write_text(json.dumps(config))
-    with one_line("there is no option momentum"):
-        load(run, task=mean(), log=quiet)
 
 
 def test_the_options_of_a_model_are_those_of_its_run(own_both, tmp_path):

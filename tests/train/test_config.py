@@ -35,6 +35,7 @@ RULED_OUT: list[dict[str, Any]] = [
     {"batch_size": 4, "accumulate": 3},
     {"test_disturbances": ("rain=1",)},
     {"train_gamma": 0.0},
+    {"constraints.resilience": None, "constraints.slacks": "explicit"},
 ]
 
 

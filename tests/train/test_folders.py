@@ -136,14 +136,6 @@ def test_an_evaluation_during_training_is_replaced_at_the_end(tmp_path):
     assert read(folder / "evaluation.json") == last
 
 
-def test_a_run_whose_configuration_is_deleted_writes_no_status(tmp_path):
-    folder = tmp_path / "run"
-    act = Does("on_step", 3, lambda: (folder / "config.json").unlink())
-    with pytest.raises(UserError, match="moved or deleted"):
-        fit(steady(), out=folder, callbacks=[act], log=quiet)
-    assert status_of(folder)["state"] == "running"
-
-
 MISFITS = {
     "dtype": (
         contextlib.nullcontext,

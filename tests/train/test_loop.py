@@ -57,20 +57,6 @@ def _saved_steps(folder):
     return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
 
 
-def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
-    folder = both / "constrained"
-    last = read_metrics(folder / "metrics.jsonl")[-1]
-    with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        step, state, notes = checkpoints.newest(_like(config, clips))
-    assert step == last["step"] == int(state.step) == 6
-    outputs_loss = last["layer_losses"][-1]
-    assert (
-        notes["score"] == pytest.approx(-outputs_loss)
-        if last["feasible"]
-        else notes["score"] <= -1e6
-    )
-
-
 @pytest.mark.parametrize(
     ("number", "value", "words"),
     [

@@ -86,16 +86,6 @@ def test_what_is_no_json_is_never_written(
             writer.flush()
 
 
-@pytest.mark.xdist_group("video-runs")
-def test_constraints_are_logged_by_name_and_layer(both):
-    names = ["f_0", "layer 1", "layer 2"]  # slacks: test_runs.py
-    for row in read_metrics(both / "constrained" / "metrics.jsonl"):
-        for figure in (
-            ("violation", "multiplier") if row["kind"] == "train" else ("violation",)
-        ):
-            assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import files_of, read
+from tests.tasks import assert_resumes
+from tests.train.commands import files_of, quiet, read
 from tests.train.own import STEADY, VALIDATION, linear
 from unroll_jax.train import load
 from unroll_jax.train.core.metrics import read_metrics, scalars
@@ -51,16 +52,12 @@ def test_the_average_is_the_weighted_mean_of_all_parameters():
 
 
 def test_frozen_parameters_have_no_average_and_stay():
-    frozen = {"trained": lambda params: {"w": True, "fixed": False}}
-    task = linear(
-        init=lambda key: {"w": np.full((8, 8), 0.1, "f4"), "fixed": np.ones(3, "f4")},
-        ema=DECAY,
-        primal=QUICK,
-    )._replace(**frozen)
+    start = {"w": np.full((8, 8), 0.1, "f4"), "fixed": np.ones(3, "f4")}
+    task = linear(init=lambda key: start, ema=DECAY, primal=QUICK)
+    task = task._replace(trained=lambda params: {"w": True, "fixed": False})
     plan = make_plan(task)
-    state, _ = jit_step(task, plan)(
-        init_state(task, plan, 0), next(task.batches(0, 0, None))
-    )
+    batch = next(task.batches(0, 0, None))
+    state, _ = jit_step(task, plan)(init_state(task, plan, 0), batch)
     assert len(jax.tree.leaves(state.average)) == 2, "a count, and the average of w"
     averaged = evaluated_params(plan, state)
     np.testing.assert_array_equal(averaged["fixed"], np.ones(3))
@@ -68,21 +65,10 @@ def test_frozen_parameters_have_no_average_and_stay():
 
 
 def test_a_run_with_an_average_resumes_bit_for_bit(tmp_path):
-    options = {"ema": DECAY, "primal": QUICK, "steps": 8}
-    whole, _ = trained(tmp_path / "whole", **options)
+    task = linear(ema=DECAY, primal=QUICK)
+    (whole,) = fit(task, out=tmp_path / "whole", log=quiet)
     again = tmp_path / "again"
-    shutil.copytree(whole, again)
-    shutil.rmtree(again / "checkpoints" / "8")
-    (again / "status.json").unlink()
-    _, log = trained(again, **options)
-    assert "going on from the checkpoint of step 6" in log
-    digests = [
-        read(one / "checkpoints/8/notes/metadata")["digest"][0]
-        for one in (whole, again)
-    ]
-    assert digests[0] == digests[1]
-
-    task = linear(**options)
+    assert_resumes(task, whole, again, experiment="own", steps=(4, 6))
     model = load(whole, task=task)
     losses = np.mean(model.predict(VALIDATION), axis=0)
     row = model.card["validation"]

@@ -23,7 +23,6 @@ from unroll_jax.train.tasks.video.models import (
     build_video_model,
     fit_linear,
     floors,
-    total_variation,
 )
 from unroll_jax.train.tasks.video.options import Disturbance, ModelConfig, VideoConfig
 from unroll_jax.train.tasks.video.task import make
@@ -76,13 +75,6 @@ def test_the_linear_layer_is_least_squares_under_the_expected_noise(sequences):
         np.testing.assert_allclose(
             fit_linear([sequences[:, :length]], 0.0)(some), some, atol=1e-5
         )
-
-
-def test_total_variation_cleans_frames():
-    rng, clean = np.random.default_rng(4), np.zeros((8, 24, 24), np.float32)
-    clean[:, 6:18, 6:18] = 1.0
-    noisy = clean + 0.2 * rng.standard_normal(clean.shape).astype(np.float32)
-    assert np.sqrt(np.mean((total_variation(noisy, 0.2) - clean) ** 2)) < 0.07
 
 
 def test_the_floors_are_fitted_on_train_and_meet_the_noise(clips, changed, monkeypatch):

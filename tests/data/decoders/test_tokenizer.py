@@ -3,7 +3,6 @@
 import base64
 import json
 
-import jinja2
 import pytest
 
 from tests.data.decoders.conftest import TEMPLATE
@@ -132,18 +131,6 @@ def test_a_pattern_without_end_is_told_in_one_line(write_folder):
     (folder / "tokenizer.json").write_text(json.dumps(values))
     with one_line("cannot be used as a tokenizer"):
         folder_tokenizer(folder).encode(["a" * 60 + "b"])
-
-
-def test_loops_render_as_those_of_plain_jinja(tokenizer_of):
-    template = (
-        "{% for m in messages if m.role == 'user' %}{{ loop.index0 }}{{ loop.length"
-        " }}{{ m.content * 2 }}{{ loop.last }}{{ loop.nextitem }}{% endfor %}{% for m"
-        " in nothing %}{% else %}none{% endfor %}{% for key, value in"
-        " messages[0].items() %}{{ loop.revindex }}{{ key }}={{ value }}{% endfor %}"
-    )
-    expected = jinja2.Template(template).render(messages=MESSAGES)
-    tokenizer = tokenizer_of(template)
-    assert [tokenizer.chat(MESSAGES) for _ in range(2)] == [expected, expected]
 
 
 # Templates whose texts depend on what `transformers` passes to them, and the texts.

@@ -85,25 +85,18 @@ def in_place_of_training(monkeypatch):
 
 def test_the_table_averages_seeds(whole):
     rows = list(csv.DictReader((whole / "table.csv").read_text().splitlines()))
-    assert (
-        [row["cell"] for row in rows]
-        == [row["cell"] for row in record_of(whole)["cells"]]
-        == CELLS
-    )
+    recorded = [row["cell"] for row in record_of(whole)["cells"]]
+    assert [row["cell"] for row in rows] == recorded == CELLS
     rmse = {cell: read(whole / cell / "evaluation.json")["rmse"] for cell in CELLS}
     for row in rows:
-        assert float(row["RMSE"]) == pytest.approx(
-            np.mean([rmse[row["cell"]][gamma] for gamma in ("0.0", "0.3")])
-        )
-        assert float(row["RMSE at training"]) == pytest.approx(
-            rmse[row["cell"]]["0.15"]
-        )
-        assert float(row["RMSE above"]) == pytest.approx(rmse[row["cell"]]["0.3"])
+        scores = rmse[row["cell"]]
+        mean = np.mean([scores["0.0"], scores["0.3"]])
+        assert float(row["RMSE"]) == pytest.approx(mean)
+        assert float(row["RMSE at training"]) == pytest.approx(scores["0.15"])
+        assert float(row["RMSE above"]) == pytest.approx(scores["0.3"])
     plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
-    assert (
-        f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]"
-        in (whole / "table.md").read_text()
-    )
+    shown = f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}]"
+    assert shown in (whole / "table.md").read_text()
 
 
 def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(
