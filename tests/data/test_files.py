@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from papers.yang2022.vectors import glove_embeddings
-from tests.errors import assert_fails, one_line
+from tests.errors import assert_fails
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.metrics import read_metrics, read_predictions
@@ -38,12 +38,6 @@ def test_links_to_folders_are_followed_but_not_upwards(tmp_path):
     ]
     (tmp_path / "elsewhere/up").symlink_to(tmp_path / "root")
     assert_fails(files_below, tmp_path / "root", "links to a folder above it")
-
-
-def test_names_that_are_not_utf8_are_refused(tmp_path):
-    (tmp_path / "a\udce9").write_text("")
-    with one_line("UTF-8", ascii("a\udce9")):
-        fingerprint_files([tmp_path / "a\udce9"], root=tmp_path)
 
 
 def test_equal_names_sizes_and_times_are_other_prepared_data(tmp_path):

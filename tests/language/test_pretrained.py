@@ -5,9 +5,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from tests.data.decoders.conftest import llama_tensors
 from tests.errors import one_line
 from tests.train.commands import quiet, read
 from unroll_jax.train import load
@@ -63,19 +61,6 @@ def test_what_is_not_trained_has_the_dtype_of_layers(given):
     chex.assert_trees_all_equal(state.params["decoder"], original)
     changes = jax.tree.leaves(state.params["changes"])
     assert {leaf.dtype for leaf in changes} == {np.dtype("float32")}
-
-
-def test_the_size_of_given_embeddings_is_that_of_train_tokens(given):
-    make, folder = given
-    tensors = llama_tensors()
-    table = 2.0 + 3.0 * tensors["model.embed_tokens.weight"]
-    save_file(
-        tensors | {"model.embed_tokens.weight": table}, folder / "model.safetensors"
-    )
-    data = open_task(make(), quiet).inner.data
-    train = data.packed.whole("train")
-    used = table[train.tokens[train.segments > 0]]
-    assert data.embedding_std == pytest.approx(used.std(dtype=np.float64), rel=1e-4)
 
 
 def test_what_does_not_fit_the_data_or_model_is_refused(small):

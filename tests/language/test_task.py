@@ -74,28 +74,24 @@ def test_rows_of_several_texts_lose_what_texts_lose_alone(started, alone, measur
 def test_evaluation_figures_are_those_of_every_text_alone(started, alone, tmp_path):
     task, params, _ = started
     text_losses, words = alone
-    tokens = sum(text.shape[1] for text in text_losses)
-    mean = sum(text.sum(axis=1) for text in text_losses) / tokens
+    every = np.concatenate(text_losses, axis=1)
+    mean = every.mean(axis=1)
     plan = make_plan(task)
     opt_state = init_state(task, plan, 0).opt_state
     figures = evaluate(task, plan, params, opt_state, tmp_path)
     losses = read(task, params, "test", task.trial)["losses"]
     np.testing.assert_allclose(losses.mean(axis=0), mean, rtol=2e-5)
-    ratios = np.stack([text.mean(axis=1) for text in text_losses])
-    np.testing.assert_allclose(
-        losses[:, 1:] / losses[:, :-1], ratios[:, 1:] / ratios[:, :-1], rtol=5e-5
-    )
-    assert figures["num_tokens"] == tokens
-    assert figures["num_examples"] == len(text_losses) == 12
+    of_texts = np.stack([text.mean(axis=1) for text in text_losses])
+    quotients = lambda rows: rows[:, 1:] / rows[:, :-1]
+    np.testing.assert_allclose(quotients(losses), quotients(of_texts), rtol=5e-5)
+    assert (figures["num_tokens"], figures["num_examples"]) == (every.shape[1], 12)
     assert figures["perplexity"]["0.0"] == pytest.approx(np.exp(mean[-1]), rel=2e-5)
-    assert figures["accuracy"]["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
+    accuracy = figures["accuracy"]
+    assert accuracy["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
     named = np.concatenate(words, axis=1)
-    np.testing.assert_allclose(
-        figures["acceptance"]["0.0"], np.mean(named == named[-1], axis=1), rtol=1e-6
-    )
-    assert figures["area"] == pytest.approx(
-        (figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2
-    )
+    shares = np.mean(named == named[-1], axis=1)
+    np.testing.assert_allclose(figures["acceptance"]["0.0"], shares, rtol=1e-6)
+    assert figures["area"] == pytest.approx((accuracy["0.0"] + accuracy["1.0"]) / 2)
 
 
 def test_layers_that_are_read_are_counted_back_from_the_last():
@@ -185,17 +181,17 @@ def test_dropout_is_of_steps_of_training_and_not_of_readings(started):
     base, params, _ = started
     task = base.make(dataclasses.replace(base.options, dropout=0.5))
     rows = next(task.batches(0, 0, None))
+    training = base.trial._replace(augment=True)
 
-    @jax.jit
-    def run(rows):
-        quiet, noisy = base.trial, base.trial._replace(augment=True)
-        found = []
-        for one, trial in ((base, noisy), (task, quiet), (task, noisy)):
-            drawn = one.corrupt(rows, trial, jax.random.key(0))
-            found.append(one.losses(params, drawn, trial)[0])
-        return found
+    def losses(one, trial):
+        drawn = one.corrupt(rows, trial, jax.random.key(0))
+        return jax.jit(one.losses, static_argnums=2)(params, drawn, trial)[0]
 
-    plain, reading, step = run(rows)
+    plain, reading, step = (
+        losses(base, training),
+        losses(task, base.trial),
+        losses(task, training),
+    )
     np.testing.assert_array_equal(plain, reading)
     np.testing.assert_allclose(plain[:, 0], step[:, 0], rtol=1e-6)
     assert not np.any(plain[:, 1:] == step[:, 1:])

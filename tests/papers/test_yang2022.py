@@ -73,32 +73,28 @@ def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
 def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     numbers = drawn[1]["fig2"]
     S, W, B_1, B_2, _ = problem()
-    hessian_f = 2.0 * (np.kron(S.T @ S, np.eye(WIDTH)) + np.eye(TOKENS * WIDTH))
-    hessian_g = 2.0 * (np.kron(np.eye(TOKENS), W @ W.T) + np.eye(TOKENS * WIDTH))
-    largest = {
-        name: np.linalg.eigvalsh(H)[-1]
-        for name, H in zip("fg", (hessian_f, hessian_g), strict=True)
-    }
-    largest["h"] = np.linalg.eigvalsh(hessian_f + hessian_g)[-1]
+    identity = np.eye(TOKENS * WIDTH)
+    hessian_f = 2.0 * (np.kron(S.T @ S, np.eye(WIDTH)) + identity)
+    hessian_g = 2.0 * (np.kron(np.eye(TOKENS), W @ W.T) + identity)
+    hessians = {"f": hessian_f, "g": hessian_g, "h": hessian_f + hessian_g}
+    largest = {name: np.linalg.eigvalsh(H)[-1] for name, H in hessians.items()}
     assert numbers["smoothness"] == pytest.approx(largest, rel=1e-9)
-    minimiser = np.linalg.solve(
-        hessian_f + hessian_g, 2.0 * (B_1 + B_2).ravel()
-    ).reshape(TOKENS, WIDTH)
-    assert numbers["minimum"] == pytest.approx(height(minimiser), rel=1e-5)
+    minimiser = np.linalg.solve(hessians["h"], 2.0 * (B_1 + B_2).ravel())
+    least = height(minimiser.reshape(TOKENS, WIDTH))
+    assert numbers["minimum"] == pytest.approx(least, rel=1e-5)
     step_size = 0.05 if kind == "paper" else 1.0 / largest["h"]
     run = numbers[kind]
     assert run["step_size"] == pytest.approx(step_size)
     states = half_steps(step_size)
-    np.testing.assert_allclose(run["h"], [height(Y) for Y in states], rtol=1e-5)
+    heights = [height(Y) for Y in states]
+    np.testing.assert_allclose(run["h"], heights, rtol=1e-5)
     assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
-    ratios = [
-        np.linalg.norm(f) / np.linalg.norm(f + g)
-        for f, g in [gradients(Y) for Y in states[::2]]
-    ]
+    of_f, of_g = np.moveaxis([gradients(Y) for Y in states[::2]], 1, 0)
+    norm = lambda G: np.linalg.norm(G, axis=(1, 2))
+    ratios = norm(of_f) / norm(of_f + of_g)
     np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
-    assert run["share_of_full_steps_that_descend"] == np.mean(
-        np.diff([height(Y) for Y in states[::2]]) <= 0
-    )
+    falls = np.mean(np.diff(heights[::2]) <= 0)
+    assert run["share_of_full_steps_that_descend"] == falls
 
 
 def test_figure_3_shows_the_states_in_their_principal_plane(drawn):

@@ -150,28 +150,24 @@ def test_what_is_not_feasible_ranks_last(changed, resilience, form):
         "constraints.form": form,
     }
     _, plan = planned(changed(**options))
-    scores = []
-    for losses in (FEASIBLE, LATE, EARLY):
-        row, score = judge(plan, losses, plan.optimizer.init(jnp.zeros(2)))
+    judged = [
+        judge(plan, losses, plan.optimizer.init(jnp.zeros(2)))
+        for losses in (FEASIBLE, LATE, EARLY)
+    ]
+    assert [row["feasible"] for row, _ in judged] == [True, False, False]
+    assert judged[0][1] == pytest.approx(-np.mean(FEASIBLE[:, -1]), rel=1e-5)
+    for losses, (row, score) in zip((LATE, EARLY), judged[1:], strict=True):
         means = losses.mean(axis=0)
         bounds = np.array([1.0, 0.5 * means[0], 0.5 * means[1]])
-        excess = np.max((means - bounds) / bounds)
-        assert row["worst_excess"] == pytest.approx(excess, rel=1e-5, abs=1e-6)
-        assert row["feasible"] == (losses is FEASIBLE)
-        if resilience is not None and form == "difference":
-            # by half the resilience
-            cost = means[-1] + np.sum(np.maximum(means - bounds, 0.0) ** 2)
-            assert row["relaxed_loss"] == pytest.approx(cost, rel=1e-5)
-        elif resilience is None:
-            cost = excess
-        else:
+        cost = excess = np.max((means - bounds) / bounds)
+        assert row["worst_excess"] == pytest.approx(excess, rel=1e-5)
+        if resilience is not None:
             cost = row["relaxed_loss"]
-        if row["feasible"]:
-            assert score == pytest.approx(-means[-1], rel=1e-5)
-        else:
-            assert INFEASIBLE - score == pytest.approx(cost, rel=1e-5)
-        scores.append(score)
-    assert scores[0] > INFEASIBLE > scores[1]
+            # by half the resilience
+            slack = np.sum(np.maximum(means - bounds, 0.0) ** 2)
+            if form == "difference":
+                assert cost == pytest.approx(means[-1] + slack, rel=1e-5)
+        assert INFEASIBLE - score == pytest.approx(cost, rel=1e-5)
     _, plain = planned(changed(**options, method="plain"))
     assert judge(plain, LATE, None)[1] == pytest.approx(-0.1)
 

@@ -4,6 +4,7 @@ not belong together."""
 import contextlib
 import json
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -90,35 +91,19 @@ def exported_params(finished, best, monkeypatch, tmp_path):
 def test_every_dtype_and_shape_survives(exported_params):
     params = {
         "half": np.random.default_rng(0).normal(size=(3, 5)).astype(jnp.bfloat16),
-        "deep": {
-            "er": {
-                "scalar": jnp.float32(0.1),
-                "whole": np.arange(4),
-                "none": np.zeros((0, 3)),
-            }
-        },
-        "turned": np.arange(12.0, dtype=np.float64).reshape(3, 4).T,
+        "deep": {"er": {"scalar": jnp.float32(0.1), "none": np.zeros((0, 3))}},
+        "turned": np.arange(12.0).reshape(3, 4).T,
         "flags": np.array([True, False]),
         "several": [np.ones(2, np.float32), (np.zeros(1, np.int8), None), {}],
-        "dotted.key": {
-            "": np.zeros(2),
-            "ordered": OrderedDict(b=np.ones(3), a=np.zeros(1)),
-        },
-        "whole": {3: np.ones(2), 20: np.zeros(2)},
-        "layer": TransformerParams(
-            W_a=np.ones((2, 3), np.float32), W_f=np.eye(2, dtype=np.float32)
-        ),
+        "dotted.key": {"": np.zeros(2), "ordered": OrderedDict(b=np.ones(3))},
+        "whole": {3: np.arange(2), 20: np.zeros(2)},
+        "layer": TransformerParams(np.ones((2, 3), np.float32), np.eye(2)),
         "odd": np.array([np.nan, -0.0, np.inf], np.float32),
     }
-
-    class Own:
-        def init(self, key):
-            return jax.tree.map(jnp.zeros_like, params)
-
+    own = SimpleNamespace(init=lambda key: jax.tree.map(jnp.zeros_like, params))
     with jax.enable_x64(True):
-        assert_same(
-            restored(Own(), read_export(exported_params(params)).arrays), params
-        )
+        arrays = read_export(exported_params(params)).arrays
+        assert_same(restored(own, arrays), params)
 
 
 def _config(change):

@@ -5,7 +5,6 @@ import re
 from types import SimpleNamespace
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,9 +13,7 @@ from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.own import STEADY, TRAIN, VALIDATION, layer_losses, linear
 from unroll_jax.train.config.constrained import ConstraintConfig
-from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
-from unroll_jax.train.core.task import Trial
 from unroll_jax.train.main import fit
 from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.own.options import OwnConfig
@@ -135,18 +132,6 @@ def test_other_targets_and_callbacks_leave_no_folder(words, tmp_path):
     with one_line(words):
         fit(what, out=tmp_path / "run", callbacks=callbacks, log=quiet)
     assert not (tmp_path / "run").exists()
-
-
-def test_batches_of_an_evaluation_have_one_size_and_byte_order():
-    def losses(params, batch):
-        return layer_losses(params, batch) * len(batch["clean"])
-
-    swapped = {name: array.astype(">f4") for name, array in VALIDATION.items()}
-    task = linear(losses=losses, test={k: v[:11] for k, v in swapped.items()})
-    params = task.init(jax.random.key(0))
-    actual = read_split(task, params, "test", Trial())["losses"]
-    expected = layer_losses(params, {k: v[:11] for k, v in VALIDATION.items()})
-    np.testing.assert_allclose(actual, 8 * expected, rtol=1e-4)
 
 
 def test_losses_have_a_row_for_every_sample(tmp_path):

@@ -104,13 +104,6 @@ def test_the_error_of_a_callback_names_the_checkpoint(tmp_path):
         assert status_of(folder)["state"] == "failed"
 
 
-@pytest.mark.parametrize("experiment", [3, "", "a\nb"])
-def test_a_name_that_no_report_reads_leaves_no_folder(experiment, tmp_path):
-    with one_line("experiment must be a string"):
-        fit(steady(), out=tmp_path / "run", experiment=experiment, log=quiet)
-    assert not (tmp_path / "run").exists()
-
-
 def test_figures_of_data_that_are_no_json_leave_no_folder(tmp_path):
     for wrong in ({"size": jnp.inf}, {1: 2}, [1]):
         task = steady()._replace(fingerprint=lambda wrong=wrong: wrong)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from tests.train.commands import files_of, status_of
-from tests.train.test_processes import wait_for_checkpoint
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.core import loop
@@ -158,16 +157,3 @@ def test_a_preparation_that_is_interrupted_leaves_nothing(
         for path in (tmp_path / "prepared").rglob("*")
         if path.is_file() and path.name != ".lock"
     ]
-
-
-@pytest.mark.slow
-def test_two_ctrl_c_end_a_real_process_at_once(launched, tmp_path):
-    folder, log = tmp_path / "run", tmp_path / "run.log"
-    process = launched(folder, steps=100_000)
-    wait_for_checkpoint(folder, process)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    assert process.wait(timeout=60) in (130, -signal.SIGINT)
-    assert time.monotonic() - began < 5
-    assert "Traceback" not in log.read_text()

@@ -94,16 +94,6 @@ def test_a_run_stops_early_and_may_go_on(tmp_path):
     assert read(run / "status.json")["steps"] == 12
 
 
-def test_an_early_stop_counts_on_over_an_interruption(tmp_path):
-    options = {"steps": 12, "primal": STILL, "early_stop": 3}
-    run, _ = trained(tmp_path / "run", **options)
-    assert read(run / "status.json")["steps"] == 8
-    shutil.rmtree(run / "checkpoints" / "8")
-    (run / "status.json").unlink()
-    trained(run, **options)
-    assert read(run / "status.json")["steps"] == 8
-
-
 def events(folder):
     """The scalars of the event files of a folder, by tag and step, read as the format
     of TFRecord says."""

@@ -23,7 +23,6 @@ from unroll_jax.train.tasks.video.data import (
     Frames,
     Sequences,
     VideoSpec,
-    cleaned_frames,
     frames_from,
     patch_sequences,
 )
@@ -112,15 +111,6 @@ def test_frames_are_samples_in_order_and_sequences_again():
     expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
     np.testing.assert_array_equal([whole(frame) for frame in frames], expected)
     np.testing.assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
-
-
-@pytest.mark.parametrize("frames", [False, True])
-def test_frames_that_nothing_changes_come_back(frames):
-    shown = DATA.frames["train"][0].repeat(2, axis=0)[:7]  # a window and three quarters
-    samples = (Frames if frames else Sequences)(DATA, DATA.spec)
-    np.testing.assert_array_equal(
-        cleaned_frames(shown, samples, lambda window, place: window / 255.0), shown
-    )
 
 
 def test_a_run_comes_back_without_its_data(run):

@@ -103,22 +103,6 @@ def test_config_json_has_the_fields_of_transformers(
             config_values(DecoderConfig(270, **SMALL, **field))
 
 
-def test_the_config_and_the_tokenizer_of_a_folder_are_kept(write_folder):
-    folder = write_folder(config={"dtype": "float32", "pad_token_id": 3})
-    (folder / "generation_config.json").write_text('{"eos_token_id": [256, 257]}')
-    source = source_of(folder)
-    _, files = source.to_transformers(params_of(source.config, jnp.bfloat16), "{{ 1 }}")
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        assert files.pop(name) == (folder / name).read_bytes()
-    values = json.loads(files.pop("config.json"))
-    more = {
-        "architectures": ["LlamaForCausalLM"],
-        "torch_dtype": "bfloat16",
-        "pad_token_id": 3,
-    }
-    assert (values, files) == (CONFIG | more, {"chat_template.jinja": b"{{ 1 }}"})
-
-
 def test_a_folder_without_a_stop_gets_its_tokenizers(write_folder):
     source = source_of(write_folder(config={"eos_token_id": None}))
     _, files = source.to_transformers(params_of(source.config), "")

@@ -53,19 +53,6 @@ def test_other_names_of_the_same_tensors_are_known(write_folder, names):
     assert sorted(pretrained.head) == ["hidden"]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
-    narrow = {name: tensor.astype(dtype) for name, tensor in bert_tensors().items()}
-    pretrained = reads(write_folder(tensors=narrow))
-    assert {leaf.dtype for leaf in jax.tree.leaves(pretrained.params)} == {
-        np.dtype(np.float32)
-    }
-    expected = narrow["bert.encoder.layer.0.attention.self.query.weight"].T.astype(
-        np.float32
-    )
-    np.testing.assert_array_equal(query_of(pretrained, 0), expected)
-
-
 def plain(name):
     return name.removeprefix("bert.")
 
