@@ -2,19 +2,11 @@
 one record at a time."""
 
 import itertools
-import weakref
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
-from tests.train.commands import quiet
-from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.prepared import (
-    Builder,
-    Kind,
-    Originals,
-    _write,
     read_ahead,
     shuffled,
 )
@@ -62,24 +54,3 @@ def test_batches_depend_on_seed_and_step_also_in_processes(
         for rows, some in zip(parts, of_processes, strict=True):
             np.testing.assert_array_equal(some[step], batch[rows])
     assert (take(100, 50, seed=3) != take(100, 50, seed=4)).any()
-
-
-def test_no_more_than_a_few_records_are_in_memory(tmp_path):
-    made: list[weakref.ref] = []
-    most = {"alive": 0}
-
-    def records(count):
-        for number in range(count):
-            pixels = np.full(16, number % 256, np.uint8)
-            made.append(weakref.ref(pixels))
-            yield {"pixels": pixels}
-            most["alive"] = max(most["alive"], sum(one() is not None for one in made))
-
-    features = {
-        "pixels": tfds.features.Tensor(shape=(16,), dtype=np.uint8, encoding="bytes")
-    }
-    originals = Originals(
-        features, {split: records(100) for split in SPLITS}, {"of": "train"}
-    )
-    _write(Builder(tmp_path, Kind("made", "1.0.0"), originals, quiet))
-    assert most["alive"] <= 3

@@ -21,19 +21,9 @@ ROWS = [
 def command_in(folder, run):
     prompts, out = folder / "prompts.json", folder / "answers.json"
     prompts.write_text(json.dumps(ROWS))
-    words = [
-        "generate",
-        str(run),
-        "--prompts",
-        str(prompts),
-        "--max-tokens",
-        "5",
-        "--batch",
-        "2",
-        "--out",
-        str(out),
-    ]
-    return [*words, "--temperature", "1", "--gamma", "0.5", "--seed", "3"], out
+    words = f"generate {run} --prompts {prompts} --out {out} --max-tokens 5 --batch 2"
+    words += " --temperature 1 --gamma 0.5 --seed 3"
+    return words.split(), out
 
 
 @pytest.fixture(scope="module")

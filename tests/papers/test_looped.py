@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,29 +60,26 @@ def convolved(x, kernel):
 @pytest.mark.parametrize(("ndim", "shape"), [(1, (2, 6, 1)), (2, (2, 4, 3, 3))])
 def test_the_network_is_its_equation(ndim, shape, x64):
     model = LoopedNetwork(width=4, num_outputs=2, ndim=ndim, param_dtype=jnp.float64)
-    x = np.random.default_rng(0).normal(size=shape)
-    rng, shapes = (
-        np.random.default_rng(1),
-        jax.eval_shape(lambda: model.init(jax.random.key(0), x, loops=1)),
-    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=shape)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), x, loops=1))
     variables = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
-
-    def run(variables, x):
-        return model.apply(variables, x, loops=3, record=lambda logits, h: (logits, h))
-
-    result = jax.jit(run)(variables, x)
+    record = lambda logits, h: (logits, h)
+    last, (logits, found) = jax.jit(
+        lambda variables: model.apply(variables, x, loops=3, record=record)
+    )(variables)
     kernels = variables["params"]
-    h, states = np.maximum(convolved(x, kernels["prelude"]), 0.0), []
-    for _ in range(4):
-        states.append(h)
-        recalled = convolved(np.concatenate([h, x], -1), kernels["recall"])
+    states = [np.maximum(convolved(x, kernels["prelude"]), 0.0)]
+    for _ in range(3):
+        h = np.concatenate([states[-1], x], axis=-1)
+        recalled = convolved(h, kernels["recall"])
         inner = np.maximum(convolved(recalled, kernels["inner"]), 0.0)
-        h = np.maximum(recalled + convolved(inner, kernels["outer"]), 0.0)
+        states.append(np.maximum(recalled + convolved(inner, kernels["outer"]), 0.0))
     readouts = [convolved(state, kernels["readout"]) for state in states]
-    chex.assert_trees_all_close(
-        result[1], (np.stack(readouts), np.stack(states)), rtol=1e-10, atol=1e-12
-    )
-    chex.assert_trees_all_close(result[0], states[-1], rtol=1e-10, atol=1e-12)
+    close = {"rtol": 1e-10, "atol": 1e-12}
+    np.testing.assert_allclose(logits, readouts, **close)
+    np.testing.assert_allclose(found, states, **close)
+    np.testing.assert_allclose(last, states[-1], **close)
 
 
 def test_exits_are_those_of_each_example_looped_on_its_own():
@@ -115,7 +111,6 @@ def test_the_threshold_is_the_cheapest_that_keeps_accuracy():
     threshold = exit_threshold(changes, loops >= needed)
     assert 0.1 < threshold <= 0.5
     assert exit_loops(changes, threshold).tolist() == needed.tolist()
-    assert exit_loops(changes, 1e-9).tolist() == [9] * 400
     # Examples that are right late and still early loop on.
     changes = np.array([[0.5, 0.01], [0.2, 0.01], [0.1, 0.01]])
     correct = np.array([[0, 0], [1, 0], [1, 1]])

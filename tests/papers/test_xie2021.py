@@ -36,23 +36,16 @@ def linear(weights):
 
 
 def test_an_attack_on_linear_models_breaks_what_is_near():
+    """Within the ball and the box."""
     rng = np.random.default_rng(0)
-    weights, images = (
-        rng.normal(size=(3, 3, 1)),
-        rng.uniform(0.4, 0.6, size=(16, 3, 3, 1)),
-    )
+    weights = rng.normal(size=(3, 3, 1))
+    images = rng.uniform(0.4, 0.6, size=(16, 3, 3, 1))
     margins = np.einsum("bhwc,hwc->b", images, weights)
-    labels, distances = (
-        (margins < 0.0).astype(np.int32),
-        np.abs(margins) / np.linalg.norm(weights),
-    )
+    labels = (margins < 0.0).astype(np.int32)
+    distances = np.abs(margins) / np.linalg.norm(weights)
     run = jax.jit(functools.partial(attack, linear(weights), num_steps=20))
     keys = jax.random.split(jax.random.key(0), 16)
-    for radius in (
-        0.5 * np.median(distances),
-        np.median(distances),
-        0.9 * np.max(distances),
-    ):
+    for radius in np.array([0.5, 1.0, 1.5]) * np.median(distances):
         apart = np.abs(distances / radius - 1.0) > 1e-3
         result = run(images, labels, keys, radius)
         assert np.asarray(result.right).all()
@@ -60,13 +53,8 @@ def test_an_attack_on_linear_models_breaks_what_is_near():
         lengths = np.linalg.norm(moves.reshape(16, -1), axis=1)
         assert np.all(lengths <= radius * (1.0 + 1e-5))
         assert np.all((result.images >= 0.0) & (result.images <= 1.0))
-        np.testing.assert_array_equal(
-            np.asarray(result.robust)[apart], (distances > radius)[apart]
-        )
-    # of one image, at radii on either side
-    for share, stands in ((0.999, True), (1.001, False)):
-        result = run(images[:1], labels[:1], keys[:1], share * distances[0])
-        assert bool(result.robust[0]) == stands
+        robust = np.asarray(result.robust)[apart]
+        np.testing.assert_array_equal(robust, (distances > radius)[apart])
 
 
 def test_nan_is_never_right_and_leaves_no_ball():
@@ -103,33 +91,23 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
     np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["image-dnn", "image-opteq", "image-ode"])
-def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(name):
-    config = small(name)
+def test_attacks_cost_accuracy_and_certificates_promise_less():
+    config = small("image-opteq")
     task, _, init, step = traced(config)
     state = init()
     for _, batch in zip(range(20), task.batches(0, 0, None), strict=False):
         state, _ = step(state, batch)
-    figures = robustness(
-        task, state.params, RobustnessConfig((), attacks=RADII, attack_steps=4)
-    )
-    clean, left = (
-        figures["attacked_clean_accuracy"],
-        [figures["attack_accuracy"][str(radius)] for radius in RADII],
-    )
-    if name == "image-dnn":
-        reading = read(task, state.params, "test", task.trial)
-        assert clean == pytest.approx(scores(reading["confusion"]).accuracy)
+    options = RobustnessConfig((), attacks=RADII, attack_steps=4)
+    figures = robustness(task, state.params, options)
+    clean = figures["attacked_clean_accuracy"]
+    reading = read(task, state.params, "test", task.trial)
+    assert clean == pytest.approx(scores(reading["confusion"]).accuracy)
+    left = [figures["attack_accuracy"][str(radius)] for radius in RADII]
     assert figures["attacked_examples"] == 10
     assert clean > 0.6
-    assert clean >= left[0] >= left[1] >= left[2]
-    assert left[2] < clean
-    assert (
-        ("certified_accuracy" in figures)
-        == is_certifiable(config.network)
-        == (name in ("image-opteq", "image-dnn"))
-    )
-    for radius, share in figures.get("certified_accuracy", {}).items():
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < clean
+    for radius, share in figures["certified_accuracy"].items():
         assert share <= figures["attack_accuracy"][radius]
 
 
@@ -161,14 +139,12 @@ def test_logits_are_scaled_down_to_the_lipschitz_limit():
     images = np.random.default_rng(3).uniform(size=(8, 4, 4, 1)).astype(np.float32)
     task, _, init, _ = traced(free)
     params = init().params
-    bound, logits = (
-        float(lipschitz_bound(free.network, params, (4, 4), task.inner.spec.std)),
-        task.inner.logits(params, images),
-    )
-    for held in (bound / 10.0, 10.0 * bound):
-        other = task.make(dataclasses.replace(free, lipschitz=held))
-        scaled = other.inner.logits(params, images)
-        np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
+    bound = lipschitz_bound(free.network, params, (4, 4), task.inner.spec.std)
+    logits = task.inner.logits(params, images)
+    for share in (0.1, 10.0):
+        held = dataclasses.replace(free, lipschitz=share * float(bound))
+        scaled = task.make(held).inner.logits(params, images)
+        np.testing.assert_allclose(scaled, min(1.0, share) * logits, rtol=1e-5)
 
 
 def test_only_certified_norms_are_certified():

@@ -1,8 +1,6 @@
 """Runs are read, checked and grouped; damage ends in one line that names the file
 and the way out."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -41,24 +39,6 @@ def test_damage_is_named(make_run, name, content):
     content = content or (make_run(num_layers=7) / name).read_bytes()
     (folder / name).write_bytes(content)
     assert f"{folder / name} is damaged" in error_of([folder])
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rmse": None}, "missing 'rmse'"),
-        ({"bounds": ["a", "b", "c", "d"]}, "is damaged"),
-    ],
-)
-def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
-    path = make_run() / "evaluation.json"
-    values = json.loads(path.read_text()) | changes
-    path.write_text(
-        json.dumps({key: value for key, value in values.items() if value is not None})
-    )
-    message = error_of([path.parent])
-    assert words in message
-    assert str(path) in message
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from tests.train.commands import files_of, status_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.core import loop
-from unroll_jax.train.data.prepared import Builder
 from unroll_jax.train.system.machine import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -137,23 +136,3 @@ def test_a_state_that_is_not_finite_is_not_saved(
     with pytest.raises(UserError, match="not finite after step 1"):
         start(changed(validate_every=6))
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
-
-
-def test_a_preparation_that_is_interrupted_leaves_nothing(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-
-    def interrupted(builder, split):
-        yield next(examples(builder, split))
-        signal.raise_signal(signal.SIGINT)
-
-    examples = Builder._generate_examples
-    monkeypatch.setattr(Builder, "_generate_examples", interrupted)
-    assert main(["prepare", "digits"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
-    assert not [
-        path
-        for path in (tmp_path / "prepared").rglob("*")
-        if path.is_file() and path.name != ".lock"
-    ]

@@ -20,29 +20,12 @@ from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.system.files import locked
 
 pytestmark = pytest.mark.xdist_group("video-runs")  # whose programs the cells have
-OPTIONS = [
-    *(
-        "--steps",
-        "6",
-        "--batch-size",
-        "4",
-        "--validate-every",
-        "2",
-        "--test-gammas",
-        "0",
-        "0.3",
-    ),
-    *("--model.num-layers", "2", "--model.rank", "4"),
-]
-GRID = [
-    "sweep",
-    "video-ut",
-    *OPTIONS,
-    "--over.method",
-    "plain,constrained",
-    "--over.seed",
-    "0,1",
-]
+OPTIONS = (
+    "--steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3"
+    " --model.num-layers 2 --model.rank 4"
+)
+AXES = "--over.method plain,constrained --over.seed 0,1"
+GRID = f"sweep video-ut {OPTIONS} {AXES}".split()
 CELLS = ["plain_seed-0", "plain_seed-1", "constrained_seed-0", "constrained_seed-1"]
 
 
