@@ -19,7 +19,7 @@ from benchmarks.constrained_step.problems import (
     unrolled_transformer,
 )
 from benchmarks.constrained_step.steps import compiled_step
-from benchmarks.language_model import LanguageModel, cross_entropy, matmul_flops_a_token
+from benchmarks.language_model import cross_entropy
 from unroll_jax import multipliers_of
 
 UNROLLED = UnrolledSizes(num_layers=2, dim=4, tokens=3, batch=2)
@@ -92,23 +92,6 @@ def test_samples_visit_every_position_and_estimate_the_same_losses(read):
     distinct = np.unique(read("decoder, sampled")[-1].round(5), axis=0)
     assert len(distinct) == 4  # one for each offset
     np.testing.assert_allclose(distinct.mean(axis=0), read("decoder")[-1][0], rtol=1e-4)
-
-
-def test_operations_are_those_of_the_weights_and_of_attention():
-    model = LanguageModel(11, 7, 8, 3, heads=4, kv_heads=2, hidden=12)
-    shapes = jax.eval_shape(
-        lambda: model.init(
-            jax.random.key(0), jnp.zeros((1, 5), jnp.int32), lambda _, y: y.sum()
-        )
-    )
-    matrices = [
-        math.prod(leaf.shape)
-        for leaf in jax.tree.leaves(shapes["params"]["layers"])
-        if leaf.ndim == 3
-    ]
-    layers, readout = matmul_flops_a_token(model, n=5)
-    assert layers == 2 * sum(matrices) + 3 * 2 * 2 * 5 * 8
-    assert readout == 2 * 8 * 7
 
 
 @pytest.mark.oracle("torch", "cooper")

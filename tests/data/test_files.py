@@ -11,7 +11,6 @@ import pytest
 
 from papers.yang2022.vectors import glove_embeddings
 from tests.errors import assert_fails
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.metrics import read_metrics, read_predictions
 from unroll_jax.train.data.clips import video_frames
@@ -20,7 +19,7 @@ from unroll_jax.train.data.pictures import is_picture, picture_of
 from unroll_jax.train.data.pretrained.folders import open_safetensors, read_tokenizer
 from unroll_jax.train.data.rows import read_rows
 from unroll_jax.train.loading import claim
-from unroll_jax.train.system.files import open_regular, read_object, read_regular
+from unroll_jax.train.system.files import read_object
 from unroll_jax.train.tasks.images.data import prepare as prepare_images
 from unroll_jax.train.tasks.images.options import ImageConfig
 from unroll_jax.train.tasks.language.instructions import read_prompts
@@ -113,17 +112,3 @@ def test_no_reader_waits_for_a_pipe_or_a_device(tmp_path, name, kind):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-def test_a_file_above_the_limit_is_not_read(tmp_path):
-    (tmp_path / "large").write_bytes(bytes(3 << 20))
-    assert_fails(
-        lambda path: read_regular(path, where=str(path), limit=1 << 20),
-        tmp_path / "large",
-        "1 MiB",
-    )
-    with (
-        pytest.raises(UserError, match="large"),
-        open_regular(tmp_path / "large", where="large", limit=9),
-    ):
-        pass

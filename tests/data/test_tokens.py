@@ -173,14 +173,3 @@ def test_examples_are_each_text_once_in_the_order_told(data):
     assert sorted(np.concatenate(order)) == list(range(20))
     lengths = [batch.tokens.shape[1] for batch in batches]
     assert lengths == sorted(lengths)
-
-
-def test_truncation_is_counted_and_logged_once_a_split(texts, data):
-    lines: list[str] = []
-    shorter = TokenData(texts, data.tokenizer, max_length=25, log=lines.append)
-    for _ in range(2):
-        batches = list(shorter.examples("train", batch_size=16))
-    assert lines == [
-        "  train: 27 of 81 texts have more than 25 tokens and lose their end"
-    ]
-    assert max(batch.tokens.shape[1] for batch in batches) == 25

@@ -1,15 +1,10 @@
 """Images from folders of classes, and sets of them."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.errors import one_line
 from tests.image_sets.conftest import CLASSES, COUNT
-from tests.train.commands import quiet
-from unroll_jax.train.tasks.image_sets import data as image_sets
 from unroll_jax.train.tasks.image_sets.data import NUM_SETS, SetSpec
 
 
@@ -76,22 +71,3 @@ def test_batches_depend_on_seed_and_step(data):
     )
     np.testing.assert_array_equal(whole, parts)
     assert len(whole) == NUM_SETS["test"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        (
-            {"set_size": 10},
-            "a class has 4 images in validation, a set takes 5",
-        ),
-        ({"classes": 4}, "data.classes=4 is more than the 3"),
-    ],
-)
-def test_sets_that_the_folders_cannot_fill_are_one_line(
-    options, tmp_path, fields, words
-):
-    with one_line(words):
-        image_sets.load(
-            dataclasses.replace(options, prepared=str(tmp_path), **fields), log=quiet
-        )

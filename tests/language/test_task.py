@@ -60,17 +60,6 @@ def measured(started):
     return run(params, rows)
 
 
-def test_rows_of_several_texts_lose_what_texts_lose_alone(started, alone, measured):
-    whole = started[0].inner.data.packed.whole("test")
-    assert whole.segments.max() > 1, "several in a row"
-    for losses, count, owners in zip(*measured, whole.owners, strict=True):
-        texts = [alone[0][number] for number in np.unique(owners[owners >= 0])]
-        np.testing.assert_allclose(
-            losses, sum(text.sum(axis=1) for text in texts), rtol=2e-5
-        )
-        assert count == sum(text.shape[1] for text in texts)
-
-
 def test_evaluation_figures_are_those_of_every_text_alone(started, alone, tmp_path):
     task, params, _ = started
     text_losses, words = alone

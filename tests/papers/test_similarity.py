@@ -59,14 +59,6 @@ def test_layers_of_log_are_those_of_the_formulas(rule, step, monkeypatch):
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_growth_is_the_rise_on_the_unit_interval():
-    np.testing.assert_allclose(
-        similarity.growth(log(2.0)), [np.log(1.5), 2.0 * np.log(1.5)], rtol=1e-6
-    )
-    rise = 1.0 - np.exp(-1.0)
-    np.testing.assert_allclose(similarity.growth("softmax"), [rise, rise], rtol=1e-6)
-
-
 @pytest.mark.nightly
 def test_slower_growth_keeps_tokens_dissimilar_under_one_length():
     """Section 7 claims it for log(z + 2) under weights that sum to 1."""

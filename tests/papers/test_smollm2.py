@@ -143,17 +143,3 @@ def test_the_tokenizer_splits_numbers_and_keeps_special_tokens(
     assert tokenizer.named["bos_token"] == "<s>"
     message = {"role": "user", "content": "ab"}
     assert tokenizer.chat([message]) == "<s><s>user: ab<e>\n"
-
-
-@pytest.mark.oracle("gguf")
-def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, capsys):
-    import gguf
-
-    file = tmp_path / "model.gguf"
-    command = [str(tmp_path / "folder"), "--file", str(file)]
-    write_gguf(file, gguf.GGMLQuantizationType.F32, pre="llama-bpe")
-    assert main(command) == 2
-    assert "tokenizer.ggml.pre='llama-bpe'" in capsys.readouterr().err
-    file.write_bytes(file.read_bytes()[:500])
-    assert main(command) == 2
-    assert "cannot be read as GGUF" in capsys.readouterr().err

@@ -62,7 +62,14 @@ def in_order(losses):
     return losses[np.argsort(losses[:, -1])]
 
 
-@pytest.mark.parametrize("name", ["words of pairs", "encoder", "words of an encoder"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "words of pairs",
+        pytest.param("encoder", marks=pytest.mark.nightly),
+        pytest.param("words of an encoder", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_loaded_model_says_what_the_evaluation_saw(small, given, tmp_path, name):
     experiment, fields, rows = given(name)
     task = open_task(small(experiment, steps=2, method="plain", **fields), quiet)

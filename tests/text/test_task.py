@@ -145,15 +145,3 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     expected = -np.sum(np.exp(logs) * logs, axis=-1)
     np.testing.assert_allclose(entropies, expected, rtol=1e-4)
-
-
-def test_drawn_embeddings_have_the_deviation_beside_noise(task_of, data_of, experiment):
-    task, data = task_of(experiment), data_of(experiment)
-
-    def word(params):
-        return params.get("encoder", params)["embeddings"]["word"]["embedding"]
-
-    table = jax.jit(lambda key: word(task.init(key)["params"]))(jax.random.key(3))
-    assert table.shape[0] == data.vocabulary_size
-    assert np.std(table) == pytest.approx(data.embedding_std, rel=0.1)
-    assert data.embedding_std == 1.0

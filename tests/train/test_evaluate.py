@@ -85,22 +85,6 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         )
 
 
-def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
-    task, params, evaluation = evaluated()
-    clean, noisy = _noisy(clips, 0.15)
-    outputs = np.asarray(_outputs(task.options, clips.spec)(params, noisy), np.float64)
-    losses = 0.5 * np.sum((outputs - np.asarray(clean)) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(
-        evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5
-    )
-    np.testing.assert_allclose(
-        evaluation["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        evaluation["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5
-    )
-
-
 def test_bounds_are_stated_and_slackness_is_of_the_tightened(
     evaluated,
 ):

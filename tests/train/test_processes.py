@@ -237,6 +237,7 @@ def test_kills_lose_no_checkpoint_and_change_no_result(
     assert max(lost) <= 2 * OF_PROCESSES["validate-every"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None, reason="the extra mpi is not installed"
 )

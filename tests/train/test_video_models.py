@@ -171,8 +171,6 @@ def test_a_pretrained_transformer_trains_and_comes_back(
     config = CONFIG | {"num_hidden_layers": 1, "num_attention_heads": 2}
     config |= {"hidden_size": 768, "intermediate_size": 8, "patch_size": PATCH}
     (source / "config.json").write_text(json.dumps(config | {"image_size": 32}))
-    levels = {"image_mean": [0.25] * 3, "image_std": [0.5] * 3}
-    (source / "preprocessor_config.json").write_text(json.dumps(levels))
     weights = tensors(768, 8, side=PATCH, positions=5, layers=1)
     save_file(weights, source / "model.safetensors")
     options = SMALL | {"steps": 1, "validate_every": 1, "method": "plain"}
@@ -189,9 +187,6 @@ def test_a_pretrained_transformer_trains_and_comes_back(
     shutil.rmtree(source)
     model = load(out)
     params = model.params["params"]
-    kernel = weights["embeddings.patch_embeddings.projection.weight"].sum(1)
-    found = params["embeddings"]["patch"]["kernel"]
-    np.testing.assert_allclose(found, kernel.reshape(768, -1).T, atol=1e-6)
     position = np.asarray(params["embeddings"]["position"])
     stored = weights["embeddings.position_embeddings"][0]
     assert position.shape == (101, 768)
@@ -199,6 +194,5 @@ def test_a_pretrained_transformer_trains_and_comes_back(
     # the middle of the frame is the mean of the four squares
     middle = position[1:].reshape(10, 10, -1)[4:6, 4:6].mean((0, 1))
     np.testing.assert_allclose(middle, stored[1:].mean(0), atol=1e-5)
-    assert model.task.spec()["vit"]["mean"] == 0.25
     frame = DATA.frames["test"][0, 0]
     assert model.predict(frame).shape == (SIDE, SIDE)

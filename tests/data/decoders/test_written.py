@@ -9,14 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.data.decoders.conftest import CONFIG, llama_tensors
+from tests.data.decoders.conftest import llama_tensors
 from tests.errors import one_line
-from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
+from unroll_jax.models import Decoder
 from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from unroll_jax.train.data.pretrained.decoders import (
-    config_values,
     open_decoder_source,
-    read_decoder_config,
 )
 from unroll_jax.train.tasks.language.answers import ALPACA, AnswerTokenizer
 
@@ -27,10 +25,6 @@ SMALL = {
     "num_key_value_heads": 2,
     "hidden_dim": 12,
 }
-CONFIGS = (
-    DecoderConfig(270, **SMALL, max_positions=32, rotary_base=100.0, norm_epsilon=1e-6),
-    DecoderConfig(270, **SMALL, head_dim=6, tied=False),
-)
 BIASES = {
     "self_attn.q_proj.bias": 8,
     "self_attn.k_proj.bias": 4,
@@ -84,23 +78,6 @@ def test_a_family_is_read_and_written_with_its_biases(write_folder, kind, tied):
     chex.assert_trees_all_equal(written, tensors)
     values = json.loads(files["config.json"])
     assert (values["model_type"], values["architectures"]) == (kind, [architecture])
-
-
-def test_config_json_has_the_fields_of_transformers(
-    write_folder,
-):
-    for config in CONFIGS:
-        values = json.loads(json.dumps(config_values(config)))
-        assert read_decoder_config(values, where="config.json") == config
-    expected = {name: value for name, value in CONFIG.items() if name != "eos_token_id"}
-    assert config_values(source_of(write_folder()).config) == expected | {"head_dim": 2}
-    for field in (
-        {"qkv_bias": True},
-        {"qk_norm": True},
-        {"rotary_scaling": RotaryScaling("llama3", 8.0)},
-    ):
-        with one_line("export its run"):  # such decoders come from a config.json
-            config_values(DecoderConfig(270, **SMALL, **field))
 
 
 def test_a_folder_without_a_stop_gets_its_tokenizers(write_folder):

@@ -102,21 +102,6 @@ def test_a_finished_cell_that_was_not_evaluated_is(copied, whole):
     assert record_of(copied) == record_of(whole)
 
 
-def test_an_evaluation_made_while_a_cell_trained_is_replaced(
-    copied, in_place_of_training, monkeypatch
-):
-    path = copied / CELLS[0] / "status.json"
-    path.write_text(path.read_text().replace('"finished"', '"running"'))
-    assert in_place_of_training(lambda folder: None) == []
-    evaluated = []
-    monkeypatch.setattr(
-        "unroll_jax.train.sweep.compute.evaluate_run",
-        lambda task, plan, folder, **_: evaluated.append(folder.name),
-    )
-    assert main([*GRID, "--out", str(copied)]) == 0
-    assert evaluated == CELLS[:1]
-
-
 @pytest.mark.parametrize(
     "error",
     [UserError("the loss is not finite"), ValueError("shapes differ")],
