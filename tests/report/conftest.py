@@ -102,11 +102,11 @@ def _evaluation(
     losses = np.array([4.7, *np.geomspace(FIRST_LOSSES[method], LAST_LOSS, num_layers)])
     losses *= rng.uniform(0.98, 1.02, num_layers + 1)
     bounds = _bounds(losses)
-    constrained = method == "constrained"
-    multipliers = np.where(constrained, rng.uniform(0, 0.6, num_layers + 1), 0.0)
-    ratios = rng.lognormal(
-        -0.3 if constrained else 0.0, 0.35 if constrained else 0.6, (num_layers, 400)
-    )
+    multipliers = np.zeros(num_layers + 1)
+    ratios = rng.lognormal(0.0, 0.6, (num_layers, 400))
+    if method == "constrained":
+        multipliers = rng.uniform(0, 0.6, num_layers + 1)
+        ratios = np.exp(-0.3) * ratios**0.6
     counts = np.stack([np.histogram(np.clip(row, 0, 2), EDGES)[0] for row in ratios])
     return {
         "experiment": "video-ut",
@@ -116,13 +116,7 @@ def _evaluation(
         "num_layers": num_layers,
         "seed": seed,
         "num_sequences": 400,
-        "rmse": dict(
-            zip(
-                GAMMAS,
-                (np.array(RMSE[method]) * rng.uniform(0.97, 1.03)).tolist(),
-                strict=True,
-            )
-        ),
+        "rmse": dict(zip(GAMMAS, RMSE[method], strict=True)),
         "noisy_rmse": dict(zip(GAMMAS, NOISY, strict=True)),
         "layer_losses": losses.tolist(),
         "bounds": bounds.tolist(),
