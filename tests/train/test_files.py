@@ -134,6 +134,7 @@ def test_nothing_is_written_among_the_checkpoints_of_a_run(tmp_path):
             check_out(tmp_path / out)
 
 
+@pytest.mark.slow
 def test_a_file_too_large_is_one_line_from_a_process(
     of_processes, few_clips, tmp_path, monkeypatch
 ):
