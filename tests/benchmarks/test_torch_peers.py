@@ -1,4 +1,4 @@
-"""The PyTorch peers compute and learn the timed functions, and counts of operations
+"""The PyTorch peers compute the timed functions, and counts of operations
 match the products."""
 
 import functools

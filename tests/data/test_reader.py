@@ -1,5 +1,4 @@
-"""Batches by number, and records on the disk: functions of the seed and the step,
-one record at a time."""
+"""Batches by number, and epochs: functions of the seed and the step."""
 
 import itertools
 

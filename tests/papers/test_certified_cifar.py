@@ -1,4 +1,4 @@
-"""Certified CIFAR-10 at a tiny size: parity with NumPy, augmentation and options."""
+"""Certified CIFAR-10 at a tiny size: parity with NumPy, and augmentation."""
 
 import jax
 import jax.numpy as jnp

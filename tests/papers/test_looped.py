@@ -1,5 +1,5 @@
 """Looped networks on generated tasks: data, network and exits against loops in
-NumPy; runs, and their table."""
+NumPy; and a run."""
 
 import dataclasses
 import functools

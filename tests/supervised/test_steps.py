@@ -1,5 +1,5 @@
-"""Steps of supervised training in parts and recomputed, and their rows: equilibria,
-gradients and norms of weights."""
+"""Steps of supervised training in parts and recomputed, and their rows: equilibria
+and gradients."""
 
 import dataclasses
 from types import SimpleNamespace

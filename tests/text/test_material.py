@@ -1,5 +1,4 @@
-"""Words, vectors, texts and encoders of text runs: changes are noticed, and options
-about them are checked."""
+"""Words, vectors, texts and encoders of text runs: changes are noticed."""
 
 import numpy as np
 import pytest

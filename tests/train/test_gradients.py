@@ -1,4 +1,4 @@
-"""Batches in parts: the same step, in less memory, for any bounds on the samples."""
+"""Batches in parts: the same gradient in less memory; layers that are recomputed."""
 
 import jax
 import jax.numpy as jnp

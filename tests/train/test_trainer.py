@@ -1,4 +1,4 @@
-"""Averaged parameters, early stops, more steps, trackers, and models that print."""
+"""Averaged parameters, early stops, more steps and trackers."""
 
 import dataclasses
 import shutil
