@@ -21,6 +21,7 @@ from unroll_jax.train.tasks.video.models import (
     LinearLayer,
     fit_linear,
     floors,
+    total_variation,
 )
 from unroll_jax.train.tasks.video.options import Disturbance, ModelConfig, VideoConfig
 from unroll_jax.train.tasks.video.task import make
@@ -63,6 +64,13 @@ def test_the_linear_layer_is_least_squares_under_expected_noise(sequences):
     expected = np.linalg.lstsq(left, right)[0]
     coefficients = np.concatenate([layer.frame.T, layer.mean.T, layer.constant[None]])
     np.testing.assert_allclose(coefficients, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_total_variation_cleans_frames():
+    rng, clean = np.random.default_rng(4), np.zeros((8, 24, 24), np.float32)
+    clean[:, 6:18, 6:18] = 1.0
+    noisy = clean + 0.2 * rng.standard_normal(clean.shape).astype(np.float32)
+    assert np.sqrt(np.mean((total_variation(noisy, 0.2) - clean) ** 2)) < 0.07
 
 
 def test_the_floors_are_fitted_on_train_and_meet_the_noise(clips, changed, monkeypatch):
