@@ -50,7 +50,7 @@ def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_refer
     ) as models:
         readings = [model.predict(prompts, answers=answers) for model in models]
         assert main(["predict", str(run), "--file", str(file), "--out", str(out)]) == 0
-    assert f"{out}: predictions for 3 inputs" in capsys.readouterr().out
+    assert f"{out}: predictions (inputs: 3)" in capsys.readouterr().out
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     for prompt, answer, row, *each in zip(
         prompts, answers, rows, *readings, strict=True

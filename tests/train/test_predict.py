@@ -89,7 +89,7 @@ def test_pictures_that_come_out_are_in_a_folder(model, pictures, tmp_path, capsy
     run = tmp_path / "run"
     assert main(["predict", str(run), "--file", *map(str, files)]) == 0
     out = run / "predictions"
-    assert "predictions.jsonl of 2 inputs, and 2 pictures" in capsys.readouterr().out
+    assert "predictions.jsonl (inputs: 2), pictures: 2" in capsys.readouterr().out
     for file, row in zip(files, predicted(out / "predictions.jsonl"), strict=True):
         expected = model.predict(str(file))
         if hasattr(expected, "code"):

@@ -26,6 +26,7 @@ from .task import VALIDATED, Batch, Log, Params, Plan, Reading, Row, Task, Trial
 # One seed for all evaluations: noise is drawn once and scaled to each level. Runs
 # compare like with like.
 NOISE_SEED = 20260101
+FIGURES = "the figures of evaluate"  # in messages
 
 
 def read(task: Task, params: Params, split: str, trial: Trial) -> Reading:
@@ -142,6 +143,12 @@ def evaluate_trials(
     return scores, readings
 
 
+def check_figures(task: Task, params: Params) -> None:
+    """Raises UserError for figures that are no JSON, before any training."""
+    _, readings = evaluate_trials(task, params)
+    json_value(task.baselines(params, readings), FIGURES)
+
+
 def evaluate(
     task: Task, plan: Plan, params: Params, opt_state: Any, folder: Path
 ) -> Row:
@@ -242,7 +249,7 @@ def evaluate_run(
         "best_step": step,
         "train_seconds": notes["train_seconds"],
     }
-    evaluation = json_value({**figures, **about}, "the figures of evaluate")
+    evaluation = json_value({**figures, **about}, FIGURES)
     shown = folder if on is None else f"{folder}, {place}"
     # A run that ended meanwhile has evaluated its best checkpoint.
     if (

@@ -23,6 +23,7 @@ from .task import Plan, Row, SampleLosses
 
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
+WOUND_UP = " has wound up", " is of train data, where the bound may bind"
 # (params, batch, probe) -> (losses of every sample, other figures of the samples), a
 # row a sample
 Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
@@ -195,8 +196,15 @@ def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
         **by_layer,
         **ratio_figures(samples),
         "feasible": report.feasible,
-        "constraint_report": str(report).splitlines(),
+        # multipliers are of train data, where their constraints may bind
+        "constraint_report": str(report).replace(*WOUND_UP).splitlines(),
     }
+
+
+def violated(evaluation: Row) -> str:
+    """Returns the constraints that an evaluation exceeds, in words."""
+    first, _, _ = evaluation.get("constraint_report", [""])[-1].partition(". ")
+    return first.lower().replace("f_0 by", "f_0 (the loss of the input) by")
 
 
 def held_out(plan: Plan, samples: np.ndarray, opt_state: Any) -> ConstraintReport:

@@ -16,7 +16,7 @@ from ..system.files import PARTIAL
 from ..system.terminal import Table, as_text
 from . import figures, tables, words
 from .groups import by_config, group
-from .page import SUMMARY, Picture, Report, write_files
+from .page import SUMMARY, Picture, Report, numbered, write_files
 from .records import METHODS, ReportSpec, Run, read_runs
 
 # The sections on runs whose layers have losses: figures by name, and tables.
@@ -144,9 +144,11 @@ def _ranking(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[str]:
     first = next(iter(rows.values()))[0]
     counts = np.sum(first.evaluation["confusion"], axis=1)
     share = float(counts.max() / max(counts.sum(), 1))
-    floors = {"chance": 1 / len(counts), "majority class": share}
+    floors = {"majority class": share}
+    if spec.metric == "accuracy":  # no guess at random is certified
+        floors["chance"] = 1 / len(counts)
     if spec.metric == "intersection_over_union":
-        floors = {"majority class": share / max(np.count_nonzero(counts), 1)}
+        floors["majority class"] /= max(np.count_nonzero(counts), 1)
     without = words.ranked(
         spec, floors, dict.fromkeys(floors, ""), " without a network"
     )
@@ -176,8 +178,7 @@ def _certified_pictures(
         radii = [*first.evaluation["smallest_radii"].values()]
         shown = read_predictions(first.folder)
         drawn = figures.nearest(name, shown, radii, class_names)
-        file = f"nearest_{place}" if place > 1 else "nearest"
-        pictures.append(Picture(file, caption, drawn, wide=True))
+        pictures.append(Picture(numbered("nearest", place), caption, drawn, wide=True))
     return pictures
 
 
@@ -205,6 +206,6 @@ def _pictures(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[Any]:
     )
     for place, (name, each) in enumerate(rows.items(), start=1):
         counts = np.sum([run.evaluation["confusion"] for run in each], axis=0)
-        file = f"confusion_{place}" if place > 1 else "confusion"
-        pictures.append(Picture(file, caption, figures.confusion(name, counts, names)))
+        drawn = figures.confusion(name, counts, names)
+        pictures.append(Picture(numbered("confusion", place), caption, drawn))
     return pictures

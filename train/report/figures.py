@@ -17,7 +17,7 @@ from ..core.metrics import Predictions
 from ..data.pictures import NOT_COUNTED
 from . import tables
 from .groups import Setting, Variant
-from .page import GUIDE, PANEL, WIDTH, Picture, tidy
+from .page import GUIDE, PANEL, WIDTH, Picture, numbered, tidy
 from .records import METHODS, Array
 
 # Okabe-Ito: distinct with every common colour blindness.
@@ -59,18 +59,11 @@ def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
         axes.set_xlabel(kind.x.format(spec=setting.spec))
         axes.set_ylabel(kind.y.format(spec=setting.spec))
         kind.draw(axes, setting)
-        handles, labels = axes.get_legend_handles_labels()
-        entries = dict(zip(labels, handles, strict=True))
-        longest = max(map(len, labels), default=1)
-        columns = min(max(48 // longest, 1), 3)
-        figure.legend(
-            [*entries.values()], [*entries], loc="outside lower center", ncols=columns
-        )
-        place = f"{name}_{len(drawn) + 1}" if drawn else name
+        _legend(figure, axes)
         caption = kind.caption.format(spec=setting.spec)
         if name == "layer_losses":
             caption = f"{caption} {bounds_of(setting)}".strip()
-        drawn.append(Picture(place, caption, figure))
+        drawn.append(Picture(numbered(name, len(drawn) + 1), caption, figure))
     return drawn
 
 
@@ -154,9 +147,7 @@ def certified(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
                     label=f"{name}, attacked",
                 )
     axes.set(xlim=(0, None), ylim=(0, 102))
-    handles, labels = axes.get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))
-    figure.legend([*entries.values()], [*entries], loc="outside lower center")
+    _legend(figure, axes)
     return figure
 
 
@@ -178,6 +169,18 @@ def nearest(
         axes.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None)
         axes.set_title(f"{class_names[int(label)]}\n{radius:.2g}", fontsize="small")
     return figure
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Draws each entry once, below the axes, in rows of equal length."""
+    handles, labels = axes.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    longest = max(map(len, labels), default=1)
+    fit = min(max(int(10 * figure.get_figwidth()) // longest, 1), 3)
+    rows = -(-len(entries) // fit)
+    columns = -(-len(entries) // max(rows, 1))
+    place = "outside lower center"
+    figure.legend([*entries.values()], [*entries], loc=place, ncols=columns)
 
 
 def _panel(title: str) -> tuple[Figure, Axes]:
