@@ -264,7 +264,7 @@ def parse(
 
 def filled(text: str) -> str:
     """Returns tyro's help with full lines, where it keeps the breaks of the source."""
-    width = max(shutil.get_terminal_size().columns, NARROWEST)
+    width = shutil.get_terminal_size().columns
 
     def fill(match: re.Match[str]) -> str:
         room = width - len(match[1])

@@ -125,6 +125,7 @@ def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_nu
         for text in log
         for line in text.splitlines()
     )
+    assert any("\nbest step " in text and "\nfigure a " in text for text in log)
     (row,) = read(folder / "report" / "summary.json")["runs"]
     status = {
         key: read(folder / "status.json").get(key)
@@ -257,3 +258,10 @@ def test_functions_of_ones_own_stay_where_options_change(tmp_path):
         assert all(row["mine"] == 1 for row in validations)
         expected = 7.0 * np.mean((VALIDATION["noisy"] - VALIDATION["clean"]) ** 2)
         assert validations[0]["layer_losses"][0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_figures_that_are_no_json_are_named_before_training(tmp_path):
+    given = {"baselines": lambda params, readings: {"key": object()}}
+    with one_line("evaluate.*'key'.* must be finite numbers"):
+        fit(linear(functions=given), out=tmp_path / "run", log=quiet)
+    assert not (tmp_path / "run").exists()

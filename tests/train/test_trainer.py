@@ -98,6 +98,7 @@ def test_a_run_stops_after_validations_without_a_better_one_and_may_go_on(tmp_pa
     steps = [row["step"] for row in rows if row["kind"] == "validation"]
     assert steps == [2, 4, 6]
     assert any("stopped at step 6 of 12" in line for line in log)
+    assert "of 6, stopped early," in str(load(run, task=linear(**options)))
     assert read(run / "status.json")["state"] == "finished"
     before = files_of(run / "checkpoints")
     _, log = trained(run, early_stop=2, **options)

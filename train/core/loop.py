@@ -83,8 +83,8 @@ def train_run(
     one that has ended stays. Runs that differ by the seed share compiled ``programs``.
     """
     state_like(task, plan)  # raises if parameters do not divide over the mesh
-    figures = task.options.task == "own" and task.baselines is not no_figures
-    if figures and not folder.exists():
+    own = task.options.task == "own" and not folder.exists()
+    if own and task.baselines is not no_figures:
         check_figures(task, init_state(task, plan, 0).params)
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))

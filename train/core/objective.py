@@ -23,7 +23,6 @@ from .task import Plan, Row, SampleLosses
 
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
-WOUND_UP = " has wound up", " is of train data, where the bound may bind"
 # (params, batch, probe) -> (losses of every sample, other figures of the samples), a
 # row a sample
 Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
@@ -196,8 +195,10 @@ def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
         **by_layer,
         **ratio_figures(samples),
         "feasible": report.feasible,
-        # multipliers are of train data, where their constraints may bind
-        "constraint_report": str(report).replace(*WOUND_UP).splitlines(),
+        # the multipliers are of other data
+        "constraint_report": str(report)
+        .replace(" has wound up", " is of train data, where the bound may bind")
+        .splitlines(),
     }
 
 

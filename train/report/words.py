@@ -173,7 +173,7 @@ def _overfit(title: str, runs: Sequence[Run]) -> list[str]:
     least = LEAST_LOSS if runs[0].spec.percent else 0.0
     overfits = train - test > ACCURACY_GAP
     if layered:
-        overfits = test > max(LOSS_RATIO * train, least)
+        overfits = test > least and test > LOSS_RATIO * train > 0
     form = ".3g" if layered else ".1%"
     sentence = (
         f"{title} overfits: {name} {train:{form}} in training, {test:{form}} on the"

@@ -172,20 +172,15 @@ def check_reference(config: ConstrainedConfig, input_loss: float) -> None:
         )
 
 
-def each_of(inputs: Any) -> tuple[list[Any], bool]:
-    """Returns inputs of a prediction as a list, and whether they were one."""
-    several = isinstance(inputs, list | tuple)
-    if several and not inputs:
-        raise UserError("predict needs images, got an empty list; give one or more")
-    return list(inputs) if several else [inputs], several
-
-
 def pictures_of(
     inputs: Any, shape: tuple[int, int, int]
 ) -> tuple[UInt8[np.ndarray, "..."], bool]:
     """Returns the pictures of a prediction, all of one shape, and whether they were a
     list."""
-    given, several = each_of(inputs)
+    several = isinstance(inputs, list | tuple)
+    if several and not inputs:
+        raise UserError("predict needs images, got an empty list; give one or more")
+    given = inputs if several else [inputs]
     return np.stack([picture_of(one, shape) for one in given]), several
 
 

@@ -16,18 +16,17 @@ from ...config.options import with_value
 from ...core.evaluate import noise_trials, perturbation
 from ...core.task import Log, NoData, Params, Row, Task, Trial
 from ...data.files import SPLITS
-from ...data.pictures import picture_of
 from ...sharding import keep_rows
 from ..common import (
     add_noise,
     check_noise,
     check_reference,
-    each_of,
     feasibility_words,
     keyed,
     logged,
     loop_options,
     on_batches,
+    pictures_of,
     to_bytes,
     to_unit,
     train_batches,
@@ -151,8 +150,9 @@ def make(options: ImageSetConfig, data: Any) -> Task:
         """
         check_noise(gamma, seed)
         shape = (spec.size, spec.size, 1)
-        given = [picture_of(one, shape).reshape(-1) for one in each_of(inputs)[0]]
-        clean = denoised(params, np.stack(given)[None], gamma, jax.random.key(seed))
+        pictures, _ = pictures_of(inputs, shape)
+        given = pictures.reshape(1, len(pictures), -1)
+        clean = denoised(params, given, gamma, jax.random.key(seed))
         return to_bytes(np.asarray(clean[0])).reshape(-1, *shape[:2])
 
     trial = Trial(float(options.train_gamma))
