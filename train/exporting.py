@@ -16,7 +16,7 @@ from .config.options import to_json
 from .config.run import FREE, RunConfig
 from .core.evaluate import best_checkpoint, evaluated_step
 from .core.folder import read_config
-from .core.metrics import validation_of
+from .core.metrics import furthest_out, validation_of
 from .core.objective import multipliers_in_order
 from .core.plan import make_plan
 from .core.step import evaluated_params
@@ -30,7 +30,6 @@ from .loading import (
     MODEL,
     by_config,
     claim,
-    furthest_out,
     named_arrays,
     open_run,
     options_of,

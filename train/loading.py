@@ -32,7 +32,7 @@ from .core.folder import (
     require_checkpoints,
     require_place,
 )
-from .core.metrics import validation_of
+from .core.metrics import furthest_out, validation_of
 from .core.plan import make_plan
 from .core.step import evaluated_params, state_like
 from .core.task import Log, Params, Plan, Row, Task
@@ -111,16 +111,6 @@ class Model:
         Language: prompts, with ``answers=`` to be judged. `own_task`: a batch.
         """
         return self.task.predict(self.params, inputs, **options)
-
-
-def furthest_out(row: Row, excess: float) -> str:
-    """Returns how far the worst layer of a validation is from its bound, and which
-    layers exceed theirs."""
-    over = [name for name in row if "violation/" in name and (row[name] or 0.0) > 0.0]
-    if not over:
-        return f"the layer furthest out is {abs(excess):.1%} below its bound"
-    names = ", ".join(over).replace("violation/", "")
-    return f"above the bound is {names}, by {excess:.1%} at most"
 
 
 class Opened(NamedTuple):
