@@ -267,8 +267,8 @@ def filled(text: str) -> str:
     width = shutil.get_terminal_size().columns
 
     def fill(match: re.Match[str]) -> str:
-        room = width - len(match[1])
         words = " ".join(match[0].split())
+        room = width - len(match[1])
         lines = textwrap.fill(words, room, break_on_hyphens=False)
         return textwrap.indent(lines, match[1])
 

@@ -29,6 +29,7 @@ from unroll_jax.train.report.tables import (
     scores,
 )
 from unroll_jax.train.report.words import verdict, warnings
+from unroll_jax.train.tasks.video.options import VideoConfig
 
 FIGURES = {"layer_losses", "multipliers", "violations", "score_curve", "ratios"}
 FLOORS = {
@@ -368,7 +369,8 @@ def test_a_loss_far_above_that_of_training_is_a_warning(
 
 @pytest.mark.usefixtures("without_drawing")
 def test_files_and_reports_are_passed_over(make_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.report.read_config", lambda folder: None)
+    read = "unroll_jax.train.report.read_config"
+    monkeypatch.setattr(read, lambda folder: ("", VideoConfig()))
     (tmp_path / "runs" / "report").mkdir(parents=True)
     for name in ("table.csv", "report/summary.json"):
         (tmp_path / "runs" / name).write_text("")
@@ -376,6 +378,7 @@ def test_files_and_reports_are_passed_over(make_run, tmp_path, monkeypatch):
     said = []
     report = make_report(sorted((tmp_path / "runs").glob("*")), log=said.append)
     assert [run.name for run in report.runs] == ["plain-L3-s0"]
+    assert report.runs[0].config["ema"] is None, "a default that its version lacked"
     assert all(f"runs/{name}" in said[0] for name in ("table.csv", "report"))
 
 

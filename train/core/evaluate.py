@@ -26,7 +26,6 @@ from .task import VALIDATED, Batch, Log, Params, Plan, Reading, Row, Task, Trial
 # One seed for all evaluations: noise is drawn once and scaled to each level. Runs
 # compare like with like.
 NOISE_SEED = 20260101
-FIGURES = "the figures of evaluate"  # in messages
 
 
 def read(task: Task, params: Params, split: str, trial: Trial) -> Reading:
@@ -146,7 +145,7 @@ def evaluate_trials(
 def check_figures(task: Task, params: Params) -> None:
     """Raises UserError for figures that are no JSON, before any training."""
     _, readings = evaluate_trials(task, params)
-    json_value(task.baselines(params, readings), FIGURES)
+    json_value(task.baselines(params, readings), "the figures of evaluate")
 
 
 def evaluate(
@@ -249,7 +248,7 @@ def evaluate_run(
         "best_step": step,
         "train_seconds": notes["train_seconds"],
     }
-    evaluation = json_value({**figures, **about}, FIGURES)
+    evaluation = json_value({**figures, **about}, "the figures of evaluate")
     shown = folder if on is None else f"{folder}, {place}"
     # A run that ended meanwhile has evaluated its best checkpoint.
     if (

@@ -214,7 +214,7 @@ def validation_of(folder: Path, step: int) -> dict[str, Any] | None:
     none."""
     rows = read_metrics(folder / "metrics.jsonl")
     found = [r for r in rows if r["kind"] == "validation" and r["step"] == step]
-    return found[-1] if found else None
+    return next(reversed(found), None)
 
 
 def furthest_out(row: Mapping[str, Any], excess: float) -> str:

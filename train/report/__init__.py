@@ -2,6 +2,7 @@
 and group runs; `tables`, `figures` and `words` are the content, which `page` writes.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.options import to_json
 from ..core.folder import read_config, read_recorded
 from ..core.metrics import read_predictions
 from ..registry import TASKS
@@ -16,7 +18,7 @@ from ..system.files import PARTIAL
 from ..system.terminal import Table, as_text
 from . import figures, tables, words
 from .groups import by_config, group
-from .page import SUMMARY, Picture, Report, numbered, write_files
+from .page import SUMMARY, Picture, Report, write_files
 from .records import METHODS, ReportSpec, Run, read_runs
 
 # The sections on runs whose layers have losses: figures by name, and tables.
@@ -77,9 +79,13 @@ def make_report(
     if others:
         log(f"passed over, as no runs: {', '.join(map(str, others))}")
     runs = read_runs([folder for folder in places if folder not in others])
-    for run in runs:  # raises if it was changed
-        read = read_config if run.config.get("task") in TASKS else read_recorded
-        read(run.folder)
+    for place, run in enumerate(runs):
+        if run.config.get("task") not in TASKS:
+            read_recorded(run.folder)  # raises if it was changed
+            continue
+        # options that its version lacked have their defaults
+        _, options = read_config(run.folder)
+        runs[place] = dataclasses.replace(run, config=run.config | to_json(options))
     return layered_report(runs) if runs[0].layered else _other_report(runs)
 
 
@@ -178,7 +184,8 @@ def _certified_pictures(
         radii = [*first.evaluation["smallest_radii"].values()]
         shown = read_predictions(first.folder)
         drawn = figures.nearest(name, shown, radii, class_names)
-        pictures.append(Picture(numbered("nearest", place), caption, drawn, wide=True))
+        file = f"nearest_{place}" if place > 1 else "nearest"
+        pictures.append(Picture(file, caption, drawn, wide=True))
     return pictures
 
 
@@ -206,6 +213,6 @@ def _pictures(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[Any]:
     )
     for place, (name, each) in enumerate(rows.items(), start=1):
         counts = np.sum([run.evaluation["confusion"] for run in each], axis=0)
-        drawn = figures.confusion(name, counts, names)
-        pictures.append(Picture(numbered("confusion", place), caption, drawn))
+        file = f"confusion_{place}" if place > 1 else "confusion"
+        pictures.append(Picture(file, caption, figures.confusion(name, counts, names)))
     return pictures

@@ -17,7 +17,7 @@ from ..core.metrics import Predictions
 from ..data.pictures import NOT_COUNTED
 from . import tables
 from .groups import Setting, Variant
-from .page import GUIDE, PANEL, WIDTH, Picture, numbered, tidy
+from .page import GUIDE, PANEL, WIDTH, Picture, tidy
 from .records import METHODS, Array
 
 # Okabe-Ito: distinct with every common colour blindness.
@@ -63,7 +63,8 @@ def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
         caption = kind.caption.format(spec=setting.spec)
         if name == "layer_losses":
             caption = f"{caption} {bounds_of(setting)}".strip()
-        drawn.append(Picture(numbered(name, len(drawn) + 1), caption, figure))
+        place = f"{name}_{len(drawn) + 1}" if drawn else name
+        drawn.append(Picture(place, caption, figure))
     return drawn
 
 
@@ -137,8 +138,9 @@ def certified(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             ends = np.r_[0.0, radii, radii[-1:]]
             above = 100.0 * np.r_[shares[:1], shares, 0.0 * shares[-1:]]
             if len(radii):
-                title = f"{name}, certified"
-                axes.step(ends, above, where="pre", color=colour, label=title)
+                axes.step(
+                    ends, above, where="pre", color=colour, label=f"{name}, certified"
+                )
             for radius, share in seed.get("attack_accuracy", {}).items():
                 axes.scatter(
                     float(radius),
@@ -179,8 +181,9 @@ def _legend(figure: Figure, axes: Axes) -> None:
     fit = min(max(int(10 * figure.get_figwidth()) // longest, 1), 3)
     rows = -(-len(entries) // fit)
     columns = -(-len(entries) // max(rows, 1))
-    place = "outside lower center"
-    figure.legend([*entries.values()], [*entries], loc=place, ncols=columns)
+    figure.legend(
+        [*entries.values()], [*entries], loc="outside lower center", ncols=columns
+    )
 
 
 def _panel(title: str) -> tuple[Figure, Axes]:

@@ -138,11 +138,6 @@ def write_files(out: Path, report: Report) -> dict[str, Any]:
     return summary
 
 
-def numbered(name: str, place: int) -> str:
-    """Returns the name of a picture, with its number from the second on."""
-    return f"{name}_{place}" if place > 1 else name
-
-
 def tidy(axes: Axes, title: str) -> None:
     """Gives axes a faint grid, no box, and a title."""
     axes.grid(color="#DDDDDD", linewidth=0.6)

@@ -161,7 +161,7 @@ def _overfit(title: str, runs: Sequence[Run]) -> list[str]:
     layered = runs[0].layered
     if not layered and runs[0].spec.layered:
         return []  # a user's figures, of a meaning that is not known
-    name = "loss" if layered else "accuracy"
+    name, form = ("loss", ".3g") if layered else ("accuracy", ".1%")
     pairs = []
     for run in runs:
         best = run.evaluation.get("best_step", np.inf)
@@ -174,7 +174,6 @@ def _overfit(title: str, runs: Sequence[Run]) -> list[str]:
     overfits = train - test > ACCURACY_GAP
     if layered:
         overfits = test > least and test > LOSS_RATIO * train > 0
-    form = ".3g" if layered else ".1%"
     sentence = (
         f"{title} overfits: {name} {train:{form}} in training, {test:{form}} on the"
         " test split; more data or a smaller network may help."
