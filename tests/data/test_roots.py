@@ -50,7 +50,7 @@ def test_the_source_is_known_from_what_lies_at_the_root(
     assert kind(root=str(root)).source == source
 
 
-def test_a_source_that_is_given_stays_and_none_needs_a_root():
+def test_a_source_that_is_given_stays():
     usual = ImageConfig()
     assert usual.source == "digits"
     given = dataclasses.replace(usual, source="cifar10", root="somewhere")
@@ -70,7 +70,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("source", ["image_folder", "class_folders"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_folders_of_classes_and_of_splits_are_read_by_every_task(
+def test_folders_of_classes_and_splits_are_read_by_every_task(
     opened, tmp_path, source, layout
 ):
     root = write_pictures(tmp_path / "images", LAYOUTS[layout])
