@@ -35,7 +35,7 @@ def best_rates(cells: Sequence[Row], axes: Sequence[str]) -> dict[tuple[str, ...
         loss = cell["validation"]
         if loss is not None:
             missed = not cell["feasible"]
-            cost = cell["excess"] if missed and cell["excess"] is not None else loss
+            cost = cell["excess"] if missed else loss
             costs.setdefault(family, []).append((missed, cost, cell[RATE]))
     return {family: min(tried)[2] for family, tried in costs.items()}
 
@@ -53,8 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         rows = list(_compare(given, *split_over(words)))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        parser.exit(2, f"error: {error}\n")
     print("\n".join(rows))
     return 0
 
@@ -75,8 +74,7 @@ def _compare(
         if header is None:
             header = [*axes, "feasible", *figures]
             yield f"\n| {' | '.join(header)} |\n{'|---' * len(header)}|"
-        feasible = sum(bool(cell["feasible"]) for cell in cells)
-        shown = [*axes.values(), f"{feasible}/{len(cells)}", *figures.values()]
+        shown = [*axes.values(), _feasible(cells), *figures.values()]
         yield f"| {' | '.join(shown)} |"
 
 
@@ -87,6 +85,14 @@ def _sweep(
     axes = [f"--over.{option}={values}" for option, values in over.items()]
     command([given.experiment, *axes, *rest, "--out", str(folder)])
     return json.loads((folder / "sweep.json").read_text())["cells"]
+
+
+def _feasible(cells: Sequence[Row]) -> str:
+    """The number of feasible runs, or a dash for a method without bounds."""
+    if all(cell["excess"] is None for cell in cells):
+        return "-"
+    feasible = sum(bool(cell["feasible"]) for cell in cells)
+    return f"{feasible}/{len(cells)}"
 
 
 def _test_figures(cells: Sequence[Row], axes: Sequence[str]) -> dict[str, str]:

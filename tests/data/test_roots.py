@@ -103,6 +103,10 @@ def test_images_of_several_sizes_are_brought_to_one(opened, tmp_path):
     assert data.whole("test").images.shape[1:] == (8, 8, 3)
     grey = write_pictures(tmp_path / "grey", COUNTS, mode="L")
     assert opened("image_folder", grey, size=8).shape == (8, 8, 1)
+    wide = write_pictures(tmp_path / "wide", COUNTS, size=(9, 7))
+    said = []
+    opened("image_folder", wide, said.append, size=8)
+    assert any("are squeezed to squares" in line for line in said)
 
 
 @pytest.mark.parametrize("name", ["image-opteq", "certified-digits", "image-sets"])

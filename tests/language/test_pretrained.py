@@ -5,6 +5,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.errors import one_line
 from tests.train.commands import quiet, read
@@ -43,6 +44,10 @@ def test_a_plan_needs_no_weights_and_a_run_does(given, tmp_path):
     task = open_task(make(model=DecoderOptions(pretrained=str(folder))), quiet)
     like = state_like(task, make_plan(task))
     assert jax.tree.leaves(like.params), "shapes are all that a plan compiles with"
+    train = task.inner.data.packed.whole("train")
+    entropy = stats.entropy(np.bincount(train.labels[train.weights > 0.0]))
+    reference = 4.5 / 3.463 * entropy
+    assert task.options.constraints.reference == pytest.approx(reference, rel=1e-3)
     with one_line(r"has no model\.safetensors or"):
         fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     assert not (tmp_path / "run").exists()

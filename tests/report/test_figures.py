@@ -49,3 +49,11 @@ def test_a_confusion_matrix_shows_shares_of_each_class():
     ).axes
     np.testing.assert_allclose(axes.images[0].get_array(), [[75.0, 25.0], [0.0, 0.0]])
     assert [text.get_text() for text in axes.texts] == ["75", "25", "0", "0"]
+
+
+def test_rows_of_a_legend_are_of_equal_length():
+    figure, axes = figures._panel("one")
+    for number in range(4):
+        axes.plot([0.0], label=f"{number}")
+    figures._legend(figure, axes)
+    assert figure.legends[0]._ncols == 2

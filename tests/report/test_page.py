@@ -178,6 +178,7 @@ def test_the_verdict_names_the_best_method_and_feasibility(make_run, score, best
         "layer_losses": [4.7, 3.0, 2.9, 0.7],
         "bounds": [5.5, 3.67, 2.34, 2.26],
         "feasible": False,
+        "constraint_report": ["", "Violated: f_0 by 25.00%. Binding: layer 1."],
     }
     ours = make_run("constrained", evaluation=layers | rmse([score] * 6))
     (setting,) = grouped([make_run("plain", evaluation=rmse([17.5] * 6)), ours])
@@ -186,7 +187,8 @@ def test_the_verdict_names_the_best_method_and_feasibility(make_run, score, best
         f"3 layers, training gamma 0.15: RMSE at gamma 0.15, best first: {best}"
     )
     assert (
-        f"constrained {score:.2f} (NOT feasible on the test split: 0 of 1" in sentence
+        f"constrained {score:.2f} (NOT feasible on the test split: 0 of 1 runs,"
+        " violated: f_0 (the loss of the input) by 25.00%" in sentence
     )
 
 
@@ -202,13 +204,23 @@ def test_what_weakens_a_comparison_is_listed(make_run):
 
 
 @pytest.mark.usefixtures("without_drawing")
-@pytest.mark.parametrize(("loss", "overfits"), [(0.7, False), (1.4, True)])
-def test_a_loss_far_above_that_of_training_is_a_warning(make_run, loss, overfits):
-    """The training rows end at .7 or, of the run that overfits, at half the loss."""
-    folder = make_run("plain")
+@pytest.mark.parametrize(
+    ("task", "trained", "loss", "overfits"),
+    [
+        ("video", 0.7, 0.7, False),
+        ("video", 0.7, 1.4, True),
+        ("text-encoder", 0.3, 0.7, True),
+        ("text-encoder", 0.01, 0.02, False),  # 99% are right
+    ],
+)
+def test_a_loss_far_above_that_of_training_is_a_warning(
+    make_run, task, trained, loss, overfits
+):
+    losses = [4.7, 3.0, 2.0, trained]
+    evaluation = {"layer_losses": losses, "accuracy": dict.fromkeys(GAMMAS, 0.9)}
+    folder = make_run("plain", config={"task": task}, evaluation=evaluation)
     path = folder / "evaluation.json"
-    values = json.loads(path.read_text())
-    values["layer_losses"][-1] = loss
-    path.write_text(json.dumps(values))
+    evaluated = path.read_text().replace(f"{losses}", f"{[*losses[:-1], loss]}")
+    path.write_text(evaluated)
     lines = reported([folder]).warnings
     assert [line.partition(":")[0] for line in lines] == ["Plain overfits"] * overfits

@@ -114,7 +114,9 @@ def test_a_task_of_any_make_is_trained_evaluated_and_reported(trained):
     assert measured == [0.25] * 2
     (row,) = read(folder / "report" / "summary.json")["runs"]
     assert evaluation.items() <= row.items()
-    assert "0.5, 0.4942" in (folder / "report" / "index.html").read_text()
+    page = (folder / "report" / "index.html").read_text()
+    assert "0.5, 0.4942" in page
+    assert "figure a" in page, "names in words"
 
 
 def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
@@ -190,3 +192,10 @@ def test_functions_of_ones_own_stay_where_options_change(tmp_path):
         assert all(row["mine"] == 1 for row in validations)
         expected = 7.0 * np.mean((VALIDATION["noisy"] - VALIDATION["clean"]) ** 2)
         assert validations[0]["layer_losses"][0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_figures_that_are_no_json_are_named_before_training(tmp_path):
+    given = {"baselines": lambda params, readings: {"key": object()}}
+    with one_line("evaluate.*'key'.* must be finite numbers"):
+        fit(linear(functions=given), out=tmp_path / "run", log=quiet)
+    assert not (tmp_path / "run").exists()

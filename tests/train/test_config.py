@@ -107,6 +107,12 @@ def test_every_experiment_is_valid_and_json_gives_it_back(experiment):
     )
 
 
+def test_an_option_that_an_earlier_version_lacked_has_its_default(changed):
+    values = to_json(changed())
+    del values["ema"], values["dual"]["cap"]
+    assert from_json(VideoConfig, values, source="config.json") == changed()
+
+
 @pytest.mark.parametrize("task", [name for name, row in TASKS.items() if row.functions])
 def test_no_field_is_left_unchecked(task):
     config = TASKS[task].config()
