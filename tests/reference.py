@@ -33,7 +33,8 @@ def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=Non
     W_a|^2, with z = y W_a."""
     n, d = y.shape
     W_a = np.eye(d) if W_a is None else W_a
-    z, total = y @ W_a, 0.0
+    z = y @ W_a
+    total = 0.0
     for u, v in itertools.combinations(range(n), 2):
         if graph is None or graph[u, v]:
             total += RHO_VALUES[rho](0.5 * np.sum((z[u] - z[v]) ** 2))
@@ -60,11 +61,13 @@ def pair_step(
     itself = RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0
     stepped = np.empty_like(y)
     for u in range(n):
-        numerator, denominator = ridge * anchor[u] + itself * y[u], ridge + itself
+        numerator = ridge * anchor[u] + itself * y[u]
+        denominator = ridge + itself
         for v in range(n):
             if v != u and (graph is None or graph[u, v]):
                 gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - z[v]) ** 2))
-                numerator, denominator = numerator + gamma * y[v], denominator + gamma
+                numerator = numerator + gamma * y[v]
+                denominator = denominator + gamma
         moved = numerator / denominator if denominator > 0.0 else y[u]
         stepped[u] = (1.0 - step_size) * y[u] + step_size * moved
     return stepped
@@ -91,7 +94,8 @@ def heads_step(
     anchor = np.zeros_like(y) if anchor is None else np.broadcast_to(anchor, y.shape)
     stepped = np.empty_like(y)
     for u in range(n):
-        block, gradient = np.zeros((d, d)), np.zeros(d)
+        block = np.zeros((d, d))
+        gradient = np.zeros(d)
         for W in W_a:
             degree = ridge + (RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0)
             gradient += ridge * W @ W.T @ (y[u] - anchor[u])
@@ -124,7 +128,8 @@ def causal_step(y, context, *, rho="softmax", form="jacobi", W_a=None, step_size
         numerator = denominator * y[u]
         for v in range(u):
             gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
-            numerator, denominator = numerator + gamma * context[v], denominator + gamma
+            numerator = numerator + gamma * context[v]
+            denominator = denominator + gamma
         if denominator > 0.0:
             stepped[u] = (1.0 - step_size) * y[u] + step_size * numerator / denominator
     return stepped
@@ -172,7 +177,8 @@ def layer_weights(multipliers, alpha):
     """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}, for multipliers
     lambda_0..lambda_L."""
     last = len(multipliers) - 1
-    alphas, weights = np.broadcast_to(alpha, last), np.array(multipliers, dtype=float)
+    alphas = np.broadcast_to(alpha, last)
+    weights = np.array(multipliers, dtype=float)
     weights[:-1] -= (1.0 - alphas) * np.asarray(multipliers)[1:]
     weights[last] += 1.0
     return weights

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.marks import in_float64
 from unroll_jax.certificates import (
     LipschitzBound,
     attack,
@@ -23,12 +25,14 @@ DEPTH = 3
 
 def of_points(seed):
     """Three classes of points in the plane."""
-    layer, rng = convex_potential(8, 8), np.random.default_rng(seed)
+    layer = convex_potential(8, 8)
+    rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(layer.init, jax.random.key(0))
     params = jax.tree.map(
         lambda leaf: rng.normal(size=(DEPTH, *leaf.shape)).astype(np.float32), shapes
     )
-    head, bias = rng.normal(size=(8, 3)), 0.3 * rng.normal(size=3)
+    head = rng.normal(size=(8, 3))
+    bias = 0.3 * rng.normal(size=3)
     weights = {
         "layers": params,
         "head": head.astype(np.float32),
@@ -82,35 +86,33 @@ def test_no_point_within_a_radius_changes_its_class():
 
 def test_radii_are_the_formula_rounded_down():
     rng = np.random.default_rng(2)
-    logits, head = (
-        rng.normal(size=(3, 5, 4)).astype(np.float32),
-        rng.normal(size=(7, 4)).astype(np.float32),
-    )
+    logits = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    head = rng.normal(size=(7, 4)).astype(np.float32)
     labels = rng.integers(0, 4, (3, 5))
     expected = np.empty((3, 5))
     for place in np.ndindex(3, 5):
-        row, y = np.float64(logits[place]), labels[place]
+        row = np.float64(logits[place])
+        y = labels[place]
         others = [j for j in range(4) if j != y]
         apart = np.float64(head[:, [y]]) - head[:, others]
         lengths = np.linalg.norm(apart, axis=0)
         expected[place] = np.min((row[y] - row[others]) / (2.0 * lengths))
-    logits, head = jnp.asarray(logits), jnp.asarray(head)
+    logits = jnp.asarray(logits)
+    head = jnp.asarray(head)
     radius = np.asarray(certified_radius(logits, head, labels=labels, bound=2.0))
-    np.testing.assert_allclose(radius, expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(radius, expected, rtol=1e-4, atol=1e-5)
     assert np.all(radius[expected > 0.0] <= expected[expected > 0.0])
     assert np.any(expected < 0.0)
     of_prediction = np.asarray(certified_radius(logits, head, bound=2.0))
-    np.testing.assert_array_equal(of_prediction[expected > 0.0], radius[expected > 0.0])
+    assert_array_equal(of_prediction[expected > 0.0], radius[expected > 0.0])
     assert np.all(of_prediction >= 0.0)
     top = np.sort(logits, axis=-1)
     plain = np.asarray(certified_radius(logits))
-    np.testing.assert_allclose(
-        plain, (top[..., -1] - top[..., -2]) / np.sqrt(2.0), rtol=1e-5
-    )
+    assert_allclose(plain, (top[..., -1] - top[..., -2]) / np.sqrt(2.0), rtol=1e-5)
     errors = certified_radius(logits, head, bound=LipschitzBound(2.0, 0.1, 1.0, 9.0))
-    np.testing.assert_allclose(errors, np.maximum(of_prediction - 0.1, 0.0), atol=1e-4)
+    assert_allclose(errors, np.maximum(of_prediction - 0.1, 0.0), atol=1e-4)
     within = certified_radius(logits, head, bound=LipschitzBound(2.0, 0.0, 0.0, 0.02))
-    np.testing.assert_allclose(within, np.minimum(of_prediction, 0.02), atol=1e-4)
+    assert_allclose(within, np.minimum(of_prediction, 0.02), atol=1e-4)
     assert np.any(of_prediction > 0.03)
 
 
@@ -122,7 +124,8 @@ def test_opposite_unit_columns_halve_a_margin():
 
 
 def test_margins_within_rounding_have_radius_0():
-    tie, close = jnp.array([1.0, 1.0, 0.0]), jnp.array([1.0, 1.0 - 1e-7, 0.0])
+    tie = jnp.array([1.0, 1.0, 0.0])
+    close = jnp.array([1.0, 1.0 - 1e-7, 0.0])
     for labels in (None, np.array(0)):
         assert float(certified_radius(tie, jnp.eye(3), labels=labels)) == 0.0
     rounded = LipschitzBound(1.0, 1e-6, 1.0, 9.0)
@@ -141,7 +144,8 @@ def test_logits_that_are_not_finite_are_never_certified(bad):
 
 @pytest.mark.parametrize("bad", [-1, 3])
 def test_an_unknown_label_is_named_or_gives_nan(bad):
-    logits, label = jnp.array([1.0, 0.5, 0.0]), np.array(bad)
+    logits = jnp.array([1.0, 0.5, 0.0])
+    label = np.array(bad)
 
     def loss(label):
         return margin_loss(logits, label, offset=0.1, temperature=1.0)
@@ -156,7 +160,8 @@ def test_empty_batches_single_classes_and_equal_columns():
     """Classes with equal columns keep their order for every input."""
     assert certified_radius(jnp.ones((0, 3)), jnp.eye(3)).shape == (0,)
     assert float(certified_radius(jnp.ones(1))) == np.inf
-    same, logits = jnp.ones((2, 2)), jnp.array([1.0, 0.0])
+    same = jnp.ones((2, 2))
+    logits = jnp.array([1.0, 0.0])
     assert float(certified_radius(logits, same)) == np.inf
     assert float(certified_radius(logits, same, labels=np.array(1))) == -np.inf
     assert float(certified_radius(jnp.ones(2), same)) == 0.0
@@ -167,19 +172,17 @@ def test_low_precision_logits_are_widened(dtype):
     logits = jnp.asarray([[1.0, 0.5], [0.25, 3.0]], dtype)
     radius = certified_radius(logits, jnp.eye(2, dtype=dtype))
     assert radius.dtype == jnp.float32
-    np.testing.assert_allclose(radius, np.array([0.5, 2.75]) / np.sqrt(2.0), rtol=1e-4)
+    assert_allclose(radius, np.array([0.5, 2.75]) / np.sqrt(2.0), rtol=1e-4)
     loss = margin_loss(logits, np.array([0, 0]), offset=0.5, temperature=0.1)
     assert loss.dtype == jnp.float32
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_a_loss_with_a_head_is_the_loss_of_radii():
     rng = np.random.default_rng(6)
-    logits, head, labels = (
-        rng.normal(size=(5, 3)),
-        rng.normal(size=(4, 3)),
-        rng.integers(0, 3, 5),
-    )
+    logits = rng.normal(size=(5, 3))
+    head = rng.normal(size=(4, 3))
+    labels = rng.integers(0, 3, 5)
     loss = margin_loss(
         jnp.asarray(logits), labels, jnp.asarray(head), offset=0.5, temperature=0.2
     )
@@ -188,13 +191,14 @@ def test_a_loss_with_a_head_is_the_loss_of_radii():
         lengths = np.linalg.norm(head[:, [y]] - head[:, others], axis=0)
         radii = (row[y] - row[others]) / lengths
         terms = np.exp((0.5 - np.sqrt(2.0) * radii) / 0.2)
-        np.testing.assert_allclose(value, 0.2 * np.log(1.0 + np.sum(terms)), rtol=1e-12)
+        assert_allclose(value, 0.2 * np.log(1.0 + np.sum(terms)), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_losses_and_gradients_are_those_of_optax():
     rng = np.random.default_rng(4)
-    logits, labels = rng.normal(size=(2, 5, 3)), rng.integers(0, 3, (2, 5))
+    logits = rng.normal(size=(2, 5, 3))
+    labels = rng.integers(0, 3, (2, 5))
 
     def expected(logits):
         shifted = (logits - 0.7 * jax.nn.one_hot(labels, 3)) / 0.2
@@ -208,14 +212,15 @@ def test_losses_and_gradients_are_those_of_optax():
 
     logits = jnp.asarray(logits)
     (value, slope), (other, other_slope) = with_slope(ours), with_slope(expected)
-    np.testing.assert_allclose(value, other, rtol=1e-12)
-    np.testing.assert_allclose(slope, other_slope, atol=1e-12)
+    assert_allclose(value, other, rtol=1e-12)
+    assert_allclose(slope, other_slope, atol=1e-12)
     assert value.shape == (2, 5)
 
 
 def test_a_rate_of_uncertified_samples_is_a_constraint():
     rng = np.random.default_rng(5)
-    logits, labels = rng.normal(size=(40, 3)).astype(np.float32), rng.integers(0, 3, 40)
+    logits = rng.normal(size=(40, 3)).astype(np.float32)
+    labels = rng.integers(0, 3, 40)
     head = rng.normal(size=(6, 3)).astype(np.float32)
     constraint = rate(at_most=0.1, of=lambda radius: (0.3 - radius) / 0.1)
 
@@ -231,9 +236,7 @@ def test_a_rate_of_uncertified_samples_is_a_constraint():
         return jax.value_and_grad(smooth, (0, 1), has_aux=True)(logits, head)
 
     (_, (exact, radius)), slopes = violation(logits, head)
-    np.testing.assert_allclose(
-        exact, np.mean(np.asarray(radius) < 0.3) - 0.1, rtol=1e-5
-    )
+    assert_allclose(exact, np.mean(np.asarray(radius) < 0.3) - 0.1, rtol=1e-5)
     assert all(np.all(np.isfinite(slope)) and np.any(slope) for slope in slopes)
     tied = violation(np.zeros_like(logits), np.zeros_like(head))[1]
     assert all(np.all(np.isfinite(slope)) for slope in tied)
@@ -248,10 +251,10 @@ def test_labels_of_few_bits_name_one_class_of_many(dtype):
     labels = np.array([3], dtype)
     logits = jnp.asarray(logits)
     radius = certified_radius(logits, head, labels=labels)
-    np.testing.assert_allclose(radius, 0.1 / np.sqrt(2.0), rtol=1e-3)
+    assert_allclose(radius, 0.1 / np.sqrt(2.0), rtol=1e-3)
     loss = margin_loss(logits, labels, offset=0.5, temperature=1.0)
     wide = margin_loss(logits, labels.astype(np.int32), offset=0.5, temperature=1.0)
-    np.testing.assert_array_equal(loss, wide)
+    assert_array_equal(loss, wide)
 
 
 LINEAR = np.random.default_rng(0).normal(size=(5, 3))
@@ -275,7 +278,7 @@ def test_attack_finds_the_smallest_margin_of_a_linear_classifier(random_start):
     margins[np.arange(6), y] = np.inf
     # with several classes the descent may turn: it is never below the closed form
     assert np.all(found >= margins.min(axis=1) - 1e-5)
-    np.testing.assert_allclose(found, margins.min(axis=1), atol=2e-2)
+    assert_allclose(found, margins.min(axis=1), atol=2e-2)
 
 
 def test_attack_without_a_slope_keeps_the_margin():
@@ -305,7 +308,7 @@ def test_constant_labels_are_checked_under_jit():
     labels = jnp.array([0, 2])
     radius = jax.jit(lambda x: certified_radius(linear_logits(x), labels=labels))(x)
     expected = certified_radius(linear_logits(x), labels=labels)
-    np.testing.assert_allclose(radius, expected, rtol=1e-6)
+    assert_allclose(radius, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
@@ -314,4 +317,4 @@ def test_attack_does_not_depend_on_the_scale_of_logits(scale):
     y = jnp.array([0, 1, 2, 0, 1, 2])
     expected = attack(linear_logits, x, y, 0.3)
     found = attack(lambda x: scale * linear_logits(x), x, y, 0.3)
-    np.testing.assert_allclose(found / scale, expected, rtol=1e-4)
+    assert_allclose(found / scale, expected, rtol=1e-4)

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import unroll_jax as uj
 from tests.devices import on_eight_devices
+from tests.marks import nightly
 from unroll_jax import fixed_point as fp
 from unroll_jax.models import (
     Decoder,
@@ -20,10 +21,8 @@ from unroll_jax.models import (
     empty_cache,
 )
 
-ROWS, MANUAL = (
-    PartitionSpec("data"),
-    AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,)),
-)
+ROWS = PartitionSpec("data")
+MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
 EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
 
 
@@ -61,7 +60,7 @@ def zeros(x, *event):
     return jnp.zeros((x.shape[0], *event))
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_every_descent_unrolls_and_differentiates(name, way):
@@ -82,7 +81,8 @@ def layer(symmetric):
     return lambda W, z, x: z @ turn(W) + x
 
 
-WEIGHT, INPUT = np.full((3, 3), 0.1, np.float32), np.ones((4, 3), np.float32)
+WEIGHT = np.full((3, 3), 0.1, np.float32)
+INPUT = np.ones((4, 3), np.float32)
 
 
 def of_equilibrium(symmetric, **options):
@@ -157,10 +157,7 @@ for name in fp.ADJOINTS:
     )
 
 
-NAMES = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly)
-    for name in CASES
-]
+NAMES = [pytest.param(name, marks=[] if name in QUICK else nightly) for name in CASES]
 
 
 @pytest.mark.parametrize("way", WAYS)

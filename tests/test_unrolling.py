@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from unroll_jax.perturbations import layer_noise, lost_layer
@@ -92,7 +93,7 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
     chex.assert_trees_all_close(
         last, {"position": np.full(2, 0.875), "speed": np.full(2, 0.5)}
     )
-    np.testing.assert_allclose(trace, [[1.0, 1.0], [0.75, 0.75], [0.5, 0.5]])
+    assert_allclose(trace, [[1.0, 1.0], [0.75, 0.75], [0.5, 0.5]])
 
 
 def test_layers_without_parameters_need_no_leading_axis():
@@ -115,7 +116,8 @@ def affine(params, y, x):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_lost_layer_is_the_loop_without_it(tied):
-    params, x = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0]), 0.1 * ROWS
+    params = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0])
+    x = 0.1 * ROWS
     options = {"num_layers": 3, "tied": tied, "record": lambda p, y, x: y}
     run = jax.jit(
         lambda lost: uj.unroll(
@@ -128,12 +130,14 @@ def test_a_lost_layer_is_the_loop_without_it(tied):
             scale = params if tied else params[layer - 1]
             expected.append(expected[-1] if layer == lost else scale * expected[-1] + x)
         last, trace = run(lost)
-        np.testing.assert_allclose(trace, jnp.stack(expected), rtol=1e-6)
-        np.testing.assert_allclose(last, expected[-1], rtol=1e-6)
+        assert_allclose(trace, jnp.stack(expected), rtol=1e-6)
+        assert_allclose(last, expected[-1], rtol=1e-6)
 
 
 def test_noise_reaches_the_next_layer_and_the_record():
-    perturb, y, seen = layer_noise(jax.random.key(3), 0.1), ROWS, [ROWS]
+    perturb = layer_noise(jax.random.key(3), 0.1)
+    y = ROWS
+    seen = [ROWS]
     for layer in range(1, 4):
         y = perturb(jnp.int32(layer), y, 0.5 * y)
         seen.append(y)
@@ -145,8 +149,8 @@ def test_noise_reaches_the_next_layer_and_the_record():
         ]
     )
     for last, trace in run(ROWS):
-        np.testing.assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
-        np.testing.assert_allclose(last, y, rtol=1e-5)
+        assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
+        assert_allclose(last, y, rtol=1e-5)
 
 
 def test_noise_has_its_scale_and_differs_by_layer():
@@ -162,15 +166,15 @@ def test_noise_has_its_scale_and_differs_by_layer():
             for leaf in jax.tree.leaves(draw)
         ]
     )
-    np.testing.assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
-    np.testing.assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)
+    assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
+    assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)
     assert draws[0]["b"].dtype == jnp.bfloat16
     keys = jax.random.split(jax.random.key(0), 3)
     whole, part = (
         layer_noise(keys[rows], 1.0)(jnp.int32(2), None, ROWS[rows])
         for rows in (slice(0, 3), slice(1, 3))
     )
-    np.testing.assert_array_equal(whole[1:], part)
+    assert_array_equal(whole[1:], part)
     assert np.unique(np.asarray(whole - ROWS)).size == ROWS.size
 
 

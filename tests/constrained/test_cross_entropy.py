@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.special import log_softmax
 
 from benchmarks.layer_losses import whole_cross_entropy
+from tests.marks import in_float64, nightly
 from tests.models.drawing import drawn as random_params
 from unroll_jax.constrained import chunked_cross_entropy
 from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
@@ -35,13 +37,11 @@ def in_numpy(hidden, head, slope, weights=1.0):
     )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_values_and_gradients_are_those_of_all_logits_at_once():
     cases = [((), 10), ((2, 3), 1), ((2, 3), 23), ((2,), 4096)]
-    head, hidden = (
-        drawn(23, 5, seed=1),
-        [drawn(*layers, 7, 5, scale=40.0) for layers, _ in cases],
-    )
+    head = drawn(23, 5, seed=1)
+    hidden = [drawn(*layers, 7, 5, scale=40.0) for layers, _ in cases]
     slopes = [drawn(*layers, 7, seed=2) for layers, _ in cases]
 
     def pulled(hidden, slope, chunk):
@@ -64,11 +64,12 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
         )
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_losses_within_the_scan_are_the_same():
     config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)
-    model, tokens = Decoder(config, param_dtype=jnp.float64, remat=True), LABELS[None]
+    model = Decoder(config, param_dtype=jnp.float64, remat=True)
+    tokens = LABELS[None]
 
     def read(params, y):
         positions = np.flatnonzero(WEIGHTS > 0)
@@ -102,10 +103,8 @@ def test_losses_within_the_scan_are_the_same():
 
 
 def test_bfloat16_factors_keep_float32_sums():
-    hidden, head = (
-        jnp.asarray(drawn(2, 7, 64), jnp.float32),
-        jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16),
-    )
+    hidden = jnp.asarray(drawn(2, 7, 64), jnp.float32)
+    head = jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16)
     slope = np.random.default_rng(2).normal(size=(2, 7)).astype(np.float32)
 
     @jax.jit
@@ -125,7 +124,7 @@ def test_bfloat16_factors_keep_float32_sums():
         jnp.float32,
         jnp.bfloat16,
     ]
-    np.testing.assert_allclose(losses, expected, rtol=0.02, atol=0.05)
+    assert_allclose(losses, expected, rtol=0.02, atol=0.05)
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
         assert np.linalg.norm(np.asarray(ours, float) - theirs) < 0.02 * np.linalg.norm(
             theirs
@@ -135,17 +134,19 @@ def test_bfloat16_factors_keep_float32_sums():
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32"])
 def test_labels_may_be_of_any_integer_dtype(dtype):
     """Of 300 words, a number that 8 bits do not hold."""
-    hidden, head = drawn(7, 5), drawn(300, 5, seed=1)
+    hidden = drawn(7, 5)
+    head = drawn(300, 5, seed=1)
     labels = jnp.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
     wide = np.asarray(labels, int)
     logs = log_softmax(hidden @ head.T, axis=-1)
     known = chunked_cross_entropy(hidden, head, labels, chunk=128)
     traced = jax.jit(chunked_cross_entropy)(hidden, head, labels)
     for losses in (known, traced):
-        np.testing.assert_allclose(losses, -logs[np.arange(7), wide], rtol=1e-5)
+        assert_allclose(losses, -logs[np.arange(7), wide], rtol=1e-5)
 
 
 def test_known_labels_that_32_bits_do_not_hold_are_named(unchecked):
-    hidden, head = drawn(1, 5), drawn(300, 5, seed=1)
+    hidden = drawn(1, 5)
+    head = drawn(300, 5, seed=1)
     with pytest.raises(ValueError, match=r"labels must be in 0..299, got 4294967301"):
         chunked_cross_entropy(hidden, head, np.array([2**32 + 5]))

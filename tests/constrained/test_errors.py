@@ -13,14 +13,18 @@ from tests.constrained.calls import (
     SGD,
 )
 from tests.hostile.calls import calls as read
+from tests.marks import types_unchecked
 from unroll_jax import constrained as c
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-HIDDEN, HEAD = np.ones((2, 4), np.float32), np.ones((8, 4), np.float32)
-COMPLEX, TWO = np.array([1j, 1.0, 2.0], np.complex64), ONES[:2]
+pytestmark = types_unchecked
+HIDDEN = np.ones((2, 4), np.float32)
+HEAD = np.ones((8, 4), np.float32)
+COMPLEX = np.array([1j, 1.0, 2.0], np.complex64)
+TWO = ONES[:2]
 CLASH = {"a": {"b": ONES}, "a/b": ONES}
 MANY = np.ones((3, 3), np.float32)
-PI, PAIR = c.proportional_integral, np.array([0, 1])
+PI = c.proportional_integral
+PAIR = np.array([0, 1])
 IN_CALLS = optax.MultiSteps(SGD, 2).gradient_transformation()
 SIMULTANEOUS = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1)
 

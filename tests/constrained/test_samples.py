@@ -6,11 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.constrained.calls import solve
+from tests.marks import in_float64
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 SAMPLES = np.random.default_rng(0).normal(size=(37, 3)) + np.array([0.5, -1.0, 0.0])
 LEVELS = [0.0, 0.25, 0.5, 0.9, 0.99]
 TAILS = [*LEVELS, 0.75, 0.95, (0.0, 0.5, 0.9)]
@@ -38,7 +40,7 @@ def test_the_tail_mean_is_the_least_of_its_bounds(count):
             tail_reference(SAMPLES[:count, i : i + 1], one)[0]
             for i, one in enumerate(levels)
         ]
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, err_msg=str(level))
+        assert_allclose(actual, expected, rtol=1e-12, err_msg=str(level))
 
 
 def test_the_gradient_weighs_the_worst_samples_only():
@@ -48,7 +50,8 @@ def test_the_gradient_weighs_the_worst_samples_only():
         }
     )
     for level, gradient in gradients(SAMPLES).items():
-        width, expected = 1e-6, np.zeros_like(SAMPLES)
+        width = 1e-6
+        expected = np.zeros_like(SAMPLES)
         for place in np.ndindex(*SAMPLES.shape):
             step = np.zeros_like(SAMPLES)
             step[place] = width
@@ -57,7 +60,7 @@ def test_the_gradient_weighs_the_worst_samples_only():
                 for sign in (1.0, -1.0)
             ]
             expected[place] = (ends[0] - ends[1]) / (2.0 * width)
-        np.testing.assert_allclose(gradient, expected, atol=1e-8, err_msg=str(level))
+        assert_allclose(gradient, expected, atol=1e-8, err_msg=str(level))
         weighed = np.count_nonzero(np.abs(np.asarray(gradient)) > 1e-12, axis=0)
         assert np.all(weighed == np.ceil(37 * (1.0 - level) - 1e-9)), level
 
@@ -69,7 +72,7 @@ def test_ties_share_weights_that_a_subgradient_may_have():
     gradient = np.asarray(jax.jit(jax.grad(lambda c: uj.tail_mean(0.6)(c)[0]))(tied))[
         :, 0
     ]
-    np.testing.assert_allclose(np.sum(gradient), 1.0, rtol=1e-12)
+    assert_allclose(np.sum(gradient), 1.0, rtol=1e-12)
     assert np.all((gradient >= 0.0) & (gradient <= 1.0 / (6 * 0.4) + 1e-12))
     assert gradient[1] == gradient[4] == 0.0
 
@@ -79,9 +82,9 @@ def test_the_tail_leaves_out_a_sample_of_minus_infinity():
     value, gradient = jax.jit(jax.value_and_grad(lambda v: uj.tail_mean(0.5)(v)[0]))(
         violations
     )
-    np.testing.assert_allclose(value, 2.5)
-    np.testing.assert_allclose(gradient[:, 0], [0.0, 0.5, 0.0, 0.5])
-    np.testing.assert_array_equal(uj.tail_mean(0.0)(jnp.asarray(violations)), [-np.inf])
+    assert_allclose(value, 2.5)
+    assert_allclose(gradient[:, 0], [0.0, 0.5, 0.0, 0.5])
+    assert_array_equal(uj.tail_mean(0.0)(jnp.asarray(violations)), [-np.inf])
 
 
 TARGETS = np.random.default_rng(3).exponential(size=(30, 2))
@@ -93,7 +96,8 @@ LEVEL, ALLOWANCE, STEPS = 0.8, 1.7, 30_000
 def known_tail_solution():
     """min mean f_1 under CVaR_q(f_1 - (1 - alpha) f_0) <= allowance, f_1 = 1/2 |x -
     target|^2, by cvxpy."""
-    x, threshold = cvxpy.Variable(2), cvxpy.Variable()
+    x = cvxpy.Variable(2)
+    threshold = cvxpy.Variable()
     losses = [0.5 * cvxpy.sum_squares(x - target) for target in TARGETS]
     excess = [
         cvxpy.pos(loss - 0.8 * before - threshold)
@@ -121,5 +125,5 @@ def test_training_under_a_tail_constraint_ends_at_the_known_solution():
     (x, state), _ = solve(optimizer, problem, jnp.zeros(2), STEPS, order="primal_dual")
     solution, multiplier = known_tail_solution()
     assert multiplier > 0.05
-    np.testing.assert_allclose(x, solution, atol=1e-3)
-    np.testing.assert_allclose(uj.multipliers_of(state), [multiplier], atol=1e-3)
+    assert_allclose(x, solution, atol=1e-3)
+    assert_allclose(uj.multipliers_of(state), [multiplier], atol=1e-3)

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.constrained.calls import solve
+from tests.marks import in_float64
 from unroll_jax.constrained import growing_penalty, take_rows
 from unroll_jax.constrained.transformation import ORDERS
 
@@ -23,10 +25,14 @@ SHAPES = {"sum": jnp.zeros(2), "bound": jnp.zeros(3)}
 @functools.cache
 def program():
     rng = np.random.default_rng(3)
-    root, slope = rng.normal(size=(6, 6)), rng.normal(size=6)
+    root = rng.normal(size=(6, 6))
+    slope = rng.normal(size=6)
     rows = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    a, g, point = rows[:2], rows[2:5], rng.normal(size=6)
-    b, h = a @ point, g @ point + np.array([-0.5, 0.0, 2.0])
+    a = rows[:2]
+    g = rows[2:5]
+    point = rng.normal(size=6)
+    b = a @ point
+    h = g @ point + np.array([-0.5, 0.0, 2.0])
     matrix = root @ root.T / 6.0 + np.eye(6)
     x = cvxpy.Variable(6)
     constraints = [a @ x == b, g @ x <= h]
@@ -49,11 +55,11 @@ def test_multipliers_start_at_the_given_numbers():
     dual = uj.dual_ascent(optax.sgd(0.2), kinds=KINDS)
     optimizer = uj.primal_dual(optax.sgd(0.1), dual, violations=SHAPES, start=start)
     prices = uj.multipliers_of(optimizer.init(jnp.zeros(6)))
-    np.testing.assert_array_equal(prices["sum"], [1.0, -2.0])
-    np.testing.assert_array_equal(prices["bound"], [0.5, 0.5, 0.5])
+    assert_array_equal(prices["sum"], [1.0, -2.0])
+    assert_array_equal(prices["bound"], [0.5, 0.5, 0.5])
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("penalty", [None, 1.0], ids=["lagrangian", "augmented"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalty):
@@ -64,9 +70,9 @@ def test_every_order_and_formulation_ends_at_the_solution_of_cvxpy(order, penalt
         optimizer, problem, jnp.zeros(6), 3000, order=order, kinds=KINDS
     )
     assert np.any(prices["bound"] > 0.01)
-    np.testing.assert_allclose(x, solution, atol=1e-5)
+    assert_allclose(x, solution, atol=1e-5)
     for name, expected in prices.items():
-        np.testing.assert_allclose(
+        assert_allclose(
             uj.multipliers_of(state)[name], expected, atol=1e-5, err_msg=name
         )
     report = uj.constraint_report(
@@ -99,17 +105,15 @@ def test_strict_violations_move_the_multipliers_in_every_order(order):
         "dual_primal": -0.5,
         "extragradient": -0.1 * (1.6 + 3.0),
     }
-    np.testing.assert_allclose(updates, [expected[order]], rtol=1e-6)
+    assert_allclose(updates, [expected[order]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_rows_of_a_table_move_and_others_stay(order):
     """Two steps, whose penalties grow: four multipliers, of which rows 2 and 0 move,
     against two."""
-    dual, rows = (
-        uj.dual_ascent(optax.sgd(0.5), penalty=growing_penalty(1.0)),
-        np.array([2, 0]),
-    )
+    dual = uj.dual_ascent(optax.sgd(0.5), penalty=growing_penalty(1.0))
+    rows = np.array([2, 0])
 
     def problem(x):
         return jnp.sum(x**2), x - jnp.array([0.5, 1.0])
@@ -133,7 +137,7 @@ def test_rows_of_a_table_move_and_others_stay(order):
 
     both = jax.jit(lambda x: [two_steps(x, count) for count in (4, 2)])
     (steps, table), (expected, few) = both(np.float32([1.0, 3.0]))
-    np.testing.assert_allclose(steps, expected, rtol=1e-6)
+    assert_allclose(steps, expected, rtol=1e-6)
     chex.assert_trees_all_close(take_rows(table, rows), few, rtol=1e-6)
     assert np.all(few[0] > 0.0)
     assert np.all(few[1] > 1.0)
@@ -154,7 +158,7 @@ def test_complex_parameters_end_at_the_solution_in_every_order(order):
     dual = uj.dual_ascent(optax.sgd(0.1), kinds={"real": "equal", "size": "at_most"})
     optimizer = uj.primal_dual(optax.sgd(0.05), dual, violations=shapes, order=order)
     (z, _), _ = solve(optimizer, problem, jnp.full(1, 0.5 + 0.5j), 2000, order=order)
-    np.testing.assert_allclose(z, [1.0 + 1.25**0.5 * 1j], atol=1e-4)
+    assert_allclose(z, [1.0 + 1.25**0.5 * 1j], atol=1e-4)
 
 
 def test_extragradient_keeps_moments_as_extra_adam_does():
@@ -182,7 +186,8 @@ def test_extragradient_keeps_moments_as_extra_adam_does():
     def adam(gradient):
         nonlocal mean, square, count
         count += 1
-        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
         return (
             -0.1
             * (mean / (1 - 0.9**count))
@@ -190,13 +195,9 @@ def test_extragradient_keeps_moments_as_extra_adam_does():
         )
 
     for _ in range(5):
-        ahead, ahead_price = (
-            other + adam(2 * other + price),
-            price + 0.2 * (other.sum() - 1.0),
-        )
-        other, price = (
-            other + adam(2 * ahead + ahead_price),
-            price + 0.2 * (ahead.sum() - 1.0),
-        )
-    np.testing.assert_allclose(x, other, rtol=1e-5)
-    np.testing.assert_allclose(uj.multipliers_of(state), price, rtol=1e-5)
+        ahead = other + adam(2 * other + price)
+        ahead_price = price + 0.2 * (other.sum() - 1.0)
+        other = other + adam(2 * ahead + ahead_price)
+        price = price + 0.2 * (ahead.sum() - 1.0)
+    assert_allclose(x, other, rtol=1e-5)
+    assert_allclose(uj.multipliers_of(state), price, rtol=1e-5)

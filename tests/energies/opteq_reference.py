@@ -33,7 +33,8 @@ def conv_matrix(kernel, image):
         for j in range(width):
             for k in range(rows):
                 for m in range(columns):
-                    p, q = i + k - (rows - 1) // 2, j + m - (columns - 1) // 2
+                    p = i + k - (rows - 1) // 2
+                    q = j + m - (columns - 1) // 2
                     if 0 <= p < height and 0 <= q < width:
                         matrix[i, j, :, p, q, :] += kernel[k, m].T
     return matrix.reshape(height * width * outer, height * width * inner)

@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.energies import potential_reference as reference
+from tests.marks import in_float64
 from unroll_jax.energies import ConvexPotentialParams, convex_equilibrium
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 IMAGE = (4, 3)
 KINDS = {"dense": ((6, 4), (4,), None), "conv": ((3, 3, 2, 5), (*IMAGE, 2), 3)}
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -66,13 +68,14 @@ def test_equilibria_and_their_gradients_are_those_of_numpy(kind):
     W, scaling = reference.matrix_and_scaling(params.W, params.log_q, IMAGE)
     b = np.tile(params.b, len(W) // len(params.b))
     for one, state, pull, slope in zip(np.asarray(x), z, weight, gradient, strict=True):
-        signal, expected = np.ravel(one), np.zeros(one.size)
+        signal = np.ravel(one)
+        expected = np.zeros(one.size)
         for _ in range(100):
             expected = 0.4 * reference.gradient(
                 expected + signal, W, scaling, b, activation="tanh"
             )
-        np.testing.assert_allclose(np.ravel(state), expected, atol=1e-9)
+        assert_allclose(np.ravel(state), expected, atol=1e-9)
         slopes = 1.0 - np.tanh(W @ (expected + signal) + b) ** 2
         H = W.T @ np.diag(slopes / scaling) @ W
         by_x = np.linalg.solve(np.eye(len(H)) - 0.4 * H, 0.4 * H)
-        np.testing.assert_allclose(np.ravel(slope), np.ravel(pull) @ by_x, atol=1e-7)
+        assert_allclose(np.ravel(slope), np.ravel(pull) @ by_x, atol=1e-7)

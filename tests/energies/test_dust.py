@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import reference
 from tests.energies.comparing import Case, assert_equal
@@ -17,11 +18,12 @@ from tests.energies.dust_reference import (
     draw,
     mixing_step,
 )
+from tests.marks import in_float64
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, DustParams, attention, dust
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 DRAWS = 5_000
 
 
@@ -30,10 +32,8 @@ def test_dust_equals_the_reference(form):
     """Full and damped steps with a V, a scale in its place, and codes whose |V h|
     are equal."""
     H, D, V, x = draw(1)
-    alike, scaled = (
-        H / np.linalg.norm(H @ V.T, axis=1, keepdims=True),
-        0.3 * np.eye(ATOMS),
-    )
+    alike = H / np.linalg.norm(H @ V.T, axis=1, keepdims=True)
+    scaled = 0.3 * np.eye(ATOMS)
     graph = (
         None
         if form == "plain"
@@ -70,7 +70,7 @@ def test_dust_equals_the_reference(form):
     assert_equal(cases, rtol=1e-11)
     # the published softmax is the exact one among codes of one length
     if form == "plain":
-        np.testing.assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
+        assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
 
 
 def test_without_self_loops_tokens_attend_only_to_others():
@@ -90,13 +90,13 @@ def test_without_self_loops_tokens_attend_only_to_others():
         mixed = (
             mixing_step(H[:count], V, "plain", self_loops=False) if count > 1 else H[:1]
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             stepped[:count],
             coding_step(mixed, D, x[:count], 0.2, 9.0),
             rtol=1e-11,
             atol=1e-13,
         )
-        np.testing.assert_array_equal(stepped[count:], H[count:])
+        assert_array_equal(stepped[count:], H[count:])
 
 
 def test_the_energy_rises_only_where_the_condition_breaks():
@@ -105,12 +105,11 @@ def test_the_energy_rises_only_where_the_condition_breaks():
     H, D, V, x = draw(10, (DRAWS,))
     rng = np.random.default_rng(11)
     D, V = (a / np.linalg.norm(a, 2, axis=(1, 2))[:, None, None] for a in (D, V))
-    V, x = (
-        V * 10.0 ** rng.uniform(-2, 0, size=(DRAWS, 1, 1)),
-        x * 10.0 ** rng.uniform(0, 2, size=(DRAWS, 1, 1)),
-    )
+    V = V * 10.0 ** rng.uniform(-2, 0, size=(DRAWS, 1, 1))
+    x = x * 10.0 ** rng.uniform(0, 2, size=(DRAWS, 1, 1))
     smoothness = 1.0 + N * np.linalg.norm(V, 2, axis=(1, 2)).max() ** 2
-    curvature, pair = 2.0 * smoothness, attention(form="softmax", dim=ATOMS, rank=RANK)
+    curvature = 2.0 * smoothness
+    pair = attention(form="softmax", dim=ATOMS, rank=RANK)
     layer = dust(
         DIM, ATOMS, rank=RANK, form="softmax", sparsity=0.05, curvature=curvature
     )
@@ -118,8 +117,10 @@ def test_the_energy_rises_only_where_the_condition_breaks():
     @jax.jit
     @jax.vmap
     def measure(H, D, V, x):
-        params, W_a = DustParams(D, V), AttentionParams(V.T)
-        mixed, stepped = pair.step(W_a, H), layer.step(params, H, x)
+        params = DustParams(D, V)
+        W_a = AttentionParams(V.T)
+        mixed = pair.step(W_a, H)
+        stepped = layer.step(params, H, x)
         left = jax.grad(pair.energy, 1)(W_a, H) / curvature + (mixed - H) @ (
             jnp.eye(ATOMS) - D @ D.T / curvature
         )

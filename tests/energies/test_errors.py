@@ -8,6 +8,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.hostile.calls import calls
+from tests.marks import types_unchecked
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
@@ -15,7 +16,7 @@ from unroll_jax.energies.attention import rho
 from unroll_jax.energies.equilibrium.opteq_objective import opteq_preimage
 from unroll_jax.energies.tokens import check_tokens
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 N, DIM, ATOMS, KEYS = 5, 3, 6, 7
 NONE = AttentionParams(None)
 
@@ -36,7 +37,9 @@ def step(layer, y, x=None):
     return layer.step(like(jax.eval_shape(layer.init, jax.random.key(0))), y, x)
 
 
-Y, H, X = ones(2, N, DIM), ones(N, ATOMS), ones(N, DIM)
+Y = ones(2, N, DIM)
+H = ones(N, ATOMS)
+X = ones(N, DIM)
 FAR = float("inf")
 SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
@@ -46,7 +49,8 @@ MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._re
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
 HEADS = {"num_heads": 2, "head_dim": 2}
-CUDNN, PAIR = {"form": "softmax", "kernel": "cudnn"}, np.ones((3, 3), bool)
+CUDNN = {"form": "softmax", "kernel": "cudnn"}
+PAIR = np.ones((3, 3), bool)
 NAMES = {
     "Anchor": Anchor,
     "check_tokens": check_tokens,

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative, both
+from tests.marks import in_float64, nightly
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 
@@ -71,10 +73,8 @@ def drawn(name):
         layers[0], y, x = uj.DESCENTS[name].example(key, ())
         return layers[0].init(key), y, x
 
-    shapes, rng = (
-        jax.eval_shape(example, jax.random.key(0, impl="rbg")),
-        np.random.default_rng(0),
-    )
+    shapes = jax.eval_shape(example, jax.random.key(0, impl="rbg"))
+    rng = np.random.default_rng(0)
     params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
     if "transformer" in name or name.startswith("crate"):
         y = np.abs(np.tanh(y))
@@ -96,14 +96,15 @@ def test_derivatives_equal_finite_differences(name):
     assert_derivative(value, point, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.nightly
+@in_float64
+@nightly
 @pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
     """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in
     test_hopfield.py."""
     layer, params, y, x = drawn(name)
-    shorter, present = SHORTER.get(name, layer), jnp.asarray(np.arange(TOKENS) < 3)
+    shorter = SHORTER.get(name, layer)
+    present = jnp.asarray(np.arange(TOKENS) < 3)
 
     def blank(tokens):
         return (
@@ -119,9 +120,9 @@ def test_absent_tokens_neither_count_nor_move(name):
         return both(layer, p, y, Anchor(x, present)), both(shorter, p, *alone)
 
     (energy, stepped), expected = run(params, blank(y), blank(x), first(y), first(x))
-    np.testing.assert_allclose(energy, expected[0], rtol=1e-12)
-    np.testing.assert_allclose(stepped[:3], expected[1], rtol=1e-10, atol=1e-12)
-    np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
+    assert_allclose(energy, expected[0], rtol=1e-12)
+    assert_allclose(stepped[:3], expected[1], rtol=1e-10, atol=1e-12)
+    assert_array_equal(stepped[3:], blank(y)[3:])
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
@@ -130,7 +131,8 @@ def test_marks_of_tokens_broadcast_and_map():
         uj.attention(ridge=0.5),
         np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM)),
     )
-    some, everyone = np.arange(TOKENS) < 3, np.ones((3, TOKENS), bool)
+    some = np.arange(TOKENS) < 3
+    everyone = np.ones((3, TOKENS), bool)
 
     @jax.jit
     def all_of(y, x, some, everyone):
@@ -156,8 +158,8 @@ def test_marks_of_tokens_broadcast_and_map():
             chex.assert_trees_all_close(other, expected, rtol=1e-12)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 @pytest.mark.parametrize(
     "name",
     ["attention", "attention, student", "heads, wide", "hopfield", "cross_attention"],
@@ -206,7 +208,7 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
         )
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     layer, params, *arrays = drawn(name)
@@ -217,8 +219,8 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
         lambda p: (both(layer, p, y, x), both(layer, p, *wide))
     )(params)
     assert (energy.dtype, stepped.dtype) == (jnp.float32, jnp.bfloat16)
-    np.testing.assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
+    assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
+    assert_allclose(
         stepped.astype(np.float32),
         moved,
         rtol=2.0**-7,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.marks import types_unchecked
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 # Counted with JAX 0.12.0 on a CPU, with a little room: 50, 97, 84, 31 and 45.
 BARS = {
     "value": 50,

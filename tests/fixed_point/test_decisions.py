@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.marks import types_unchecked
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import decisions, loop
 from unroll_jax.fixed_point.decisions import ACCELERATED, ENDED, GIVEN_UP, PLAIN
 from unroll_jax.fixed_point.stopping import StopRule
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 RULE = StopRule(1e-5, 200, float(np.finfo(np.float32).eps))
 WIDTH = 48
 
@@ -68,18 +70,20 @@ def spectrum(least, most):
 def test_rows_that_contract_quickly_take_plain_steps_to_the_end():
     """They are checked after the first step, then every four, and sooner near the
     end."""
-    A, x = spectrum(-0.5, 0.5), drawn(2, WIDTH)
+    A = spectrum(-0.5, 0.5)
+    x = drawn(2, WIDTH)
     carries = follow(A, x, 0.0 * x)
     assert set(phases(carries[:-1])) == {PLAIN}
     several = decisions.CHECK_INTERVAL
     assert blocks(carries)[:4] == [1, several, several, several]
     assert 1 in blocks(carries)[4:]
-    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+    assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
     assert max(carries[-1].residual) <= RULE.tol
 
 
 def test_a_slow_row_accelerates_all_once_it_is_known_to_be_slow():
-    A, x = spectrum(0.85, 0.95), drawn(2, WIDTH)
+    A = spectrum(0.85, 0.95)
+    x = drawn(2, WIDTH)
     carries = follow(A, x, solution(A, x) + drawn(2, WIDTH))
     assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
     assert schedule(carries[2]).number == 1 + decisions.CHECK_INTERVAL
@@ -88,22 +92,25 @@ def test_a_slow_row_accelerates_all_once_it_is_known_to_be_slow():
 
 def test_a_slow_row_stays_plain_if_few_steps_remain():
     """.95^32 is about .2: enough for the last digit, and not for three."""
-    A, x = 0.95 * np.eye(WIDTH), drawn(2, WIDTH)
+    A = 0.95 * np.eye(WIDTH)
+    x = drawn(2, WIDTH)
     for error, accelerates in ((1e-3, False), (1e-1, True)):
         carries = follow(A, x, (1.0 + error) * 20.0 * x)
         assert (ACCELERATED in phases(carries)) == accelerates, error
 
 
 def test_a_residual_that_rises_accelerates_after_the_block_in_which_it_does():
-    A, x = -1.2 * np.eye(WIDTH), drawn(2, WIDTH)
+    A = -1.2 * np.eye(WIDTH)
+    x = drawn(2, WIDTH)
     carries = follow(A, x, solution(A, x) + 1e-2 * drawn(2, WIDTH))
     assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
-    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+    assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
 
 
 def test_acceleration_that_gains_nothing_is_given_up_for_good():
     """Of a rotation in many planes, five differences tell little."""
-    A, x = 0.9 * np.linalg.qr(drawn(WIDTH, WIDTH))[0], drawn(2, WIDTH)
+    A = 0.9 * np.linalg.qr(drawn(WIDTH, WIDTH))[0]
+    x = drawn(2, WIDTH)
     carries = follow(A, x, 0.0 * x)
     seen = phases(carries)
     begin = seen.index(GIVEN_UP)
@@ -112,7 +119,7 @@ def test_acceleration_that_gains_nothing_is_given_up_for_good():
         == [ACCELERATED] * decisions.TRIAL_STEPS
     )
     assert set(seen[begin:-1]) == {GIVEN_UP}
-    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+    assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +155,10 @@ def test_a_row_that_acceleration_leads_astray_returns_to_its_best_state_once():
     returned = [k for k, age in enumerate(ages) if age == 0 and updates[k] > 0]
     assert returned
     for k in returned:
-        np.testing.assert_array_equal(carries[k].z, carries[k].best.z)
+        assert_array_equal(carries[k].z, carries[k].best.z)
         assert ages[k + 1] == updates[k + 1] - updates[k]
     assert float(carries[-1].residual[0]) <= RULE.tol
-    np.testing.assert_allclose(carries[-1].z, 4.0, atol=1e-3)
+    assert_allclose(carries[-1].z, 4.0, atol=1e-3)
 
 
 def test_the_loop_ends_at_the_cap_whatever_its_phase():

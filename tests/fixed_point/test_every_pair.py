@@ -17,10 +17,11 @@ from tests.fixed_point.problems import (
     tanh_step,
     unrolled,
 )
+from tests.marks import in_float64, nightly
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 # Averaging takes all of its steps, to the point of least regulariser, at another rate:
 # see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
@@ -49,10 +50,8 @@ def general():
     """Far from normal: for the entries that need no symmetry. An example is smaller
     than the others."""
     x = inputs(4, 8) * np.array([1.0, 0.01, 1.0, 1.0])[:, None]
-    solvers, adjoints = (
-        named(SOLVING, SOLVERS, symmetric=False),
-        named(EXACT, ADJOINTS, symmetric=False),
-    )
+    solvers = named(SOLVING, SOLVERS, symmetric=False)
+    adjoints = named(EXACT, ADJOINTS, symmetric=False)
     return Problem(
         tanh_step, tanh_step, skew_weights(), x, [*solvers, None], [*adjoints, None]
     )
@@ -64,14 +63,10 @@ def opteq():
     share the point and, if only one is named, the small space.
     """
     W, U = symmetric_weights()
-    layer, params = (
-        uj.opteq(8, 6, 3, skip=0.9),
-        uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6))),
-    )
-    solvers, adjoints = (
-        named(SOLVING, SOLVERS, symmetric=True),
-        named(EXACT, ADJOINTS, symmetric=True),
-    )
+    layer = uj.opteq(8, 6, 3, skip=0.9)
+    params = uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
+    solvers = named(SOLVING, SOLVERS, symmetric=True)
+    adjoints = named(EXACT, ADJOINTS, symmetric=True)
     return Problem(
         layer,
         layer.step,
@@ -156,8 +151,8 @@ def test_every_gradient_is_that_of_an_unroll(name):
             by_unroll(problem, params, x),
         )
 
-    converged, results, pairs, steps, expected = jax.tree.map(
-        np.asarray, run(problem.params, problem.x)
+    converged, results, pairs, steps, expected = jax.device_get(
+        run(problem.params, problem.x)
     )
     for solver, rows in zip(problem.solvers, converged, strict=True):
         assert rows.all(), solver
@@ -206,7 +201,7 @@ BOUNDED = {
 }
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_the_documented_error_bounds_hold_over_random_problems(kind):
     """Loss |y|^2 / 2 with L_v = 1; gradient in b. Problems of the same shape share
@@ -256,13 +251,9 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
 
     for seed in range(9):
         weights, (c, beta, L_J, L_B) = drawn(kind, seed)
-        exact, B, J, results = jax.tree.map(
-            np.asarray, figures(weights, inputs(8, seed=seed))
-        )
-        right, size = (
-            B.T @ np.linalg.solve(np.eye(8) - J.T, exact),
-            np.linalg.norm(exact),
-        )
+        exact, B, J, results = jax.device_get(figures(weights, inputs(8, seed=seed)))
+        right = B.T @ np.linalg.solve(np.eye(8) - J.T, exact)
+        size = np.linalg.norm(exact)
         for (*pair, tol), (y, residual, gradient) in zip(
             BOUNDED[kind], results, strict=True
         ):

@@ -11,6 +11,7 @@ import pytest
 import unroll_jax as uj
 from tests.energies.opteq_layers import convolutional, dense
 from tests.energies.opteq_reference import conv_matrix
+from tests.marks import in_float64, nightly
 from unroll_jax.energies.equilibrium.opteq_objective import (
     deep_opteq_objective,
     opteq_objective,
@@ -18,7 +19,7 @@ from unroll_jax.energies.equilibrium.opteq_objective import (
 from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import unrolled
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 MESSAGE = (
     r"\|W\| must be at most 1, got ([\d.]+|nan):"
     r" .*spectral_normalise.*allow_expansive=True"
@@ -36,7 +37,7 @@ def stated_norm(call):
     return float(re.search(MESSAGE, str(caught.value)).group(1))
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("make", [dense, convolutional])
 def test_a_norm_above_1_is_one_error_that_says_so_and_consent_takes_it_away(make):
     layer, params, z, x = of_norm(1.2, make)

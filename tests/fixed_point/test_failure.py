@@ -19,6 +19,7 @@ from tests.fixed_point.problems import (
     skew_weights,
     tanh_step,
 )
+from tests.marks import in_float64, types_unchecked
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
 from unroll_jax.fixed_point.reports import Reporting, call_site, report_failures
@@ -145,7 +146,7 @@ def test_an_error_says_how_many_examples_failed_and_how(p, words):
 GOOD, STALL, CUT, LOST = STATUS[:4]
 
 
-@pytest.mark.usefixtures("unchecked")
+@types_unchecked
 @pytest.mark.parametrize(
     ("residual", "statuses", "worst"),
     [
@@ -179,11 +180,9 @@ def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_no
 def problem_of(sizes, square, dtype):
     dim, width, rows = sizes or (8, 0, 4)
     if sizes is None:
-        layer, params, given = (
-            tanh_step,
-            skew_weights(norm=0.9, dtype=dtype),
-            {"solver": "picard", "batch_ndim": 1},
-        )
+        layer = tanh_step
+        params = skew_weights(norm=0.9, dtype=dtype)
+        given = {"solver": "picard", "batch_ndim": 1}
     else:
         (layer, params), given = factored_layer(dim, width, square, "tanh", dtype), {}
 
@@ -208,14 +207,15 @@ def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
     run = jax.jit(jax.grad(lambda x: jnp.sum(solve(x, on_failure="accept") ** 3)))
     dirty = 3.0 * np.asarray(clean)
     dirty[1] = np.nan
-    expected, actual = np.asarray(run(3.0 * clean)), np.asarray(run(dirty))
+    expected = np.asarray(run(3.0 * clean))
+    actual = np.asarray(run(dirty))
     assert np.isnan(actual[1]).any()
     errors = np.delete(actual, 1, 0), np.delete(expected, 1, 0)
     assert relative_error(*errors) <= (1e-3 if sizes else 0.0)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("sizes", [None, (12, 48, 5), (8, 12, 1)])
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
     """A solve that ends, one that is cut short, one to a looser tolerance, and one
@@ -237,8 +237,8 @@ def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
     with pytest.warns(
         ConvergenceWarning, match=f"^adjoint of equilibrium{LOUD} adjoint_max_steps"
     ):
-        good, cut, loose, brief = jax.tree.map(
-            np.asarray, finish(run(x, fixed_point.zero_probe(len(x))))
+        good, cut, loose, brief = jax.device_get(
+            finish(run(x, fixed_point.zero_probe(len(x))))
         )
     # adjoints have 200 steps at least
     for info, bound in ((good, 1e-6), (loose, 1e-2), (brief, 1e-6)):

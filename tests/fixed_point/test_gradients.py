@@ -18,9 +18,10 @@ from tests.fixed_point.problems import (
     tanh_step,
     unrolled,
 )
+from tests.marks import in_float64, nightly, types_unchecked
 from unroll_jax import fixed_point
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 # The quickest to compile, for tests of neither solver nor adjoint.
 PLAIN = {
     "tol": 1e-11,
@@ -31,7 +32,8 @@ PLAIN = {
 
 
 def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
-    A, x = skew_weights(norm=0.5), inputs(8)
+    A = skew_weights(norm=0.5)
+    x = inputs(8)
     ways = [
         ("one_step", 1),
         *((fixed_point.neumann(terms), terms) for terms in (1, 5, 40)),
@@ -52,10 +54,11 @@ def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
             jax.grad(loss)(x, adjoint) for adjoint, _ in ways
         ]
 
-    z, gradients = jax.tree.map(np.asarray, run(A, x))
+    z, gradients = jax.device_get(run(A, x))
     # the derivative of tanh; once more for the gradient with respect to x
     slope = 1.0 - z**2
-    transposed, v = np.asarray(A) * slope, np.cos(z) * np.arange(8.0)
+    transposed = np.asarray(A) * slope
+    v = np.cos(z) * np.arange(8.0)
     for (_, terms), gradient in zip(ways, gradients, strict=True):
         expected = (
             sum(np.linalg.matrix_power(transposed, k) @ v for k in range(terms)) * slope
@@ -70,7 +73,8 @@ def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
 
 
 def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_the_answer():
-    A, x = skew_weights(), inputs(3, 8)
+    A = skew_weights()
+    x = inputs(3, 8)
 
     @jax.jit
     def run(y0, x):
@@ -137,7 +141,7 @@ def plain(A, x):
     return jnp.sum(unrolled(tanh_step, A, np.zeros(x.shape), x, steps=120) ** 3)
 
 
-@pytest.mark.nightly
+@nightly
 def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_of_an_unroll():
     """Forward, with two adjoints; reverse; forward over reverse; and reverse over
     reverse, in one program."""
@@ -178,7 +182,8 @@ def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equa
 
 
 def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
-    params, zeros = symmetric_weights(), np.zeros((4, 8))
+    params = symmetric_weights()
+    zeros = np.zeros((4, 8))
     options = PLAIN | {"adjoint": "conjugate_gradient", "forward_mode": True}
     ours = lambda x: uj.equilibrium(symmetric_step, params, zeros, x, **options)[0]
     theirs = lambda x: unrolled(symmetric_step, params, zeros, x, steps=300)
@@ -207,7 +212,7 @@ REFUSED = {  # transforms of a function of one array
 }
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("argument", [0, 1])
 @pytest.mark.parametrize("transform", REFUSED)
 def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a_number(
@@ -266,7 +271,7 @@ def test_a_capped_adjoint_in_half_precision_has_failed():
         jax.grad(loss)(np.ones(8, jnp.bfloat16))
 
 
-@pytest.mark.usefixtures("unchecked")
+@types_unchecked
 @pytest.mark.parametrize("adjoint", ["gmres", "conjugate_gradient"])
 def test_a_nearly_singular_system_is_called_so_and_not_capped(adjoint):
     """In float32, where less than 1% of v is left in w - J^T w."""

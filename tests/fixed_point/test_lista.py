@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.marks import in_float64, nightly, types_unchecked
 from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import SOLVERS
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 TOL = 1e-5
 SPARSITY = 0.13
 
@@ -38,7 +39,8 @@ def judge_of(step, energy, start):
         lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2]
     )(start)
     evaluate = jax.jit(lambda z: (step(z), energy(z)))
-    size, lowest = norms(limit), np.asarray(evaluate(limit)[1])
+    size = norms(limit)
+    lowest = np.asarray(evaluate(limit)[1])
 
     def is_right(z):
         moved, here = evaluate(z)
@@ -108,10 +110,10 @@ LONG += [
 ]
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "case",
-    CODES + [pytest.param(case, marks=pytest.mark.nightly) for case in LONG],
+    CODES + [pytest.param(case, marks=nightly) for case in LONG],
     ids=str,
 )
 def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(case):
@@ -121,8 +123,8 @@ def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(
     assert converged >= least
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_no_system_is_called_converged_where_it_is_wrong(name):
     descent, *given = uj.DESCENTS[name].example(jax.random.key(0), (4,))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point.problems import (
@@ -19,13 +20,14 @@ from tests.fixed_point.problems import (
     symmetric_weights,
     tanh_step,
 )
+from tests.marks import in_float64, nightly, types_unchecked
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.adjoints import flag_asymmetric, unroll_solver
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONSYMMETRIC
 from unroll_jax.fixed_point.stopping import StopRule
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-in_float64 = pytest.mark.usefixtures("x64")
+pytestmark = types_unchecked
+in_float64 = in_float64
 
 
 def affine(p, z, x):
@@ -40,7 +42,8 @@ def symmetric(size=8, norm=0.99):
 def iterates(solver, step, count):
     """The states after every one of a number of updates: those that the step is
     given, and the last."""
-    seen, rule = [], StopRule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
+    seen = []
+    rule = StopRule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
 
     def watched(z):
         jax.debug.callback(lambda z: seen.append(np.array(z[0])), z, ordered=True)
@@ -58,33 +61,35 @@ def test_anderson_takes_the_step_of_least_linearised_residual():
     """By NumPy's least squares over differences that are orthogonal in turn to the
     window of those before."""
     window = 2
-    A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
-    z, Q, U, last = np.zeros(8), [], [], None
+    A = np.asarray(skew_weights())
+    x = np.asarray(inputs(8))
+    z = np.zeros(8)
+    Q = []
+    U = []
+    last = None
     states = iterates(fp.anderson(window), lambda z: jnp.tanh(z @ A + x), 6)
     for k in range(6):
         fz = np.tanh(z @ A + x)
         d = fz - z
         if last is not None:
-            q, u = d - last[0], fz - last[1]
+            q = d - last[0]
+            u = fz - last[1]
             shares = [q @ old for old in Q[-window:]]
             q, u = (
                 a - sum(s * old for s, old in zip(shares, B[-window:], strict=True))
                 for a, B in ((q, Q), (u, U))
             )
-            Q, U = (
-                [*Q, q / np.linalg.norm(q)][-window:],
-                [*U, u / np.linalg.norm(q)][-window:],
-            )
+            Q = [*Q, q / np.linalg.norm(q)][-window:]
+            U = [*U, u / np.linalg.norm(q)][-window:]
         last = d, fz
         z = fz - sum((d @ q) * u for q, u in zip(Q, U, strict=True))
-        np.testing.assert_allclose(
-            states[k], z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}"
-        )
+        assert_allclose(states[k], z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}")
 
 
 @in_float64
 def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
-    A, b = symmetric(), np.random.default_rng(4).normal(size=8)
+    A = symmetric()
+    b = np.random.default_rng(4).normal(size=8)
     states = iterates(fp.accelerated_gradient(), lambda z: z @ A + b, 60)
     z, before, weight, restarts, seen = np.zeros(8), np.zeros(8), 1.0, 0, []
     for _ in range(60):
@@ -94,21 +99,25 @@ def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
         weight = 1.0 if uphill else weight
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
         z = image + (0.0 if uphill else (weight - 1.0) / following) * (image - before)
-        before, weight = image, following
+        before = image
+        weight = following
         seen.append(z)
-    np.testing.assert_allclose(states, seen, rtol=1e-9, atol=1e-9)
+    assert_allclose(states, seen, rtol=1e-9, atol=1e-9)
     assert restarts > 0
 
 
 @in_float64
 def test_damped_is_the_stated_iteration():
-    A, x, z, share = np.asarray(skew_weights()), np.asarray(inputs(8)), np.zeros(8), 0.3
+    A = np.asarray(skew_weights())
+    x = np.asarray(inputs(8))
+    z = np.zeros(8)
+    share = 0.3
     for _ in range(6):
         z = (1.0 - share) * z + share * np.tanh(z @ A + x)
     y, _ = program(tanh_step, solver=fp.damped(share), adjoint=fp.unrolled(6))(
         A, np.zeros((1, 8)), x[None]
     )
-    np.testing.assert_allclose(y[0], z, rtol=1e-13)
+    assert_allclose(y[0], z, rtol=1e-13)
 
 
 @in_float64
@@ -116,20 +125,17 @@ def test_acceleration_takes_a_share_of_plain_steps_and_costs_little_where_it_doe
     """Problems of 8 numbers have zeros for the others: all of them share one
     program."""
     draw = np.random.default_rng(7)
-    half, rotation = (
-        draw.normal(size=(8, 8)),
-        np.linalg.qr(draw.normal(size=(64, 64)))[0],
-    )
-    slow, both = (
-        0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2,
-        ["picard", "anderson"],
-    )
+    half = draw.normal(size=(8, 8))
+    rotation = np.linalg.qr(draw.normal(size=(64, 64)))[0]
+    slow = 0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2
+    both = ["picard", "anderson"]
     run = programs(affine, [*both, "accelerated_gradient"], tol=1e-8, max_steps=20_000)
 
     def steps_of(solvers, p, x):
         """The most steps of an example of z' = z p + x from 0, by solver."""
         wide = 64 - len(p)
-        p, x = np.pad(p, (0, wide)), np.pad(x, ((0, 0), (0, wide)))
+        p = np.pad(p, (0, wide))
+        x = np.pad(x, ((0, 0), (0, wide)))
         infos = {
             solver: info
             for solver, (_, info) in run(p, 0.0 * x, x).items()
@@ -153,7 +159,8 @@ def test_acceleration_takes_a_share_of_plain_steps_and_costs_little_where_it_doe
 def test_a_map_that_plain_steps_leave_is_solved():
     """Eigenvalues from -1.5, and a rotation that grows threefold among them: forward
     and backward."""
-    A, x = np.linalg.qr(np.asarray(skew_weights(16)))[0], np.asarray(inputs(4, 16))
+    A = np.linalg.qr(np.asarray(skew_weights(16)))[0]
+    x = np.asarray(inputs(4, 16))
     parts = np.diag([0.0, 0.0, *np.linspace(-1.5, 0.6, 14)])
     parts[:2, :2] = [[0.0, -3.0], [3.0, 0.0]]
     grown = A @ parts @ A.T
@@ -190,7 +197,8 @@ SYSTEMS = {
 @in_float64
 def test_the_adjoint_of_a_general_map_is_a_direct_solve():
     """Each row is solved separately, with the true residual."""
-    draw, turn = np.random.default_rng(0), np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
+    draw = np.random.default_rng(0)
+    turn = np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
     J = np.triu(draw.normal(size=(12, 12))) + 0.2 * np.tril(
         draw.normal(size=(12, 12)), -1
     )
@@ -228,10 +236,8 @@ def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
 def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
     """The recurrence falls long after the true residual has stopped, until its
     squares cannot be divided any more."""
-    J, v = (
-        np.float32(symmetric(128, 0.999)),
-        np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32),
-    )
+    J = np.float32(symmetric(128, 0.999))
+    v = np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     w, info = jax.jit(
         lambda J, v: fp.conjugate_gradient().solve(lambda w: w @ J, v, 1e-300, 9000)
@@ -245,10 +251,8 @@ def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
 
 
 def test_asymmetry_within_round_off_is_no_asymmetry():
-    A, ones = (
-        np.array([[0.5, 0.1], [0.09, 0.3]], np.float32),
-        np.ones((1, 2), np.float32),
-    )
+    A = np.array([[0.5, 0.1], [0.09, 0.3]], np.float32)
+    ones = np.ones((1, 2), np.float32)
     info = fp.EquilibriumInfo(np.zeros(1, np.float32), *np.zeros((2, 1), np.int32))
     spacings = [float(jnp.finfo(dtype).eps) for dtype in ("float32", "bfloat16")]
     run = jax.jit(
@@ -270,7 +274,8 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
         return fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
 
     def loss(probe, size):
-        zeros, ones = np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32)
+        zeros = np.zeros((1, 3), np.float32)
+        ones = np.ones((1, 3), np.float32)
         options = {
             "adjoint": ended_at(size),
             "batch_ndim": 1,
@@ -287,7 +292,7 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
     assert (large.converged[0], usual.converged[0]) == (1.0, 0.0)
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     """With the adjoints of the state, and in the small space of a factored layer."""
@@ -337,10 +342,11 @@ def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_stat
     import jaxopt
 
     solver = fp.jaxopt_solver(getattr(jaxopt, name))
-    A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    A = skew_weights(norm=0.8, dtype=jnp.float32)
+    x = inputs(4, 8, dtype=jnp.float32)
     z, info = program(affine, solver=solver)(A, 0.0 * x, x)
     assert info.converged.all()
-    np.testing.assert_allclose(
+    assert_allclose(
         z, np.linalg.solve(np.eye(8) - np.asarray(A).T, np.asarray(x).T).T, atol=1e-3
     )
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso
 
 import unroll_jax as uj
+from tests.marks import nightly
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies import soft_threshold
 
@@ -64,13 +66,13 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     )
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+        lambda a, b: assert_allclose(a, b, rtol=1e-5, atol=1e-7),
         got,
         slopes_of_ridge(0.1),
     )
 
 
-@pytest.mark.nightly
+@nightly
 def test_forward_mode_gives_tangents_and_second_derivatives():
     def closed(weight, *_):
         return jnp.linalg.solve(
@@ -86,7 +88,7 @@ def test_forward_mode_gives_tangents_and_second_derivatives():
     got, expected = jax.jit(
         lambda weight: [[slope(weight) for slope in slopes] for slopes in results]
     )(0.1)
-    np.testing.assert_allclose(got, expected, rtol=1e-8)
+    assert_allclose(got, expected, rtol=1e-8)
 
 
 def test_a_condition_of_any_scale_leaves_the_root_alone():
@@ -114,17 +116,13 @@ def test_a_condition_of_any_scale_leaves_the_root_alone():
         lambda points: [root(a, *case) for a, case in zip(points, cases, strict=True)]
     )
     for a, (z, slope) in zip(points, run(points), strict=True):
-        np.testing.assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
-        np.testing.assert_allclose(
-            slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8
-        )
+        assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
+        assert_allclose(slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8)
 
 
 def test_adjoints_by_name_and_value_and_pytrees():
-    matrix, start = (
-        np.array([[1.0, 0.2], [0.2, 0.8]]),
-        {"u": np.zeros(2), "v": np.zeros(3)},
-    )
+    matrix = np.array([[1.0, 0.2], [0.2, 0.8]])
+    start = {"u": np.zeros(2), "v": np.zeros(3)}
 
     def optimality(params, z, x):
         return {"u": matrix @ z["u"] - params, "v": z["v"] - x}
@@ -140,10 +138,8 @@ def test_adjoints_by_name_and_value_and_pytrees():
     adjoints = ("gmres", fp.conjugate_gradient())
     run = jax.jit(lambda *point: [gradient(adjoint, *point) for adjoint in adjoints])
     for for_p, for_x in run(jnp.ones(2), jnp.arange(3.0)):
-        np.testing.assert_allclose(
-            for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8
-        )
-        np.testing.assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
+        assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
+        assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
 
 
 def test_closed_over_values_aux_and_the_probe():
@@ -156,7 +152,7 @@ def test_closed_over_values_aux_and_the_probe():
         return z
 
     slope, probe = jax.jit(jax.grad(root, argnums=(0, 1)))(4.0, fp.zero_probe())
-    np.testing.assert_allclose(slope, 0.25, rtol=1e-6)
+    assert_allclose(slope, 0.25, rtol=1e-6)
     assert float(probe.converged) == 1.0
 
 
@@ -199,7 +195,7 @@ FISTA = fp.accelerated_gradient(proximal=True)
 
 @pytest.mark.parametrize(
     "solver",
-    [pytest.param(None, marks=pytest.mark.nightly), FISTA],
+    [pytest.param(None, marks=nightly), FISTA],
     ids=["default", "fista"],
 )
 def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
@@ -223,24 +219,22 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
         return jnp.sum(z**2), z
 
     slope, z = jax.jit(jax.grad(size, has_aux=True))(0.1)
-    np.testing.assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
+    assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
     above, below = (
         np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4)
     )
-    np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
+    assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
     shrink = lambda weight, z, size: soft_threshold(weight).prox(z, size)
     wrapped = uj.implicit_argmin(squares, prox=shrink, step_size=0.5)(by_sklearn)
     of_sklearn = jax.grad(
         lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2)
     )(0.1)
-    np.testing.assert_allclose(of_sklearn, slope, rtol=1e-5)
+    assert_allclose(of_sklearn, slope, rtol=1e-5)
 
 
 def test_pairs_by_name_batches_and_the_energy_of_a_step():
-    z0, x = (
-        jnp.asarray(DRAW.normal(size=(2, 3, 4))),
-        jnp.asarray(DRAW.normal(size=(2, 3, 4))),
-    )
+    z0 = jnp.asarray(DRAW.normal(size=(2, 3, 4)))
+    x = jnp.asarray(DRAW.normal(size=(2, 3, 4)))
     layer = uj.prox_gradient(
         lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, (-2, -1)),
         "soft_threshold",
@@ -258,7 +252,7 @@ def test_pairs_by_name_batches_and_the_energy_of_a_step():
 
     z, converged, expected, (after, before) = run(z0, x)
     assert converged.shape == (2,)
-    np.testing.assert_allclose(z, expected, atol=1e-9)
+    assert_allclose(z, expected, atol=1e-9)
     assert bool((after < before).all())
 
 
@@ -299,7 +293,7 @@ def test_a_condition_of_any_scale_has_every_digit_of_its_gradient(
     got = jax.jit(lambda p: [gradient(p, scale) for scale in SCALES])(p)
     expected = np.linalg.solve(matrix.T.astype(np.float64), np.ones(2))
     for slope in got:
-        np.testing.assert_allclose(slope, expected, rtol=3e-6)
+        assert_allclose(slope, expected, rtol=3e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6])
@@ -323,7 +317,8 @@ def shrink_half(weight, z, size):
 
 
 square = lambda a, z: z**2 - a
-ONE, FOUR = np.ones(()), np.full((), 4.0)
+ONE = np.ones(())
+FOUR = np.full((), 4.0)
 FAR = {  # a wrapped solver that fails, and its arguments
     "its start": (uj.implicit_root, square, {}, lambda a, z0: z0, (FOUR, ONE)),
     "five steps": (
@@ -377,7 +372,7 @@ def test_solutions_pass_from_any_start_and_of_any_size():
 
     for scale, value, start in cases:
         a, z0 = (np.array([scale * size]) for size in (value, start))
-        np.testing.assert_allclose(nearly(a, z0), a, atol=1e-9 * scale)
+        assert_allclose(nearly(a, z0), a, atol=1e-9 * scale)
 
 
 NAMED = {"implicit_root": of_root, "implicit_argmin": of_argmin}

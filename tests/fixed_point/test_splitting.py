@@ -6,13 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.fixed_point.problems import relative_error
+from tests.marks import in_float64, nightly
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import monotone
 
-pytestmark = pytest.mark.usefixtures("x64")
-IMAGE, MARGIN = (4, 5), 0.7
+pytestmark = in_float64
+IMAGE = (4, 5)
+MARGIN = 0.7
 SIGMA = {"relu": lambda t: np.maximum(t, 0.0), "tanh": np.tanh}
 OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error"}
 
@@ -44,7 +47,8 @@ def matrix_of(params):
         for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
     )
     if A.ndim == 4:
-        A, B = circular_matrix(A), circular_matrix(B)
+        A = circular_matrix(A)
+        B = circular_matrix(B)
     return (1.0 - MARGIN) * np.eye(len(A)) - A.T @ A + B - B.T
 
 
@@ -71,7 +75,8 @@ def solve_by_scipy(W, x, sigma):
 def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_the_margin(
     kind,
 ):
-    params, z = params_of(kind), inputs_for(kind, 2)
+    params = params_of(kind)
+    z = inputs_for(kind, 2)
 
     @jax.jit
     def products(params, z):
@@ -80,16 +85,17 @@ def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_th
             monotone.monotone_resolvent(W, 0.6), z
         )
 
-    matrix, flat = matrix_of(params), np.asarray(z).reshape(2, -1)
+    matrix = matrix_of(params)
+    flat = np.asarray(z).reshape(2, -1)
     image, solved = (np.asarray(leaf).reshape(2, -1) for leaf in products(params, z))
-    np.testing.assert_allclose(image, flat @ matrix.T, atol=1e-12)
+    assert_allclose(image, flat @ matrix.T, atol=1e-12)
     assert (
         np.linalg.eigvalsh(np.eye(len(matrix)) - (matrix + matrix.T) / 2)[0]
         >= MARGIN - 1e-12
     )
     assert np.linalg.norm(matrix - matrix.T) > 1.0
     inverse = np.linalg.inv(np.eye(len(matrix)) + 0.6 * (np.eye(len(matrix)) - matrix))
-    np.testing.assert_allclose(solved, flat @ inverse.T, atol=1e-12)
+    assert_allclose(solved, flat @ inverse.T, atol=1e-12)
 
 
 # An activation, a dtype, options, and how near the equilibrium must be; float32
@@ -101,11 +107,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "kind", ["dense", pytest.param("images", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("kind", ["dense", pytest.param("images", marks=nightly)])
 def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
-    params, x = params_of(kind), inputs_for(kind, 2)
+    params = params_of(kind)
+    x = inputs_for(kind, 2)
 
     @jax.jit
     def run(params, x):
@@ -129,16 +134,15 @@ def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
         expected = [
             solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in np.asarray(x)
         ]
-        np.testing.assert_allclose(
-            np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name
-        )
+        assert_allclose(np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("kind", ["dense", "images"])
 def test_gradients_are_those_of_an_unroll(kind):
     """The unroll is of damped plain steps, in which no splitting takes part."""
-    params, x = params_of(kind), inputs_for(kind, 2)
+    params = params_of(kind)
+    x = inputs_for(kind, 2)
     share = 0.5 * MARGIN / np.linalg.norm(np.eye(x[0].size) - matrix_of(params), 2) ** 2
 
     def unrolled(params, x):
@@ -175,5 +179,5 @@ def test_weights_of_zero_have_a_finite_gradient():
             jax.grad(lambda p: fp.monotone_weight(p).sum())(p),
         )
     )(params)
-    np.testing.assert_array_equal(W, 0.0)
+    assert_array_equal(W, 0.0)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

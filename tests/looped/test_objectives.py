@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from unroll_jax.looped import (
     path_independence,
@@ -40,7 +41,8 @@ def test_draws_have_their_distributions():
     assert counts[:2].sum() == 0
     assert np.abs(counts[2:] / len(KEYS) - 0.2).max() < 0.03
 
-    rng, shares = np.random.default_rng(0), [0.1, 0.5, 0.9]
+    rng = np.random.default_rng(0)
+    shares = [0.1, 0.5, 0.9]
     expected = rng.poisson(np.exp(rng.normal(np.log(32.0) - 0.125, 0.5, 100_000))) + 1
     assert abs(expected.mean() - 33.0) < 0.2
     assert abs(cut.mean() - np.clip(expected, 10, 64).mean()) < 1.0
@@ -99,4 +101,4 @@ def test_steps_are_root_mean_squares_of_differences(shape, batch_ndim, x64):
         lambda states: (measure(states), gradient(jnp.ones_like(states)))
     )(states)
     chex.assert_trees_all_close(sizes, expected, rtol=1e-6)
-    np.testing.assert_array_equal(at_rest, np.zeros(shape))
+    assert_array_equal(at_rest, np.zeros(shape))

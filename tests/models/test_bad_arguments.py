@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.hostile.calls import calls
+from tests.marks import types_unchecked
 from tests.models.test_decoder import SMALL as DECODER
 from tests.models.test_encoder import SMALL as ENCODER
 from tests.models.test_generation import PROMPTS
@@ -19,8 +20,10 @@ from unroll_jax import models as m
 from unroll_jax.models.language import sampling
 from unroll_jax.models.language.low_rank import low_rank_changes
 
-VECTORS, IMAGES = np.ones((2, 4), np.float32), np.ones((2, 4, 4, 1), np.float32)
-FLOAT, INTS = np.ones((5, 4), np.float32), np.ones((2, 5), np.int32)
+VECTORS = np.ones((2, 4), np.float32)
+IMAGES = np.ones((2, 4, 4, 1), np.float32)
+FLOAT = np.ones((5, 4), np.float32)
+INTS = np.ones((2, 5), np.int32)
 
 
 def shaped(model, *inputs, **named):
@@ -166,7 +169,7 @@ exit_layer: speculate(exit_layer=4)
 """
 
 
-@pytest.mark.usefixtures("unchecked")
+@types_unchecked
 @pytest.mark.parametrize(("error", "name", "expression"), list(calls(TABLE)))
 def test_a_bad_argument_is_named(error, name, expression):
     with pytest.raises(error, match=rf"\b{name}\b") as caught:

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.marks import in_float64, nightly
 from tests.models import (
     decoder_reference,
     encoder_reference,
@@ -30,7 +32,7 @@ MODELS = {
     "encoder": (Encoder, test_encoder.SMALL, test_encoder.random_tokens(3, 5)),
     "vit": (ViT, FRAMES, test_vit.frames(3)),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("encoder", "vit")]
+SLOW = [pytest.param(name, marks=nightly) for name in ("encoder", "vit")]
 every_model = pytest.mark.parametrize("name", ["decoder", *SLOW])
 
 
@@ -64,7 +66,7 @@ def test_a_row_drops_by_its_key_and_the_rest_of_the_batch_changes_nothing(name):
     run = jax.jit(lambda x, key: model.apply(params, x, dropout_key=key))
     states = np.asarray(run(x, rows_of_keys(5, 6, 5)))
     same = np.asarray(run(x[::-1], rows_of_keys(5, 6, 5)[::-1]))[:, ::-1]
-    np.testing.assert_allclose(same, states, rtol=1e-5, atol=1e-6)
+    assert_allclose(same, states, rtol=1e-5, atol=1e-6)
     other = np.asarray(run(x, rows_of_keys(5, 7, 5)))
     differs = np.abs(other - states).max((0, 2, 3)) > 1e-3
     assert differs.tolist() == [False, True, False]
@@ -78,8 +80,9 @@ def test_a_row_drops_by_its_key_and_the_rest_of_the_batch_changes_nothing(name):
 def test_values_are_dropped_at_the_rate_and_the_others_scaled_to_the_same_mean():
     values = jnp.ones((4, 50, 100))
     drop = dropout(jax.random.key(0), RATE, values.shape)
-    first, second = np.asarray(drop(0, values)), np.asarray(drop(1, values))
-    np.testing.assert_allclose(np.unique(first), [0.0, 1 / (1 - RATE)], rtol=1e-6)
+    first = np.asarray(drop(0, values))
+    second = np.asarray(drop(1, values))
+    assert_allclose(np.unique(first), [0.0, 1 / (1 - RATE)], rtol=1e-6)
     error = np.sqrt(RATE / (1 - RATE) / values.size)  # of the mean
     assert abs(first.mean() - 1.0) < 5 * error
     share = ((first == 0) & (second == 0)).mean()
@@ -88,10 +91,10 @@ def test_values_are_dropped_at_the_rate_and_the_others_scaled_to_the_same_mean()
     assert (first == 0).mean((0, 1)).std() < 0.05
     half = drop(0, values.astype(jnp.bfloat16))
     assert half.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(np.asarray(half == 0), first == 0)
+    assert_array_equal(np.asarray(half == 0), first == 0)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
     factors = np.random.default_rng(0).integers(0, 2, (2, 5, 8)) * 1.5
     y = normal(5, 8)
@@ -109,7 +112,7 @@ def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
         actual = jax.jit(lambda p, layer=layer: layer.apply(p, y, None, drop))(params)
         weights = float64(params)["params"]
         expected = reference(weights, np.asarray(y), config, factors)
-        np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-11)
+        assert_allclose(actual, expected, rtol=1e-10, atol=1e-11)
 
     config = test_decoder.SMALL
     model = Decoder(config, param_dtype=jnp.float64)
@@ -125,14 +128,15 @@ def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
     expected = decoder_reference.layer(
         float64(weights), np.asarray(y), config, np.arange(5), factors
     )
-    np.testing.assert_allclose(run(weights), expected, rtol=1e-10, atol=1e-11)
+    assert_allclose(run(weights), expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.nightly
+@nightly
 def test_every_layer_draws_for_itself_and_its_states_are_the_dropped_sums():
     """With a feed-forward part of 0, a layer adds the dropped output of attention."""
     config = test_decoder.SMALL
-    model, tokens = Decoder(config, dropout=RATE), test_decoder.random_tokens(64, 9)
+    model = Decoder(config, dropout=RATE)
+    tokens = test_decoder.random_tokens(64, 9)
     params = test_decoder.random_params(model)
     layers = dict(params["params"]["layers"])
     layers["down"] = jax.tree.map(jnp.zeros_like, layers["down"])
@@ -141,14 +145,14 @@ def test_every_layer_draws_for_itself_and_its_states_are_the_dropped_sums():
     states = jax.jit(lambda p: model.apply(p, tokens, dropout_key=key))(params)
     is_dropped = np.asarray(states[1:] == states[:-1])
     assert is_dropped.shape == (3, 64, 9, 8)
-    np.testing.assert_allclose(is_dropped.mean((1, 2, 3)), RATE, atol=0.04)
+    assert_allclose(is_dropped.mean((1, 2, 3)), RATE, atol=0.04)
     both = (is_dropped[0] & is_dropped[1]).mean()
-    np.testing.assert_allclose(both, RATE**2, atol=0.03)
+    assert_allclose(both, RATE**2, atol=0.03)
     # an entry that the first layer keeps is that of the layer without dropout, scaled
     plain = jax.jit(model.apply)(params, tokens)
     added = np.asarray(plain[1] - plain[0]) / (1 - RATE)
     expected = np.where(is_dropped[0], 0.0, added)
-    np.testing.assert_allclose(states[1] - states[0], expected, rtol=1e-3, atol=1e-5)
+    assert_allclose(states[1] - states[0], expected, rtol=1e-3, atol=1e-5)
 
 
 def test_gradients_pass_through_kept_values_alone():
@@ -158,7 +162,7 @@ def test_gradients_pass_through_kept_values_alone():
         lambda v: (drop(0, v), jax.grad(lambda v: jnp.sum(drop(0, v)))(v))
     )(values)
     expected = np.where(np.asarray(dropped) == 0.0, 0.0, 1 / (1 - RATE))
-    np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+    assert_allclose(gradient, expected, rtol=1e-6)
 
 
 def test_rates_out_of_range_and_keys_of_another_number_of_rows_are_errors():
@@ -176,13 +180,14 @@ def test_rates_out_of_range_and_keys_of_another_number_of_rows_are_errors():
         run(RATE, dropout_key=rows_of_keys(1, 2))
 
 
-@pytest.mark.nightly
+@nightly
 def test_a_classifier_passes_the_key_to_its_encoder():
-    config, tokens = test_encoder.SMALL, test_encoder.random_tokens(3, 5)
+    config = test_encoder.SMALL
+    tokens = test_encoder.random_tokens(3, 5)
     model = Classifier(Encoder(config, dropout=RATE), 4)
     params = drawn(model, tokens)
     run = jax.jit(lambda key: model.apply(params, tokens, dropout_key=key))
     first, same, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first, same)
+    assert_array_equal(first, same)
     assert np.abs(np.asarray(first - other))[1:].max() > 1e-3
-    np.testing.assert_array_equal(first[0], other[0])
+    assert_array_equal(first[0], other[0])

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import reference
+from tests.marks import in_float64, nightly
 from tests.models import (
     decoder_reference,
     encoder_reference,
@@ -114,13 +116,13 @@ every_model = pytest.mark.parametrize("name", CASES)
 every_layer = pytest.mark.parametrize(
     "name",
     [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly)
+        name if name in QUICK else pytest.param(name, marks=nightly)
         for name in OWN_LAYERS
     ],
 )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @every_model
 def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     name,
@@ -128,10 +130,8 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     """Gradients against finite differences of the reference; records take the place
     of outputs."""
     case = CASES[name]
-    model, x = (
-        case.make(param_dtype=jnp.float64, remat=DOTS),
-        case.draw(2, 3, dtype=jnp.float64),
-    )
+    model = case.make(param_dtype=jnp.float64, remat=DOTS)
+    x = case.draw(2, 3, dtype=jnp.float64)
     params = drawn(model, case.draw(dtype=jnp.float64), scale=case.scale)
     rng = np.random.default_rng(0)
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), params)
@@ -146,10 +146,8 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
 
     @jax.jit
     def run(params, lost, noise):
-        lose, shake = (
-            lost_layer(lost),
-            layer_noise(jax.random.key(1, impl="rbg"), noise),
-        )
+        lose = lost_layer(lost)
+        shake = layer_noise(jax.random.key(1, impl="rbg"), noise)
 
         def perturb(layer, before, y):
             return shake(layer, before, lose(layer, before, y))
@@ -166,13 +164,13 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
             pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0],
         )
 
-    (outputs, losses, largest), gradient = jax.tree.map(np.asarray, run(params, 0, 0.0))
+    (outputs, losses, largest), gradient = jax.device_get(run(params, 0, 0.0))
     if name != "encoder":
         lost, noisy = (
             np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1))
         )
         if name != "dust":  # its layers read codes by different dictionaries
-            np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
+            assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
         assert not np.allclose(lost[3], outputs[3])
         assert np.all(np.max(np.abs(noisy - outputs), axis=(1, 2, 3, 4))[1:] > 1e-3)
 
@@ -183,11 +181,9 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
         return np.moveaxis(np.array(each), 2, 0)
 
     assert outputs.shape == (4, 2, 3, *case.shape)
-    np.testing.assert_allclose(outputs, expected(params), rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(
-        losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9
-    )
-    np.testing.assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-9)
+    assert_allclose(outputs, expected(params), rtol=1e-9, atol=1e-10)
+    assert_allclose(losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9)
+    assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-9)
     along = sum(
         np.vdot(g, d)
         for g, d in zip(
@@ -205,7 +201,7 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
             )
         )
 
-    np.testing.assert_allclose(
+    assert_allclose(
         along,
         reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6),
         rtol=1e-6,
@@ -265,10 +261,10 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
 SLOW = ("roberta", "pooling first", "dust, self_loops=False")
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.nightly) if n in SLOW else n for n in PADDED],
+    [pytest.param(n, marks=nightly) if n in SLOW else n for n in PADDED],
 )
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     model, inputs, fillings = PADDED[name]
@@ -283,7 +279,8 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
         real = outputs[:, :, places] if outputs.ndim == 4 else outputs
         return jnp.sum(jnp.sin(real)), real
 
-    run, plain = jax.jit(jax.value_and_grad(loss, has_aux=True)), jax.jit(loss)
+    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    plain = jax.jit(loss)
 
     def shifted(distance):
         moved = jax.tree.map(
@@ -291,7 +288,8 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
         )
         return plain(moved, inputs, np.ones((2, 4), bool), np.arange(4))
 
-    expected, first = shifted(0.0), None
+    expected = shifted(0.0)
+    first = None
     along = reference.directional_derivative(
         lambda distance: float(shifted(distance)[0]), 0.0, 1.0, width=1e-4
     )
@@ -314,7 +312,7 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
                     *map(jax.tree.leaves, (gradient, direction)), strict=True
                 )
             )
-            np.testing.assert_allclose(slope, along, rtol=1e-9)
+            assert_allclose(slope, along, rtol=1e-9)
             first = gradient if first is None else first
             chex.assert_trees_all_close(gradient, first, rtol=1e-9, atol=1e-11)
 
@@ -322,11 +320,9 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
 @every_layer
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     case = CASES[name]
-    narrow, wide, x = (
-        case.make(dtype=jnp.bfloat16, unroll=1),
-        case.make(unroll=1),
-        case.draw(2),
-    )
+    narrow = case.make(dtype=jnp.bfloat16, unroll=1)
+    wide = case.make(unroll=1)
+    x = case.draw(2)
     params = drawn(narrow, x, scale=0.2)
     outputs, expected = jax.jit(
         lambda params: (narrow.apply(params, x), wide.apply(params, x))
@@ -338,9 +334,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     recorded = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), params)
     leaves = jax.tree.leaves((params, outputs, recorded))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
-    np.testing.assert_allclose(
-        outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected)))
-    )
+    assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     # it did compute in bfloat16
     assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
@@ -361,7 +355,10 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 def test_unrolling_and_remat_change_only_the_program(
     name,
 ):
-    case, x, memory, results = CASES[name], CASES[name].draw(64), [], []
+    case = CASES[name]
+    x = CASES[name].draw(64)
+    memory = []
+    results = []
     params = drawn(case.make(13), case.draw(), scale=0.2)
     each: list[dict[str, Any]] = [
         {"unroll": 1},
@@ -391,7 +388,8 @@ def test_unrolling_and_remat_change_only_the_program(
 
 @every_model
 def test_the_program_does_not_grow_with_depth(name):
-    case, sizes = CASES[name], []
+    case = CASES[name]
+    sizes = []
     for depth in (2, 12):
         model = case.make(depth)
         params = jax.eval_shape(model.init, jax.random.key(0), case.draw())
@@ -418,7 +416,8 @@ READERS = {
 @pytest.mark.parametrize("name", READERS)
 def test_tokens_of_every_integer_type_are_the_same_numbers(name):
     """The vocabulary has numbers that small integers cannot hold."""
-    model, tokens = READERS[name], jnp.array([[5, 100, 127, 0]])
+    model = READERS[name]
+    tokens = jnp.array([[5, 100, 127, 0]])
     options = {"encoder": "token_types", "decoder": "segments"}
     ones = {options[name]: jnp.ones_like(tokens)} if name in options else {}
 
@@ -432,12 +431,13 @@ def test_tokens_of_every_integer_type_are_the_same_numbers(name):
 
     expected, *others = apply(drawn(model, tokens))
     for kind, actual in zip(KINDS, others, strict=True):
-        np.testing.assert_array_equal(actual, expected, err_msg=kind)
+        assert_array_equal(actual, expected, err_msg=kind)
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_token_that_the_vocabulary_lacks_is_nan(name):
-    model, tokens = READERS[name], np.array([[5, 6, -1], [5, 6, 300]], np.int32)
+    model = READERS[name]
+    tokens = np.array([[5, 6, -1], [5, 6, 300]], np.int32)
     outputs = jax.jit(model.apply)(drawn(model, jnp.asarray(tokens)), tokens)
     rows = np.asarray(outputs).reshape(len(outputs), 2, -1)
     assert np.isnan(rows[0]).any(axis=-1).all()

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import LISTA
@@ -25,7 +27,7 @@ def reference_codes(params, x, start=0.0):
     return np.stack(codes)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("given", [False, True])
 def test_initially_its_layers_are_the_iterates_of_ista(given):
     x = normal(5, DIM)
@@ -39,7 +41,8 @@ def test_initially_its_layers_are_the_iterates_of_ista(given):
         DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options
     )
     actual = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
-    curvature, codes = np.linalg.norm(D, 2) ** 2, [np.zeros((5, ATOMS))]
+    curvature = np.linalg.norm(D, 2) ** 2
+    codes = [np.zeros((5, ATOMS))]
     for _ in range(LAYERS):
         codes.append(
             soft(
@@ -48,19 +51,15 @@ def test_initially_its_layers_are_the_iterates_of_ista(given):
             )
         )
     assert 0 < np.count_nonzero(codes[-1]) < codes[-1].size
-    np.testing.assert_allclose(actual, np.stack(codes), rtol=1e-12, atol=1e-13)
+    assert_allclose(actual, np.stack(codes), rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_codes_start_as_given_and_thresholds_are_positive():
-    model, x, start = (
-        LISTA(DIM, ATOMS, LAYERS, param_dtype=jnp.float64),
-        normal(2, 5, DIM),
-        normal(2, 5, ATOMS, seed=3),
-    )
+    model = LISTA(DIM, ATOMS, LAYERS, param_dtype=jnp.float64)
+    x = normal(2, 5, DIM)
+    start = normal(2, 5, ATOMS, seed=3)
     params = drawn(model, x)
     assert np.min(params["params"]["layers"].theta) < 0.0
     codes = jax.jit(model.apply)(params, x, start)
-    np.testing.assert_allclose(
-        codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13
-    )
+    assert_allclose(codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13)

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
+from tests.marks import in_float64
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -23,7 +25,7 @@ from unroll_jax.energies.equilibrium.regularisers import (
 )
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 
 
 def correlations(Z):
@@ -51,16 +53,14 @@ def test_every_regulariser_is_tested():
 def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name):
     regulariser, expected = VALUES[name]
     rng = np.random.default_rng(0)
-    value, curvature = (
-        jax.jit(regulariser.value),
-        jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4)))),
-    )
+    value = jax.jit(regulariser.value)
+    curvature = jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4))))
     lowest = np.inf
     for size in (0.0, 0.1, 1.0, 3.0):
         z = size * rng.normal(size=(6, 4)) + (
             1e-9 if name == "decorrelation" and size == 0.0 else 0.0
         )
-        np.testing.assert_allclose(value(jnp.asarray(z)), expected(z), rtol=1e-12)
+        assert_allclose(value(jnp.asarray(z)), expected(z), rtol=1e-12)
         spectrum = np.linalg.eigvalsh(curvature(jnp.asarray(z).ravel()))
         lowest = min(lowest, spectrum[0])
         if regulariser.smoothness is not None:
@@ -70,7 +70,7 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
     assert (lowest >= -1e-12) == regulariser.convex
     if name == "decorrelation":  # features that are 0 in the whole batch do no harm
         z[:, 2] = 0.0
-        np.testing.assert_allclose(value(z), expected(z[:, [0, 1, 3]]), rtol=1e-12)
+        assert_allclose(value(z), expected(z[:, [0, 1, 3]]), rtol=1e-12)
         assert np.all(np.isfinite(jax.jit(jax.grad(regulariser.value))(z)))
 
 
@@ -98,9 +98,7 @@ def test_prox_is_the_numerical_minimiser(name):
                 method="Nelder-Mead",
                 options={"xatol": 1e-11, "fatol": 1e-15},
             )
-            np.testing.assert_allclose(
-                actual, best.x, atol=1e-6, err_msg=str(step_size)
-            )
+            assert_allclose(actual, best.x, atol=1e-6, err_msg=str(step_size))
 
 
 def system(kind, batch):
@@ -111,10 +109,12 @@ def system(kind, batch):
     )
     rng = np.random.default_rng(2)
     if kind == "dense":
-        W, U = rng.normal(size=(6, 4)), rng.normal(size=(6, 3))
+        W = rng.normal(size=(6, 4))
+        U = rng.normal(size=(6, 3))
         W *= 0.9 / np.linalg.norm(W, 2)
     else:
-        W, U = 0.1 * rng.normal(size=(3, 3, *widths)), rng.normal(size=(3, 3, 3, 3))
+        W = 0.1 * rng.normal(size=(3, 3, *widths))
+        U = rng.normal(size=(3, 3, 3, 3))
     params = OptEqParams(
         W, U, 0.3 * rng.normal(size=W.shape[0 if kind == "dense" else -1])
     )
@@ -134,7 +134,8 @@ def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
 
     @jax.jit
     def pairs(params, z, x):
-        plain, results = layer.step(params, z, x), {}
+        plain = layer.step(params, z, x)
+        results = {}
         for name in ("half_square", "absolute"):
             wrapped = regularised(layer, VALUES[name][0], step_size=0.4)
             results[f"prox {name}"] = (
@@ -161,9 +162,7 @@ def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
         }
 
     for name, (actual, expected) in pairs(params, z, x).items():
-        np.testing.assert_allclose(
-            actual, expected, rtol=1e-12, atol=1e-15, err_msg=name
-        )
+        assert_allclose(actual, expected, rtol=1e-12, atol=1e-15, err_msg=name)
     assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
 
 
@@ -209,15 +208,13 @@ def test_the_objective_of_a_convolution_is_that_of_its_matrix():
     @jax.jit
     def objectives(params, z):
         as_matrix = params._replace(W=params.W[1, 1].T)
-        images, pixels = (
-            opteq_objective(params, z, skip=0.5),
-            opteq_objective(as_matrix, z[:, 0, 0], skip=0.5),
-        )
+        images = opteq_objective(params, z, skip=0.5)
+        pixels = opteq_objective(as_matrix, z[:, 0, 0], skip=0.5)
         return images, pixels, deep_opteq_objective((params, params), (z, z), skip=0.5)
 
     images, pixels, deep = map(np.asarray, objectives(params, z))
-    np.testing.assert_allclose(images, pixels, rtol=1e-12)
-    np.testing.assert_allclose(deep, 2.0 * images, rtol=1e-12)
+    assert_allclose(images, pixels, rtol=1e-12)
+    assert_allclose(deep, 2.0 * images, rtol=1e-12)
     assert jax.eval_shape(
         deep_opteq([opteq_conv(2, 3)]).energy, (params,), z
     ).shape == (5,)

@@ -8,17 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, spence
 
 import unroll_jax as uj
 from tests.energies.opteq_reference import SIGMA
+from tests.marks import in_float64, nightly
 from unroll_jax import energies
 from unroll_jax.energies import MONOTONES
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 # in NumPy
 FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}
 FUNCTIONS["softplus"] = lambda w: np.logaddexp(0.0, w)
@@ -69,22 +71,18 @@ def penalty_of(antiderivative, z):
 
 def test_penalties_of_activations_equal_their_definition():
     for name, (phi, antiderivative, domain) in CASES.items():
-        penalty, y = (
-            jax.jit(phi.penalty),
-            np.random.default_rng(1).normal(size=(2, 3, 4, 3)),
-        )
+        penalty = jax.jit(phi.penalty)
+        y = np.random.default_rng(1).normal(size=(2, 3, 4, 3))
         y = np.clip(y, *(0.95 * np.array(domain)))
         expected = np.reshape(
             [penalty_of(antiderivative, z) for z in np.ravel(y)], (2, 3, 12)
         ).sum(axis=-1)
-        np.testing.assert_allclose(
-            penalty(y), expected, rtol=1e-12, atol=1e-8, err_msg=name
-        )
+        assert_allclose(penalty(y), expected, rtol=1e-12, atol=1e-8, err_msg=name)
         for end in domain:
             if abs(end) < 50.0:
                 outside = y.copy()
                 outside[..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
-                np.testing.assert_array_equal(
+                assert_array_equal(
                     penalty(outside), np.full((2, 3), np.inf), err_msg=name
                 )
 
@@ -145,7 +143,8 @@ def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
     """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox
     of a convex phi and of no other."""
     rng = np.random.default_rng(4)
-    pair, shares = 3.0 * rng.normal(size=(2, 500, 2, 4)), rng.uniform(size=500)
+    pair = 3.0 * rng.normal(size=(2, 500, 2, 4))
+    shares = rng.uniform(size=500)
 
     @jax.jit
     def measure(pair, shares):
@@ -177,11 +176,9 @@ def test_the_prox_of_an_activation_solves_its_equation(name):
     activation.
     """
     y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
-    known, traced, pair = (
-        (1.0, 1.0 + 1e-9, 0.3),
-        (1e-3, 0.3, 4.0, 1e3),
-        ACTIVATIONS[name](step_size=0.5),
-    )
+    known = (1.0, 1.0 + 1e-9, 0.3)
+    traced = (1e-3, 0.3, 4.0, 1e3)
+    pair = ACTIVATIONS[name](step_size=0.5)
     of_known = lambda y: [pair.prox(y, 0.5 * ratio) for ratio in known]
     solve = jax.jit(
         lambda y, sizes: (
@@ -205,12 +202,13 @@ def test_the_prox_of_an_activation_solves_its_equation(name):
                 ]
             )
             exact = FUNCTIONS[name](y if ratio == 1.0 else roots)
-        np.testing.assert_allclose(np.ravel(prox), exact, **limits, err_msg=str(ratio))
+        assert_allclose(np.ravel(prox), exact, **limits, err_msg=str(ratio))
 
 
-@pytest.mark.nightly
+@nightly
 def test_the_solved_prox_is_differentiable_twice():
-    points, width = np.linspace(-3.0, 3.0, 8), 1e-5
+    points = np.linspace(-3.0, 3.0, 8)
+    width = 1e-5
     points = np.stack([points, points + width, points - width])
 
     def derivatives(proximal):
@@ -226,9 +224,7 @@ def test_the_solved_prox_is_differentiable_twice():
     for name, (value, first, second) in jax.tree.map(np.asarray, curves).items():
         for function, derivative in ((value, first), (first, second)):
             slopes = (function[1] - function[2]) / (2.0 * width)
-            np.testing.assert_allclose(
-                derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name
-            )
+            assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 def test_the_solved_prox_is_right_in_low_precision():
@@ -237,10 +233,11 @@ def test_the_solved_prox_is_right_in_low_precision():
     )
     for dtype in (jnp.float32, jnp.bfloat16):
         y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
-        exact, atol = solve(y.astype(np.float64)), 30.0 * float(jnp.finfo(dtype).eps)
+        exact = solve(y.astype(np.float64))
+        atol = 30.0 * float(jnp.finfo(dtype).eps)
         for name, prox in solve(y).items():
             assert prox.dtype == dtype
-            np.testing.assert_allclose(
+            assert_allclose(
                 np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name
             )
 
@@ -276,14 +273,14 @@ def test_at_step_size_0_an_activation_projects_onto_its_range():
         chex.assert_trees_all_close(known(y.astype(dtype)), traced)
         for name, (_, _, domain) in CASES.items():
             expected = np.clip(y, *domain)
-            np.testing.assert_allclose(traced[name], expected, rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(small[name], expected, rtol=1e-6, atol=1e-7)
+            assert_allclose(traced[name], expected, rtol=1e-5, atol=1e-6)
+            assert_allclose(small[name], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_the_derivative_in_the_step_size_holds_at_0():
     """z + (s / a) (w - z) = y with z = tanh(w)."""
     slope = jax.jit(jax.grad(CASES["tanh"][0].prox, argnums=1))(0.3, 0.0)
-    np.testing.assert_allclose(slope, -(np.arctanh(0.3) - 0.3) / STEP, rtol=1e-6)
+    assert_allclose(slope, -(np.arctanh(0.3) - 0.3) / STEP, rtol=1e-6)
 
 
 def test_step_sizes_out_of_range_are_named_or_give_nan(unchecked):
@@ -328,9 +325,9 @@ def test_the_prox_holds_at_large_step_sizes():
             near = all_proxes(y.astype(dtype), dtype(ratio * STEP))
             for name in CASES:
                 exact = exact_prox(name, dtype(y[:3]).astype(float), ratio, slope=0.2)
-                np.testing.assert_allclose(
+                assert_allclose(
                     near[name][:3], exact, rtol=rtol, atol=atol, err_msg=name
                 )
     narrow = all_proxes(np.full(9, 1e6, np.float32), np.float32(1e8))
     for name in ("softplus", "leaky_relu"):
-        np.testing.assert_allclose(narrow[name], 1e6, rtol=1e-6)
+        assert_allclose(narrow[name], 1e6, rtol=1e-6)
