@@ -203,3 +203,7 @@ def random_graph(rng, n, share=0.5):
     components included."""
     upper = np.triu(rng.random((n, n)) < share, 1)
     return upper | upper.T
+
+
+def gaussian(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
@@ -51,7 +52,7 @@ PROXES = {
 
 def test_a_step_descends_f_then_g_then_prox():
     params = draw_params(0)
-    y = np.random.default_rng(1).normal(size=(2, 3, 4, DIM))
+    y = gaussian(2, 3, 4, DIM, seed=1)
 
     @jax.jit
     def measure(params, y):

@@ -81,7 +81,11 @@ def test_padding_does_not_change_a_certificate(phi):
     smoothness = lambda params, y, x: of_attention(params, y, x) + 1.95
     # After two layers near tokens have met, and their differences are round-off.
     known = {"smoothness": smoothness, "num_layers": 2, "num_points": 2}
-    check = jax.jit(lambda y, x: certify(layer, params, y, x, **known))
+
+    @jax.jit
+    def check(y, x):
+        return certify(layer, params, y, x, **known)
+
     params = jax.tree.map(jnp.asarray, params)
     plain = jax.device_get(check(y, y[:, :1]))
     for padding in (0.0, -1.0, np.nan):
@@ -210,7 +214,10 @@ def quartic(rate):
 
 
 def examine(rate, y, **options):
-    run = jax.jit(lambda y: uj.certify(quartic(rate), None, y, **options))
+    @jax.jit
+    def run(y):
+        return uj.certify(quartic(rate), None, y, **options)
+
     return jax.device_get(run(np.asarray(y, np.float32)))
 
 
@@ -247,9 +254,11 @@ def test_layers_may_have_parameters_of_their_own():
         lambda rates, y: certify(layer, rates, y, **options, num_layers=3, tied=False)
     )(rates, y)
     assert whole.energy.shape == (4, 2)
-    single = jax.jit(
-        lambda rate, y: (certify(layer, rate, y, **options), layer.step(rate, y, None))
-    )
+
+    @jax.jit
+    def single(rate, y):
+        return (certify(layer, rate, y, **options), layer.step(rate, y, None))
+
     for place, rate in enumerate(rates):
         certificate, y = single(rate, y)
         expected, actual = (

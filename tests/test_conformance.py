@@ -231,9 +231,11 @@ def test_an_input_left_out_is_zero_or_missed(name):
         return
     # its own context
     stand_in = y if name == "causal_attention" else np.zeros_like(y if x is None else x)
-    other = jax.jit(
-        lambda *arrays: (descent.energy(*arrays), None, descent.step(*arrays))
-    )
+
+    @jax.jit
+    def other(*arrays):
+        return (descent.energy(*arrays), None, descent.step(*arrays))
+
     without, with_it = (
         (slope_and_step(name), other) if x is None else (other, slope_and_step(name))
     )

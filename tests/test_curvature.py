@@ -162,11 +162,11 @@ def test_curvature_is_that_of_the_dense_hessian():
 def test_the_feedforward_smoothness_is_the_largest_eigenvalue():
     rng = np.random.default_rng(3)
     y = np.ones((2, 5, 4))
-    smoothness = jax.jit(
-        lambda params, y: certified.quadratic_smoothness(uj.feedforward(4).energy)(
-            params, y, None
-        )
-    )
+
+    @jax.jit
+    def smoothness(params, y):
+        return certified.quadratic_smoothness(uj.feedforward(4).energy)(params, y, None)
+
     for W_f in (rng.normal(size=(4, 4)), -3.0 * np.eye(4)):
         expected = np.abs(np.linalg.eigvalsh(0.5 * (W_f + W_f.T) + np.eye(4))).max()
         assert_allclose(
@@ -239,9 +239,10 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
             L,
         )
 
-    every = jax.jit(
-        lambda *arrays: {name: check(*case, *arrays) for name, case in cases.items()}
-    )
+    @jax.jit
+    def every(*arrays):
+        return {name: check(*case, *arrays) for name, case in cases.items()}
+
     results = jax.device_get(every(AttentionParams(W_a), start, step))
     for name, (change, bound, L) in results.items():
         assert L.shape == (300,), name

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import nightly, types_unchecked
+from tests.reference import gaussian
 from unroll_jax.descent import Anchor
 
 # NumPy arrays of any dtype, as users pass them
@@ -73,7 +74,7 @@ def drawn(name):
     return (
         descents[0],
         *jax.tree.map(np.asarray, (params, y, x)),
-        np.random.default_rng(2).normal(size=y.shape),
+        gaussian(*y.shape, seed=2),
     )
 
 

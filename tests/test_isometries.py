@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import certificates
 
 # arrays are float64 unless a test makes them float32
@@ -27,7 +28,7 @@ def test_parts_are_linear_maps_with_orthonormal_rows_or_columns(name):
     gram = matrix @ matrix.T if len(matrix) < len(matrix.T) else matrix.T @ matrix
     assert_allclose(gram, np.eye(len(gram)), atol=1e-14)
     assert (len(matrix) < len(matrix.T)) == (name == "pooling")
-    images = np.random.default_rng(0).normal(size=(2, 3, *shape))
+    images = gaussian(2, 3, *shape)
     moved = np.asarray(jax.jit(part)(images))
     assert moved.shape[:2] == (2, 3)
     assert_allclose(moved.reshape(6, -1), images.reshape(6, -1) @ matrix.T, atol=1e-13)
@@ -44,8 +45,8 @@ def test_blocks_become_channels_row_by_row():
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
 def test_orthonormal_matrices_span_what_the_weights_span_and_differentiate(shape):
-    weight = np.random.default_rng(1).normal(size=shape)
-    target = np.random.default_rng(2).normal(size=shape)
+    weight = gaussian(*shape, seed=1)
+    target = gaussian(*shape, seed=2)
     orthonormal = jax.jit(certificates.orthonormal)
     Q = np.asarray(orthonormal(weight))
     tall, wide = (weight, Q) if shape[0] >= shape[1] else (weight.T, Q.T)
@@ -66,7 +67,7 @@ def test_orthonormal_matrices_span_what_the_weights_span_and_differentiate(shape
 
 
 def test_unit_columns_keep_directions_and_zeros():
-    weight = np.random.default_rng(3).normal(size=(5, 4)) * np.logspace(-20, 20, 4)
+    weight = gaussian(5, 4, seed=3) * np.logspace(-20, 20, 4)
     weight[:, 1] = 0.0
 
     @jax.jit

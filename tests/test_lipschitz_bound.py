@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import nightly
+from tests.reference import gaussian
 from unroll_jax import certificates
 from unroll_jax.certificates import lipschitz
 from unroll_jax.energies import (
@@ -150,7 +151,7 @@ def test_rounding_errors_and_sizes_stay_within_their_bounds(name, monkeypatch):
     network, weights, bound_of, shape = NETWORKS[name]()
     x = inputs(shape)
     sizes = norms(x)
-    moved = np.random.default_rng(8).normal(size=x.shape)
+    moved = gaussian(*x.shape, seed=8)
     lengths = norms(moved).reshape(-1, *(1,) * len(shape))
     moved = (x + 0.19 * moved / lengths).astype(np.float32)
     bound = bound_of(x=x, radius=0.2)

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.certificates import (
     LipschitzBound,
     attack,
@@ -257,7 +258,7 @@ def test_labels_of_few_bits_name_one_class_of_many(dtype):
     assert_array_equal(loss, wide)
 
 
-LINEAR = np.random.default_rng(0).normal(size=(5, 3))
+LINEAR = gaussian(5, 3)
 
 
 def linear_logits(x):
@@ -266,7 +267,7 @@ def linear_logits(x):
 
 @pytest.mark.parametrize("random_start", [False, True])
 def test_attack_finds_the_smallest_margin_of_a_linear_classifier(random_start):
-    x = np.random.default_rng(1).normal(size=(6, 5))
+    x = gaussian(6, 5, seed=1)
     y = np.array([0, 1, 2, 0, 1, 2])
     radius = 0.3
     key = jax.random.key(0) if random_start else None
@@ -313,7 +314,7 @@ def test_constant_labels_are_checked_under_jit():
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
 def test_attack_does_not_depend_on_the_scale_of_logits(scale):
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(6, 5)), jnp.float32)
+    x = jnp.asarray(gaussian(6, 5, seed=1), jnp.float32)
     y = jnp.array([0, 1, 2, 0, 1, 2])
     expected = attack(linear_logits, x, y, 0.3)
     found = attack(lambda x: scale * linear_logits(x), x, y, 0.3)

@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import opteq_reference as reference
 from tests.errors import assert_names
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import certificates
 from unroll_jax.certificates import (
     contraction_bound,
@@ -55,7 +56,7 @@ def test_two_derivatives_of_the_bound_are_those_of_norms(
 
 
 def test_the_bound_at_orthonormal_matrices_prefers_no_direction():
-    Q = np.linalg.qr(np.random.default_rng(4).normal(size=(5, 5)))[0]
+    Q = np.linalg.qr(gaussian(5, 5, seed=4))[0]
     value, slope = jax.jit(jax.value_and_grad(certificates.matrix_norm_bound))(Q)
     assert_allclose(slope, float(value) * Q / 5.0, atol=1e-12)
 
@@ -91,7 +92,7 @@ def largest_of_symbol(kernel):
 
 
 def test_gradients_of_convolution_bounds_are_of_the_largest_frequency():
-    kernel, direction = np.random.default_rng(3).normal(size=(2, 3, 3, 4, 5))
+    kernel, direction = gaussian(2, 3, 3, 4, 5, seed=3)
     gradient = jax.jit(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(
         kernel
     )
@@ -103,8 +104,12 @@ def test_gradients_of_convolution_bounds_are_of_the_largest_frequency():
 
 
 def test_bounds_hold_beyond_squares_in_float32():
-    kernel = np.random.default_rng(4).normal(size=(3, 3, 4, 5)).astype(np.float32)
-    bound = jax.jit(lambda W: certificates.weight_norm_bound(W, IMAGE))
+    kernel = gaussian(3, 3, 4, 5, seed=4).astype(np.float32)
+
+    @jax.jit
+    def bound(W):
+        return certificates.weight_norm_bound(W, IMAGE)
+
     largest = largest_of_symbol(kernel)
     for exponent in (-30, -15, 0, 15, 30):
         scaled = float(bound(kernel * np.float32(10.0**exponent))) / 10.0**exponent
@@ -154,12 +159,14 @@ def test_only_matrices_at_chosen_paths_are_normalised():
         spectral_normalise(params, where=lambda path: "nowhere" in path)
     # its singular values
     close = np.linalg.qr(draw.normal(size=(40, 40)))[0] * np.linspace(1.0, 0.9, 40)
-    both = jax.jit(
-        lambda W: [
+
+    @jax.jit
+    def both(W):
+        return [
             spectral_normalise({"W": W}, bound=0.5, **options)["W"]
             for options in ({"certified": False, "num_steps": 2}, {})
         ]
-    )
+
     estimated, certified = map(norm, both(close))
     assert estimated > 0.51
     assert certified <= 0.5 * (1.0 + 1e-12)
@@ -330,9 +337,17 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
 def test_bounds_without_contraction_or_input():
     layer = OptEqParams(np.eye(2), np.eye(2), np.zeros(2))
     blind = layer._replace(W=0.5 * np.eye(2), U=None)
-    slopes = jax.jit(lambda *each: [equilibrium_lipschitz(one) for one in each])
+
+    @jax.jit
+    def slopes(*each):
+        return [equilibrium_lipschitz(one) for one in each]
+
     assert [float(slope) for slope in slopes(layer, blind)] == [np.inf, 0.0]
-    steps = jax.jit(lambda c, residual: picard_steps(c, residual, 1e-3))
+
+    @jax.jit
+    def steps(c, residual):
+        return picard_steps(c, residual, 1e-3)
+
     error = jax.jit(error_bound)
     counts = [
         float(steps(*case))

@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -56,12 +57,13 @@ def layers_of(params, **options):
 def newton(layer):
     """(params, x) -> the fixed point of a step by Newton's method on dense
     Jacobians: no solver of the library."""
-    step = jax.jit(
-        lambda z, params, x: (
+
+    @jax.jit
+    def step(z, params, x):
+        return (
             layer.step(params, z, x),
             jax.jacobian(layer.step, 1)(params, z, x),
         )
-    )
 
     def solve(params, x):
         z = np.zeros(M)
@@ -219,7 +221,7 @@ def test_lemma_3_deep_blocks_are_a_wide_equilibrium():
         blocks = blocks_of(layers, params, last, x)
         return blocks, advance(blocks), end, energies
 
-    start = tuple(np.random.default_rng(1).normal(size=(3, M)))
+    start = tuple(gaussian(3, M, seed=1))
     blocks, (moved, residual), end, energies = measure(
         params, newton(deep)(params, x), start, x
     )

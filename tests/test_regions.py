@@ -10,6 +10,7 @@ import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import certificates as certified
 
 
@@ -115,8 +116,12 @@ def test_at_ratio_1_the_ball_is_a_half_space():
 
 
 def test_the_alignment_is_the_sum_over_single_coordinates():
-    p, q = np.random.default_rng(1).normal(size=(2, 7, 4, 3))
-    align = jax.jit(lambda p, q: certified.orthant_alignment(p, q, batch_ndim=1))
+    p, q = gaussian(2, 7, 4, 3, seed=1)
+
+    @jax.jit
+    def align(p, q):
+        return certified.orthant_alignment(p, q, batch_ndim=1)
+
     alignment = np.asarray(align(p, q))
     expected = np.sum(np.minimum(q**2 - p**2, 0.0), (1, 2)) / np.sum(p**2, (1, 2))
     assert_allclose(alignment, expected, rtol=1e-5)
@@ -144,7 +149,7 @@ def test_lemma_d_3_bounds_proximal_steps_in_t():
             jnp.stack(members),
         )
 
-    y = 2.0 * np.random.default_rng(3).normal(size=(10_000, 2))
+    y = 2.0 * gaussian(10_000, 2, seed=3)
     moved, whole, members = map(np.asarray, measure(y.astype(np.float32)))
     for kappa, member in zip(kappas, members, strict=True):
         assert np.all((moved >= (1.0 - kappa) * whole * (1 - 1e-5))[member]), kappa

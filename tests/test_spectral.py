@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import opteq_reference as reference
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
@@ -64,12 +65,14 @@ def test_norms_and_their_gradients_hold_over_all_magnitudes():
 
 def test_the_norm_of_a_matrix_is_met_from_both_sides():
     rng = np.random.default_rng(0)
-    both = jax.jit(
-        lambda W: (
+
+    @jax.jit
+    def both(W):
+        return (
             certificates.weight_norm(W, num_steps=300),
             certificates.weight_norm_bound(W),
         )
-    )
+
     for shape in ((5, 5), (3, 8), (1, 1)):
         W = rng.normal(size=shape)
         norm, bound = map(float, both(W))
@@ -107,13 +110,17 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides():
 
 
 def test_the_gradient_of_a_norm_is_of_singular_vectors():
-    W = np.random.default_rng(2).normal(size=(6, 4))
+    W = gaussian(6, 4, seed=2)
     left, _, right = np.linalg.svd(W)
     norms = (
         lambda W: certificates.weight_norm(W, num_steps=500),
         certificates.weight_norm_bound,
     )
-    slopes = jax.jit(lambda W: [jax.grad(norm)(W) for norm in norms])
+
+    @jax.jit
+    def slopes(W):
+        return [jax.grad(norm)(W) for norm in norms]
+
     for slope in slopes(W):
         assert_allclose(slope, np.outer(left[:, 0], right[0]), atol=2e-3)
     assert np.all(np.isfinite(slopes(np.zeros((6, 4)))[1]))
@@ -167,7 +174,7 @@ def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
 
 
 def test_the_penalty_is_the_mean_square_of_jacobians():
-    matrices = np.random.default_rng(5).normal(size=(2, 3, 4, 4))
+    matrices = gaussian(2, 3, 4, 4, seed=5)
 
     @jax.jit
     def penalty(key):
@@ -181,7 +188,7 @@ def test_the_penalty_is_the_mean_square_of_jacobians():
 
 
 def test_the_penalty_is_differentiable_in_the_parameters():
-    W = np.random.default_rng(6).normal(size=(4, 4))
+    W = gaussian(4, 4, seed=6)
     key = jax.random.key(0)
     gradient = jax.jit(
         jax.grad(
@@ -196,7 +203,7 @@ def test_the_penalty_is_differentiable_in_the_parameters():
 def test_normalised_convolutions_keep_to_their_bound(
     certified,
 ):
-    W = np.random.default_rng(3).normal(size=(3, 3, 2, 4))
+    W = gaussian(3, 3, 2, 4, seed=3)
 
     @jax.jit
     def normalise(W):

@@ -315,9 +315,11 @@ COUNTEREXAMPLES = {
 def test_statements_as_printed_are_refuted(name):
     (f, g), y, a1, a2, phi = COUNTEREXAMPLES[name]
     system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
-    change = jax.jit(
-        lambda y: system.energy(None, system.step(None, y)) - system.energy(None, y)
-    )
+
+    @jax.jit
+    def change(y):
+        return system.energy(None, system.step(None, y)) - system.energy(None, y)
+
     assert change(np.array([y])) > 0.0
 
 

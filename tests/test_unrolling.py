@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.reference import gaussian
 from unroll_jax.perturbations import layer_noise, lost_layer
 from unroll_jax.unrolling import UNROLLED
 
@@ -32,9 +33,7 @@ LAYER = uj.Descent(lambda key: None, energy, step, step_and_energy)
 
 def weights(num_layers=None):
     shape = (DIM, DIM) if num_layers is None else (num_layers, DIM, DIM)
-    return {
-        "W": jnp.asarray(np.random.default_rng(0).normal(size=shape).astype(np.float32))
-    }
+    return {"W": jnp.asarray(gaussian(*shape).astype(np.float32))}
 
 
 def tokens(*batch):
@@ -66,12 +65,13 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
         last, energies = python_loop(params, y, x, **options)
         return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
 
-    both = jax.jit(
-        lambda *a: [
+    @jax.jit
+    def both(*a):
+        return [
             jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*a)
             for loss in (scanned, looped)
         ]
-    )
+
     ours, theirs = both(weights(None if tied else 3), *tokens(*batch))
     assert ours[0][1][1].shape == (4, *batch)
     chex.assert_trees_all_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
@@ -119,11 +119,11 @@ def test_a_lost_layer_is_the_loop_without_it(tied):
     params = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0])
     x = 0.1 * ROWS
     options = {"num_layers": 3, "tied": tied, "record": lambda p, y, x: y}
-    run = jax.jit(
-        lambda lost: uj.unroll(
-            affine, params, ROWS, x, perturb=lost_layer(lost), **options
-        )
-    )
+
+    @jax.jit
+    def run(lost):
+        return uj.unroll(affine, params, ROWS, x, perturb=lost_layer(lost), **options)
+
     for lost in (0, 1, 3):
         expected = [ROWS]
         for layer in range(1, 4):
@@ -142,12 +142,14 @@ def test_noise_reaches_the_next_layer_and_the_record():
         y = perturb(jnp.int32(layer), y, 0.5 * y)
         seen.append(y)
     options = {"num_layers": 3, "record": lambda p, y, x: y, "perturb": perturb}
-    run = jax.jit(
-        lambda y: [
+
+    @jax.jit
+    def run(y):
+        return [
             uj.unroll(affine, 0.5, y, 0.0, **options, remat=remat)
             for remat in (False, True)
         ]
-    )
+
     for last, trace in run(ROWS):
         assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
         assert_allclose(last, y, rtol=1e-5)
@@ -182,9 +184,10 @@ def test_layers_are_written_out_up_to_a_depth():
     params, (y, _) = weights(), tokens()
 
     def loops(num_layers, **options):
-        run = jax.jit(
-            lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
-        )
+        @jax.jit
+        def run(y):
+            return uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
+
         return "stablehlo.while" in run.lower(y).as_text()
 
     assert not loops(UNROLLED)

@@ -10,9 +10,10 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.constrained import growing_penalty, nu_pi, proportional_integral
 
-VIOLATIONS = np.random.default_rng(3).normal(size=(24, 3))
+VIOLATIONS = gaussian(24, 3, seed=3)
 
 
 def runs(cases, violations=VIOLATIONS, start=0.0, **options):

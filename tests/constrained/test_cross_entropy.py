@@ -12,12 +12,13 @@ from scipy.special import log_softmax
 from benchmarks.layer_losses import whole_cross_entropy
 from tests.marks import in_float64, nightly
 from tests.models.drawing import drawn as random_params
+from tests.reference import gaussian
 from unroll_jax.constrained import chunked_cross_entropy
 from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
 
 
 def drawn(*shape, seed=0, scale=1.0):
-    return jnp.asarray(scale * np.random.default_rng(seed).normal(size=shape))
+    return jnp.asarray(scale * gaussian(*shape, seed=seed))
 
 
 LABELS = jnp.asarray(np.array([0, 21, 22, 5, 7, 19, 20], np.int32))
@@ -53,11 +54,12 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
         losses, pull = jax.vjp(loss, hidden, head)
         return losses, pull(slope)
 
-    run = jax.jit(
-        lambda *each: [
+    @jax.jit
+    def run(*each):
+        return [
             pulled(*one, chunk) for *one, (_, chunk) in zip(*each, cases, strict=True)
         ]
-    )
+
     for actual, states, slope in zip(run(hidden, slopes), hidden, slopes, strict=True):
         chex.assert_trees_all_close(
             actual, in_numpy(states, head, slope, WEIGHTS), rtol=1e-9, atol=1e-9
@@ -105,7 +107,7 @@ def test_losses_within_the_scan_are_the_same():
 def test_bfloat16_factors_keep_float32_sums():
     hidden = jnp.asarray(drawn(2, 7, 64), jnp.float32)
     head = jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16)
-    slope = np.random.default_rng(2).normal(size=(2, 7)).astype(np.float32)
+    slope = gaussian(2, 7, seed=2).astype(np.float32)
 
     @jax.jit
     def run(*given):

@@ -43,9 +43,10 @@ CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
 def traced(table):
     @functools.cache
     def results():
-        run = jax.jit(
-            lambda arrays: {name: row[0](arrays[name]) for name, row in table.items()}
-        )
+        @jax.jit
+        def run(arrays):
+            return {name: row[0](arrays[name]) for name, row in table.items()}
+
         return run({name: jnp.asarray(row[1]) for name, row in table.items()})
 
     return results

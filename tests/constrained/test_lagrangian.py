@@ -86,9 +86,11 @@ def test_the_lagrangian_equals_its_definition():
         )
 
     value_and_grad = jax.value_and_grad(value, (0, 1))
-    run = jax.jit(
-        lambda *given: (*value_and_grad(*given), value(*given, normalise=True))
-    )
+
+    @jax.jit
+    def run(*given):
+        return (*value_and_grad(*given), value(*given, normalise=True))
+
     actual, (weights, in_multipliers), scaled = run(LOSSES, MULTIPLIERS)
     expected = LOSSES[-1] + MULTIPLIERS @ reference.violations(LOSSES, alpha, 5.5)
     assert_allclose(actual, expected, rtol=1e-14)

@@ -155,9 +155,11 @@ def test_gradients_equal_finite_differences_except_of_proxies():
     losses = LOSSES[0, 0]
     h = 1e-6
     near = losses + h * np.stack([np.eye(4), -np.eye(4)])
-    run = jax.jit(
-        lambda losses, near: [(jax.jacobian(one)(losses), one(near)) for one in made]
-    )
+
+    @jax.jit
+    def run(losses, near):
+        return [(jax.jacobian(one)(losses), one(near)) for one in made]
+
     for (form, proxy), (slope, (above, below)) in zip(
         cases, run(losses, near), strict=True
     ):

@@ -155,7 +155,10 @@ def test_a_held_out_report_judges_bounds_and_equalities():
         violations, _ = c.batch_violations(constraints, x, None)
         return lagrangian(jnp.sum((x - 2.0) ** 2), violations, prices, kinds=kinds)
 
-    run = jax.jit(lambda x: (c.column_sums(constraints, x, None), jax.grad(value)(x)))
+    @jax.jit
+    def run(x):
+        return (c.column_sums(constraints, x, None), jax.grad(value)(x))
+
     sums, slope = run(np.float32([0.6, 0.8]))
     report = c.held_out_report(constraints, sums, prices, slope)
     assert report.status == "met"

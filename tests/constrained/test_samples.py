@@ -11,9 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.constrained.calls import solve
 from tests.marks import in_float64
+from tests.reference import gaussian
 
 pytestmark = in_float64
-SAMPLES = np.random.default_rng(0).normal(size=(37, 3)) + np.array([0.5, -1.0, 0.0])
+SAMPLES = gaussian(37, 3) + np.array([0.5, -1.0, 0.0])
 LEVELS = [0.0, 0.25, 0.5, 0.9, 0.99]
 TAILS = [*LEVELS, 0.75, 0.95, (0.0, 0.5, 0.9)]
 
@@ -44,11 +45,12 @@ def test_the_tail_mean_is_the_least_of_its_bounds(count):
 
 
 def test_the_gradient_weighs_the_worst_samples_only():
-    gradients = jax.jit(
-        lambda c: {
+    @jax.jit
+    def gradients(c):
+        return {
             q: jax.grad(lambda c, q=q: jnp.sum(uj.tail_mean(q)(c)))(c) for q in LEVELS
         }
-    )
+
     for level, gradient in gradients(SAMPLES).items():
         width = 1e-6
         expected = np.zeros_like(SAMPLES)

@@ -93,9 +93,10 @@ def test_strict_violations_move_the_multipliers_in_every_order(order):
     def problem(x):
         return jnp.sum(x**2), x - 5.0, jnp.full(1, 3.0)
 
-    run = jax.jit(
-        lambda x: optimizer.update(2.0 * x, optimizer.init(x), x, problem=problem)
-    )
+    @jax.jit
+    def run(x):
+        return optimizer.update(2.0 * x, optimizer.init(x), x, problem=problem)
+
     updates, state = run(np.ones(1, np.float32))
     assert uj.multipliers_of(state).tolist() == [3.0]
     # Where the multiplier moves first, or both take a trial step, the surrogate's
@@ -135,7 +136,10 @@ def test_rows_of_a_table_move_and_others_stay(order):
         (_, state), steps = jax.lax.scan(step, (x, optimizer.init(x)), length=2)
         return steps, (uj.multipliers_of(state), state.dual.penalty)
 
-    both = jax.jit(lambda x: [two_steps(x, count) for count in (4, 2)])
+    @jax.jit
+    def both(x):
+        return [two_steps(x, count) for count in (4, 2)]
+
     (steps, table), (expected, few) = both(np.float32([1.0, 3.0]))
     assert_allclose(steps, expected, rtol=1e-6)
     chex.assert_trees_all_close(take_rows(table, rows), few, rtol=1e-6)

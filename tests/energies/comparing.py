@@ -30,11 +30,13 @@ def assert_equal(
 ) -> None:
     layers = [case.layer for case in cases.values()]
     points = [case[1:4] for case in cases.values()]
-    run = jax.jit(
-        lambda points: [
+
+    @jax.jit
+    def run(points):
+        return [
             both(layer, *point) for layer, point in zip(layers, points, strict=True)
         ]
-    )
+
     for (name, case), (energy, stepped) in zip(cases.items(), run(points), strict=True):
         assert_allclose(energy, case.energy, rtol=rtol, err_msg=f"{name}: energy")
         assert_allclose(

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests.energies import potential_reference as reference
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.energies import ConvexPotentialParams, convex_equilibrium
 
 # arrays are float64 unless a test makes them float32
@@ -52,7 +53,7 @@ def solve(layer, params, x):
 def test_equilibria_and_their_gradients_are_those_of_numpy(kind):
     """z by plain iterations; dz/dx = (I - c H)^-1 c H with H the Hessian of psi."""
     layer, params, x = drawn(kind, (3,), activation="tanh", strength=0.4)
-    weight = np.random.default_rng(1).normal(size=x.shape)
+    weight = gaussian(*x.shape, seed=1)
 
     @jax.jit
     def solved(x):

@@ -65,12 +65,14 @@ def test_step_and_energy_equal_the_published_formula():
         for kind, name, a, batch in CASES
     ]
     points = [case[1:] for case in made]
-    run = jax.jit(
-        lambda points: [
+
+    @jax.jit
+    def run(points):
+        return [
             (layer.step(*point), layer.energy(*point))
             for (layer, *_), point in zip(made, points, strict=True)
         ]
-    )
+
     for case, (params, z), (stepped, energy) in zip(
         CASES, points, run(points), strict=True
     ):
@@ -177,7 +179,11 @@ def test_weights_out_of_range_give_nan():
     """W W^T overflows beyond 1e19 in float32; below 1e-19 a unit is as good as absent."""
     layer, params, z = drawn("dense", (2,))
     params, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, z))
-    step = jax.jit(lambda scale: layer.step(params._replace(W=scale * params.W), z))
+
+    @jax.jit
+    def step(scale):
+        return layer.step(params._replace(W=scale * params.W), z)
+
     assert np.all(np.isnan(step(1e25)))
     assert_array_equal(step(1e-25), z)
     assert not np.array_equal(step(1e-10), z)

@@ -84,7 +84,11 @@ def test_without_self_loops_tokens_attend_only_to_others():
         sparsity=0.2,
         curvature=9.0,
     )
-    step = jax.jit(lambda params, H, x, there: layer.step(params, H, Anchor(x, there)))
+
+    @jax.jit
+    def step(params, H, x, there):
+        return layer.step(params, H, Anchor(x, there))
+
     for count in (N, 3, 1):
         stepped = step(DustParams(D, V), H, x, np.arange(N) < count)
         mixed = (

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative, both
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 
@@ -87,7 +88,7 @@ def test_derivatives_equal_finite_differences(name):
     """Derivatives of the energy and a random sum over the step, in parameters, state
     and input along one direction."""
     layer, *point = drawn(name)
-    weight = np.random.default_rng(4).normal(size=point[1].shape)
+    weight = gaussian(*point[1].shape, seed=4)
 
     def value(point):
         energy, stepped = both(layer, *point)
@@ -129,7 +130,7 @@ def test_absent_tokens_neither_count_nor_move(name):
 def test_marks_of_tokens_broadcast_and_map():
     layer, (y, x) = (
         uj.attention(ridge=0.5),
-        np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM)),
+        gaussian(2, 3, TOKENS, DIM),
     )
     some = np.arange(TOKENS) < 3
     everyone = np.ones((3, TOKENS), bool)

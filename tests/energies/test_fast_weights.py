@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import delta_rule, equilibrium, fast_weights, mesa
 from unroll_jax.energies.mesa import MesaState
 
@@ -41,7 +42,7 @@ def delta_reference(q, k, v, b, form, W):
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
 def test_the_delta_rule_in_chunks_is_the_loop(form):
     arrays = draw()
-    W = np.random.default_rng(5).normal(size=(2, V, K))
+    W = gaussian(2, V, K, seed=5)
     rule = jax.jit(
         functools.partial(delta_rule, form=form), static_argnames="chunk_size"
     )
@@ -66,7 +67,7 @@ def test_the_delta_rule_in_chunks_is_the_loop(form):
 def test_a_delta_rule_pair_is_a_fast_weight_step():
     q, k, v, _ = draw(count=1)
     pair = np.concatenate([k, v], axis=-1)
-    W = np.random.default_rng(5).normal(size=(2, V, K))
+    W = gaussian(2, V, K, seed=5)
     for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
         stepped = jax.jit(fast_weights(K, V, form=form, step_size=step_size).step)(
             None, W, pair
@@ -161,7 +162,7 @@ def test_the_equilibrium_of_fast_weights_is_a_mesa_layer():
 )
 def test_gradients_of_sequences(read):
     arrays = draw(count=10)
-    weight = np.random.default_rng(7).normal(size=(2, 10, V))
+    weight = gaussian(2, 10, V, seed=7)
     assert_derivative(
         lambda arrays: jnp.sum(weight * read(*arrays, chunk_size=4)[0]),
         arrays,
@@ -243,7 +244,7 @@ def test_sequences_of_bfloat16_are_computed_in_float32(read):
 def test_mesa_of_any_size_is_that_of_float64():
     """Of size 1: keys and queries of another one, with a ridge of its square, have
     the same outputs."""
-    queries, keys, values, towards = np.random.default_rng(0).normal(size=(4, 9, 4))
+    queries, keys, values, towards = gaussian(4, 9, 4)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def run(size, dtype):
@@ -266,11 +267,11 @@ def test_mesa_of_any_size_is_that_of_float64():
 
 PAIRS_OF_KEYS = {
     "one": np.eye(1, 5) + 1.0,
-    "few": np.random.default_rng(1).normal(size=(3, 5)),
-    "equal": np.tile(np.random.default_rng(2).normal(size=(1, 5)), (3, 1)),
-    "one of zero": np.random.default_rng(3).normal(size=(3, 5)) * [[1.0], [0.0], [1.0]],
-    "many": np.random.default_rng(4).normal(size=(9, 5)),
-    "many in a plane": np.round(np.random.default_rng(5).normal(size=(9, 2)))
+    "few": gaussian(3, 5, seed=1),
+    "equal": np.tile(gaussian(1, 5, seed=2), (3, 1)),
+    "one of zero": gaussian(3, 5, seed=3) * [[1.0], [0.0], [1.0]],
+    "many": gaussian(9, 5, seed=4),
+    "many in a plane": np.round(gaussian(9, 2, seed=5))
     @ np.array([[1.0, 2.0, 0.0, 1.0, -1.0], [0.0, 1.0, 1.0, -2.0, 1.0]]),
 }
 
@@ -296,12 +297,10 @@ def proximal_steps(ridge, W, pairs):
 def test_proximal_steps_of_any_length_are_right_in_float32(kind):
     """Against singular values in float64, whose null directions are kept exactly."""
     keys = np.float32(PAIRS_OF_KEYS[kind]).astype(float)
-    values = np.float32(np.random.default_rng(6).normal(size=(len(keys), V))).astype(
-        float
-    )
+    values = np.float32(gaussian(len(keys), V, seed=6)).astype(float)
     if kind == "equal":
         values[:] = values[0]
-    W = np.float32(100.0 * np.random.default_rng(7).normal(size=(V, K))).astype(float)
+    W = np.float32(100.0 * gaussian(V, K, seed=7)).astype(float)
     left, singular, right = np.linalg.svd(keys, full_matrices=False)
     pairs = np.float32(np.concatenate([keys, values], axis=1))
     residual = np.max(np.abs(values - keys @ W.T))
@@ -326,7 +325,11 @@ def test_proximal_steps_of_any_length_are_right_in_float32(kind):
 def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
     queries, keys, values, rates = draw(count=8)
     rates[:, [1, 6]] = 0.0
-    run = jax.jit(lambda *arrays: read(*arrays, chunk_size=4))
+
+    @jax.jit
+    def run(*arrays):
+        return read(*arrays, chunk_size=4)
+
     expected = run(queries, keys, values, rates)
     for held in (np.nan, np.inf, -np.inf, 1e30):
         for place in (1, 2):
@@ -338,7 +341,11 @@ def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
 @pytest.mark.parametrize("read", [delta_rule, mesa])
 def test_outputs_do_not_depend_on_later_pairs(read):
     arrays = draw(count=8)
-    run = jax.jit(lambda *arrays: read(*arrays, chunk_size=8))
+
+    @jax.jit
+    def run(*arrays):
+        return read(*arrays, chunk_size=8)
+
     expected, _, *_ = run(*arrays)
     for place in (1, 2, 3):
         broken = [array.copy() for array in arrays]
@@ -369,7 +376,11 @@ def test_a_rate_of_zero_differentiates_like_a_small_one(read):
     queries, keys, values, rates = draw(count=4, batch=())
     rates[2] = 0.0
     queries, keys, values, rates = map(jnp.asarray, (queries, keys, values, rates))
-    run = jax.jit(lambda rate: jnp.sum(read(queries, keys, values, rates + rate)[0]))
+
+    @jax.jit
+    def run(rate):
+        return jnp.sum(read(queries, keys, values, rates + rate)[0])
+
     direction = np.eye(4)[2]
     slope = jax.jvp(run, (np.zeros(4),), (direction,))[1]
     difference = (run(1e-6 * direction) - run(0.0 * direction)) / 1e-6

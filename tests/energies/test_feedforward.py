@@ -102,9 +102,10 @@ def test_the_step_of_the_authors_code_is_reported():
 
 
 def test_at_initialisation_the_default_step_qualifies():
-    drawn = jax.jit(
-        lambda key: jax.vmap(uj.feedforward(6).init)(jax.random.split(key, 20))
-    )
+    @jax.jit
+    def drawn(key):
+        return jax.vmap(uj.feedforward(6).init)(jax.random.split(key, 20))
+
     W_f = np.asarray(drawn(jax.random.key(20, impl="rbg")).W_f)
     assert W_f.shape == (20, 6, 6)
     assert len(np.unique(W_f[:, 0, 0])) == 20

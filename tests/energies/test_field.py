@@ -18,6 +18,7 @@ from scipy.special import logsumexp, softmax
 
 from tests.energies.comparing import Case, assert_equal
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import (
     Anchor,
     Descent,
@@ -197,7 +198,7 @@ def test_only_the_fixed_step_of_an_energy_transformer_rises():
         for g in (False, True)
         for a in (0.1, 1.0, 10.0)
     ]
-    y = np.random.default_rng(1).normal(size=(500, 2, 2)).astype("float32")
+    y = gaussian(500, 2, 2, seed=1).astype("float32")
     params = jax.device_get(jax.jit(made[0].init)(jax.random.key(0)))
     risen = rises(made, params._replace(W_Q=5.0 * params.W_Q, W_K=5.0 * params.W_K), y)
     assert np.all(np.mean(risen[:3], axis=1) > 0.1)
@@ -216,7 +217,10 @@ def test_the_published_hyper_set_step_points_uphill():
             jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y)
         )
 
-    drawn = jax.jit(lambda key: jax.vmap(slope)(jax.random.split(key, 1000)))
+    @jax.jit
+    def drawn(key):
+        return jax.vmap(slope)(jax.random.split(key, 1000))
+
     slopes = np.asarray(drawn(jax.random.key(0, impl="rbg")))
     assert 0.1 < np.mean(slopes > 0.0) < 0.5  # 19%: at these no step size helps
 
@@ -263,9 +267,11 @@ def wild(scale):
 
 def test_a_safeguarded_step_is_halved_until_it_falls():
     y = np.float32([1.0, -2.0, 3.0])[:, None, None]
-    step = jax.jit(
-        lambda scale, y: safeguarded(wild(scale), halvings=4).step(None, y, None)
-    )
+
+    @jax.jit
+    def step(scale, y):
+        return safeguarded(wild(scale), halvings=4).step(None, y, None)
+
     for scale, length in ((0.5, 1.0), (1.5, 0.5), (6.0, 0.25), (1e6, 0.0)):
         assert_allclose(step(scale, y), (1.0 - length * (scale + 1.0)) * y, rtol=1e-6)
     layer = wild(0.5)._replace(smooth=lambda params, y, x: 0.0 * y)

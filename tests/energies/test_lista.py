@@ -19,6 +19,7 @@ from tests.energies.dust_reference import (
     draw,
 )
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
 # arrays are float64 unless a test makes them float32
@@ -74,7 +75,7 @@ def test_derivatives_through_the_curvature_are_finite(
     D is minus itself."""
     D, (x, weight) = (
         cosine_dictionary(atoms, 4),
-        (np.random.default_rng(0).normal(size=(3, k)) for k in (4, atoms)),
+        (gaussian(3, k) for k in (4, atoms)),
     )
     layer = lista(4, atoms, sparsity=0.0)
 

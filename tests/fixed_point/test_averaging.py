@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, skew_weights, tanh_step
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies.equilibrium.regularisers import decorrelation
 
@@ -46,9 +47,11 @@ def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
 
     averaged = lambda x: run(x, adjoint=fp.unrolled(6))[0]
     step = 1e-6 * np.cos(np.arange(8.0))
-    both = jax.jit(
-        lambda x, step: (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6))
-    )
+
+    @jax.jit
+    def both(x, step):
+        return (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6))
+
     (value, slope), (unstopped, info) = both(x, step)
     assert_allclose(value, looped(x), rtol=1e-12)
     # f of the last state
@@ -63,7 +66,7 @@ def test_a_regulariser_of_the_whole_batch_sees_the_whole_batch():
     """With T = 0, one step from z is beta S(z). S has the slope of R over all rows,
     by finite differences."""
     R = decorrelation().value
-    z = np.random.default_rng(0).normal(size=(5, 3))
+    z = gaussian(5, 3)
     solver = fp.averaged(R, smoothness=2.0, couples_examples=True)
     options = {
         "solver": solver,

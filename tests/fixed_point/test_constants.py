@@ -8,6 +8,7 @@ import pytest
 
 from tests.fixed_point.test_lista import dictionaries, lista_problem
 from tests.marks import in_float64, nightly, types_unchecked
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import (
@@ -44,13 +45,13 @@ VALUES = {
 
 
 def spectrum(least, most):
-    draw = np.random.default_rng(5).normal(size=(WIDTH, WIDTH))
+    draw = gaussian(WIDTH, WIDTH, seed=5)
     basis, _ = np.linalg.qr(draw)
     return (basis * np.linspace(least, most, WIDTH)) @ basis.T
 
 
 def turned(factor):
-    draw = np.random.default_rng(6).normal(size=(WIDTH, WIDTH))
+    draw = gaussian(WIDTH, WIDTH, seed=6)
     return factor * np.linalg.qr(draw)[0]
 
 

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.marks import types_unchecked
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import decisions, loop
 from unroll_jax.fixed_point.decisions import ACCELERATED, ENDED, GIVEN_UP, PLAIN
@@ -59,7 +60,7 @@ def solution(A, x):
 
 
 def drawn(*shape):
-    return np.random.default_rng(5).normal(size=shape)
+    return gaussian(*shape, seed=5)
 
 
 def spectrum(least, most):

@@ -64,11 +64,11 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     """|W|^2 = 4, in weights that are traced: the systems are indefinite. Conjugate
     gradients that see it end there."""
     layer, params = factored_layer(30, 30, square=4.0, dtype=jnp.float64)
-    run = jax.jit(
-        lambda params, x: uj.equilibrium(
-            layer, params, jnp.zeros((rows, 30)), x, max_steps=50
-        )[1]
-    )
+
+    @jax.jit
+    def run(params, x):
+        return uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50)[1]
+
     with pytest.warns(
         ConvergenceWarning, match="reached max_steps.*certificates.spectral_normalise"
     ):

@@ -87,7 +87,10 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
 
 
 def test_by_default_a_line_of_the_user_warns_once_and_its_warning_names_it():
-    run = jax.jit(lambda x: value(x, **FORWARD)[0])
+    @jax.jit
+    def run(x):
+        return value(x, **FORWARD)[0]
+
     with warnings.catch_warnings(record=True, action="default") as caught:
         for scale in (1.0, 2.0, 3.0):
             finish(run(scale * draw(4)))
@@ -233,7 +236,10 @@ def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
             solve(x, probe=probe, tol=1e-6, **{"on_failure": "accept"} | case) ** 2
         )
 
-    run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, case) for case in cases])
+    @jax.jit
+    def run(x, probe):
+        return [jax.grad(loss)(probe, x, case) for case in cases]
+
     with pytest.warns(
         ConvergenceWarning, match=f"^adjoint of equilibrium{LOUD} adjoint_max_steps"
     ):
@@ -295,11 +301,13 @@ def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it():
 def test_an_inexact_adjoint_by_choice_is_no_failure():
     """Two terms of the series are far from its limit here."""
     ways = {"neumann": fixed_point.neumann(2), "one_step": "one_step"}
-    run = jax.jit(
-        lambda x: {
+
+    @jax.jit
+    def run(x):
+        return {
             name: gradient(x, adjoint=way, on_failure="error")
             for name, way in ways.items()
         }
-    )
+
     for name, slope in finish(run(draw(4))).items():
         assert np.isfinite(slope).all(), name

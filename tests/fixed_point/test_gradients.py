@@ -187,9 +187,11 @@ def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
     options = PLAIN | {"adjoint": "conjugate_gradient", "forward_mode": True}
     ours = lambda x: uj.equilibrium(symmetric_step, params, zeros, x, **options)[0]
     theirs = lambda x: unrolled(symmetric_step, params, zeros, x, steps=300)
-    both = jax.jit(
-        lambda x: [jax.jvp(find, (x,), (jnp.cos(x),)) for find in (ours, theirs)]
-    )
+
+    @jax.jit
+    def both(x):
+        return [jax.jvp(find, (x,), (jnp.cos(x),)) for find in (ours, theirs)]
+
     assert relative_error(*both(inputs(4, 3))) < 1e-8
 
 
@@ -247,7 +249,11 @@ def test_gradients_in_half_precision_are_accepted_where_they_are_right(dtype):
         return uj.equilibrium(step, (), jnp.zeros((), dtype), x, **options)[0]
 
     x = np.ones((), dtype)
-    run = jax.jit(lambda x: [jax.grad(loss)(x, slope) for slope in slopes])
+
+    @jax.jit
+    def run(x):
+        return [jax.grad(loss)(x, slope) for slope in slopes]
+
     got = np.asarray(run(x), np.float64)
     epsilon = float(jnp.finfo(dtype).eps)
     assert (np.abs(got * (1.0 - slopes) - 1.0) <= epsilon / (1.0 - slopes)).all()

@@ -38,7 +38,11 @@ def judge_of(step, energy, start):
     limit = jax.jit(
         lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2]
     )(start)
-    evaluate = jax.jit(lambda z: (step(z), energy(z)))
+
+    @jax.jit
+    def evaluate(z):
+        return (step(z), energy(z))
+
     size = norms(limit)
     lowest = np.asarray(evaluate(limit)[1])
 
@@ -139,9 +143,11 @@ def test_no_system_is_called_converged_where_it_is_wrong(name):
         (jnp.float64, 200),
     ):
         options = {"max_steps": max_steps, "on_failure": "accept", "tol": TOL}
-        solve = jax.jit(
-            lambda params, y, x, o=options: uj.equilibrium(descent, params, y, x, **o)
-        )
+
+        @jax.jit
+        def solve(params, y, x, o=options):
+            return uj.equilibrium(descent, params, y, x, **o)
+
         z, info = solve(*cast((params, y, x), dtype))
         assert not np.any(np.ravel(info.converged) & ~is_right(cast(z, jnp.float64))), (
             dtype,

@@ -21,6 +21,7 @@ from tests.fixed_point.problems import (
     tanh_step,
 )
 from tests.marks import in_float64, nightly, types_unchecked
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.adjoints import flag_asymmetric, unroll_solver
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONSYMMETRIC
@@ -35,7 +36,7 @@ def affine(p, z, x):
 
 
 def symmetric(size=8, norm=0.99):
-    basis, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))
+    basis, _ = np.linalg.qr(gaussian(size, size, seed=3))
     return (basis * np.linspace(0.0, norm, size)) @ basis.T
 
 
@@ -89,7 +90,7 @@ def test_anderson_takes_the_step_of_least_linearised_residual():
 @in_float64
 def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
     A = symmetric()
-    b = np.random.default_rng(4).normal(size=8)
+    b = gaussian(8, seed=4)
     states = iterates(fp.accelerated_gradient(), lambda z: z @ A + b, 60)
     z, before, weight, restarts, seen = np.zeros(8), np.zeros(8), 1.0, 0, []
     for _ in range(60):
@@ -237,7 +238,7 @@ def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
     """The recurrence falls long after the true residual has stopped, until its
     squares cannot be divided any more."""
     J = np.float32(symmetric(128, 0.999))
-    v = np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32)
+    v = gaussian(5, 128, seed=2).astype(np.float32)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     w, info = jax.jit(
         lambda J, v: fp.conjugate_gradient().solve(lambda w: w @ J, v, 1e-300, 9000)
@@ -255,11 +256,13 @@ def test_asymmetry_within_round_off_is_no_asymmetry():
     ones = np.ones((1, 2), np.float32)
     info = fp.EquilibriumInfo(np.zeros(1, np.float32), *np.zeros((2, 1), np.int32))
     spacings = [float(jnp.finfo(dtype).eps) for dtype in ("float32", "bfloat16")]
-    run = jax.jit(
-        lambda ones: [
+
+    @jax.jit
+    def run(ones):
+        return [
             flag_asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings
         ]
-    )
+
     assert np.ravel(run(ones)).tolist() == [NONSYMMETRIC, CONVERGED]
 
 

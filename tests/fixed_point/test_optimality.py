@@ -112,9 +112,10 @@ def test_a_condition_of_any_scale_leaves_the_root_alone():
         z, pull = jax.vjp(lambda a: cubic(a, jnp.zeros_like(a)), a)
         return z, pull(jnp.ones_like(a))[0]
 
-    run = jax.jit(
-        lambda points: [root(a, *case) for a, case in zip(points, cases, strict=True)]
-    )
+    @jax.jit
+    def run(points):
+        return [root(a, *case) for a, case in zip(points, cases, strict=True)]
+
     for a, (z, slope) in zip(points, run(points), strict=True):
         assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
         assert_allclose(slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8)
@@ -136,7 +137,11 @@ def test_adjoints_by_name_and_value_and_pytrees():
         return jax.grad(lambda p, x: total(solve(p, start, x)), (0, 1))(p, x)
 
     adjoints = ("gmres", fp.conjugate_gradient())
-    run = jax.jit(lambda *point: [gradient(adjoint, *point) for adjoint in adjoints])
+
+    @jax.jit
+    def run(*point):
+        return [gradient(adjoint, *point) for adjoint in adjoints]
+
     for for_p, for_x in run(jnp.ones(2), jnp.arange(3.0)):
         assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
         assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.fixed_point.problems import relative_error
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import monotone
 
@@ -60,7 +61,7 @@ def weight_of(params):
 
 def inputs_for(kind, *batch, seed=1):
     shape = (6,) if kind == "dense" else (*IMAGE, 2)
-    return jnp.asarray(np.random.default_rng(seed).normal(size=(*batch, *shape)))
+    return jnp.asarray(gaussian(*batch, *shape, seed=seed))
 
 
 def solve_by_scipy(W, x, sigma):

@@ -100,12 +100,14 @@ def test_values_and_gradients_are_exported_by_default_with_a_symbolic_batch(name
     weight = 0.5 * jnp.eye(3)
     x = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
     find = SOLVES[name]
-    both = jax.jit(
-        lambda *given: (
+
+    @jax.jit
+    def both(*given):
+        return (
             find(*given),
             jax.grad(lambda *each: jnp.sum(find(*each) ** 2))(*given),
         )
-    )
+
     exported = jax.export.export(both)(
         weight, jax.ShapeDtypeStruct((batch, 3), x.dtype)
     )

@@ -7,6 +7,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.fixed_point.problems import relative_error, tanh_step
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 
 pytestmark = pytest.mark.usefixtures("x64", "unchecked")
@@ -17,7 +18,7 @@ def affine(p, z, x):
 
 
 def symmetric(size):
-    basis, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))
+    basis, _ = np.linalg.qr(gaussian(size, size, seed=3))
     return (basis * np.linspace(0.0, 0.8, size)) @ basis.T
 
 
@@ -29,7 +30,7 @@ def skew(size):
     return 0.8 * A / np.linalg.norm(A, 2)
 
 
-X = np.random.default_rng(1).normal(size=(6, 7))
+X = gaussian(6, 7, seed=1)
 SKEW = skew(7)
 PROBLEMS = {
     "picard": (tanh_step, SKEW),

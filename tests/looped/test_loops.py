@@ -45,7 +45,11 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
     loop = functools.partial(
         run_loops, block, params, h, x, record=lambda h: h, remat=remat
     )
-    run = jax.jit(lambda free, count: loop(loops=count, free=free, most=7))
+
+    @jax.jit
+    def run(free, count):
+        return loop(loops=count, free=free, most=7)
+
     cases = ((0, 0), (0, 7), (2, 1), (2, 4), (np.uint8(2), np.int8(4)))
     for free, count in cases:
         state, records = run(free, count)

@@ -37,12 +37,14 @@ def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
     model = Classifier(encoder, 3, pooling, hidden)
     params = random_params(model)
     inside = {"params": params["params"]["encoder"]}
-    run = jax.jit(
-        lambda params, inside: (
+
+    @jax.jit
+    def run(params, inside):
+        return (
             model.apply(params, tokens, mask),
             encoder.apply(inside, tokens, mask),
         )
-    )
+
     logits, outputs = run(params, inside)
     head = float64(params)["params"]["head"]
     pooled = pooled_by_hand(np.asarray(outputs), pooling)

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import gaussian
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,
@@ -138,7 +139,7 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     second = random_tokens(3, seed=3)
     packed = jnp.concatenate([first, second, jnp.array([29, 29, 1])])[None]
     segments = jnp.array([[7] * 5 + [2] * 3 + [0] * 3])
-    weight = np.random.default_rng(0).normal(size=(4, 8, 8))
+    weight = gaussian(4, 8, 8)
 
     def alone(params):
         states = jnp.concatenate(
@@ -166,11 +167,11 @@ def test_decoding_token_by_token_equals_the_reference(kind):
     config = KINDS[kind]
     params = random_params(Decoder(config, param_dtype=jnp.float64))
     tokens = random_tokens(1, 4)
-    run = jax.jit(
-        lambda cache, token, place: decode(
-            config, params["params"], token, cache, place
-        )
-    )
+
+    @jax.jit
+    def run(cache, token, place):
+        return decode(config, params["params"], token, cache, place)
+
     cache = empty_cache(config, 1, 4, jnp.float64)
     outputs = []
     for place in range(4):
@@ -185,11 +186,11 @@ def test_decoding_token_by_token_equals_the_reference(kind):
 def test_a_token_beyond_the_capacity_overwrites_none():
     params = random_params(Decoder(SMALL))["params"]
     cache = empty_cache(SMALL, 1, 3)
-    run = jax.jit(
-        lambda cache, positions: decode(
-            SMALL, params, random_tokens(1, 2), cache, positions
-        )[1]
-    )
+
+    @jax.jit
+    def run(cache, positions):
+        return decode(SMALL, params, random_tokens(1, 2), cache, positions)[1]
+
     cache = run(cache, jnp.array([[1, 2]]))
     chex.assert_trees_all_equal(run(cache, jnp.array([[3, -1]])), cache)
 

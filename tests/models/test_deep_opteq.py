@@ -247,11 +247,11 @@ def test_a_regulariser_is_one_more_layer():
     models = [DeepOptEq(**options, regulariser=regulariser) for regulariser in layers]
     x = vectors(1)
     params = start(models[0], x)
-    run = jax.jit(
-        lambda params: [
-            model.apply(params, x, mutable="intermediates") for model in models
-        ]
-    )
+
+    @jax.jit
+    def run(params):
+        return [model.apply(params, x, mutable="intermediates") for model in models]
+
     for (name, layer), ((_, info), kept) in zip(
         layers.items(), run(params), strict=True
     ):

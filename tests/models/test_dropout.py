@@ -63,7 +63,11 @@ def test_a_row_drops_by_its_key_and_the_rest_of_the_batch_changes_nothing(name):
     make, config, x = MODELS[name]
     model = make(config, dropout=RATE)
     params = drawn(model, x)
-    run = jax.jit(lambda x, key: model.apply(params, x, dropout_key=key))
+
+    @jax.jit
+    def run(x, key):
+        return model.apply(params, x, dropout_key=key)
+
     states = np.asarray(run(x, rows_of_keys(5, 6, 5)))
     same = np.asarray(run(x[::-1], rows_of_keys(5, 6, 5)[::-1]))[:, ::-1]
     assert_allclose(same, states, rtol=1e-5, atol=1e-6)
@@ -186,7 +190,11 @@ def test_a_classifier_passes_the_key_to_its_encoder():
     tokens = test_encoder.random_tokens(3, 5)
     model = Classifier(Encoder(config, dropout=RATE), 4)
     params = drawn(model, tokens)
-    run = jax.jit(lambda key: model.apply(params, tokens, dropout_key=key))
+
+    @jax.jit
+    def run(key):
+        return model.apply(params, tokens, dropout_key=key)
+
     first, same, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
     assert_array_equal(first, same)
     assert np.abs(np.asarray(first - other))[1:].max() > 1e-3

@@ -67,7 +67,11 @@ def test_all_outputs_equal_the_reference_also_without_a_layer(
     model = make(param_dtype=jnp.float64, **options)
     x = normal(TOKENS, DIM)
     params = drawn(model, x)
-    run = jax.jit(lambda lost: model.apply(params, x, perturb=lost_layer(lost)))
+
+    @jax.jit
+    def run(lost):
+        return model.apply(params, x, perturb=lost_layer(lost))
+
     for lost in (0, 1, LAYERS):
         expected = reference_outputs(params, x, lost=lost, **of_reference)
         assert_allclose(run(lost), expected, rtol=1e-9, atol=1e-11)

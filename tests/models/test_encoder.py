@@ -96,9 +96,11 @@ def test_without_a_mask_only_padding_is_absent():
     model = Encoder(KINDS["roberta"], unroll=1)
     mask = jnp.asarray(np.arange(6) < np.array([[6], [4]]))
     tokens = jnp.asarray(np.where(mask, random_tokens(2, 6), 1))
-    both = jax.jit(
-        lambda params: (model.apply(params, tokens), model.apply(params, tokens, mask))
-    )
+
+    @jax.jit
+    def both(params):
+        return (model.apply(params, tokens), model.apply(params, tokens, mask))
+
     chex.assert_trees_all_equal(*both(random_params(model)))
 
 

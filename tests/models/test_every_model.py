@@ -26,6 +26,7 @@ from tests.models import (
 )
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import gaussian
 from unroll_jax.models import (
     DUST,
     LISTA,
@@ -213,8 +214,8 @@ ENCODERS = {
     kind: Encoder(test_encoder.KINDS[kind], unroll=1, **SIXTY_FOUR)
     for kind in ("bert", "roberta")
 }
-NOISE = {"perturbation": np.random.default_rng(3).normal(size=(2, 4, 8))}
-SIGNALS = {"x": np.random.default_rng(4).normal(size=(2, 4, 4))}
+NOISE = {"perturbation": gaussian(2, 4, 8, seed=3)}
+SIGNALS = {"x": gaussian(2, 4, 4, seed=4)}
 WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
 KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
 OTHERS = {"perturbation": np.nan, "token_types": 99}
@@ -269,9 +270,7 @@ SLOW = ("roberta", "pooling first", "dust, self_loops=False")
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     model, inputs, fillings = PADDED[name]
     params = drawn(model, next(iter(inputs.values())), scale=0.4)
-    direction = jax.tree.map(
-        lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape), params
-    )
+    direction = jax.tree.map(lambda leaf: gaussian(*leaf.shape, seed=leaf.size), params)
 
     def loss(params, inputs, mask, places):
         outputs = model.apply(params, mask=mask, **inputs)

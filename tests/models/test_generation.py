@@ -228,7 +228,11 @@ def test_logits_that_are_not_finite_are_an_error_or_marked(run, options):
 def test_small_temperatures_take_the_likeliest_token():
     logits = np.stack([LOGITS, 1e37 * LOGITS]).astype(np.float32)
     samplings = [Sampling(temperature) for temperature in (1e-30, 1e-300)]
-    read = jax.jit(lambda logits: [log_probabilities(logits, s) for s in samplings])
+
+    @jax.jit
+    def read(logits):
+        return [log_probabilities(logits, s) for s in samplings]
+
     for logs in read(logits):
         assert_array_equal(np.exp(logs), [[1.0, 0.0, 0.0, 0.0, 0.0]] * 2)
 
@@ -259,7 +263,11 @@ SAMPLINGS = [
 
 def test_probabilities_are_sharpened_and_cut():
     logits = np.stack([LOGITS, LOGITS[::-1]]).astype(np.float32)
-    read = jax.jit(lambda logits: [log_probabilities(logits, s) for s, _ in SAMPLINGS])
+
+    @jax.jit
+    def read(logits):
+        return [log_probabilities(logits, s) for s, _ in SAMPLINGS]
+
     for logs, (sampling, expected) in zip(read(logits), SAMPLINGS, strict=True):
         assert_allclose(
             np.exp(logs), [expected, expected[::-1]], atol=1e-6, err_msg=str(sampling)

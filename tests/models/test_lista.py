@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 
 from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import gaussian
 from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import LISTA
 
@@ -31,11 +32,7 @@ def reference_codes(params, x, start=0.0):
 @pytest.mark.parametrize("given", [False, True])
 def test_initially_its_layers_are_the_iterates_of_ista(given):
     x = normal(5, DIM)
-    D = (
-        np.random.default_rng(2).normal(size=(ATOMS, DIM))
-        if given
-        else cosine_dictionary(ATOMS, DIM)
-    )
+    D = gaussian(ATOMS, DIM, seed=2) if given else cosine_dictionary(ATOMS, DIM)
     options = {"dictionary_init": jax.nn.initializers.constant(D)} if given else {}
     model = LISTA(
         DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options

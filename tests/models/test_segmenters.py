@@ -129,12 +129,14 @@ def test_a_classifier_behind_a_stem_sees_features_of_the_stem():
     weights = jax.tree.map(np.asarray, params["params"])
     features = behind_stem(np.asarray(x)[0], weights)
     (inside,) = [weights[name] for name in weights if name != "stem"]
-    run = jax.jit(
-        lambda params, features: (
+
+    @jax.jit
+    def run(params, features):
+        return (
             model.apply(params, x),
             network.apply({"params": inside}, features),
         )
-    )
+
     (logits, info), (expected, _) = run(params, features[None])
     assert (logits.shape, info) == ((2, 3), None)
     assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
@@ -151,12 +153,14 @@ def test_bfloat16_states_keep_float32_parameters_and_logits(wide, shape):
     narrow = wide.clone(dtype=jnp.bfloat16)
     x = normal(*shape, dtype=jnp.float32)
     params = jax.jit(narrow.init)(jax.random.key(0), x)
-    run = jax.jit(
-        lambda params: (
+
+    @jax.jit
+    def run(params):
+        return (
             narrow.apply(params, x, mutable="intermediates"),
             wide.apply(params, x),
         )
-    )
+
     ((logits, info), kept), (expected, _) = run(params)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, logits))} == {
         jnp.dtype(jnp.float32)

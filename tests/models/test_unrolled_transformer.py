@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests import reference
 from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import gaussian
 from unroll_jax.models import UnrolledClassifier, UnrolledTransformer
 
 DIM, LENGTH, LAYERS = 4, 5, 3
@@ -89,7 +90,7 @@ def reference_logits(variables, noise, *, positions):
 @pytest.mark.parametrize("positions", [None, 5])
 def test_a_padded_batch_gives_the_logits_of_each_text(positions):
     model = classifier(max_positions=positions)
-    noise = np.random.default_rng(0).normal(size=(2, 5, DIM))
+    noise = gaussian(2, 5, DIM)
     variables = drawn(model, *GIVEN)
     actual = jax.jit(model.apply)(
         variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32)

@@ -40,9 +40,11 @@ def test_energy_and_step_equal_the_reference(shape):
         multihead_attention(4, num_heads=num_heads, rank=rank, **entry)
         for entry in entries
     ]
-    all_of = jax.jit(
-        lambda W_a, y, x: [both(layer, HeadsParams(W_a), y, x) for layer in layers]
-    )
+
+    @jax.jit
+    def all_of(W_a, y, x):
+        return [both(layer, HeadsParams(W_a), y, x) for layer in layers]
+
     for entry, (energy, stepped) in zip(entries, all_of(W_a, y, x), strict=True):
         system = {
             "rho": entry["rho"],

@@ -155,9 +155,11 @@ def test_several_heads_take_it_too():
         uj.multihead_attention(DIM, **options),
     )
     params = HeadsParams(np.float32(0.5 * tokens(1, (2, DIM, 1))))
-    run = jax.jit(
-        lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers]
-    )
+
+    @jax.jit
+    def run(*args):
+        return [step_energy_and_gradients(layer, *args) for layer in layers]
+
     close(*run(params, y, None, present), 2e-5)
 
 
@@ -241,7 +243,11 @@ def test_it_lowers_for_an_h100_without_one(rho):
     shape = jax.ShapeDtypeStruct(
         (2, 200, 62), jnp.bfloat16 if rho in ("softmax", "log") else jnp.float32
     )
-    run = jax.jit(lambda y: step_energy_and_gradients(layer, NO_WEIGHT, y, None, None))
+
+    @jax.jit
+    def run(y):
+        return step_energy_and_gradients(layer, NO_WEIGHT, y, None, None)
+
     with use_abstract_mesh(mesh), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "The Pallas Triton backend", DeprecationWarning

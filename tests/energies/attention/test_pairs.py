@@ -12,6 +12,7 @@ from jax.test_util import check_grads
 import unroll_jax as uj
 from tests.energies.attention.examples import NO_WEIGHT
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import resolve_rho, softmax
 
@@ -28,7 +29,7 @@ RING = np.isin(np.abs(np.subtract.outer(np.arange(N), np.arange(N))), (1, N - 1)
 
 
 def draw(*batch, n=N):
-    return tuple(np.random.default_rng(0).normal(size=(2, *batch, n, DIM)))
+    return tuple(gaussian(2, *batch, n, DIM))
 
 
 def total(rho, z, values, graph=None, **options):

@@ -13,6 +13,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT
 from tests.marks import in_float64, types_unchecked
+from tests.reference import gaussian
 from unroll_jax.energies.attention import rho as table
 from unroll_jax.energies.attention.rho import resolve_rho
 
@@ -185,15 +186,17 @@ def test_a_function_of_ones_own_is_a_rho():
         name: (resolve_rho(uj.Rho(of_z)).slope, jax.vmap(jax.grad(of_z)))
         for name, of_z in GOOD.items()
     }
-    slopes = jax.jit(
-        lambda z: {name: [slope(z) for slope in pair] for name, pair in both.items()}
-    )
+
+    @jax.jit
+    def slopes(z):
+        return {name: [slope(z) for slope in pair] for name, pair in both.items()}
+
     for name, pair in slopes(np.float32([0.0, 0.5, 9.0])).items():
         assert_allclose(*pair, rtol=1e-6, err_msg=name)
 
 
 def test_a_rho_may_have_a_traced_number():
-    y = np.float32(np.random.default_rng(0).normal(size=(5, 2)))
+    y = np.float32(gaussian(5, 2))
     pairs = 0.5 * np.sum((y[:, None] - y[None]) ** 2, axis=-1)
 
     def energy(shift, y):

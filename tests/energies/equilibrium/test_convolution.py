@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.energies.equilibrium.convolution import convolve
 
 # arrays are float64 unless a test makes them float32
@@ -17,7 +18,7 @@ pytestmark = in_float64
 
 
 def draw(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape)
+    return gaussian(*shape, seed=seed)
 
 
 def as_on(platform):
@@ -61,9 +62,10 @@ def test_values_and_derivatives_are_those_of_the_matrix(sides):
 @nightly
 @pytest.mark.usefixtures("backend")
 def test_derivatives_of_second_order_in_both_modes():
-    twice = jax.jit(
-        lambda k, z: jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z)))))
-    )
+    @jax.jit
+    def twice(k, z):
+        return jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z)))))
+
     check_grads(
         twice,
         (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)),

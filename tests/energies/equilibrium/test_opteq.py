@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, convolutional, dense
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import (
     MONOTONES,
@@ -74,7 +75,7 @@ def test_step_and_energy_equal_loops():
 
 def test_the_energy_is_convex_up_to_norm_1():
     layer, params, u, x = dense((500,))
-    v = 10.0 * np.random.default_rng(5).normal(size=u.shape)
+    v = 10.0 * gaussian(*u.shape, seed=5)
     size = np.linalg.norm(params.W, 2)
 
     @jax.jit

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -78,7 +79,7 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
 def test_prox_is_the_numerical_minimiser(name):
     (regulariser, value), points, step_sizes = (
         VALUES[name],
-        np.random.default_rng(1).normal(size=(5, 2)),
+        gaussian(5, 2, seed=1),
         (0.3, 2.0),
     )
     proxes = jax.jit(

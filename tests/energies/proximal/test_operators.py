@@ -11,10 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
-Z = np.random.default_rng(0).normal(size=(3, 4)) * 2.0
+Z = gaussian(3, 4) * 2.0
 STEP = 1.3
 
 
@@ -89,7 +90,7 @@ def test_a_prox_solves_its_problem_with_gradients_of_its_formula(name):
     weights = np.cos(np.arange(12.0)).reshape(3, 4)
     width = 1e-6
     point = (Z, STEP, *numbers)
-    moved = np.random.default_rng(1).normal(size=Z.shape)
+    moved = gaussian(*Z.shape, seed=1)
 
     @jax.jit
     def measure(*point):
@@ -184,12 +185,14 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
         return near, phi.penalty(near), phi.penalty(z)
 
     for lower, upper in ((columns, columns + 0.5), (rows, 3.0), (-3.0, rows + 1.0)):
-        ways = jax.jit(
-            lambda z, *ends, known=(lower, upper): [
+
+        @jax.jit
+        def ways(z, *ends, known=(lower, upper)):
+            return [
                 measure(z, *known),
                 measure(z, *ends),
             ]
-        )
+
         for near, inside, outside in ways(z, lower, upper):
             assert near.dtype == dtype
             expected = np.clip(np.asarray(z, float), lower, upper)

@@ -15,6 +15,7 @@ from scipy.special import expit, spence
 import unroll_jax as uj
 from tests.energies.opteq_reference import SIGMA
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import energies
 from unroll_jax.energies import MONOTONES
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
@@ -72,7 +73,7 @@ def penalty_of(antiderivative, z):
 def test_penalties_of_activations_equal_their_definition():
     for name, (phi, antiderivative, domain) in CASES.items():
         penalty = jax.jit(phi.penalty)
-        y = np.random.default_rng(1).normal(size=(2, 3, 4, 3))
+        y = gaussian(2, 3, 4, 3, seed=1)
         y = np.clip(y, *(0.95 * np.array(domain)))
         expected = np.reshape(
             [penalty_of(antiderivative, z) for z in np.ravel(y)], (2, 3, 12)
@@ -111,7 +112,7 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards():
 def test_prox_keeps_shape_dtype_and_nan(
     dtype,
 ):
-    y = np.random.default_rng(2).normal(size=(4, 3)).astype(dtype)
+    y = gaussian(4, 3, seed=2).astype(dtype)
     examples = np.stack([y, np.full_like(y, np.nan)])
 
     @jax.jit
@@ -180,12 +181,14 @@ def test_the_prox_of_an_activation_solves_its_equation(name):
     traced = (1e-3, 0.3, 4.0, 1e3)
     pair = ACTIVATIONS[name](step_size=0.5)
     of_known = lambda y: [pair.prox(y, 0.5 * ratio) for ratio in known]
-    solve = jax.jit(
-        lambda y, sizes: (
+
+    @jax.jit
+    def solve(y, sizes):
+        return (
             of_known(y),
             jax.lax.map(lambda size: pair.prox(y, size), sizes),
         )
-    )
+
     for ratio, prox in zip(
         (*known, *traced),
         itertools.chain(*solve(y[:, None], 0.5 * np.array(traced))),
@@ -228,9 +231,10 @@ def test_the_solved_prox_is_differentiable_twice():
 
 
 def test_the_solved_prox_is_right_in_low_precision():
-    solve = jax.jit(
-        lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()}
-    )
+    @jax.jit
+    def solve(y):
+        return {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()}
+
     for dtype in (jnp.float32, jnp.bfloat16):
         y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
         exact = solve(y.astype(np.float64))
@@ -264,9 +268,11 @@ def all_proxes(y, step_size):
 
 def test_at_step_size_0_an_activation_projects_onto_its_range():
     y = np.array([-30.0, -1.5, -0.2, 0.0, 1e-3, 0.3, 0.9, 1.5, 30.0])
-    known = jax.jit(
-        lambda y: {name: phi.prox(y, 0.0) for name, (phi, *_) in CASES.items()}
-    )
+
+    @jax.jit
+    def known(y):
+        return {name: phi.prox(y, 0.0) for name, (phi, *_) in CASES.items()}
+
     small = all_proxes(y, 1e-9 * STEP)
     for dtype in (np.float32, np.float64):
         traced = all_proxes(y.astype(dtype), dtype(0.0))
