@@ -290,7 +290,7 @@ def test_attack_without_a_slope_keeps_the_margin():
     assert found.tolist() == [1.0, -1.0]
 
 
-def test_attack_gives_nan_for_nan_and_traced_arguments_out_of_range():
+def test_attacks_of_nan_or_arguments_out_of_range_are_nan():
     x = jnp.ones((3, 5)).at[1, 0].set(jnp.nan)
 
     @jax.jit

@@ -47,7 +47,7 @@ def compile_cell(name):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="counts of XLA's CPU")
 @pytest.mark.parametrize("name", BARS)
-def test_a_program_has_few_fused_kernels_and_reports_only_where_asked(name):
+def test_programs_have_few_kernels_and_report_only_where_asked(name):
     text = compile_cell(name)
     assert len(re.findall(r" fusion\(", text)) <= BARS[name]
     reports = "callback" in text or " conditional(" in text

@@ -82,7 +82,7 @@ def test_rows_that_contract_quickly_take_plain_steps_to_the_end():
     assert max(carries[-1].residual) <= RULE.tol
 
 
-def test_a_slow_row_accelerates_all_once_it_is_known_to_be_slow():
+def test_a_slow_row_accelerates_all_rows():
     A = spectrum(0.85, 0.95)
     x = drawn(2, WIDTH)
     carries = follow(A, x, solution(A, x) + drawn(2, WIDTH))
@@ -100,7 +100,7 @@ def test_a_slow_row_stays_plain_if_few_steps_remain():
         assert (ACCELERATED in phases(carries)) == accelerates, error
 
 
-def test_a_residual_that_rises_accelerates_after_the_block_in_which_it_does():
+def test_a_residual_that_rises_accelerates_after_its_block():
     A = -1.2 * np.eye(WIDTH)
     x = drawn(2, WIDTH)
     carries = follow(A, x, solution(A, x) + 1e-2 * drawn(2, WIDTH))
@@ -148,7 +148,7 @@ def kink(z):
     return z + jnp.where(z < 3.0, 0.1 - 1e-3 * z, 0.097 * (4.0 - z))
 
 
-def test_a_row_that_acceleration_leads_astray_returns_to_its_best_state_once():
+def test_rows_led_astray_return_to_their_best_state_once():
     """The drift seems to end at 100, where f(z) - z is a hundred times as large."""
     carries = follow(np.eye(1), np.zeros((1, 1)), np.zeros((1, 1)), kinked=True)
     ages = [int(carry.best.age[0]) for carry in carries]

@@ -79,7 +79,7 @@ def factored():
     return layer, arguments, program(layer, tol=1e-6)
 
 
-def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_told_from_a_contraction_to_zero():
+def test_converged_examples_stay_and_small_fixed_points_are_not_zero():
     """An example that is at its fixed point comes back bit for bit, however long
     another one takes."""
     x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]], np.float32)
@@ -232,7 +232,7 @@ def test_nan_in_is_nan_out_and_reaches_no_other_example():
             assert np.isnan(broken[solver][0]).all(), solver
 
 
-def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
+def test_an_overflow_is_told_and_keeps_the_best_state():
     """In two rows exp leaves the range after some steps, in one a map its domain;
     anderson returns to its best."""
     ends = by_kind()(
@@ -249,7 +249,7 @@ def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
     assert program(uj.opteq(8, 12))(bare, start)[1].status.tolist() == [NONFINITE] * 4
 
 
-def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_point():
+def test_states_that_grow_out_of_range_are_no_fixed_points():
     """The reciprocal of its size is subnormal there, and so taken for 0; of 64
     entries the norm overflows."""
     for width, p in itertools.product((3, 64), (1.5, 3.0, -2.0, 10.0, 1e6)):
@@ -259,7 +259,7 @@ def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_poi
             assert near or not np.any(info.converged), (solver, width, p)
 
 
-def test_a_state_that_jumps_by_any_factor_and_drifts_on_does_not_converge():
+def test_states_that_jump_and_drift_on_do_not_converge():
     """Its square in units of the jump is 0. The drift is a millionth of the state, less
     than the tolerance allows of a state that has not grown."""
 
@@ -273,7 +273,7 @@ def test_a_state_that_jumps_by_any_factor_and_drifts_on_does_not_converge():
             assert info.status.tolist() == [MAX_STEPS], (solver, size)
 
 
-def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor_the_answer():
+def test_factored_layers_solve_states_of_any_size_alike():
     """With relu it is positively homogeneous. Squares of these sizes are outside
     float32's range."""
     _, (params, zeros, given), run = factored()
@@ -287,7 +287,7 @@ def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor
         assert relative_error(np.asarray(z, np.float64) / size, usual) < 1e-5, size
 
 
-def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():
+def test_states_may_grow_or_shrink_by_any_factor():
     """tanh(2 z) leaves the unstable 0 for 0.957504, the root of z = tanh(2 z)."""
     z, info = by_kind()(2.0, np.float32([[1e-6], [1.0], [1e6]]), np.full((3, 1), TANH))[
         "picard"

@@ -39,7 +39,7 @@ def stated_norm(call):
 
 @nightly
 @pytest.mark.parametrize("make", [dense, convolutional])
-def test_a_norm_above_1_is_one_error_that_says_so_and_consent_takes_it_away(make):
+def test_a_norm_above_1_is_an_error_unless_allowed(make):
     layer, params, z, x = of_norm(1.2, make)
 
     def solve(z, x, params=params, layer=layer):
@@ -85,7 +85,7 @@ def test_no_weights_within_the_bound_are_refused(make):
     )
 
 
-def test_the_layer_of_a_deep_opteq_is_named_and_its_consent_is_its_own():
+def test_layers_of_a_deep_opteq_are_named_and_allowed_separately():
     layer, params, z, x = of_norm(0.9, dense)
     large = params._replace(W=2.0 * params.W)
     allowed = of_norm(0.9, dense, allow_expansive=True)[0]

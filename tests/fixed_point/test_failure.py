@@ -61,7 +61,7 @@ LOUD = ": .* examples failed at tol.*reached max_steps.*raise"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_accepted(
+def test_either_pass_warns_unless_failure_is_accepted(
     transform,
 ):
     def run(x):
@@ -86,7 +86,7 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
     assert relative_error(accepted, warned) == 0.0
 
 
-def test_by_default_a_line_of_the_user_warns_once_and_its_warning_names_it():
+def test_by_default_a_line_warns_once_and_is_named():
     @jax.jit
     def run(x):
         return value(x, **FORWARD)[0]
@@ -113,7 +113,7 @@ def linear(x, **options):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part):
+def test_the_forward_solve_warns_whichever_part_is_kept(part):
     with pytest.warns(
         ConvergenceWarning,
         match="^equilibrium: .* after 2 steps; raise max_steps or tol",
@@ -159,7 +159,7 @@ GOOD, STALL, CUT, LOST = STATUS[:4]
         ([0.5, np.nan, 0.1], [CUT, LOST, CUT], 1),
     ],
 )
-def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(
+def test_the_worst_failure_is_named_and_stalls_are_none(
     residual, statuses, worst
 ):
     status = np.array([STATUS.index(name) for name in statuses], np.int32)
@@ -264,7 +264,7 @@ LOPSIDED = next(
 )
 
 
-def test_a_jacobian_that_is_not_symmetric_is_an_error_for_an_adjoint_that_needs_symmetry():
+def test_an_asymmetric_jacobian_is_an_error_for_conjugate_gradients():
     with pytest.raises(jax.errors.JaxRuntimeError, match=re.escape(LOPSIDED)):
         finish(
             jax.jit(

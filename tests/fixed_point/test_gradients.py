@@ -31,7 +31,7 @@ PLAIN = {
 }
 
 
-def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
+def test_neumann_is_the_series_and_one_step_its_first_term():
     A = skew_weights(norm=0.5)
     x = inputs(8)
     ways = [
@@ -72,7 +72,7 @@ def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
     )
 
 
-def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_the_answer():
+def test_starts_get_no_gradient_and_change_no_answer():
     A = skew_weights()
     x = inputs(3, 8)
 
@@ -93,7 +93,7 @@ def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_th
     assert not np.any(gradients)
 
 
-def test_a_state_may_be_a_pytree_and_what_the_step_closes_over_gets_its_gradient():
+def test_states_are_pytrees_and_closures_get_gradients():
     zeros = {"a": jnp.zeros((4, 2, 3)), "b": jnp.zeros((4, 2))}
 
     @jax.jit
@@ -142,7 +142,7 @@ def plain(A, x):
 
 
 @nightly
-def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_of_an_unroll():
+def test_derivatives_in_forward_mode_equal_those_of_an_unroll():
     """Forward, with two adjoints; reverse; forward over reverse; and reverse over
     reverse, in one program."""
 
@@ -217,7 +217,7 @@ REFUSED = {  # transforms of a function of one array
 @nightly
 @pytest.mark.parametrize("argument", [0, 1])
 @pytest.mark.parametrize("transform", REFUSED)
-def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a_number(
+def test_derivatives_that_need_forward_mode_are_an_error(
     transform, argument
 ):
     point = SMALL()

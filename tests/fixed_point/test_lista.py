@@ -120,7 +120,7 @@ LONG += [
     CODES + [pytest.param(case, marks=nightly) for case in LONG],
     ids=str,
 )
-def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(case):
+def test_no_wrong_code_of_an_overcomplete_dictionary_converges(case):
     *problem, least = case
     converged, wrong = lista_results(*problem)
     assert wrong == 0

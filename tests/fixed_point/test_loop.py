@@ -122,7 +122,7 @@ def test_damped_is_the_stated_iteration():
 
 
 @in_float64
-def test_acceleration_takes_a_share_of_plain_steps_and_costs_little_where_it_does_not_help():
+def test_acceleration_saves_steps_or_costs_little():
     """Problems of 8 numbers have zeros for the others: all of them share one
     program."""
     draw = np.random.default_rng(7)
@@ -220,7 +220,7 @@ def test_the_adjoint_of_a_general_map_is_a_direct_solve():
     ).all()
 
 
-def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
+def test_zero_rows_cost_nothing_and_cut_off_rows_say_so():
     J = np.diag(np.linspace(0.0, 0.95, 8)).astype(np.float32)
     v = np.stack([np.zeros(8), np.full(8, 8.0**-0.5)]).astype(np.float32)
     for name in ("gmres", "conjugate_gradient"):
@@ -234,7 +234,7 @@ def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
 
 
 @in_float64
-def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
+def test_endless_conjugate_gradients_end_at_round_off():
     """The recurrence falls long after the true residual has stopped, until its
     squares cannot be divided any more."""
     J = np.float32(symmetric(128, 0.999))
@@ -339,7 +339,7 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")
 @pytest.mark.parametrize("name", ["FixedPointIteration", "Broyden"])
-def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_states_are_an_error(
+def test_solvers_of_jaxopt_meet_the_tolerance_unsharded(
     name,
 ):
     import jaxopt

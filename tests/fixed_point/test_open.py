@@ -72,7 +72,7 @@ def of_nnx(way):
 
 
 @pytest.mark.parametrize("gradient", [of_nnx, pytest.param(of_equinox, marks=nightly)])
-def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradient):
+def test_modules_are_params_with_the_gradient_of_an_unroll(gradient):
     assert problems.relative_error(gradient(solved), gradient(unrolled)) < 1e-4
 
 
@@ -108,7 +108,7 @@ def test_complex_states_are_solved_and_differentiated(forward_mode):
         assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_keys_are_params_and_aux_is_that_of_the_equilibrium_and_has_a_gradient():
+def test_keys_are_params_and_aux_has_a_gradient():
     def step(params, z, x):
         product = params["w"] * z
         return product + jax.random.normal(params["key"], z.shape), {"product": product}

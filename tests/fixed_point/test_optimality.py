@@ -203,7 +203,7 @@ FISTA = fp.accelerated_gradient(proximal=True)
     [pytest.param(None, marks=nightly), FISTA],
     ids=["default", "fista"],
 )
-def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
+def test_the_lasso_and_its_gradient_are_those_of_scikit_learn(solver):
     layer = uj.prox_gradient(
         squares,
         lambda weight, z, size: soft_threshold(weight).prox(z, size),
@@ -288,7 +288,7 @@ def of_argmin(scale, p, **options):
 @pytest.mark.parametrize(
     ("solution", "matrix"), [(of_root, MATRIX), (of_argmin, SYMMETRIC)]
 )
-def test_a_condition_of_any_scale_has_every_digit_of_its_gradient(
+def test_gradients_have_every_digit_at_any_scale_of_the_condition(
     solution, matrix, forward_mode
 ):
     """In float32; the warning of a failed linear solve is an error here."""
@@ -347,7 +347,7 @@ FAR = {  # a wrapped solver that fails, and its arguments
 
 
 @pytest.mark.parametrize("case", FAR)
-def test_a_result_that_is_no_solution_is_reported_as_on_failure_says(case):
+def test_results_that_are_no_solutions_are_reported_as_asked(case):
     wrap, condition, options, solver, arguments = FAR[case]
     decorate = functools.partial(wrap, condition, **options)
     name = wrap.__name__
@@ -384,7 +384,7 @@ NAMED = {"implicit_root": of_root, "implicit_argmin": of_argmin}
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_an_error_of_a_derivative_names_the_function_that_was_called(name):
+def test_errors_of_derivatives_name_the_function_called(name):
     f = lambda p: NAMED[name](1.0, p)
     p = np.ones(2, np.float32)
     for transform in (lambda p: jax.jvp(f, (p,), (p,)), jax.hessian(f)):
@@ -394,7 +394,7 @@ def test_an_error_of_a_derivative_names_the_function_that_was_called(name):
 
 
 @pytest.mark.parametrize("place", ["optimality", "objective", "the solver"])
-def test_arguments_with_names_in_the_order_of_jaxopt_are_one_error(place):
+def test_names_in_the_order_of_jaxopt_are_an_error(place):
     swapped = lambda z, params: z - params
     calls = {
         "optimality": lambda: uj.implicit_root(swapped),
@@ -428,7 +428,7 @@ OF_JAXOPT = {  # a wrapper, a condition of other names in jaxopt's order, a solv
 
 
 @pytest.mark.parametrize("case", OF_JAXOPT)
-def test_scalars_and_arrays_in_the_order_of_jaxopt_are_one_error(case):
+def test_values_in_the_order_of_jaxopt_are_an_error(case):
     wrap, condition, solver, params = OF_JAXOPT[case]
     solve = wrap(condition)(solver)
     what = "optimality" if wrap is uj.implicit_root else "objective"

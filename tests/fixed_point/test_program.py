@@ -22,7 +22,7 @@ SCALE = 1.0
 PLAIN = {"solver": "picard", "adjoint": fp.neumann(30)}
 
 
-def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_changed_closure_are_seen(
+def test_later_calls_compile_nothing_and_see_changed_values(
     caplog,
 ):
     """A new function of the same body and other values reuse programs; another
@@ -66,7 +66,7 @@ def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_c
 X = np.array([[1.0], [3.0]], np.float32)
 
 
-def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
+def test_examples_that_depend_on_each_other_need_batch_ndim_0():
     norm = lambda p, z, x: 0.3 * jnp.mean(z, 0) + x
     options = {"tol": 1e-6, **PLAIN}
 
@@ -96,7 +96,7 @@ DEPENDENT = [  # shares of an example itself and of another, and which that is
 ]
 
 
-def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show():
+def test_dependence_is_found_whatever_earlier_values_show():
     """A gain of 0, the usual start of a norm, comes before; all are values of one
     program."""
     step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x
@@ -200,7 +200,7 @@ def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
     )
 
 
-def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solved():
+def test_rules_beside_constants_and_underived_steps_are_solved():
     constant = jnp.ones((2, 3))
 
     @jax.custom_vjp
@@ -259,7 +259,7 @@ def test_inside_of_jit_dependence_is_checked_on_request():
     assert_allclose(solve(0.0, check=True), X / 0.7, rtol=1e-4)
 
 
-def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
+def test_collectives_over_states_are_an_error_over_weights_not():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     rows = PartitionSpec("data")
 
@@ -290,7 +290,7 @@ def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
     assert_allclose(z, 4.0, rtol=1e-4)
 
 
-def test_a_state_that_is_judged_as_one_example_warns_where_its_rows_are_far():
+def test_states_judged_as_one_example_warn_of_far_rows():
     rates = jnp.array([[0.5], [0.99]])
     x = jnp.array([[1e6], [1.0]])
     with pytest.warns(

@@ -73,7 +73,7 @@ def solve_by_scipy(W, x, sigma):
 
 
 @pytest.mark.parametrize("kind", ["dense", "images"])
-def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_the_margin(
+def test_the_weight_is_the_stated_matrix_with_its_margin(
     kind,
 ):
     params = params_of(kind)

@@ -95,7 +95,7 @@ SOLVES = {
         ),
     ],
 )
-def test_values_and_gradients_are_exported_by_default_with_a_symbolic_batch(name):
+def test_values_and_gradients_are_exported_with_a_symbolic_batch(name):
     (batch,) = jax.export.symbolic_shape("batch")
     weight = 0.5 * jnp.eye(3)
     x = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)

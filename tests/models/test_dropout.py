@@ -41,7 +41,7 @@ def rows_of_keys(*seeds):
 
 
 @every_model
-def test_without_a_key_or_with_rate_0_the_program_is_that_of_a_model_without_dropout(
+def test_without_a_key_or_rate_nothing_is_dropped(
     name,
 ):
     make, config, x = MODELS[name]
@@ -59,7 +59,7 @@ def test_without_a_key_or_with_rate_0_the_program_is_that_of_a_model_without_dro
 
 
 @every_model
-def test_a_row_drops_by_its_key_and_the_rest_of_the_batch_changes_nothing(name):
+def test_a_row_drops_by_its_key_whatever_its_batch(name):
     make, config, x = MODELS[name]
     model = make(config, dropout=RATE)
     params = drawn(model, x)
@@ -81,7 +81,7 @@ def test_a_row_drops_by_its_key_and_the_rest_of_the_batch_changes_nothing(name):
     assert np.isfinite(rows).all()
 
 
-def test_values_are_dropped_at_the_rate_and_the_others_scaled_to_the_same_mean():
+def test_values_are_dropped_at_the_rate_and_others_scaled():
     values = jnp.ones((4, 50, 100))
     drop = dropout(jax.random.key(0), RATE, values.shape)
     first = np.asarray(drop(0, values))
@@ -99,7 +99,7 @@ def test_values_are_dropped_at_the_rate_and_the_others_scaled_to_the_same_mean()
 
 
 @in_float64
-def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
+def test_layers_drop_the_outputs_of_both_parts():
     factors = np.random.default_rng(0).integers(0, 2, (2, 5, 8)) * 1.5
     y = normal(5, 8)
 
@@ -136,7 +136,7 @@ def test_layers_drop_the_outputs_of_both_parts_before_these_are_added():
 
 
 @nightly
-def test_every_layer_draws_for_itself_and_its_states_are_the_dropped_sums():
+def test_every_layer_drops_by_its_own_draw():
     """With a feed-forward part of 0, a layer adds the dropped output of attention."""
     config = test_decoder.SMALL
     model = Decoder(config, dropout=RATE)
@@ -169,7 +169,7 @@ def test_gradients_pass_through_kept_values_alone():
     assert_allclose(gradient, expected, rtol=1e-6)
 
 
-def test_rates_out_of_range_and_keys_of_another_number_of_rows_are_errors():
+def test_bad_rates_and_keys_are_errors():
     make, config, tokens = MODELS["encoder"]
     params = drawn(make(config), tokens)
 
