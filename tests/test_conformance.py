@@ -195,29 +195,12 @@ def test_batches_and_step_and_energy_are_each_alone(
 
 @nightly
 @every_system
-def test_known_values_step_as_traced_ones_with_gradients(name):
+def test_known_values_step_as_traced_ones(name):
     descent, *arrays = draw(name, 0, (3,), "float32")
     known = jax.tree.map(jnp.asarray, arrays)
-
-    def loss(params, y, x):
-        last, _ = jax.lax.scan(
-            lambda y, _: (descent.step(params, y, x), None), y, length=4
-        )
-        return jnp.sum(last**2)
-
-    stepped, of_known, gradients = jax.jit(
-        lambda *traced: (
-            descent.step(*traced),
-            descent.step(*known),
-            jax.grad(loss, (0, 1))(*traced),
-        )
-    )(*arrays)
-    chex.assert_trees_all_close(stepped, of_known, rtol=1e-5, atol=1e-5)
-    gradients = jax.tree.map(np.asarray, gradients)
-    assert all(
-        np.all(np.isfinite(leaf)) and np.any(leaf != 0.0)
-        for leaf in jax.tree.leaves(gradients)
-    )
+    step = descent.step
+    both = jax.jit(lambda *traced: (step(*traced), step(*known)))(*arrays)
+    chex.assert_trees_all_close(*both, rtol=1e-5, atol=1e-5)
 
 
 @in_float64

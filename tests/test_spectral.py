@@ -25,40 +25,29 @@ def params_of(W):
     )
 
 
+@jax.jit
+def norm_slope_and_unit(v):
+    """Of each row; the slope of a sum of norms is the unit vector."""
+    norms = lambda v: spectral.norm(v, 1)
+    return norms(v), jax.grad(lambda v: jnp.sum(norms(v)))(v), spectral.unit(v, 1)
+
+
 def test_norms_and_their_gradients_hold_over_all_magnitudes():
     """Squares of entries leave the range of float32 beyond 1e19 and below 1e-23."""
     rng = np.random.default_rng(7)
     sizes = 10.0 ** np.array([-36.0, -24.0, -20.0, -10.0, 0.0, 10.0, 19.0, 25.0, 37.0])
-    draws = {"a": rng.uniform(0.5, 1.0, (9, 5)), "b": rng.uniform(0.5, 1.0, (9, 2, 3))}
-    v = {
-        name: (leaf * sizes.reshape(9, *(1,) * (leaf.ndim - 1))).astype(np.float32)
-        for name, leaf in draws.items()
-    }
-    summed = lambda v: jnp.sum(jnp.log(spectral.norm(v, 1)))
-    sizes, gradient, unit = jax.jit(
-        lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1))
-    )(v)
-    exact = np.sqrt(
-        sum(
-            np.sum(leaf.reshape(9, -1).astype(float) ** 2, axis=1)
-            for leaf in v.values()
-        )
-    )
-    assert_allclose(sizes, exact, rtol=1e-6)
-    for name, leaf in v.items():
-        wide = exact.reshape(9, *(1,) * (leaf.ndim - 1))
-        assert_allclose(unit[name], leaf / wide, rtol=1e-6)
-        inside = slice(1, -1)  # 1 / size, the gradient, is a number of float32 too
-        assert_allclose(gradient[name][inside], (leaf / wide / wide)[inside], rtol=1e-5)
+    a = np.float32(sizes[:, None] * rng.uniform(0.5, 1.0, (9, 5)))
+    b = np.float32(sizes[:, None, None] * rng.uniform(0.5, 1.0, (9, 2, 3)))
+    whole = np.concatenate([a, b.reshape(9, 6)], axis=1).astype(float)
+    exact = np.linalg.norm(whole, axis=1)
+    norms, *directions = norm_slope_and_unit({"a": a, "b": b})
+    assert_allclose(norms, exact, rtol=1e-6)
+    for each in directions:
+        joined = np.concatenate([each["a"], each["b"].reshape(9, 6)], axis=1)
+        assert_allclose(joined, whole / exact[:, None], rtol=1e-5)
     special = np.array([[0.0, 0.0], [np.inf, 1.0], [np.nan, 1.0]], np.float32)
-    size, slope, unit = jax.jit(
-        lambda v: (
-            spectral.norm(v, 1),
-            jax.grad(lambda v: jnp.sum(spectral.norm(v, 1)))(v),
-            spectral.unit(v, 1),
-        )
-    )(special)
-    assert_array_equal(size, [0.0, np.inf, np.nan])
+    norms, slope, unit = norm_slope_and_unit(special)
+    assert_array_equal(norms, [0.0, np.inf, np.nan])
     assert_array_equal(unit[0], [0.0, 0.0])
     assert_array_equal(slope[0], [0.0, 0.0])
 

@@ -9,12 +9,9 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_softmax
 
-from benchmarks.layer_losses import whole_cross_entropy
-from tests.marks import in_float64, nightly
-from tests.models.drawing import drawn as random_params
+from tests.marks import in_float64
 from tests.reference import gaussian
 from unroll_jax.constrained import chunked_cross_entropy
-from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
 
 
 def drawn(*shape, seed=0, scale=1.0):
@@ -64,44 +61,6 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
         chex.assert_trees_all_close(
             actual, in_numpy(states, head, slope, WEIGHTS), rtol=1e-9, atol=1e-9
         )
-
-
-@nightly
-@in_float64
-def test_losses_within_the_scan_are_the_same():
-    config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)
-    model = Decoder(config, param_dtype=jnp.float64, remat=True)
-    tokens = LABELS[None]
-
-    def read(params, y):
-        positions = np.flatnonzero(WEIGHTS > 0)
-        scale, head = decoder_readout(params)
-        states = rms_norm(y.reshape(-1, 8)[positions], scale, config.norm_epsilon)
-        return chunked_cross_entropy(
-            states, head, tokens.reshape(-1)[positions], chunk=10
-        )
-
-    def inside(params):
-        losses = model.apply(
-            {"params": params}, tokens, record=lambda y: jnp.sum(read(params, y))
-        )
-        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
-
-    def outside(params):
-        scale, head = decoder_readout(params)
-        states = rms_norm(
-            model.apply({"params": params}, tokens), scale, config.norm_epsilon
-        )[:, 0]
-        losses = jnp.sum(
-            (WEIGHTS > 0) * whole_cross_entropy(states, head, tokens[0]), axis=-1
-        )
-        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
-
-    params = random_params(model, tokens, scale=0.3)["params"]
-    actual, expected = jax.jit(
-        lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)]
-    )(params)
-    chex.assert_trees_all_close(actual, expected, rtol=1e-8, atol=1e-10)
 
 
 def test_bfloat16_factors_keep_float32_sums():

@@ -83,19 +83,6 @@ def test_violations_are_detached():
     )
 
 
-def test_the_lagrangian_is_the_sum_over_all_groups():
-    multipliers = jax.tree.map(lambda c: np.full_like(c, 0.5), VIOLATIONS)
-    expected = 3.0 + 0.5 * (0.0 - 2.0 + 4.0)
-    value, normalised = jax.jit(
-        lambda multipliers: [
-            uj.lagrangian(3.0, VIOLATIONS, multipliers, normalise=normalise)
-            for normalise in (False, True)
-        ]
-    )(multipliers)
-    assert float(value) == expected
-    assert float(normalised) == pytest.approx(expected / 4.5)
-
-
 def test_rows_move_as_if_they_were_alone_and_others_stay():
     """Also the moments of the optimiser; a table of ten rows against one of the
     three rows that ever move."""

@@ -82,13 +82,18 @@ def test_rows_that_contract_quickly_take_plain_steps_to_the_end():
     assert max(carries[-1].residual) <= RULE.tol
 
 
-def test_a_slow_row_accelerates_all_rows():
-    A = spectrum(0.85, 0.95)
+@pytest.mark.parametrize(
+    ("A", "error"),
+    [(spectrum(0.85, 0.95), 1.0), (-1.2 * np.eye(WIDTH), 1e-2)],
+    ids=["slow", "rises"],
+)
+def test_rows_that_are_slow_or_rise_accelerate_after_their_block(A, error):
     x = drawn(2, WIDTH)
-    carries = follow(A, x, solution(A, x) + drawn(2, WIDTH))
+    carries = follow(A, x, solution(A, x) + error * drawn(2, WIDTH))
     assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
     assert schedule(carries[2]).number == 1 + decisions.CHECK_INTERVAL
     assert set(blocks(carries)[2:]) == {1}
+    assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
 
 
 def test_a_slow_row_stays_plain_if_few_steps_remain():
@@ -98,14 +103,6 @@ def test_a_slow_row_stays_plain_if_few_steps_remain():
     for error, accelerates in ((1e-3, False), (1e-1, True)):
         carries = follow(A, x, (1.0 + error) * 20.0 * x)
         assert (ACCELERATED in phases(carries)) == accelerates, error
-
-
-def test_a_residual_that_rises_accelerates_after_its_block():
-    A = -1.2 * np.eye(WIDTH)
-    x = drawn(2, WIDTH)
-    carries = follow(A, x, solution(A, x) + 1e-2 * drawn(2, WIDTH))
-    assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
-    assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
 
 
 def test_acceleration_that_gains_nothing_is_given_up_for_good():

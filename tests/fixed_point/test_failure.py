@@ -146,38 +146,25 @@ def test_an_error_says_how_many_examples_failed_and_how(p, words):
         uj.equilibrium(lambda p, z, x: p * z + 1.0, p, jnp.zeros((5, 3)), **options)
 
 
-GOOD, STALL, CUT, LOST = STATUS[:4]
-
-
 @types_unchecked
 @pytest.mark.parametrize(
-    ("residual", "statuses", "worst"),
+    ("residual", "statuses", "error"),
     [
-        ([1e-7, 1e-4, 2e-6], [GOOD, STALL, GOOD], None),
-        ([1e-2, 1e-3, 1e-7], [STALL, CUT, GOOD], 1),
-        ([0.1, 0.5, 1e-7], [CUT, CUT, GOOD], 1),
-        ([0.5, np.nan, 0.1], [CUT, LOST, CUT], 1),
+        ([1e-7, 1e-4, 2e-6], [0, 1, 0], None),
+        ([1e-2, 1e-3, 1e-7], [1, 2, 0], f"1 of 3 .* example 1 {STATUS[2]}"),
+        ([0.1, 0.5, 1e-7], [2, 2, 0], f"2 of 3 .* example 1 {STATUS[2]}"),
+        ([0.5, np.nan, 0.1], [2, 3, 2], f"3 of 3 .* example 1 {STATUS[3]}"),
     ],
 )
-def test_the_worst_failure_is_named_and_stalls_are_none(
-    residual, statuses, worst
-):
-    status = np.array([STATUS.index(name) for name in statuses], np.int32)
+def test_the_worst_failure_is_named_and_stalls_are_none(residual, statuses, error):
+    """Converged, stalled at round-off, cut off and not finite."""
     info = EquilibriumInfo(
-        np.asarray(residual, np.float32), np.full(3, 7, np.int32), status
+        np.float32(residual), np.full(3, 7, np.int32), np.int32(statuses)
     )
-    error = (
-        worst is not None
-        and f"{sum(s in (CUT, LOST) for s in statuses)} of 3 .* example {worst} {statuses[worst]}"
-    )
-    with (
-        pytest.raises(ConvergenceError, match=error)
-        if error
-        else contextlib.nullcontext()
-    ):
-        report_failures(
-            (), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site())
-        )
+    reporting = Reporting("error", 1e-5, call_site())
+    raises = pytest.raises(ConvergenceError, match=error)
+    with raises if error else contextlib.nullcontext():
+        report_failures((), info, "solve", "raise max_steps", reporting)
 
 
 def problem_of(sizes, square, dtype):
@@ -221,37 +208,31 @@ def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
 @in_float64
 @pytest.mark.parametrize("sizes", [None, (12, 48, 5), (8, 12, 1)])
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
-    """A solve that ends, one that is cut short, one to a looser tolerance, and one
-    after a single forward step."""
+    """A solve that ends, one to a looser tolerance, one after a single forward step,
+    and one that is cut short."""
     solve, x = problem_of(sizes, 0.99, jnp.float64)
-    cases = [
-        {},
-        {"adjoint_max_steps": 1, "on_failure": "warn"},
-        {"adjoint_tol": 1e-2},
-        {"max_steps": 1},
-    ]
+    ending = [{}, {"adjoint_tol": 1e-2}, {"max_steps": 1}]
+    cut_short = {"adjoint_max_steps": 1, "on_failure": "warn"}
 
     def loss(probe, x, case):
-        return jnp.sum(
-            solve(x, probe=probe, tol=1e-6, **{"on_failure": "accept"} | case) ** 2
-        )
+        options = {"probe": probe, "tol": 1e-6, "on_failure": "accept"} | case
+        return jnp.sum(solve(x, **options) ** 2)
 
     @jax.jit
     def run(x, probe):
-        return [jax.grad(loss)(probe, x, case) for case in cases]
+        return [jax.grad(loss)(probe, x, case) for case in (*ending, cut_short)]
 
     with pytest.warns(
         ConvergenceWarning, match=f"^adjoint of equilibrium{LOUD} adjoint_max_steps"
     ):
-        good, cut, loose, brief = jax.device_get(
-            finish(run(x, fixed_point.zero_probe(len(x))))
-        )
+        ends = jax.device_get(finish(run(x, fixed_point.zero_probe(len(x)))))
     # adjoints have 200 steps at least
-    for info, bound in ((good, 1e-6), (loose, 1e-2), (brief, 1e-6)):
+    *infos, cut = ends
+    for info, bound in zip(infos, (1e-6, 1e-2, 1e-6), strict=True):
         assert (info.residual <= bound).all()
         assert info.converged.all()
         assert (info.steps > 1).all()
-    assert (loose.steps < good.steps).all()
+    assert (infos[1].steps < infos[0].steps).all()
     assert (cut.residual > 1e-6).all()
     assert not cut.converged.any()
     assert (cut.steps <= 1).all()

@@ -217,9 +217,7 @@ REFUSED = {  # transforms of a function of one array
 @nightly
 @pytest.mark.parametrize("argument", [0, 1])
 @pytest.mark.parametrize("transform", REFUSED)
-def test_derivatives_that_need_forward_mode_are_an_error(
-    transform, argument
-):
+def test_derivatives_that_need_forward_mode_are_an_error(transform, argument):
     point = SMALL()
     function = REFUSED[transform](
         lambda leaf: implicit(

@@ -123,37 +123,31 @@ def test_damped_is_the_stated_iteration():
 
 @in_float64
 def test_acceleration_saves_steps_or_costs_little():
-    """Problems of 8 numbers have zeros for the others: all of them share one
-    program."""
+    """Problems of 8 numbers have zeros for the others: all share one program."""
     draw = np.random.default_rng(7)
     half = draw.normal(size=(8, 8))
     rotation = np.linalg.qr(draw.normal(size=(64, 64)))[0]
     slow = 0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2
-    both = ["picard", "anderson"]
-    run = programs(affine, [*both, "accelerated_gradient"], tol=1e-8, max_steps=20_000)
+    solvers = ["picard", "anderson", "accelerated_gradient"]
+    run = programs(affine, solvers, tol=1e-8, max_steps=20_000)
 
-    def steps_of(solvers, p, x):
+    def steps_of(p, x):
         """The most steps of an example of z' = z p + x from 0, by solver."""
         wide = 64 - len(p)
-        p = np.pad(p, (0, wide))
         x = np.pad(x, ((0, 0), (0, wide)))
-        infos = {
-            solver: info
-            for solver, (_, info) in run(p, 0.0 * x, x).items()
-            if solver in solvers
-        }
-        assert all(info.converged.all() for info in infos.values())
-        return {solver: int(np.max(info.steps)) for solver, info in infos.items()}
+        ends = run(np.pad(p, (0, wide)), 0.0 * x, x)
+        assert all(ends[solver][1].converged.all() for solver in solvers[:2])
+        return [int(np.max(ends[solver][1].steps)) for solver in solvers]
 
-    steps = steps_of([*both, "accelerated_gradient"], slow, draw.normal(size=(4, 8)))
-    assert steps["accelerated_gradient"] < 0.2 * steps["picard"]
-    assert steps["anderson"] < 0.05 * steps["picard"]
-    steps = steps_of(both, 0.9 * rotation, draw.normal(size=(4, 64)))
-    assert steps["anderson"] < 1.4 * steps["picard"]
+    picard, anderson, accelerated = steps_of(slow, draw.normal(size=(4, 8)))
+    assert accelerated < 0.2 * picard
+    assert anderson < 0.05 * picard
+    picard, anderson, _ = steps_of(0.9 * rotation, draw.normal(size=(4, 64)))
+    assert anderson < 1.4 * picard
     # Where a map contracts tenfold, plain steps come first and stay; residuals are
     # checked every four steps.
-    steps = steps_of(both, 0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
-    assert 0 <= steps["anderson"] - steps["picard"] < 4
+    picard, anderson, _ = steps_of(0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
+    assert 0 <= anderson - picard < 4
 
 
 @in_float64
@@ -165,25 +159,17 @@ def test_a_map_that_plain_steps_leave_is_solved():
     parts = np.diag([0.0, 0.0, *np.linspace(-1.5, 0.6, 14)])
     parts[:2, :2] = [[0.0, -3.0], [3.0, 0.0]]
     grown = A @ parts @ A.T
-    direct = np.linalg.solve(np.eye(16) - grown.T, x.T).T
+    inverse = np.linalg.inv(np.eye(16) - grown)
+    options = {"tol": 1e-9, "solver": fp.anderson(10), "adjoint": fp.gmres(20)}
 
     def loss(x):
-        options = {
-            "batch_ndim": 1,
-            "tol": 1e-9,
-            "solver": fp.anderson(10),
-            "adjoint": fp.gmres(20),
-        }
-        z, info = uj.equilibrium(affine, grown, np.zeros((4, 16)), x, **options)
+        z, info = uj.equilibrium(affine, grown, 0.0 * x, x, batch_ndim=1, **options)
         return jnp.sum(z**2), (z, info.converged)
 
     gradient, (z, converged) = jax.jit(jax.grad(loss, has_aux=True))(x)
     assert converged.all()
-    assert relative_error(z, direct) < 1e-7
-    assert (
-        relative_error(gradient, np.linalg.solve(np.eye(16) - grown, 2.0 * direct.T).T)
-        < 1e-6
-    )
+    assert relative_error(z, x @ inverse) < 1e-7
+    assert relative_error(gradient, 2.0 * x @ inverse @ inverse.T) < 1e-6
 
 
 SYSTEMS = {
@@ -200,24 +186,19 @@ def test_the_adjoint_of_a_general_map_is_a_direct_solve():
     """Each row is solved separately, with the true residual."""
     draw = np.random.default_rng(0)
     turn = np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
-    J = np.triu(draw.normal(size=(12, 12))) + 0.2 * np.tril(
-        draw.normal(size=(12, 12)), -1
-    )
+    J = np.triu(draw.normal(size=(12, 12)))
+    J = J + 0.2 * np.tril(draw.normal(size=(12, 12)), -1)
     J = np.stack([make(J / np.linalg.norm(J, 2), turn) for make in SYSTEMS.values()])
     v = draw.normal(size=(len(J), 12))
-    v[:] /= np.linalg.norm(v, axis=1, keepdims=True)
-    w, info = jax.jit(
-        lambda v: fp.gmres().solve(
-            lambda w: jnp.einsum("bij,bj->bi", J, w), v, 1e-9, 400
-        )
-    )(v)
-    expected = np.linalg.solve(np.eye(12) - J, v[..., None])[..., 0]
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    apply = lambda w: jnp.einsum("bij,bj->bi", J, w)
+    w, info = jax.jit(lambda v: fp.gmres().solve(apply, v, 1e-9, 400))(v)
+    left = np.eye(12) - J
+    expected = np.linalg.solve(left, v[..., None])[..., 0]
     for row, name in enumerate(SYSTEMS):
         assert info.converged[row], (name, info)
         assert relative_error(w[row], expected[row]) < 1e-5, name
-    assert (
-        np.linalg.norm(v - (w - np.einsum("bij,bj->bi", J, w)), axis=1) <= 1e-8
-    ).all()
+        assert np.linalg.norm(v[row] - left[row] @ w[row]) <= 1e-8, name
 
 
 def test_zero_rows_cost_nothing_and_cut_off_rows_say_so():
@@ -269,107 +250,77 @@ def test_asymmetry_within_round_off_is_no_asymmetry():
 def test_an_adjoint_rounds_at_the_size_of_its_solution():
     """A solve that ends at a residual of 1e-3: round-off of a w that is 1e4 times v,
     a failure of one of its size."""
-
-    def ended_at(size):
-        info = fp.EquilibriumInfo(
-            np.full(1, 1e-3, np.float32), np.full(1, 5), np.full(1, MAX_STEPS)
-        )
-        return fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
+    info = fp.EquilibriumInfo(
+        np.full(1, 1e-3, np.float32), np.full(1, 5), np.full(1, MAX_STEPS)
+    )
+    zeros = jnp.zeros((1, 3))
 
     def loss(probe, size):
-        zeros = np.zeros((1, 3), np.float32)
-        ones = np.ones((1, 3), np.float32)
-        options = {
-            "adjoint": ended_at(size),
-            "batch_ndim": 1,
-            "probe": probe,
-            "on_failure": "accept",
-        }
-        return jnp.sum(
-            uj.equilibrium(lambda c, z, x: c * z + x, 0.5, zeros, ones, **options)[0]
-        )
+        adjoint = fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
+        options = {"batch_ndim": 1, "probe": probe, "on_failure": "accept"}
+        step = lambda c, z, x: c * z + x
+        z, _ = uj.equilibrium(step, 0.5, zeros, zeros + 1, adjoint=adjoint, **options)
+        return jnp.sum(z)
 
-    large, usual = jax.jit(
-        lambda probe: [jax.grad(loss)(probe, size) for size in (1e4, 1.0)]
-    )(fp.zero_probe(1))
-    assert (large.converged[0], usual.converged[0]) == (1.0, 0.0)
+    @jax.jit
+    def run(probe):
+        return [jax.grad(loss)(probe, size).converged[0] for size in (1e4, 1.0)]
+
+    assert run(fp.zero_probe(1)) == [1.0, 0.0]
 
 
 @nightly
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     """With the adjoints of the state, and in the small space of a factored layer."""
-    (W, U), x = (
-        symmetric_weights(8, 12, square=0.9, dtype=jnp.float32),
-        inputs(4, 3, dtype=jnp.float32),
-    )
+    W, U = symmetric_weights(8, 12, square=0.9, dtype=jnp.float32)
+    factored = uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12))
 
     def pulled(x, adjoint):
-        layer, params = (
-            (symmetric_step, (W, U))
-            if adjoint
-            else (uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12)))
-        )
-        options = {
-            "tol": 1e-6,
-            "solver": adjoint and "picard",
-            "adjoint": adjoint,
-            "batch_ndim": 1,
-        }
-        y, pull = jax.vjp(
-            lambda x: uj.equilibrium(layer, params, jnp.zeros((4, 8)), x, **options)[0],
-            x,
-        )
+        layer, params = (symmetric_step, (W, U)) if adjoint else factored
+        options = {"solver": adjoint and "picard", "adjoint": adjoint, "batch_ndim": 1}
+
+        def solve(x):
+            return uj.equilibrium(layer, params, start, x, tol=1e-6, **options)[0]
+
+        start = jnp.zeros((4, 8))
+        y, pull = jax.vjp(solve, x)
         return [pull(jnp.full_like(y, size))[0] for size in (1.0, 1e-12, 1e-30)]
 
-    adjoints = {
-        "gmres": "gmres",
-        "conjugate_gradient": "conjugate_gradient",
-        "factored": None,
-    }
-    gradients = jax.jit(
-        lambda x: {name: pulled(x, adjoint) for name, adjoint in adjoints.items()}
-    )(x)
-    for name, (full, *tiny) in gradients.items():
+    @jax.jit
+    def run(x):
+        return [pulled(x, name) for name in ("gmres", "conjugate_gradient", None)]
+
+    for full, *tiny in run(inputs(4, 3, dtype=jnp.float32)):
         for size, gradient in zip((1e-12, 1e-30), tiny, strict=True):
-            assert (
-                relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5
-            ), (name, size)
+            unit = np.asarray(gradient, np.float64) / size
+            assert relative_error(unit, full) < 1e-5, size
 
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")
 @pytest.mark.parametrize("name", ["FixedPointIteration", "Broyden"])
-def test_solvers_of_jaxopt_meet_the_tolerance_unsharded(
-    name,
-):
+def test_solvers_of_jaxopt_meet_the_tolerance_unsharded(name):
+    """Of every example; sharded states and unrolled steps are an error."""
     import jaxopt
 
     solver = fp.jaxopt_solver(getattr(jaxopt, name))
     A = skew_weights(norm=0.8, dtype=jnp.float32)
-    x = inputs(4, 8, dtype=jnp.float32)
-    z, info = program(affine, solver=solver)(A, 0.0 * x, x)
+    x = np.asarray(inputs(4, 8, dtype=jnp.float32))
+    solve = program(affine, solver=solver)
+    z, info = solve(A, 0.0 * x, x)
     assert info.converged.all()
-    assert_allclose(
-        z, np.linalg.solve(np.eye(8) - np.asarray(A).T, np.asarray(x).T).T, atol=1e-3
-    )
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows = jax.sharding.PartitionSpec("data")
-
-    def run(x):
-        return uj.equilibrium(
-            affine, A, jnp.zeros_like(x), x, solver=solver, batch_ndim=1
-        )[0]
-
-    with pytest.raises(ValueError, match="jaxopt's solvers take no sharded states"):
-        jax.eval_shape(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows), x)
-    _, none = program(affine, solver=solver)(A, 0.0 * x[:0], x[:0])
-    assert none.steps.shape == (0,)
+    assert_allclose(z, x @ np.linalg.inv(np.eye(8) - np.asarray(A)), atol=1e-3)
+    assert solve(A, 0.0 * x[:0], x[:0])[1].steps.shape == (0,)
     tiny = np.float32(1e-30)  # whose squares underflow
-    small, info = program(affine, solver=solver)(A, 0.0 * x, tiny * x)
+    small, info = solve(A, 0.0 * x, tiny * x)
     assert info.converged.all()
     assert relative_error(np.asarray(small, np.float64) / tiny, z) < 1e-4
-    with pytest.raises(
-        ValueError,
-        match='adjoint="unrolled" needs a solver whose steps can be differentiated',
-    ):
+
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("data")
+    run = lambda x: solve(A, jnp.zeros_like(x), x)[0]
+    with pytest.raises(ValueError, match="jaxopt's solvers take no sharded states"):
+        jax.eval_shape(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows), x)
+    words = 'adjoint="unrolled" needs a solver whose steps can be differentiated'
+    with pytest.raises(ValueError, match=words):
         program(affine, solver=solver, adjoint="unrolled")(A, 0.0 * x, x)
