@@ -80,11 +80,12 @@ def test_padding_does_not_change_a_certificate(phi):
     of_attention = certified.pairwise_smoothness()
     smoothness = lambda params, y, x: of_attention(params, y, x) + 1.95
     # After two layers near tokens have met, and their differences are round-off.
-    known = {"smoothness": smoothness, "num_layers": 2, "num_points": 2}
 
     @jax.jit
     def check(y, x):
-        return certify(layer, params, y, x, **known)
+        return certify(
+            layer, params, y, x, smoothness=smoothness, num_layers=2, num_points=2
+        )
 
     params = jax.tree.map(jnp.asarray, params)
     plain = jax.device_get(check(y, y[:, :1]))

@@ -121,14 +121,17 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
             layer.energy(params, z, x),
         )
 
-    polish = {
-        "bounds": [edge] * M,
-        "method": "L-BFGS-B",
-        "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000},
-    }
     for seed in range(3):
         _, (params,), *arrays = draw(seed, [M])
-        t, least = smooth_minimum(measure, np.full(M, 0.4), params, *arrays, **polish)
+        t, least = smooth_minimum(
+            measure,
+            np.full(M, 0.4),
+            params,
+            *arrays,
+            bounds=[edge] * M,
+            method="L-BFGS-B",
+            options={"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000},
+        )
         *_, stepped, energy = measure(t, params, *arrays)
         assert_allclose(params.W.T @ t, stepped, atol=1e-6)
         # The minimum itself is flat, so the values agree far closer; and it is the

@@ -82,9 +82,8 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
 
     @jax.jit
     def measure(points, at_f, at_h, ratio):
-        known = {"constant": 2.0 * ratio, "smoothness_f": 3.0, "convexity_h": 1.5}
         return certified.in_descent_region(
-            points, at_f, at_h, **known
+            points, at_f, at_h, constant=2.0 * ratio, smoothness_f=3.0, convexity_h=1.5
         ), certified.apollonian_ball(at_f, at_h, ratio)
 
     for ratio in (0.7, 1.5):
@@ -170,9 +169,10 @@ def test_the_ball_of_large_ratios_is_the_minimiser():
         same = certified.apollonian_ball(at_f, at_f, ratio)
         assert_array_equal(same.centre, at_f)
         assert same.radius == 0.0
-    known = {"constant": jnp.inf, "smoothness_f": 1.0, "convexity_h": 1.0}
     points = jnp.array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
-    inside = certified.in_descent_region(points, at_f, at_h, **known)
+    inside = certified.in_descent_region(
+        points, at_f, at_h, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
+    )
     assert inside.tolist() == [True, True, False]
 
 
@@ -191,9 +191,10 @@ def test_float16_regions_hold_at_small_and_large_numbers():
     f, g = (lambda y, c=c: jnp.sum(half(c) * y) for c in (3e-5, 1e-5))
     ratio = certified.gradient_ratio(f, g, half([1.0, 1.0]))
     assert_allclose(ratio, 0.75, rtol=2e-3)
-    known = {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 0.1}
     for y, at_h in (([3e-5, 4e-5], [6e-5, 6e-5]), ([6e4, 6e4], [-6e4, -6e4])):
         at_f = half([0.0, 0.0])
-        assert not certified.in_descent_region(half(y), at_f, half(at_h), **known)
+        assert not certified.in_descent_region(
+            half(y), at_f, half(at_h), constant=1.0, smoothness_f=1.0, convexity_h=0.1
+        )
     short = certified.orthant_alignment(half([3e-5, 4e-5]), half([0.0, 0.0]))
     assert_allclose(short, -1.0)

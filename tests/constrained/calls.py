@@ -80,10 +80,14 @@ def solve(
 
         def value(x):
             objective, violations = problem(x)
-            options = {"penalty": state.dual.penalty, "kinds": kinds}
             prices = state.dual.multipliers
             loss = c.lagrangian(
-                objective, violations, prices, normalise=normalise, **options
+                objective,
+                violations,
+                prices,
+                normalise=normalise,
+                penalty=state.dual.penalty,
+                kinds=kinds,
             )
             return loss, violations
 

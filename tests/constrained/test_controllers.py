@@ -104,29 +104,6 @@ def test_nu_pi_equals_its_definition():
         )
 
 
-BETA = 0.8
-RELATIVES = {
-    "sgd": (nu_pi(0.1, 0.0, nu=0.5), optax.sgd(0.1)),
-    "momentum": (
-        nu_pi(0.1 / (1 - BETA), -0.1 * BETA / (1 - BETA) ** 2, nu=BETA),
-        optax.sgd(0.1, momentum=BETA),
-    ),
-    "proportional_integral": (nu_pi(0.1, 0.7), proportional_integral(0.1, 0.7)),
-    "optimistic": (nu_pi(0.1, 0.1), optax.optimistic_gradient_descent(0.1)),
-}
-
-
-@in_float64
-def test_nu_pi_holds_the_methods_that_the_paper_names():
-    """On multipliers far from 0, where nothing is projected. optax takes its first
-    optimistic step as plain one."""
-    results = runs([one for pair in RELATIVES.values() for one in pair], start=100.0)
-    for name, ours, theirs in zip(RELATIVES, results[::2], results[1::2], strict=True):
-        assert np.ptp(theirs) > 0.1
-        first = 100.0 + 0.1 * VIOLATIONS[0] if name == "optimistic" else ours[0]
-        assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12, err_msg=name)
-
-
 def test_each_row_starts_as_sgd_when_it_first_moves():
     init, update = uj.dual_ascent(nu_pi(0.5, 2.0, start="sgd"))
 

@@ -69,8 +69,9 @@ def named(values):
 
 
 def updated(order="simultaneous", start=0.0, **given):
-    options = {"order": order, "start": start}
-    optimizer = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1, **options)
+    optimizer = c.primal_dual(
+        SGD, c.dual_ascent(SGD), violations=1, order=order, start=start
+    )
     return optimizer.update(ONES[:1], optimizer.init(ONES[:1]), ONES[:1], **given)
 
 
@@ -79,8 +80,9 @@ def augmented(multipliers=ONES, penalty=1.0, **options):
 
 
 def resilient(slacks=ONES, multipliers=ONES, resilience=1.0, violations=ONES):
-    options = {"slacks": slacks, "resilience": resilience}
-    return c.lagrangian(1.0, violations, multipliers, **options)
+    return c.lagrangian(
+        1.0, violations, multipliers, slacks=slacks, resilience=resilience
+    )
 
 
 def lagrangian(multipliers, **options):

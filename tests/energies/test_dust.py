@@ -37,15 +37,17 @@ def test_dust_equals_the_reference(form):
         if form == "plain"
         else reference.random_graph(np.random.default_rng(2), N, 0.7)
     )
-    options = {
-        "rank": RANK,
-        "sparsity": 0.2,
-        "curvature": 9.0,
-        "form": form,
-        "mask": graph,
-    }
     full, damped = (
-        dust(DIM, ATOMS, attention_step_size=damping, **options)
+        dust(
+            DIM,
+            ATOMS,
+            attention_step_size=damping,
+            rank=RANK,
+            sparsity=0.2,
+            curvature=9.0,
+            form=form,
+            mask=graph,
+        )
         for damping in (1.0, 0.4)
     )
     fixed = dust(DIM, ATOMS, form=form, sparsity=0.2, attention_scale=0.3)

@@ -287,8 +287,10 @@ def proximal_steps(ridge, W, pairs):
         stepped = layer.step(None, W, pairs)
         return jnp.sum(stepped**2), (stepped, layer.energy(None, stepped, pairs))
 
-    options = {"form": "proximal", "ridge": ridge}
-    layers = [fast_weights(K, V, step_size=size, **options) for size in SIZES]
+    layers = [
+        fast_weights(K, V, step_size=size, form="proximal", ridge=ridge)
+        for size in SIZES
+    ]
     before = layers[0].energy(None, W, pairs)
     return before, [jax.grad(step, has_aux=True)(pairs, layer) for layer in layers]
 

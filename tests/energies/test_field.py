@@ -192,9 +192,10 @@ def rises(layers, params, y):
 
 def test_only_the_fixed_step_of_an_energy_transformer_rises():
     """Keys and queries five times their initial size: training makes such."""
-    sizes = {"num_heads": 1, "head_dim": 2, "num_memories": 2}
     made = [
-        energy_transformer(2, step_size=a, guaranteed=g, **sizes)
+        energy_transformer(
+            2, step_size=a, guaranteed=g, num_heads=1, head_dim=2, num_memories=2
+        )
         for g in (False, True)
         for a in (0.1, 1.0, 10.0)
     ]

@@ -223,11 +223,19 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
         return step(params, z, x)
 
     def solved(weights, b, solver, adjoint, tol):
-        options = {"solver": solver, "adjoint": adjoint, "tol": tol, "adjoint_tol": tol}
 
         def loss(b):
             params, x = given(weights, b)
-            y, info = uj.equilibrium(layer, params, jnp.zeros(8), x, **options)
+            y, info = uj.equilibrium(
+                layer,
+                params,
+                jnp.zeros(8),
+                x,
+                solver=solver,
+                adjoint=adjoint,
+                tol=tol,
+                adjoint_tol=tol,
+            )
             return 0.5 * jnp.sum(y**2), (y, info.residual)
 
         return jax.grad(loss, has_aux=True)(b)

@@ -133,17 +133,19 @@ def test_the_forward_solve_warns_whichever_part_is_kept(part):
     ],
 )
 def test_an_error_says_how_many_examples_failed_and_how(p, words):
-    options = {
-        "batch_ndim": 1,
-        "on_failure": "error",
-        "max_steps": 50,
-        "solver": "picard",
-    }
     with pytest.raises(
         ConvergenceError,
         match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{words}.*$",
     ):
-        uj.equilibrium(lambda p, z, x: p * z + 1.0, p, jnp.zeros((5, 3)), **options)
+        uj.equilibrium(
+            lambda p, z, x: p * z + 1.0,
+            p,
+            jnp.zeros((5, 3)),
+            batch_ndim=1,
+            on_failure="error",
+            max_steps=50,
+            solver="picard",
+        )
 
 
 @types_unchecked

@@ -243,8 +243,15 @@ def test_gradients_in_half_precision_are_accepted_where_they_are_right(dtype):
 
     def loss(x, slope):
         step = lambda p, z, x: jnp.asarray(slope, dtype) * z + x
-        options = {"on_failure": "error", "batch_ndim": 0, "solver": "picard"}
-        return uj.equilibrium(step, (), jnp.zeros((), dtype), x, **options)[0]
+        return uj.equilibrium(
+            step,
+            (),
+            jnp.zeros((), dtype),
+            x,
+            on_failure="error",
+            batch_ndim=0,
+            solver="picard",
+        )[0]
 
     x = np.ones((), dtype)
 
@@ -263,9 +270,15 @@ def test_a_capped_adjoint_in_half_precision_has_failed():
 
     def loss(x):
         step = lambda p, z, x: jnp.asarray(rates, jnp.bfloat16) * z + x
-        options = {"on_failure": "error", "adjoint_max_steps": 4, "batch_ndim": 0}
         z, _ = uj.equilibrium(
-            step, (), jnp.zeros_like(x), x, solver="picard", **options
+            step,
+            (),
+            jnp.zeros_like(x),
+            x,
+            solver="picard",
+            on_failure="error",
+            adjoint_max_steps=4,
+            batch_ndim=0,
         )
         return jnp.sum(z)
 

@@ -91,9 +91,14 @@ def lista_results(sizes, solver, dtype, max_steps):
     layer, D, x, is_right = lista_problem(*sizes)
 
     def solve(D, x):
-        options = {"solver": solver, "max_steps": max_steps, "on_failure": "accept"}
         return uj.equilibrium(
-            layer, ListaParams(D), jnp.zeros((1, sizes[2]), dtype), x, **options
+            layer,
+            ListaParams(D),
+            jnp.zeros((1, sizes[2]), dtype),
+            x,
+            solver=solver,
+            max_steps=max_steps,
+            on_failure="accept",
         )
 
     z, info = jax.jit(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))

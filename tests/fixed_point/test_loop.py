@@ -257,9 +257,17 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
 
     def loss(probe, size):
         adjoint = fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
-        options = {"batch_ndim": 1, "probe": probe, "on_failure": "accept"}
         step = lambda c, z, x: c * z + x
-        z, _ = uj.equilibrium(step, 0.5, zeros, zeros + 1, adjoint=adjoint, **options)
+        z, _ = uj.equilibrium(
+            step,
+            0.5,
+            zeros,
+            zeros + 1,
+            adjoint=adjoint,
+            batch_ndim=1,
+            probe=probe,
+            on_failure="accept",
+        )
         return jnp.sum(z)
 
     @jax.jit
@@ -278,10 +286,18 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
 
     def pulled(x, adjoint):
         layer, params = (symmetric_step, (W, U)) if adjoint else factored
-        options = {"solver": adjoint and "picard", "adjoint": adjoint, "batch_ndim": 1}
 
         def solve(x):
-            return uj.equilibrium(layer, params, start, x, tol=1e-6, **options)[0]
+            return uj.equilibrium(
+                layer,
+                params,
+                start,
+                x,
+                tol=1e-6,
+                solver=adjoint and "picard",
+                adjoint=adjoint,
+                batch_ndim=1,
+            )[0]
 
         start = jnp.zeros((4, 8))
         y, pull = jax.vjp(solve, x)

@@ -91,8 +91,9 @@ def test_complex_states_are_solved_and_differentiated(forward_mode):
 
     def loss(A, b):
         start = {"z": jnp.zeros(3, A.dtype), "r": jnp.zeros(())}
-        options = {"batch_ndim": 0, "tol": 1e-10, "forward_mode": forward_mode}
-        state, info = uj.equilibrium(step, A, start, b, **options)
+        state, info = uj.equilibrium(
+            step, A, start, b, batch_ndim=0, tol=1e-10, forward_mode=forward_mode
+        )
         return jnp.sum(jnp.abs(state["z"]) ** 2) + state["r"], (state, info)
 
     gradient, (state, info) = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(

@@ -93,9 +93,10 @@ def test_forward_mode_gives_tangents_and_second_derivatives():
 
 def test_roots_of_batches_keep_their_values_and_get_gradients():
     a = jnp.linspace(-2.0, 3.0, 24).reshape(2, 3, 4)
-    options = {"batch_ndim": 2, "adjoint_tol": 1e-10}
 
-    @uj.implicit_root(lambda a, z: 1e-6 * (z**3 + z - a), **options)
+    @uj.implicit_root(
+        lambda a, z: 1e-6 * (z**3 + z - a), batch_ndim=2, adjoint_tol=1e-10
+    )
     def cubic(a, z0):
         newton = lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0)
         return jax.lax.fori_loop(0, 30, newton, z0)
@@ -197,10 +198,17 @@ def shrink(weight, z, size):
 def test_the_lasso_and_its_gradient_are_those_of_scikit_learn(solver):
     penalty = lambda weight, z: weight * jnp.sum(jnp.abs(z))
     layer = uj.prox_gradient(squares, shrink, step_size=by_data, penalty=penalty)
-    options = {"solver": solver, "tol": 1e-10, "max_steps": 2000}
 
     def size(weight):
-        z, _ = uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), **options)
+        z, _ = uj.equilibrium(
+            layer,
+            weight,
+            jnp.zeros(5),
+            (X, Y),
+            solver=solver,
+            tol=1e-10,
+            max_steps=2000,
+        )
         return jnp.sum(z**2), z
 
     slope, z = jax.jit(jax.grad(size, has_aux=True))(0.1)
@@ -262,11 +270,15 @@ def total(name, p, scale=1.0, **options):
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_gradients_have_every_digit_at_any_scale_of_the_condition(name, forward_mode):
     """In float32; the warning of a failed linear solve is an error here."""
-    options = {"forward_mode": forward_mode, "adjoint_tol": 1e-6}
 
     @jax.jit
     def run(p):
-        return [jax.grad(total, 1)(name, p, scale, **options) for scale in SCALES]
+        return [
+            jax.grad(total, 1)(
+                name, p, scale, forward_mode=forward_mode, adjoint_tol=1e-6
+            )
+            for scale in SCALES
+        ]
 
     ones = np.ones(2, np.float32)
     matrix = CONDITIONS[name][0].T.astype(np.float64)

@@ -49,9 +49,15 @@ def test_unrolled_steps_have_the_implicit_gradient(solver, count, dtype):
     z, expected = implicit_gradient(step, A)
 
     def loss(x, start):
-        options = {"batch_ndim": 1, "on_failure": "accept", "solver": solver}
         y, info = uj.equilibrium(
-            step, A.astype(dtype), start, x, adjoint=fp.unrolled(count), **options
+            step,
+            A.astype(dtype),
+            start,
+            x,
+            adjoint=fp.unrolled(count),
+            batch_ndim=1,
+            on_failure="accept",
+            solver=solver,
         )
         return jnp.sum(jnp.sin(y)), (y, info.converged)
 

@@ -90,11 +90,17 @@ def test_gradients_are_those_through_the_last_loops(traced, x64):
     """Of traced numbers of loops with states computed again in the backward pass."""
     operands = arguments(2)
 
-    options = {"most": 6 if traced else None, "remat": traced}
-
     def loss(operands, free, loops):
         return jnp.sum(
-            run_loops(block, *operands, loops=loops, free=free, **options)[0] ** 2
+            run_loops(
+                block,
+                *operands,
+                loops=loops,
+                free=free,
+                most=6 if traced else None,
+                remat=traced,
+            )[0]
+            ** 2
         )
 
     known = () if traced else (1, 2)

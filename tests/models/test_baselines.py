@@ -8,6 +8,7 @@ import pytest
 import scipy.integrate
 from numpy.testing import assert_allclose
 
+from tests.energies.comparing import assert_derivative
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64, nightly
 from tests.models.deep_opteq_by_hand import logits_by_hand
@@ -79,25 +80,8 @@ def test_gradients_through_the_ode_are_those_of_finite_differences():
         2, convolutional=False, widths=(4,), features=3, augment=1, tol=1e-10, **ODE
     )
     x = normal(3, 2)
-    params, direction = (drawn(model, x, scale=0.4, seed=seed) for seed in (0, 1))
-    run = jax.jit(
-        jax.value_and_grad(lambda params: jnp.sum(model.apply(params, x)[0] ** 2))
-    )
-    pairs = zip(
-        jax.tree.leaves(run(params)[1]), jax.tree.leaves(direction), strict=True
-    )
-    ends = [
-        run(
-            jax.tree.map(
-                lambda p, d, sign=sign: p + sign * 1e-5 * d,
-                *map(float64, (params, direction)),
-            )
-        )[0]
-        for sign in (1, -1)
-    ]
-    assert_allclose(
-        sum(np.vdot(a, b) for a, b in pairs), (ends[0] - ends[1]) / 2e-5, rtol=1e-6
-    )
+    loss = lambda params: jnp.sum(model.apply(params, x)[0] ** 2)
+    assert_derivative(loss, drawn(model, x, scale=0.4), rtol=1e-5)
 
 
 def test_more_steps_than_allowed_are_an_error():
@@ -110,13 +94,14 @@ def test_more_steps_than_allowed_are_an_error():
 @in_float64
 @pytest.mark.parametrize("image", [None, (3, 4)], ids=["vectors", "images"])
 def test_the_plain_network_is_its_layers_one_after_the_other(image):
-    options = {
-        "widths": (4, 5),
-        "features": 3,
-        "activation": "tanh",
-        "param_dtype": jnp.float64,
-    }
-    model = FeedForwardNetwork(3, convolutional=image is not None, **options)
+    model = FeedForwardNetwork(
+        3,
+        convolutional=image is not None,
+        widths=(4, 5),
+        features=3,
+        activation="tanh",
+        param_dtype=jnp.float64,
+    )
     batches = ((), (2, 2))
     xs = [normal(*batch, *(image or ()), 2) for batch in batches]
     params = drawn(model, xs[0])

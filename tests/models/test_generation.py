@@ -139,11 +139,11 @@ def test_the_longest_prompt_that_has_room_is_answered():
 def test_a_row_is_drawn_by_its_own_key():
     """JAX's own vmap draws by the first key of a batch, for this implementation."""
     params = small_params()
-    options = {"max_tokens": 3, "temperature": 1.5, "noise": 0.3, "top_p": 0.95}
-    draft = {"exit_layer": 2, "draft_length": 2}
     keys = row_keys(jax.random.key(2, impl="rbg"), 3)
-    for run in (generate, functools.partial(speculate, **draft)):
-        answer = functools.partial(run, SMALL, params, **options)
+    for run in (generate, functools.partial(speculate, exit_layer=2, draft_length=2)):
+        answer = functools.partial(
+            run, SMALL, params, max_tokens=3, temperature=1.5, noise=0.3, top_p=0.95
+        )
         together = answer(PROMPTS[:2], key=keys[:2]).tokens
         alone = answer(PROMPTS[1:2], key=keys[1:2]).tokens
         assert_array_equal(alone[0], together[1])
