@@ -2,7 +2,6 @@
 
 import itertools
 
-import cvxpy
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,27 +98,6 @@ def test_a_dictionary_of_zeros_leaves_no_code():
     assert_array_equal(
         jax.jit(lista(DIM, ATOMS).step)(ListaParams(zeros), codes, signal), 0.0
     )
-
-
-def test_lista_with_one_dictionary_converges_to_the_sparse_code():
-    _, D, _, x = draw(9)
-    layer = lista(DIM, ATOMS, sparsity=0.3)
-
-    @jax.jit
-    def solve(params, x):
-        H = jax.lax.fori_loop(
-            0, 3000, lambda _, H: layer.step(params, H, x), jnp.zeros((N, ATOMS))
-        )
-        return H, layer.energy(params, H, x)
-
-    H, energy = map(np.asarray, solve(ListaParams(D), x))
-    variable = cvxpy.Variable((N, ATOMS))
-    objective = 0.5 * cvxpy.sum_squares(x - variable @ D) + 0.3 * cvxpy.sum(
-        cvxpy.abs(variable)
-    )
-    least = cvxpy.Problem(cvxpy.Minimize(objective)).solve(solver=cvxpy.CLARABEL)
-    assert_allclose(energy, least, rtol=1e-7)
-    assert 0 < np.sum(H == 0.0) < H.size  # sparse, and not all of it
 
 
 @pytest.mark.parametrize(("atoms", "dim"), [(10, 4), (3, 9), (12, 5), (1, 1)])

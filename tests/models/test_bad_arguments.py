@@ -64,35 +64,12 @@ def speculate(exit_layer=1, **options):
 
 
 NAMES = {
-    **{
-        each.__name__: each
-        for each in (
-            shaped,
-            of_vectors,
-            of_images,
-            decode,
-            generate,
-            speculate,
-            classifier,
-        )
-    },
-    **{
-        "m": m,
-        "fp": fp,
-        "sampling": sampling,
-        "jax": jax,
-        "np": np,
-        "low_rank_changes": low_rank_changes,
-    },
-    **{
-        "VECTORS": VECTORS,
-        "IMAGES": IMAGES,
-        "FLOAT": FLOAT,
-        "INTS": INTS,
-        "TOKENS": TOKENS,
-        "MASK": MASK,
-    },
-    "DECODER": DECODER,
+    "TOKENS": TOKENS,
+    "MASK": MASK,
+    "classifier": classifier,
+    "fp": fp,
+    "sampling": sampling,
+    "low_rank_changes": low_rank_changes,
     "vit_config": lambda **options: dataclasses.replace(VIT, **options),
     "decoder": m.Decoder(DECODER),
     "encoder": m.Encoder(ENCODER),
@@ -173,7 +150,7 @@ exit_layer: speculate(exit_layer=4)
 @pytest.mark.parametrize(("error", "name", "expression"), list(calls(TABLE)))
 def test_a_bad_argument_is_named(error, name, expression):
     with pytest.raises(error, match=rf"\b{name}\b") as caught:
-        eval(expression, dict(NAMES))
+        eval(expression, globals() | NAMES)
     assert "\n" not in str(caught.value)
     assert (
         "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename
