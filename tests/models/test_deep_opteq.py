@@ -129,33 +129,6 @@ def test_logits_are_read_from_the_equilibrium(draw, options):
 
 
 @nightly
-@in_float64
-def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
-    """Of vectors: below with a regulariser, and in
-    tests/fixed_point/test_every_pair.py."""
-    options = {**IMAGES, **EXACT, "max_norm": 0.8}
-    implicit = DeepOptEq(num_classes=3, **options)
-    unrolled = DeepOptEq(num_classes=3, gradient="unrolled", num_steps=150, **options)
-    x = images(2)
-
-    @jax.jit
-    def gradients(params, x):
-        def loss(model):
-            return lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)[0]))
-
-        return [
-            jax.grad(loss(model), (0, 1))(params, x) for model in (implicit, unrolled)
-        ]
-
-    actual, expected = gradients(start(implicit, x, size=1.0), x)
-    assert relative_error(actual, expected) < 1e-8
-    for leaf, other in zip(
-        jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
-    ):
-        assert relative_error(leaf, other) < 1e-6
-
-
-@nightly
 def test_a_failure_is_reported_but_not_in_init():
     model = DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error")
     x = vectors(2, dtype=jnp.float32)

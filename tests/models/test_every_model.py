@@ -25,7 +25,7 @@ from tests.models import (
     test_vit,
 )
 from tests.models import test_unrolled_transformer as ut
-from tests.models.drawing import drawn, float64, normal
+from tests.models.drawing import drawn, float64, moved, normal, vdot
 from tests.reference import gaussian
 from unroll_jax.models import (
     DUST,
@@ -138,12 +138,7 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), params)
     weight = rng.normal(size=(4, 2, 3, *case.shape))
 
-    def record(y):
-        return (
-            y,
-            jnp.mean((y - 1.0) ** 2, axis=(-2, -1)),
-            jnp.max(y),
-        )
+    record = lambda y: (y, jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), jnp.max(y))
 
     @jax.jit
     def run(params, lost, noise):
@@ -185,28 +180,11 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     assert_allclose(outputs, expected(params), rtol=1e-9, atol=1e-10)
     assert_allclose(losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9)
     assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-9)
-    along = sum(
-        np.vdot(g, d)
-        for g, d in zip(
-            jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True
-        )
+    shifted = lambda distance: np.sum(
+        weight * expected(moved(params, direction, distance))
     )
-
-    def shifted(distance):
-        return np.sum(
-            weight
-            * expected(
-                jax.tree.map(
-                    lambda leaf, d: leaf + distance * d, float64(params), direction
-                )
-            )
-        )
-
-    assert_allclose(
-        along,
-        reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6),
-        rtol=1e-6,
-    )
+    along = reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6)
+    assert_allclose(vdot(gradient, direction), along, rtol=1e-6)
 
 
 SIXTY_FOUR = {"param_dtype": jnp.float64}
@@ -282,10 +260,8 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     plain = jax.jit(loss)
 
     def shifted(distance):
-        moved = jax.tree.map(
-            lambda leaf, d: leaf + distance * d, float64(params), direction
-        )
-        return plain(moved, inputs, np.ones((2, 4), bool), np.arange(4))
+        weights = moved(params, direction, distance)
+        return plain(weights, inputs, np.ones((2, 4), bool), np.arange(4))
 
     expected = shifted(0.0)
     first = None
@@ -305,13 +281,7 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
                 params, longer, padded(np.ones((2, 4), bool), False), np.array(where)
             )
             chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-11)
-            slope = sum(
-                np.vdot(g, d)
-                for g, d in zip(
-                    *map(jax.tree.leaves, (gradient, direction)), strict=True
-                )
-            )
-            assert_allclose(slope, along, rtol=1e-9)
+            assert_allclose(vdot(gradient, direction), along, rtol=1e-9)
             first = gradient if first is None else first
             chex.assert_trees_all_close(gradient, first, rtol=1e-9, atol=1e-11)
 
