@@ -39,8 +39,6 @@ def step(layer, y, x=None):
 
 Y = ones(2, N, DIM)
 H = ones(N, ATOMS)
-X = ones(N, DIM)
-FAR = float("inf")
 SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
 MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(
@@ -48,7 +46,6 @@ MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._re
 )
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
-HEADS = {"num_heads": 2, "head_dim": 2}
 CUDNN = {"form": "softmax", "kernel": "cudnn"}
 PAIR = np.ones((3, 3), bool)
 NAMES = {
