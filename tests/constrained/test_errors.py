@@ -126,7 +126,7 @@ bounds: c.descent_warnings([2.0, 1.0], [0.0], bounds=NAN, plain_losses=[2.0, 1.0
 scale of one: sized(1.0, scale=0.0); sized(1.0, scale=ONES)
 groups: gap([[0], [1]]); gap([0.0, 1.0])
 labels: of_classes([1, 2, 3]); of_classes([-1, 0, 1]); of_classes([1]); cross_entropy([0, -100]);
-    cross_entropy([0])
+    cross_entropy([0]); cross_entropy([2**32 + 5, 0])
 losses: of_classes(PAIR, ONES[:, None])
 logits: rate(ONES[:, None])
 where: rate(ONES, **where(1, 1)); rate(ONES, **where(-1, -1, -1))

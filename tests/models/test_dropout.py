@@ -151,21 +151,6 @@ def test_every_layer_drops_by_its_own_draw():
     assert_allclose((is_dropped[0] & is_dropped[1]).mean(), RATE**2, atol=0.03)
 
 
-def test_bad_rates_and_keys_are_errors():
-    make, config, tokens = MODELS["encoder"]
-    params = drawn(make(config), tokens)
-
-    def run(rate, **options):
-        model = make(config, dropout=rate)
-        jax.eval_shape(lambda: model.apply(params, tokens, **options))
-
-    for rate in (1.0, -0.1, np.nan):
-        with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got"):
-            run(rate)
-    with pytest.raises(ValueError, match="dropout_key must be one key"):
-        run(RATE, dropout_key=rows_of_keys(1, 2))
-
-
 @nightly
 def test_a_classifier_passes_the_key_to_its_encoder():
     config = test_encoder.SMALL
