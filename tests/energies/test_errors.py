@@ -75,6 +75,25 @@ W must be a square matrix: energies.opteq_objective(MATRIX, ones(4))
 kernel must be "xla" with a mask: uj.attention(kernel="pallas", mask=PAIR)
 kernel must be "xla" or "pallas" but for: uj.attention(**CUDNN | {"form": "jacobi"})
 block must be None or one of: uj.attention(kernel="pallas", block=48)
+rho 'square' must be concave: uj.attention(rho=jnp.square); jax.jit(lambda y: (uj.attention(rho=jnp.square), y)[1])(Y)
+rho '<lambda>' must be concave, but its mean slope rises from 1 to 1.12202 between z=89.1251 and z=112.202:
+    uj.attention(rho=lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2)
+rho '<lambda>' must be nondecreasing, but falls: uj.attention(rho=lambda z: z * jnp.exp(-z))
+rho 'log' must be finite on [0, inf), but at z=0 it is -inf: uj.attention(rho=jnp.log)
+rho 'exp' must be finite on [0, inf), but at z=794: uj.attention(rho=jnp.exp)
+rho 'sum' must be elementwise, but its value turns shape: uj.attention(rho=jnp.sum)
+rho 'cumsum' must be elementwise: uj.attention(rho=jnp.cumsum);
+    jax.jit(lambda y: (uj.attention(rho=jnp.cumsum), y)[1])(Y)
+rho 'sqrt' must have the derivative of its value as slope: uj.attention(rho=uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)))
+rho 'sqrt' must have a finite slope beyond z=0: uj.attention(rho=uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)))
+equal, but there it is inf in float64: uj.attention(rho=jnp.sqrt)
+equal, but there it is nan in float64: uj.attention(rho=lambda z: (z * z) ** 0.125)
+equal, but there it is inf in float32: uj.attention(rho=lambda z: jnp.sqrt(z + 1e-60))
+rho 'log1p' must have log(slope) as log_slope:
+    uj.attention(rho=uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative))
+slopes in [0, 1]: energies.activation(jax.nn.gelu, lambda z: z)
+step_size must be finite and at least 0: energies.tanh().prox(ones(2), -1.0); energies.sigmoid().prox(ones(2), np.nan);
+    energies.softplus().prox(ones(2), np.inf); energies.leaky_relu().prox(ones(2), -1.0)
 rho must hold no arrays: uj.attention(kernel="pallas", rho=lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0]))
 must have a finite slope at z=0: uj.causal_attention(rho=jnp.sqrt);
     uj.multihead_attention(2, num_heads=1, rho=jnp.sqrt)

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT
-from tests.marks import in_float64, types_unchecked
+from tests.marks import in_float64
 from tests.reference import gaussian
 from unroll_jax.energies.attention import rho as table
 from unroll_jax.energies.attention.rho import resolve_rho
@@ -204,58 +204,3 @@ def test_a_rho_may_have_a_traced_number():
 
     by_formula = 0.5 * np.sum((1 - np.eye(5)) / (pairs + 0.7))
     assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
-
-
-# Functions, and what the error says of them.
-BAD = {
-    "convex": (jnp.square, "'square' must be concave"),
-    "convex far out": (
-        lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2,
-        "concave, but .* z=112",
-    ),
-    "turning": (lambda z: z * jnp.exp(-z), "nondecreasing, but .* z=1.12"),
-    "singular": (jnp.log, "'log' must be finite .* z=0 "),
-    "overflowing": (jnp.exp, "finite .* z=794"),
-    "a sum": (jnp.sum, "elementwise, but .* shape"),
-    "running": (jnp.cumsum, "elementwise"),
-    "a foreign slope": (
-        uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)),
-        "derivative .* as slope",
-    ),
-    "a broken slope": (
-        uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)),
-        "finite slope beyond z=0",
-    ),
-    "infinite at 0": (
-        jnp.sqrt,
-        "'sqrt' must have a finite slope at z=0, .* inf in float64",
-    ),
-    "not a number at 0": (
-        lambda z: (z * z) ** 0.125,
-        "finite slope at z=0, .* nan in float64",
-    ),
-    "infinite in float32": (
-        lambda z: jnp.sqrt(z + 1e-60),
-        "finite slope at z=0, .* inf in float32",
-    ),
-    "a foreign log_slope": (
-        uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative),
-        "log_slope",
-    ),
-}
-
-
-@types_unchecked
-@pytest.mark.parametrize(
-    ("name", "jitted"),
-    [*((name, False) for name in BAD), ("convex", True), ("running", True)],
-)
-def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
-    rho, message = BAD[name]
-
-    def build(y):
-        uj.attention(rho=rho)
-        return y
-
-    with pytest.raises(ValueError, match=f"rho .*{message}"):
-        (jax.jit(build) if jitted else build)(np.ones((2, 2), np.float32))
