@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import certificates as certified
 from unroll_jax.certificates.curvature import FAILURE_PROBABILITY, hessian_product
 from unroll_jax.descent import Anchor

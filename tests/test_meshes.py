@@ -60,20 +60,31 @@ def zeros(x, *event):
     return jnp.zeros((x.shape[0], *event))
 
 
+def shapes_of(name):
+    """A descent, and the shapes of its parameters, state and input."""
+    descents = []
+
+    def example(key):
+        descent, y, x = uj.DESCENTS[name].example(key, (4,))
+        descents.append(descent)
+        return descent.init(key), y, x
+
+    shapes = jax.eval_shape(example, jax.random.key(0))
+    return descents[0], *shapes
+
+
 @nightly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_every_descent_unrolls_and_differentiates(name, way):
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
-    params = descent.init(jax.random.key(1))
+    descent, params, *rows = shapes_of(name)
 
     def value(params, y, x=None):
         y, trace = uj.unroll(descent, params, y, x, num_layers=2)
         return jnp.sum(trace.energy) + jnp.sum(y)
 
-    assert_differentiates(
-        value, params, *(rows for rows in (y, x) if rows is not None), way=way
-    )
+    rows = [each for each in rows if each is not None]
+    assert_differentiates(value, params, *rows, way=way)
 
 
 def layer(symmetric):
@@ -110,16 +121,17 @@ def of_probe():
 
 
 def of_kind(name, measure=lambda *given: uj.equilibrium(*given)[0] ** 2):
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
+    descent, params, y, x = shapes_of(name)
 
     def value(params, x):
         return jnp.sum(measure(descent, params, zeros(x, *y.shape[1:]), x))
 
-    return value, descent.init(jax.random.key(1)), x
+    return value, params, x
 
 
 def of_splitting():
-    W = fp.monotone_weight(fp.monotone_init(jax.random.key(0), 3), margin=0.5)
+    make = lambda key: fp.monotone_weight(fp.monotone_init(key, 3), margin=0.5)
+    W = jax.eval_shape(make, jax.random.key(0))
     return lambda W, x: jnp.sum(fp.monotone_equilibrium(W, x)[0] ** 2), W, INPUT
 
 

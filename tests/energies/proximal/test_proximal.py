@@ -172,7 +172,7 @@ def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
 
 def exact_prox(sigma, y, ratio):
     """sigma(w) with (1 - t) sigma(w) + t w = y, by Brent's method."""
-    far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
+    far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 1e3
     equation = lambda w, y: (1.0 - ratio) * sigma(w) + ratio * w - y
     with np.errstate(over="ignore"):
         roots = [brentq(equation, -far, far, (one,), 1e-14, 1e-14) for one in y]
