@@ -77,29 +77,35 @@ def test_no_point_within_a_radius_changes_its_class():
             assert np.mean(np.any(changed, axis=1)) > 0.5
 
 
+def gaps_and_distances(logits, head, labels):
+    """Of the label's class to each, of logits and of columns, (*batch, classes); 0 and
+    inf to itself."""
+    gaps = np.take_along_axis(logits, labels[..., None], -1) - logits
+    head = np.float64(head)
+    distances = np.linalg.norm(head[:, :, None] - head[:, None], axis=0)
+    np.fill_diagonal(distances, np.inf)
+    return gaps, distances[labels]
+
+
 def test_radii_are_the_formula_rounded_down():
     rng = np.random.default_rng(2)
     logits = rng.normal(size=(3, 5, 4)).astype(np.float32)
     head = rng.normal(size=(7, 4)).astype(np.float32)
     labels = rng.integers(0, 4, (3, 5))
-    expected = np.empty((3, 5))
-    for place in np.ndindex(3, 5):
-        row = np.float64(logits[place])
-        y = labels[place]
-        others = [j for j in range(4) if j != y]
-        apart = np.float64(head[:, [y]]) - head[:, others]
-        lengths = np.linalg.norm(apart, axis=0)
-        expected[place] = np.min((row[y] - row[others]) / (2.0 * lengths))
+    gaps, distances = gaps_and_distances(np.float64(logits), head, labels)
+    ratios = np.where(np.isinf(distances), np.inf, gaps / (2.0 * distances))
+    expected = np.min(ratios, axis=-1)
     radius = np.asarray(radii(logits, head, labels=labels, bound=2.0))
     assert_allclose(radius, expected, rtol=1e-4, atol=1e-5)
-    assert np.all(radius[expected > 0.0] <= expected[expected > 0.0])
-    assert np.any(expected < 0.0)
+    is_right = expected > 0.0
+    assert np.all(radius[is_right] <= expected[is_right])
+    assert not np.all(is_right)
     of_prediction = np.asarray(radii(logits, head, bound=2.0))
-    assert_array_equal(of_prediction[expected > 0.0], radius[expected > 0.0])
+    assert_array_equal(of_prediction[is_right], radius[is_right])
     assert np.all(of_prediction >= 0.0)
     top = np.sort(logits, axis=-1)
-    plain = np.asarray(radii(logits))
-    assert_allclose(plain, (top[..., -1] - top[..., -2]) / np.sqrt(2.0), rtol=1e-5)
+    plain = (top[..., -1] - top[..., -2]) / np.sqrt(2.0)
+    assert_allclose(radii(logits), plain, rtol=1e-5)
     errors = radii(logits, head, bound=LipschitzBound(2.0, 0.1, 1.0, 9.0))
     assert_allclose(errors, np.maximum(of_prediction - 0.1, 0.0), atol=1e-4)
     within = radii(logits, head, bound=LipschitzBound(2.0, 0.0, 0.0, 0.02))
@@ -174,15 +180,11 @@ def test_a_loss_with_a_head_is_the_loss_of_radii():
     logits = rng.normal(size=(5, 3))
     head = rng.normal(size=(4, 3))
     labels = rng.integers(0, 3, 5)
-    loss = losses(
-        jnp.asarray(logits), labels, jnp.asarray(head), offset=0.5, temperature=0.2
-    )
-    for value, row, y in zip(loss, logits, labels, strict=True):
-        others = [j for j in range(3) if j != y]
-        lengths = np.linalg.norm(head[:, [y]] - head[:, others], axis=0)
-        apart = (row[y] - row[others]) / lengths
-        terms = np.exp((0.5 - np.sqrt(2.0) * apart) / 0.2)
-        assert_allclose(value, 0.2 * np.log(1.0 + np.sum(terms)), rtol=1e-12)
+    loss = losses(logits, labels, head, offset=0.5, temperature=0.2)
+    gaps, distances = gaps_and_distances(logits, head, labels)
+    terms = np.exp((0.5 - np.sqrt(2.0) * gaps / distances) / 0.2)
+    terms = np.where(np.isinf(distances), 1.0, terms)
+    assert_allclose(loss, 0.2 * np.log(np.sum(terms, axis=-1)), rtol=1e-12)
 
 
 @in_float64
@@ -258,10 +260,8 @@ def test_attack_finds_the_smallest_margin_of_a_linear_classifier(random_start):
         np.float32(x)
     )
 
-    apart = LINEAR[:, y].T[:, :, None] - LINEAR  # (samples, 5, classes)
-    margins = np.einsum("nd,ndc->nc", x, apart)
-    margins = margins - radius * np.linalg.norm(apart, axis=1)
-    margins[np.arange(6), y] = np.inf
+    gaps, distances = gaps_and_distances(x @ LINEAR, LINEAR, y)
+    margins = np.where(np.isinf(distances), np.inf, gaps - radius * distances)
     # with several classes the descent may turn: it is never below the closed form
     assert np.all(found >= margins.min(axis=1) - 1e-5)
     assert_allclose(found, margins.min(axis=1), atol=2e-2)
