@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import softmax
 
 # The table at its default numbers: shift 1, scale 1, three degrees of freedom, exponent
 # 1/2, threshold 1.
@@ -139,8 +140,7 @@ def softmax_attention(y, W_a=None):
     """softmax_v(z_u . z_v - |z_v|^2 / 2) Y, with the logits written out."""
     z = y if W_a is None else y @ W_a
     logits = z @ z.T - 0.5 * np.sum(z**2, axis=1)[None, :]
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True) @ y
+    return softmax(logits, axis=1) @ y
 
 
 def feedforward_energy(y, W_f, anchor=None):
@@ -158,8 +158,7 @@ def feedforward_step(y, W_f, anchor=None, *, step_size, prox=lambda y, step_size
 def unrolled_layer(y, V, W, U):
     """relu(softmax(Y V^T V Y^T) Y (W + W^T)/2 + Y U)."""
     logits = y @ V.T @ V @ y.T
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    attended = weights / weights.sum(axis=1, keepdims=True) @ y
+    attended = softmax(logits, axis=1) @ y
     return np.maximum(attended @ (W + W.T) / 2 + y @ U, 0.0)
 
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.energies.dust_reference import soft
 from tests.marks import in_float64
 from unroll_jax import certificates as certified
 from unroll_jax.certificates import Outcome, certify
@@ -98,10 +99,6 @@ def test_padding_does_not_change_a_certificate(phi):
         chex.assert_trees_all_close(certificate, plain, rtol=1e-9, atol=1e-11)
     assert np.all(np.isfinite(plain.energy))
     assert phi != "relu" or np.all(plain.outcome[:, 1] == Outcome.GUARANTEED)
-
-
-def soft(v, threshold):
-    return np.sign(v) * np.maximum(np.abs(v) - threshold, 0.0)
 
 
 def length(array):

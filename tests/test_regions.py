@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.marks import in_float64
 from tests.reference import gaussian
+from tests.test_curvature import symmetric
 from unroll_jax import certificates as certified
 
 
@@ -18,11 +19,6 @@ def quadratic(A, b: Any = 0.0):
     return lambda y: (
         0.5 * jnp.sum(((y - b) @ jnp.asarray(A, y.dtype)) * (y - b), axis=-1)
     )
-
-
-def symmetric(rng, d):
-    A = rng.normal(size=(d, d))
-    return A + A.T
 
 
 @in_float64

@@ -8,6 +8,7 @@ import pytest
 import scipy.optimize
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
 from tests.marks import in_float64, nightly
 from tests.reference import gaussian
@@ -30,26 +31,13 @@ def params_of(kind, seed=0):
     return fp.MonotoneParams(A, B, jnp.asarray(1.3), jnp.asarray(2.5))
 
 
-def circular_matrix(kernel):
-    """The matrix of a convolution that wraps around, on flattened images: pixel by
-    pixel, tap by tap."""
-    (height, width), (rows, columns, inner, outer) = IMAGE, kernel.shape
-    matrix = np.zeros((height, width, outer, height, width, inner))
-    for i, j, k, m in np.ndindex(height, width, rows, columns):
-        matrix[
-            i, j, :, (i + k - rows // 2) % height, (j + m - columns // 2) % width, :
-        ] += kernel[k, m].T
-    return matrix.reshape(height * width * outer, height * width * inner)
-
-
 def matrix_of(params):
     A, B = (
         float(scale) * np.asarray(raw) / np.linalg.norm(np.asarray(raw).ravel())
         for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
     )
     if A.ndim == 4:
-        A = circular_matrix(A)
-        B = circular_matrix(B)
+        A, B = (conv_matrix(kernel, IMAGE, wraps=True) for kernel in (A, B))
     return (1.0 - MARGIN) * np.eye(len(A)) - A.T @ A + B - B.T
 
 

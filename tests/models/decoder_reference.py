@@ -4,6 +4,7 @@ rotations by complex numbers."""
 import math
 
 import numpy as np
+import scipy.special
 
 
 def rms_norm(x, scale, epsilon):
@@ -11,8 +12,7 @@ def rms_norm(x, scale, epsilon):
 
 
 def softmax(scores):
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+    return scipy.special.softmax(scores, axis=-1)
 
 
 def frequency(place, size, base, scaling):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from tests.energies.dust_reference import coding_step, soft
 from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
 from tests.reference import gaussian
@@ -14,10 +15,6 @@ from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import LISTA
 
 DIM, ATOMS, LAYERS, SPARSITY = 4, 7, 3, 0.2
-
-
-def soft(v, threshold):
-    return np.sign(v) * np.maximum(np.abs(v) - threshold, 0.0)
 
 
 def reference_codes(params, x, start=0.0):
@@ -38,15 +35,9 @@ def test_initially_its_layers_are_the_iterates_of_ista(given):
         DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options
     )
     actual = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
-    curvature = np.linalg.norm(D, 2) ** 2
     codes = [np.zeros((5, ATOMS))]
     for _ in range(LAYERS):
-        codes.append(
-            soft(
-                codes[-1] + (np.asarray(x) - codes[-1] @ D) @ D.T / curvature,
-                SPARSITY / curvature,
-            )
-        )
+        codes.append(coding_step(codes[-1], D, np.asarray(x), SPARSITY))
     assert 0 < np.count_nonzero(codes[-1]) < codes[-1].size
     assert_allclose(actual, np.stack(codes), rtol=1e-12, atol=1e-13)
 

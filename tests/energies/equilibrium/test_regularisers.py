@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
+from tests.energies.opteq_layers import convolutional, dense
 from tests.marks import in_float64
 from tests.reference import gaussian
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
@@ -102,35 +103,9 @@ def test_prox_is_the_numerical_minimiser(name):
             assert_allclose(actual, best.x, atol=1e-6, err_msg=str(step_size))
 
 
-def system(kind, batch):
-    layer, event, widths = (
-        (opteq(4, 6, 3), (4,), (4, 6))
-        if kind == "dense"
-        else (opteq_conv(2, 3, 3), (3, 4, 2), (2, 3))
-    )
-    rng = np.random.default_rng(2)
-    if kind == "dense":
-        W = rng.normal(size=(6, 4))
-        U = rng.normal(size=(6, 3))
-        W *= 0.9 / np.linalg.norm(W, 2)
-    else:
-        W = 0.1 * rng.normal(size=(3, 3, *widths))
-        U = rng.normal(size=(3, 3, 3, 3))
-    params = OptEqParams(
-        W, U, 0.3 * rng.normal(size=W.shape[0 if kind == "dense" else -1])
-    )
-    return (
-        layer,
-        params,
-        rng.normal(size=(*batch, *event)),
-        rng.normal(size=(*batch, *event[:-1], 3)),
-        event,
-    )
-
-
 @pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("conv", (2, 3))])
 def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
-    layer, params, z, x, event = system(kind, batch)
+    layer, params, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
     coupled = regularised(layer, decorrelation(), step_size=0.4, form="gradient")
 
     @jax.jit
@@ -154,9 +129,7 @@ def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
                 plain - 0.4 * jnp.stack(slopes).reshape(plain.shape),
             )
         slope = jax.grad(
-            lambda z: decorrelation().value(
-                z.reshape(max(1, z.size // int(np.prod(event))), -1)
-            )
+            lambda z: decorrelation().value(z.reshape(int(np.prod(batch)), -1))
         )(plain)
         return results | {
             "decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)
@@ -168,7 +141,7 @@ def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
 
 
 def test_a_regularised_step_raises_only_nonconvex_residuals():
-    layer, params, z, x, _ = system("dense", (100,))
+    layer, params, z, x = dense((100,))
     convex = [
         regularised(layer, half_square(), step_size=1.9, form=form)
         for form in ("prox", "gradient")
