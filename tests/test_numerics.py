@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.energies.comparing import assert_derivative
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.certificates import matrix_norm_bound, spectral_norm
 from unroll_jax.numerics import gram, linear, over, powers_of_two
 
 
 def drawn(shape, seed=0):
-    return jnp.asarray(
-        np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    )
+    return jnp.asarray(gaussian(*shape, seed=seed), jnp.float32)
 
 
 def test_gram_is_all_inner_products_with_derivatives():
@@ -66,25 +67,14 @@ def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
     assert_allclose(actual, wide @ wide.T, rtol=1e-5, atol=1e-4)
 
 
+@in_float64
 @pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_linear_is_the_product_and_so_are_its_gradients(batch):
-    tokens = drawn((*batch, 5, 4))
-    weight = drawn((4, 3), 1)
-    weights = drawn((*batch, 5, 3), 2)
-
-    def weighed(y, w):
-        product = linear(y, w)
-        return jnp.sum(product * weights), product
-
-    gradients, product = jax.jit(jax.grad(weighed, (0, 1), has_aux=True))(
-        tokens, weight
-    )
-    assert_allclose(product, tokens @ weight, rtol=1e-5, atol=1e-6)
-    expected = (
-        weights @ weight.T,
-        np.einsum("ud,uk->dk", tokens.reshape(-1, 4), weights.reshape(-1, 3)),
-    )
-    chex.assert_trees_all_close(gradients, expected, rtol=1e-4, atol=1e-5)
+def test_linear_is_the_product_and_differentiates(batch):
+    pair = gaussian(*batch, 5, 4), gaussian(4, 3, seed=1)
+    assert_allclose(jax.jit(linear)(*pair), pair[0] @ pair[1], rtol=1e-12)
+    weights = gaussian(*batch, 5, 3, seed=2)
+    value = lambda pair: jnp.sum(weights * jnp.sin(linear(*pair)))
+    assert_derivative(value, pair, rtol=1e-6)
 
 
 def test_powers_of_two_are_those_of_frexp():
