@@ -98,15 +98,14 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
         assert np.linalg.norm(held - ball.centre) > 0.1 * ball.radius
 
 
+ball_of = jax.jit(certified.apollonian_ball)
+
+
 def test_at_ratio_1_the_ball_is_a_half_space():
-    ball = certified.apollonian_ball(
-        jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0
-    )
+    ball = ball_of(jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0)
     assert_array_equal(ball.centre, [-np.inf, 2.0, np.inf])
     assert ball.radius == np.inf
-    near = certified.apollonian_ball(
-        jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0 - 1e-4
-    )
+    near = ball_of(jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0 - 1e-4)
     assert_allclose(near.centre, [-1e4, 2.0, 5e3], rtol=1e-2)
 
 
@@ -157,12 +156,12 @@ def test_the_ball_of_large_ratios_is_the_minimiser():
     at_f = jnp.array([0.0, 1.0])
     at_h = jnp.array([3.0, 1.0])
     for ratio, radius in ((np.inf, 0.0), (1e20, 3e-20), (1e30, 3e-30)):
-        ball = certified.apollonian_ball(at_f, at_h, ratio)
+        ball = ball_of(at_f, at_h, ratio)
         assert_allclose(ball.centre, at_h)
         assert_allclose(ball.radius, radius, rtol=1e-6)
         assert not ball.inside
     for ratio in (1e-20, 1.0, 1e20, np.inf):
-        same = certified.apollonian_ball(at_f, at_f, ratio)
+        same = ball_of(at_f, at_f, ratio)
         assert_array_equal(same.centre, at_f)
         assert same.radius == 0.0
     points = jnp.array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
@@ -185,12 +184,19 @@ def test_float16_regions_hold_at_small_and_large_numbers():
     """Their squares are 0 and infinite in float16."""
     half = functools.partial(jnp.asarray, dtype=jnp.float16)
     f, g = (lambda y, c=c: jnp.sum(half(c) * y) for c in (3e-5, 1e-5))
-    ratio = certified.gradient_ratio(f, g, half([1.0, 1.0]))
+
+    @jax.jit
+    def inside(y, at_h):
+        known = {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 0.1}
+        return certified.in_descent_region(y, 0.0 * y, at_h, **known)
+
+    @jax.jit
+    def run(ones, short):
+        ratio = certified.gradient_ratio(f, g, ones)
+        return ratio, certified.orthant_alignment(short, 0.0 * short)
+
+    ratio, alignment = run(half([1.0, 1.0]), half([3e-5, 4e-5]))
     assert_allclose(ratio, 0.75, rtol=2e-3)
+    assert_allclose(alignment, -1.0)
     for y, at_h in (([3e-5, 4e-5], [6e-5, 6e-5]), ([6e4, 6e4], [-6e4, -6e4])):
-        at_f = half([0.0, 0.0])
-        assert not certified.in_descent_region(
-            half(y), at_f, half(at_h), constant=1.0, smoothness_f=1.0, convexity_h=0.1
-        )
-    short = certified.orthant_alignment(half([3e-5, 4e-5]), half([0.0, 0.0]))
-    assert_allclose(short, -1.0)
+        assert not inside(half(y), half(at_h))

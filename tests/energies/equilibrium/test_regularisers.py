@@ -77,7 +77,7 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
 
 
 def test_proxes_are_their_formulas():
-    z = gaussian(5, 2, seed=1)
+    z = jnp.asarray(gaussian(5, 2, seed=1))
     for s in (0.3, 2.0):
         shrunk, cut = (
             VALUES[name][0].prox(z, s) for name in ("half_square", "absolute")
