@@ -95,15 +95,14 @@ def test_bfloat16_factors_keep_float32_sums():
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32"])
 def test_labels_may_be_of_any_integer_dtype(dtype):
     """Of 300 words, a number that 8 bits do not hold; known and traced."""
-    hidden = gaussian(7, 5).astype(np.float32)
-    head = gaussian(300, 5, seed=1).astype(np.float32)
-    known = np.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
+    states = drawn(7, 5), drawn(300, 5, seed=1)
+    known = jnp.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
 
     @jax.jit
     def run(traced):
-        each = [jnp.asarray(known), traced]
-        return [chunked_cross_entropy(hidden, head, one, chunk=128) for one in each]
+        return [chunked_cross_entropy(*states, y, chunk=128) for y in (known, traced)]
 
+    hidden, head = map(np.asarray, states)
     logs = log_softmax(hidden @ head.T, axis=-1)
     for losses in run(known):
-        assert_allclose(losses, -logs[np.arange(7), known.astype(int)], rtol=1e-5)
+        assert_allclose(losses, -logs[np.arange(7), np.asarray(known, int)], rtol=1e-5)
