@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import unroll_jax as uj
 from tests.devices import on_eight_devices
+from tests.energies.comparing import shapes_of
 from tests.marks import nightly
 from unroll_jax import fixed_point as fp
 from unroll_jax.models import (
@@ -60,24 +61,11 @@ def zeros(x, *event):
     return jnp.zeros((x.shape[0], *event))
 
 
-def shapes_of(name):
-    """A descent, and the shapes of its parameters, state and input."""
-    descents = []
-
-    def example(key):
-        descent, y, x = uj.DESCENTS[name].example(key, (4,))
-        descents.append(descent)
-        return descent.init(key), y, x
-
-    shapes = jax.eval_shape(example, jax.random.key(0))
-    return descents[0], *shapes
-
-
 @nightly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_every_descent_unrolls_and_differentiates(name, way):
-    descent, params, *rows = shapes_of(name)
+    descent, params, *rows = shapes_of(name, (4,))
 
     def value(params, y, x=None):
         y, trace = uj.unroll(descent, params, y, x, num_layers=2)
@@ -121,7 +109,7 @@ def of_probe():
 
 
 def of_kind(name, measure=lambda *given: uj.equilibrium(*given)[0] ** 2):
-    descent, params, y, x = shapes_of(name)
+    descent, params, y, x = shapes_of(name, (4,))
 
     def value(params, x):
         return jnp.sum(measure(descent, params, zeros(x, *y.shape[1:]), x))

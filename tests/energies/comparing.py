@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from numpy.testing import assert_allclose
 
+from unroll_jax import DESCENTS
 from unroll_jax.descent import Descent
 
 
@@ -57,3 +58,16 @@ def assert_derivative(
     assert_allclose(
         along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=rtol, atol=atol
     )
+
+
+def shapes_of(name: str, batch: tuple[int, ...] = ()) -> tuple[Descent, Any, Any, Any]:
+    """A system of `DESCENTS`, and the shapes of its parameters, state and input."""
+    layers = []
+
+    def example(key):
+        layer, y, x = DESCENTS[name].example(key, batch)
+        layers.append(layer)
+        return layer.init(key), y, x
+
+    shapes = jax.eval_shape(example, jax.random.key(0))
+    return layers[0], *shapes

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.energies.comparing import shapes_of
 from tests.hostile.calls import calls
 from tests.marks import types_unchecked
 from unroll_jax import energies
@@ -133,14 +134,7 @@ def test_an_error_names_the_argument(error, words, expression):
 def test_params_of_another_shape_are_named(name):
     """Also those that broadcasting would let pass, and None; OptEq takes weights of
     any width."""
-    layers = []
-
-    def example(key):
-        layer, *tokens = uj.DESCENTS[name].example(key, ())
-        layers.append(layer)
-        return layer.init(key), *tokens
-
-    shapes, *tokens = jax.eval_shape(example, jax.random.key(0))
+    layer, shapes, *tokens = shapes_of(name)
     params = like(shapes)
     for field, leaf in zip(getattr(params, "_fields", ()), params or (), strict=True):
         for other in (
@@ -148,7 +142,6 @@ def test_params_of_another_shape_are_named(name):
             if leaf is None
             else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]
         ):
+            wrong = params._replace(**{field: other})
             with pytest.raises(ValueError, match=f"{field} must be"):
-                jax.eval_shape(
-                    layers[0].energy, params._replace(**{field: other}), *tokens
-                )
+                jax.eval_shape(layer.energy, wrong, *tokens)

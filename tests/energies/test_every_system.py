@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
-from tests.energies.comparing import assert_derivative, both
+from tests.energies.comparing import assert_derivative, both, shapes_of
 from tests.marks import in_float64, nightly
 from tests.reference import gaussian
 from unroll_jax.descent import Anchor
@@ -61,25 +61,18 @@ DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 def drawn(name):
     """A layer, and parameters, state and input of the shapes of its example, drawn
     where its energy is finite."""
-    layers = [FURTHER.get(name)]
-
-    def example(key):
-        if name in FURTHER:
-            width = ATOMS if name.startswith("dust") else DIM
-            return (
-                layers[0].init(key),
-                jnp.ones((TOKENS, width)),
-                jnp.ones((TOKENS, DIM)),
-            )
-        layers[0], y, x = uj.DESCENTS[name].example(key, ())
-        return layers[0].init(key), y, x
-
-    shapes = jax.eval_shape(example, jax.random.key(0, impl="rbg"))
+    if name in FURTHER:
+        layer = FURTHER[name]
+        y = np.ones((TOKENS, ATOMS if name.startswith("dust") else DIM))
+        params = jax.eval_shape(layer.init, jax.random.key(0))
+        shapes = params, y, np.ones((TOKENS, DIM))
+    else:
+        layer, *shapes = shapes_of(name)
     rng = np.random.default_rng(0)
     params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
     if "transformer" in name or name.startswith("crate"):
         y = np.abs(np.tanh(y))
-    return layers[0], jax.tree.map(lambda leaf: 0.5 * leaf, params), y, x
+    return layer, jax.tree.map(lambda leaf: 0.5 * leaf, params), y, x
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
