@@ -165,7 +165,7 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
     shapes = [(rows, DIM), (1, rows, DIM)]
     shapes += [] if is_keys else [(DIM,), (2, 1, DIM)]
     rng = np.random.default_rng(0)
-    y = rng.normal(size=(2, TOKENS, DIM))
+    y = jnp.asarray(rng.normal(size=(2, TOKENS, DIM)))
     marks = jnp.arange(rows) < 2
 
     @jax.jit
