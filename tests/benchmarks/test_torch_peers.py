@@ -1,4 +1,4 @@
-"""The PyTorch peers compute the timed functions, and counts of operations
+"""The PyTorch peers compute and learn the timed functions, and counts of operations
 match the products."""
 
 import functools
@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from benchmarks import encoder_throughput, torch_peer, transformer_forward
+from benchmarks import encoder_throughput, fast_weights, torch_peer, transformer_forward
 from benchmarks.constrained_step.problems import UnrolledSizes
 from benchmarks.gpu.ahead import product_flops
 from benchmarks.video_step import Sparse, dust, torch_dust_loss
+from unroll_jax.models import Classifier, Encoder, EncoderConfig
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
 
@@ -50,6 +51,50 @@ def test_the_transformer_of_the_peer_computes_the_same_numbers():
     np.testing.assert_allclose(
         last, function(W_a, W_f, *arrays)[0].detach(), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.oracle("torch", "transformers")
+def test_the_encoder_of_the_peer_learns_the_same(monkeypatch):
+    import torch
+
+    shape = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
+    monkeypatch.setattr(encoder_throughput, "RATE", 1e-2)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    model = Classifier(Encoder(shape), 2, hidden="tanh")
+    params, peer = encoder_throughput._same_weights(model)
+    batch = {
+        "tokens": np.random.default_rng(0).integers(1, 20, (3, 5)),
+        "labels": np.array([0, 1, 1]),
+    }
+    theirs = encoder_throughput.torch_calls(peer, batch)["torch eager"]
+    np.testing.assert_allclose(
+        encoder_throughput.forward(model, params, batch)(),
+        theirs["forward"](),
+        atol=1e-6,
+    )
+    ours, lost = encoder_throughput.training(model, params, batch), []
+    for _ in range(6):
+        lost.append((ours(), theirs["training"]()))
+    np.testing.assert_allclose(*np.transpose(lost), rtol=1e-3)
+    assert lost[-1][0] < lost[0][0]
+
+
+@pytest.mark.oracle("torch")
+def test_fast_weights_of_the_peer_are_the_same():
+    import torch
+
+    arrays = fast_weights._draw(96, 5)
+    *sequence, weights = (torch.from_numpy(array.copy()) for array in arrays)
+    leaves = [array.requires_grad_() for array in sequence]
+    outputs = fast_weights.torch_delta_rule(*leaves, chunk_size=32)
+    (outputs * weights).sum().backward()
+    expected, pull = jax.vjp(
+        lambda *each: functools.partial(uj.delta_rule, chunk_size=16)(*each)[0],
+        *arrays[:4],
+    )
+    np.testing.assert_allclose(outputs.detach(), expected, rtol=1e-4, atol=1e-5)
+    for leaf, gradient in zip(leaves, pull(jnp.asarray(arrays[4])), strict=True):
+        np.testing.assert_allclose(leaf.grad, gradient, rtol=1e-3, atol=1e-4)
 
 
 SIZES = UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2)

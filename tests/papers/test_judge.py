@@ -72,5 +72,6 @@ def test_files_of_generate_are_judged_by_commands(folder, tmp_path, capsys):
     assert "log-likelihood of 2 answers: -" in capsys.readouterr().out
     assert main([str(folder), first, "--against", second]) == 0
     assert "standard error" in capsys.readouterr().out
-    assert main([str(folder), str(tmp_path / "none.json")]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main([str(folder), str(tmp_path / "none.json")])
     assert "error: ANSWERS" in capsys.readouterr().err
