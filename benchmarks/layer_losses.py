@@ -75,7 +75,6 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         f" {constrained:.0f}, {constrained / plain:.2f} of it{bar}; logits of one layer"
         f" {logits:.0f} MiB"
     )
-    record.draw = record.draw_times
     return record
 
 

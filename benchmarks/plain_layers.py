@@ -196,7 +196,9 @@ def _deep_opteq(params: Any, z: Array, x: Array) -> Array:
 
 def _convolution(images: Array, kernel: Array, padding: Any = "SAME") -> Array:
     axes = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(images, kernel, (1, 1), padding, None, None, axes)
+    return jax.lax.conv_general_dilated(
+        images, kernel, (1, 1), padding, None, None, axes
+    )
 
 
 def _transposed_convolution(images: Array, kernel: Array) -> Array:

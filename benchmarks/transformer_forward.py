@@ -60,9 +60,9 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
             # the gradients of a product take two products
             flops = flops_forward(sizes, batch) * (3.0 if what == "gradient" else 1.0)
             case = f"batch_{batch}_{what}"
-            record.times(seconds, prefix=f"{case}_", flops=flops, rate=rate)
+            work = dict.fromkeys(seconds, flops)
+            record.times(seconds, prefix=f"{case}_", flops=work, rate=rate)
             _compare(record, case, seconds, judged=case == f"batch_{largest}_gradient")
-    record.draw = record.draw_times
     print(f"\n{floor_note(rate, *product)}")
     return record
 
@@ -82,9 +82,8 @@ def _compare(
     for ratio, bar in BARS.items():
         who = ratio.split(" / ")[1]
         if who in seconds:
-            key = who.replace(" ", "_")
-            names = f"{case}_recorded_seconds", f"{case}_{key}_seconds"
-            value = record.ratio(f"{case}_over_{key}", *names)
+            names = f"{case}_recorded_seconds", f"{case}_{who}_seconds"
+            value = record.ratio(f"{case}_over_{who}", *names)
             print(f"{ratio}: {value:.3f}" + (f" (bar {bar:.2f})" if judged else ""))
 
 

@@ -1,5 +1,6 @@
 """Implicit gradients against unrolled ones: time, memory and error in sweeps."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,33 +24,27 @@ class _Case(NamedTuple):
     figures: dict[str, float]
 
 
-def sweeps(*, quick: bool = False) -> dict[str, float]:
+def sweeps() -> dict[str, float]:
     """Prints both over iterations, depth, width, tolerance and contraction."""
-    few = slice(1) if quick else slice(None)
     figures = _print_sweep(
         "The same number of plain steps forward, and at most as many of conjugate"
         " gradients back (|W|^2 = 0.999)",
         {
-            f"{count} iterations": lambda count=count: _same_iterations(count)
-            for count in ITERATIONS[: 2 if quick else None]
+            f"{count} iterations": functools.partial(_same_iterations, count)
+            for count in ITERATIONS
         },
     )
-    # (name, cell, tolerance)
-    cells: list[tuple[str, Cell, float]] = []
-    for depth in (1, 3, 5)[: 2 if quick else 3]:
-        cells.append((f"{depth} layers", deep_cell(depth), TOL))
-    for dim in (64, 256, 1024)[few]:
-        cells.append((f"width {dim}, random", dense_cell(dim, 0.99, "random"), TOL))
-    for tol in (1e-2, 1e-3, 1e-4, 1e-5)[few]:
-        cells.append((f"tolerance {tol:.0e}", dense_cell(256, 0.99, "spread"), tol))
-    for square in (0.9, 0.99, 0.999)[few]:
-        cells.append((f"|W|^2 = {square}", dense_cell(256, square, "spread"), TOL))
+    # (cell, tolerance) by name
+    cells = {f"{depth} layers": (deep_cell(depth), TOL) for depth in (1, 3, 5)}
+    for dim in (64, 256, 1024):
+        cells[f"width {dim}, random"] = dense_cell(dim, 0.99, "random"), TOL
+    for tol in (1e-2, 1e-3, 1e-4, 1e-5):
+        cells[f"tolerance {tol:.0e}"] = dense_cell(256, 0.99, "spread"), tol
+    for square in (0.9, 0.99, 0.999):
+        cells[f"|W|^2 = {square}"] = dense_cell(256, square, "spread"), TOL
     return figures | _print_sweep(
         "Plain steps to the tolerance, unrolled; the defaults, implicit",
-        {
-            name: lambda cell=cell, tol=tol: _to_tolerance(cell, tol)
-            for name, cell, tol in cells
-        },
+        {name: functools.partial(_to_tolerance, *each) for name, each in cells.items()},
     )
 
 

@@ -102,19 +102,28 @@ def _measure(record: Record, sweep: Sweep, rate: float, seconds: float) -> None:
             if value <= sweep.dense_up_to:
                 cases["dense_energy"] = MODELS["dense_energy"](sizes)
             programs += len(cases)
+            row = [str(value)]
             for model, runs in _timed(cases, seconds).items():
                 name = f"{model}_{sweep.axis}_{value}"
                 case = cases[model]
-                record.time(f"{name}_seconds", runs, flops=case.flops, rate=rate)
+                time = record.time(f"{name}_seconds", runs, flops=case.flops, rate=rate)
                 # the one that ran, not compiled again
                 program = case.function.lower(*case.arguments).compile()
-                record.figures[f"{name}_mebibytes"] = temporary_mebibytes(program)
-            rows.append(_row(record, sweep, value))
+                memory = temporary_mebibytes(program)
+                record.figures[f"{name}_mebibytes"] = memory
+                floor = case.flops / rate
+                row += [f"{1e3 * time:.2f}", f"{1e3 * floor:.3f}", f"{memory:.1f}"]
+            if len(cases) > 1:
+                first = f"{sweep.model}_{sweep.axis}_{value}"
+                names = f"{first}_seconds", f"{name}_seconds"
+                record.ratio(f"{first}_over_dense", *names)
+            rows.append([*row, *["-"] * (7 - len(row))])
     again = len(compiled) - programs
-    print(f"\n{sweep.model}, by {sweep.axis}; {_words(sweep)}")
-    header = [sweep.axis, "ms", "floor ms", "temp MiB", "dense ms", "dense MiB"]
-    print(table(header, rows))
     record.figures[f"{sweep.model}_{sweep.axis}_compiled_again"] = again
+    print(f"\n{sweep.model}, by {sweep.axis}; {_words(sweep)}")
+    columns = ["ms", "floor ms", "temp MiB"]
+    header = [sweep.axis, *columns, *(f"dense {column}" for column in columns)]
+    print(table(header, rows))
     print(f"{programs} programs, {again} compiled a second time; {_fit(record, sweep)}")
 
 
@@ -130,23 +139,6 @@ def _timed(cases: dict[str, Case], seconds: float) -> dict[str, np.ndarray]:
     count = int(np.clip(seconds / took, least, MOST_RUNS))
     rest = interleaved(calls, repeats=count - 1, warmup=0)
     return {model: np.concatenate([first[model], rest[model]]) for model in calls}
-
-
-def _row(record: Record, sweep: Sweep, value: int) -> list[str]:
-    row = [str(value)]
-    for model in (sweep.model, "dense_energy"):
-        name = f"{model}_{sweep.axis}_{value}"
-        if f"{name}_seconds" not in record.figures:
-            row += ["-", "-"]
-            continue
-        row.append(f"{1e3 * record.figures[f'{name}_seconds']:.2f}")
-        if model == sweep.model:
-            row.append(f"{1e3 * record.floors[f'{name}_seconds']['seconds']:.3f}")
-        else:
-            prefix = f"{sweep.model}_{sweep.axis}_{value}"
-            record.ratio(f"{prefix}_over_dense", f"{prefix}_seconds", f"{name}_seconds")
-        row.append(f"{record.figures[f'{name}_mebibytes']:.1f}")
-    return row
 
 
 def _words(sweep: Sweep) -> str:
