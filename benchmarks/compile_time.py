@@ -49,8 +49,7 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     for name, other in others.items():
         names = f"{name}_seconds", f"{other}_seconds"
         ratio = record.ratio(f"{name}_over_{other}", *names)
-        values = [*(record.figures[each] for each in names), ratio]
-        rows.append([name, *(f"{value:.2f}" for value in values)])
+        rows.append([name, *(record.figures[each] for each in names), ratio])
     print(
         f"CPU seconds to trace and compile, medians of {repeats}: a constrained step of"
         " training by its layers, over that of one layer (bar for 7: 1.5), and the"

@@ -144,6 +144,5 @@ def _memory(record: Record, sizes: Sizes) -> None:
             record.figures[f"{name}_{n}_mebibytes"] = memory[n]
         power = power_of(memory)
         record.figures[f"{name}_mebibytes_power"] = power
-        values = [f"{value:.1f}" for value in memory.values()]
-        rows.append([name, *values, f"n^{power:.2f}"])
-    print(table(["temporary MiB", *map(str, sizes.lengths), "grows as"], rows))
+        rows.append([name, *memory.values(), power])
+    print(table(["temporary MiB", *map(str, sizes.lengths), "power of n"], rows))

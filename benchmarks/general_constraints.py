@@ -209,10 +209,9 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         for who, name in zip(makers, names, strict=True):
             ratio = "{}, {}, {} over plain".format(who, *case)
             over = record.ratio(ratio, name, _key(who, "plain", 1))
-            row += [f"{1e3 * record.figures[name]:.2f}", f"{over:.3f}"]
+            row += [1e3 * record.figures[name], over]
         if len(makers) > 1:
-            over = record.ratio("ours over Cooper, {}, {}".format(*case), *names)
-            row.append(f"{over:.2f}")
+            row.append(record.ratio("ours over Cooper, {}, {}".format(*case), *names))
         rows.append(row)
     columns = [column for who in makers for column in (f"{who}, ms", "over plain")]
     columns += ["ours / Cooper"] * (len(makers) - 1)

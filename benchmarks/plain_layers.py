@@ -4,7 +4,6 @@ They are those of the examples there, without arguments or checks. Energies are 
 only where the step needs them.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["PLAIN"]
+__all__ = ["PLAIN", "pair_weights"]
 
 # Of several examples.
 RIDGE = 0.5  # of attention
@@ -25,7 +24,7 @@ def _half_squares(rows: Array) -> Array:
     return 0.5 * jnp.sum(rows**2, -1)
 
 
-def _pair_weights(rows: Array, columns: Array) -> Array:
+def pair_weights(rows: Array, columns: Array) -> Array:
     """exp(-|u - v|^2 / 2) for all u of the rows and v of the columns."""
     logits = rows @ columns.mT - _half_squares(columns)[..., None, :]
     return jnp.exp(logits - _half_squares(rows)[..., None])
@@ -33,7 +32,7 @@ def _pair_weights(rows: Array, columns: Array) -> Array:
 
 def _mean_of_others(z: Array, y: Array, x: Array) -> tuple[Array, Array]:
     """The weighted mean of other tokens and the anchor, and the sum of the weights."""
-    weights = _pair_weights(z, z) * (1.0 - jnp.eye(z.shape[-2]))
+    weights = pair_weights(z, z) * (1.0 - jnp.eye(z.shape[-2]))
     degrees = jnp.sum(weights, -1, keepdims=True) + RIDGE
     return (weights @ y + RIDGE * x) / degrees, degrees
 
@@ -60,7 +59,7 @@ def _multihead_attention(params: Any, y: Array, x: Array) -> Array:
 
 
 def _causal_attention(params: Any, y: Array, x: Array) -> Array:
-    weights = jnp.tril(_pair_weights(y, x), -1)
+    weights = jnp.tril(pair_weights(y, x), -1)
     return (weights @ x + y) / (jnp.sum(weights, -1, keepdims=True) + 1.0)
 
 
@@ -99,17 +98,18 @@ def _energy_transformer(params: Any, y: Array, x: None) -> Array:
     n, dim = y.shape[-2:]
     deviation = jnp.std(y, -1, keepdims=True)
     normed = params.scale * (y - jnp.mean(y, -1, keepdims=True)) / deviation
-    beta = params.W_Q.shape[1] ** -0.5
+    W = jnp.stack([params.W_Q, params.W_K])
+    beta = W.shape[2] ** -0.5
 
     def energy(g: Array) -> Array:
-        queries, keys = (jnp.einsum("...nd,hkd->...hnk", g, W) for W in params[:2])
+        queries, keys = jnp.einsum("...nd,shkd->s...hnk", g, W)
         scores = jnp.where(jnp.eye(n), -jnp.inf, beta * queries @ keys.mT)
         attention = jnp.sum(jax.nn.logsumexp(scores, -1)) / beta
         return -attention - jnp.sum(_half_squares(jax.nn.relu(g @ params.memories.T)))
 
     gradient = jax.grad(energy)(normed + params.shift)
-    norms = [jnp.linalg.norm(W @ W.mT, axis=(1, 2)) for W in params[:2]]
-    curvature = n * jnp.sum(jnp.sqrt(norms[0] * norms[1]))
+    square_norms = jnp.linalg.norm(W @ W.mT, axis=(-2, -1))
+    curvature = n * jnp.sum(jnp.sqrt(jnp.prod(square_norms, 0)))
     change = jnp.linalg.norm(gradient, axis=-1, keepdims=True) / dim**0.5
     rates = deviation / (params.scale * curvature + change)
     return y - jnp.min(rates, -2, keepdims=True) * gradient
@@ -146,15 +146,16 @@ def _hyper_set(params: Any, y: Array, x: None) -> Array:
     gradient = jax.grad(lambda y: jnp.sum(energy(y)))(y)
     before = energy(y)
 
-    def rises(rate: Array) -> Array:
-        return energy(y - rate[..., None, None] * gradient) > before
+    def unless_rising(rate: Array, otherwise: Array) -> Array:
+        rises = energy(y - rate * gradient) > before
+        return jnp.where(rises[..., None, None], otherwise, rate)
 
-    # Backtracking. The 30th halving is the last.
-    rate = jnp.full(before.shape, 0.1)
-    for_each = functools.partial(jax.lax.fori_loop, 0, 30)
-    rate = for_each(lambda _, rate: jnp.where(rises(rate), 0.5 * rate, rate), rate)
-    rate = jax.lax.stop_gradient(jnp.where(rises(rate), 0.0, rate))
-    return y - rate[..., None, None] * gradient
+    def halve(_: Any, rate: Array) -> Array:
+        return unless_rising(rate, 0.5 * rate)
+
+    rate = jax.lax.fori_loop(0, 30, halve, jnp.full_like(y[..., :1, :1], 0.1))
+    rate = unless_rising(rate, jnp.zeros_like(rate))
+    return y - jax.lax.stop_gradient(rate) * gradient
 
 
 def _fast_weights(params: None, W: Array, x: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.timing import table
+from benchmarks.timing import table, text_of
 
 __all__ = ["Record", "write"]
 
@@ -74,9 +74,8 @@ class Record:
         for who, runs in seconds.items():
             work = flops.get(who)
             median = self.time(f"{prefix}{who}_seconds", runs, flops=work, rate=rate)
-            floor = "-" if work is None else f"{1e3 * work / rate:.1f}"
-            least = 1e3 * np.min(runs)
-            rows.append([who, f"{1e3 * median:.1f}", f"{least:.1f}", floor])
+            floor = None if work is None else 1e3 * work / rate
+            rows.append([who, 1e3 * median, 1e3 * float(np.min(runs)), floor])
         print(table(["who", "median ms", "least ms", "floor ms"], rows))
 
     def ratio(self, name: str, over: str, under: str) -> float:
@@ -165,16 +164,10 @@ def _rows(record: Record) -> list[str]:
     ]
     for name, value in record.figures.items():
         floor = record.floors.get(name, {})
-        least = floor.get("seconds")
-        flops = floor.get("flops")
+        least = floor.get("seconds", math.nan)
+        flops = floor.get("flops", math.nan)
         spread = record.spreads.get(name)
-        cells = [
-            name.replace("|", "\\|"),
-            f"{value:.4g}",
-            "" if spread is None else f"{spread:.1%}",
-            "" if least is None else f"{least:.4g}",
-            "" if least is None else f"{value / least:.2f}",
-            "" if flops is None else f"{flops / 1e9:.4g}",
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
+        cells = (value, spread, least, value / least, flops / 1e9)
+        escaped = name.replace("|", "\\|")
+        rows.append(f"| {' | '.join([escaped, *map(text_of, cells)])} |")
     return rows

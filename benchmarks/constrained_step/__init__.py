@@ -33,6 +33,7 @@ from benchmarks.constrained_step.steps import (
 from benchmarks.record import Record
 from benchmarks.timing import (
     SAME_ALLOCATOR,
+    floor_note,
     interleaved,
     matmul_rate,
     temporary_mebibytes,
@@ -67,14 +68,10 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     memory, the floor and the bars."""
     setting = QUICK if quick else FULL
     cores, rate = len(os.sched_getaffinity(0)), matmul_rate(*RATE_OF)
-    sizes = " x ".join(map(str, RATE_OF))
     print(
         f"one training step with Adam, float32, {jax.default_backend()}, {cores} cores,"
-        " state donated;"
-    )
-    print(
-        f"plain risk reads the last layer alone; a product {sizes} runs at"
-        f" {rate / 1e9:.0f} GFLOP/s"
+        f" state donated; plain risk reads only the last layer\n"
+        f"{floor_note(rate, *RATE_OF)}"
     )
     problems: dict[str, Callable[[], list[Problem]]] = {
         "unrolled": lambda: [unrolled_transformer(setting.unrolled)],

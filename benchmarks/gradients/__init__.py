@@ -5,6 +5,7 @@ The libraries are timed at their best.
 
 import os
 from importlib import metadata
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,7 +45,8 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     rows = []
     results = {}
     for cell in _cells(quick=quick):
-        raced = race(cell, repeats=_repeats(cell, quick=quick), peers=peers)
+        many = 7 if cell.start[0].size >= 1024 else 15
+        raced = race(cell, repeats=5 if quick else many, peers=peers)
         floor = _step_seconds(cell)
         results[cell.name] = raced
         rows.append(_row(cell, raced, floor))
@@ -80,12 +82,6 @@ def _version(library: str) -> str:
         return f"{library} is not installed"
 
 
-def _repeats(cell: Cell, *, quick: bool) -> int:
-    if quick:
-        return 5
-    return 7 if cell.start[0].size >= 1024 else 15
-
-
 def _step_seconds(cell: Cell) -> float:
     step, *_ = compiled_gradient(
         cell, lambda params: cell.step(params, cell.target, cell.x)
@@ -117,26 +113,22 @@ def _cells(*, quick: bool) -> list[Cell]:
     ]
 
 
-def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
+def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[Any]:
     ours, *peers = results.values()
     best = _best(results)
-    times = [
-        f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-"
-        for peer in LIBRARIES
-    ]
-    columns = [
-        f"{ours.seconds / best.seconds:.2f}",
-        *(f"{result.mebibytes:.2f}" for result in (ours, best)),
-        *(f"{result.error:.0e}" for result in (ours, best)),
-        f"{ours.compile_seconds:.2f}",
-        f"{min((peer.compile_seconds for peer in peers), default=np.nan):.2f}",
-    ]
     return [
         cell.name,
-        f"{1e3 * floor:.2f}",
-        f"{1e3 * ours.seconds:.2f}",
-        *times,
-        *columns,
+        1e3 * floor,
+        1e3 * ours.seconds,
+        *(
+            1e3 * results[peer].seconds if peer in results else None
+            for peer in LIBRARIES
+        ),
+        ours.seconds / best.seconds,
+        *(result.mebibytes for result in (ours, best)),
+        *(result.error for result in (ours, best)),
+        ours.compile_seconds,
+        min((peer.compile_seconds for peer in peers), default=None),
     ]
 
 

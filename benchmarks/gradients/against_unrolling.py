@@ -20,7 +20,7 @@ ITERATIONS = (10, 30, 100, 300, 1000)
 class _Case(NamedTuple):
     """A row of the table, without its name, and its figures."""
 
-    row: list[str]
+    row: list[Any]
     figures: dict[str, float]
 
 
@@ -93,17 +93,10 @@ def _compare(cell: Cell, count: int, implicit: dict[str, Any]) -> _Case:
     seconds = interleaved(runs, repeats=5, warmup=1)
     time = [float(np.median(values)) for values in seconds.values()]
     ratio = time[1] / time[0]
-    return _Case(
-        [
-            str(count),
-            *(f"{1e3 * value:.2f}" for value in time),
-            f"{ratio:.2f}",
-            *(f"{value:.2f}" for value in memory),
-            *(f"{value:.0e}" for value in errors),
-        ],
-        {
-            "time_ratio": ratio,
-            "unrolled_mebibytes": memory[0],
-            "implicit_mebibytes": memory[1],
-        },
-    )
+    figures = {
+        "time_ratio": ratio,
+        "unrolled_mebibytes": memory[0],
+        "implicit_mebibytes": memory[1],
+    }
+    milliseconds = [1e3 * value for value in time]
+    return _Case([count, *milliseconds, ratio, *memory, *errors], figures)

@@ -9,6 +9,7 @@ import numpy as np
 
 import unroll_jax
 from benchmarks.constrained_step.problems import UnrolledSizes, unrolled_transformer
+from benchmarks.plain_layers import pair_weights
 from unroll_jax.energies import AttentionParams
 
 __all__ = [
@@ -70,10 +71,8 @@ def dense_energy(sizes: Sizes) -> Case:
     """
 
     def energy(z: jax.Array) -> jax.Array:
-        halves = 0.5 * jnp.sum(z**2, axis=-1)
-        distances = halves[..., :, None] + halves[..., None, :] - z @ z.mT
-        others = ~jnp.eye(z.shape[-2], dtype=bool)
-        return -0.5 * jnp.sum(jnp.where(others, jnp.exp(-distances), 0.0), (-2, -1))
+        others = 1.0 - jnp.eye(z.shape[-2])
+        return -0.5 * jnp.sum(pair_weights(z, z) * others, (-2, -1))
 
     return _energy_case(energy, sizes)
 

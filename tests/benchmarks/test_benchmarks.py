@@ -60,7 +60,11 @@ RUNS = {
             "QUICK_LAYERS": ("feedforward", "layer_norm"),
             "DEPTHS": (1, 3),
         },
-        ("layers_1_seconds", "layers_3_over_layers_1", "layer_norm_over_layer_norm, plain"),
+        (
+            "layers_1_seconds",
+            "layers_3_over_layers_1",
+            "layer_norm_over_layer_norm, plain",
+        ),
     ),
     video_step: (
         {"UNROLLED": UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2), "FEW": 2},

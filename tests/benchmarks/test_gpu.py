@@ -7,6 +7,7 @@ import pytest
 from benchmarks import gpu
 from benchmarks.constrained_step.problems import Sizes, UnrolledSizes
 from benchmarks.gpu import ahead, decoder, equilibria, loop, opteq, pairs, steps
+from benchmarks.programs import product_flops
 from benchmarks.record import Record
 from unroll_jax.energies.equilibrium import convolution
 
@@ -140,8 +141,8 @@ def test_products_are_counted_wherever_they_are():
         )[0]
 
     assert (
-        ahead.product_flops(jax.make_jaxpr(looped)(jnp.ones((2, 3))).jaxpr)
+        product_flops(jax.make_jaxpr(looped)(jnp.ones((2, 3))).jaxpr)
         == 7 * 2 * 2 * 3 * 3
     )
     convolved = jax.make_jaxpr(convolution.convolve)(kernel, image).jaxpr
-    assert ahead.product_flops(convolved) == 2 * (2 * 5 * 5 * 6) * (3 * 3 * 4)
+    assert product_flops(convolved) == 2 * (2 * 5 * 5 * 6) * (3 * 3 * 4)
