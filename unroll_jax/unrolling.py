@@ -128,6 +128,10 @@ def unroll(
         after, recorded = advance(params if tied else layer_params, state, x)
         if perturb is not None:
             after = perturb(number, state, after)
+        if at_once > 1:
+            # XLA would compute earlier layers again in the kernels of later ones. The
+            # compile time would grow as the square of the number of layers.
+            after = jax.lax.optimization_barrier(after)
         return after, recorded
 
     loops = any(e.primitive.name == "while" for e in equations(traced.jaxpr))

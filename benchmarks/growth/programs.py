@@ -43,10 +43,11 @@ class Case(NamedTuple):
 def transformer(sizes: Sizes) -> Case:
     """The loss of the last layer, and its gradient in the weights."""
     problem = unrolled_transformer(UnrolledSizes(*sizes))
-    shapes = jax.eval_shape(problem.init, jax.random.key(0))
+    # compiles no program for the key, which would be counted
+    shapes = jax.eval_shape(lambda: problem.init(jax.random.key(0)))
     draw = np.random.default_rng(0)
     scale = 0.5 / sizes.dim**0.5
-    # NumPy's float32 compiles no program, which would be counted
+    # nor does NumPy's float32
     params = jax.tree.map(
         lambda leaf: np.float32(scale * draw.normal(size=leaf.shape)), shapes
     )
