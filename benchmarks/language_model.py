@@ -11,7 +11,11 @@ from jax.nn.initializers import lecun_normal, normal
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.models import rms_norm
-from unroll_jax.models.language.rotary import rotate
+from unroll_jax.models.language.rotary import (
+    rotary_angles,
+    rotary_frequencies,
+    rotate,
+)
 
 __all__ = ["LanguageModel", "Read", "Sample", "cross_entropy", "matmul_flops_a_token"]
 
@@ -216,7 +220,6 @@ def _rotated(
 ) -> Float[Array, "batch n heads width"]:
     """Split into heads, rotated by angles that grow with the position (base 10,000)."""
     x = x.reshape(*x.shape[:2], heads, -1)
-    half = x.shape[-1] // 2
-    angles = jnp.arange(x.shape[1])[:, None] * 10_000.0 ** (-jnp.arange(half) / half)
-    rotation = (jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype))
-    return rotate(x, rotation)
+    positions = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
+    frequencies = rotary_frequencies(x.shape[-1], 10_000.0)
+    return rotate(x, rotary_angles(positions, frequencies, jnp.dtype("float32")))
