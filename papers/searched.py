@@ -75,8 +75,7 @@ def _compare(
         if header is None:
             header = [*axes, "feasible", *figures]
             yield f"\n| {' | '.join(header)} |\n{'|---' * len(header)}|"
-        feasible = sum(bool(cell["feasible"]) for cell in cells)
-        shown = [*axes.values(), f"{feasible}/{len(cells)}", *figures.values()]
+        shown = [*axes.values(), _feasible(cells), *figures.values()]
         yield f"| {' | '.join(shown)} |"
 
 
@@ -87,6 +86,14 @@ def _sweep(
     axes = [f"--over.{option}={values}" for option, values in over.items()]
     command([given.experiment, *axes, *rest, "--out", str(folder)])
     return json.loads((folder / "sweep.json").read_text())["cells"]
+
+
+def _feasible(cells: Sequence[Row]) -> str:
+    """The number of feasible runs, or a dash for a method without bounds."""
+    if all(cell["excess"] is None for cell in cells):
+        return "-"
+    feasible = sum(bool(cell["feasible"]) for cell in cells)
+    return f"{feasible}/{len(cells)}"
 
 
 def _test_figures(cells: Sequence[Row], axes: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""No constant of the loop decides what counts as converged: each is halved and
+"""No constant of the loop decides what counts as converged: each is about halved and
 doubled on problems whose ends are known."""
 
 import jax

@@ -54,8 +54,8 @@ def commands(monkeypatch):
         for method in over["method"].split(","):
             for rate in over[RATE].split(","):
                 for seed in over.get("seed", "100").split(","):
-                    best = 0.2 if method == "plain" else 0.1
-                    row = cell(method, rate, abs(float(rate) - best))
+                    best, excess = (0.2, None) if method == "plain" else (0.1, -0.3)
+                    row = cell(method, rate, abs(float(rate) - best), excess=excess)
                     cells.append(row | {"seed": seed, "RMSE": 9.0 + float(seed)})
         (folder / "sweep.json").write_text(json.dumps({"cells": cells}))
 
@@ -76,6 +76,7 @@ def test_every_cell_is_trained_again_at_its_best_rate(commands, tmp_path, capsys
     shown = capsys.readouterr().out
     assert "| method | primal.learning-rate | feasible | RMSE |" in shown
     assert "| constrained | 0.1 | 3/3 | 10" in shown
+    assert "| plain | 0.2 | - | 10" in shown
 
 
 def test_a_mistake_is_one_line(tmp_path, capsys):

@@ -35,7 +35,7 @@ MIN_REDUCTION = 1.25
 # Plain steps continue if so many more blocks at the last rate reach the tolerance.
 NEAR_BLOCKS = 8
 # A trial is this many accelerated steps. The first trial begins with the acceleration,
-# and each next one where the last ended. Nothing else depends on the number.
+# and each next one where the last ended. `plan_block` and `has_gained` count with it.
 TRIAL_STEPS = 10
 # At the end of a trial |f(z) - z| of some row must be below this share of what as many
 # plain steps would leave. Otherwise acceleration is given up.
@@ -60,7 +60,7 @@ class Schedule(NamedTuple):
       phase: of the block.
       block: number of evaluations in the block; 1 in the accelerated phase.
       number: evaluations before the block.
-      updates: updates of the solver before the block.
+      updates: updates of the solver before the block, 0 until acceleration begins.
       is_trial_end: 1 if the block ends a trial of accelerated steps, or 0.
     """
 
@@ -161,7 +161,7 @@ def must_return(gap: Array, pace: Array, least: Array, age: Array) -> Array:
     """Rows whose gap has risen too far, and that return to their best state.
 
     A row whose plain steps raise the gap may rise by as much more. No row returns in
-    two updates in turn.
+    two updates in turn. `anderson` forgets its differences from before the return.
 
     Args:
       gap: |f(z) - z| of each row, relative to the scale.

@@ -201,6 +201,7 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
     goes_on = active if solver.extrapolates else active & (schedule.phase != ENDED)
     update = functools.partial(_update, solver, carry, sizes, z, goes_on, pace)
     if solver.extrapolates:
+        # Once acceleration is given up, plain steps continue from the last state.
         update = functools.partial(_run_if, schedule.phase == ACCELERATED, update)
     best, memory, after = update((carry.best, carry.memory, fz))
 
@@ -308,7 +309,7 @@ def _update(
     carry: _Carry,
     sizes: Sizes,
     z: Array,
-    active: Array,
+    goes_on: Array,
     pace: Array,
     state: tuple[_Best, Any, Array],
 ) -> tuple[_Best, Any, Array]:
@@ -318,14 +319,13 @@ def _update(
     age = best.age + 1
     number = Schedule(*carry.schedule).updates
     if solver.extrapolates:
-        age = jnp.where(
-            active & must_return(sizes.gap, pace, best.gap, best.age), 0, age
-        )
-    point = Point(z, fz, sizes.residual, sizes.inverse, active, age, number)
+        returns = goes_on & must_return(sizes.gap, pace, best.gap, best.age)
+        age = jnp.where(returns, 0, age)
+    point = Point(z, fz, sizes.residual, sizes.inverse, goes_on, age, number)
     after, memory = solver.update(point, memory)
     if solver.extrapolates:
         after = per_row(age == 0, best.z, after)
-    after = per_row(active, after, fz)
+    after = per_row(goes_on, after, fz)
 
     better = carry.active & (sizes.gap < best.gap)
     residual = best.residual

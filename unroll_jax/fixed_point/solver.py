@@ -50,7 +50,7 @@ class Solver(NamedTuple):
       symmetric: True if it needs a map whose Jacobian is symmetric.
       extrapolates: True if an update can leave the span of earlier states, as
         Anderson's can. Plain steps, z' = f(z), then come first, as long as they
-        contract quickly. A row whose residual rises too far returns to its best state.
+        contract quickly. A row returns to its best state if |f(z) - z| rises too far.
       run: ``(f, z, tol, max_steps) -> (z, steps)``. A complete solve that replaces
         ``init`` and ``update``, for external solvers and fixed numbers of steps. Steps
         unrolled for autodiff are still ``update``.

@@ -123,7 +123,7 @@ def anderson(window: int = 5) -> Solver:
     On a linear map it is GMRES truncated to the window, with little loss if the
     Jacobian is symmetric. Plain steps come first, while each makes every residual 1.25
     times smaller. They return for good if a trial of accelerated steps gains little. An
-    example whose residual rises to twice its least restarts at its best state.
+    example whose |f(z) - z| rises to twice its least returns to its best state.
 
     Args:
       window: differences kept, at least 1.

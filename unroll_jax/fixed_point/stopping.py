@@ -187,9 +187,13 @@ def check_stall(
     stall: Stall,
     residual: Float[Array, " b"],
     fz: Float[Array, "b m"],
-    patience: int = IDLE_CHECKS,
+    patience: int | None = None,
 ) -> tuple[Stall, Bool[Array, " b"]]:
-    """Rows near round-off that have not improved for ``patience`` checks."""
+    """Rows near round-off that have not improved for ``patience`` checks.
+
+    None is `IDLE_CHECKS`.
+    """
+    patience = IDLE_CHECKS if patience is None else patience
     checks = jnp.where(residual < stall.least, 0, stall.checks + 1)
     least = jnp.fmin(stall.least, residual)
     stalled = (checks >= patience) & (least <= round_off(rule, fz))
